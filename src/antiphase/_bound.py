@@ -1,0 +1,69 @@
+"""A privacy number together with how far it can be trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from antiphase._errors import InvalidArgument
+
+Kind = Literal["exact", "upper", "confident", "estimate"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A number with its kind, the method that gave it and the theorem behind it.
+
+    **Guarantee**: "exact" is the true value up to floating-point rounding; "upper" is never below it;
+    "confident" is an upper bound whose failure probability is already folded into delta; "estimate"
+    promises nothing and is refused by plans and reports.
+
+    A bound does not turn into a float by itself: read `.value`.
+
+    Args:
+        value: the number.
+        kind: "exact", "upper", "confident" or "estimate".
+        method: a short name of the method, such as "closed-form".
+        reference: author, year and theorem.
+
+    >>> Bound(2.0, "exact", "closed-form", "Li et al. 2015, Prop. 3").scaled(3.0).value
+    6.0
+    """
+
+    value: float
+    kind: Kind
+    method: str
+    reference: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidArgument(
+                f"The 'kind' parameter of Bound must be one of {', '.join(KINDS)}. Got {self.kind!r} instead.",
+                hint="use 'estimate' for a number that nothing proves",
+            )
+        if math.isnan(self.value):
+            raise InvalidArgument(
+                "The 'value' parameter of Bound must be a number. Got NaN instead.",
+                hint="a computation upstream overflowed or divided by zero",
+            )
+
+    def scaled(self, factor: float) -> Bound:
+        """The bound on `factor` times the quantity, for factor >= 0."""
+        if not factor >= 0:
+            raise InvalidArgument(
+                f"The 'factor' parameter of Bound.scaled must be non-negative. Got {factor} instead.",
+                hint="a negative factor would turn an upper bound into a lower one",
+            )
+        return Bound(self.value * factor, self.kind, self.method, self.reference)
+
+
+def worst_kind(kinds: Iterable[Kind]) -> Kind:
+    """The kind of a combination: the weakest of its parts.
+
+    >>> worst_kind(["exact", "confident", "upper"])
+    'confident'
+    """
+    return max(kinds, key=KINDS.index, default="exact")

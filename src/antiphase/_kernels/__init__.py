@@ -1,0 +1,1 @@
+"""Compiled kernels: plain loops over plain arrays, one algorithm a file. Import them where they are used."""

@@ -1,0 +1,151 @@
+"""Workloads A: the linear map from the gradient stream to the model iterates.
+
+Every workload here has a banded inverse, and that inverse is what is stored: A is applied as a short
+recursion, O(steps x bands), and never formed except for small cases.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._record import record
+
+
+class Workload(ABC):
+    """A lower-triangular workload A with a banded inverse."""
+
+    @abstractmethod
+    def inverse_bands(self, steps: int) -> Array:
+        """The bands of A^-1: entry [t, r] is A^-1[t, t - r], zero where t < r."""
+
+    @property
+    @abstractmethod
+    def toeplitz_inverse(self) -> Array | None:
+        """The first column of A^-1 where A is Toeplitz (the same at every step), else None."""
+
+    def matrix(self, steps: int) -> Array:
+        """A as a dense array, for small cases."""
+        return self.apply(np.eye(_check.positive_integer("matrix", "steps", steps)))
+
+    def apply(self, x: ArrayLike) -> Array:
+        """A x along the first axis, by the recursion A^-1 s = x."""
+        x = np.asarray(x, dtype=np.float64)
+        bands = self.inverse_bands(len(x))
+        s = np.empty_like(x)
+        for t in range(len(x)):
+            s[t] = x[t]
+            for r in range(1, min(t, bands.shape[1] - 1) + 1):
+                s[t] -= bands[t, r] * s[t - r]
+            s[t] /= bands[t, 0]
+        return s
+
+
+@final
+@record
+class PrefixSum(Workload):
+    """Plain SGD with a constant learning rate: iterates are running sums, A is all ones below the diagonal.
+
+    Reference: Denisov et al. 2022.
+
+    >>> PrefixSum().matrix(3).tolist()
+    [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
+    """
+
+    @property
+    def toeplitz_inverse(self) -> Array:
+        """1 - x."""
+        return np.array([1.0, -1.0])
+
+    def inverse_bands(self, steps: int) -> Array:
+        """I - L."""
+        return _constant_bands(self.toeplitz_inverse, _check.positive_integer("PrefixSum", "steps", steps))
+
+
+@final
+@record
+class Momentum(Workload):
+    """SGD with momentum, a learning-rate schedule and weight decay.
+
+    m_t = beta m_{t-1} + g_t;  theta_t = (1 - eta_t wd) theta_{t-1} - eta_t m_t, so that
+    A^-1 = (I - beta L) diag(1/eta) (I - diag(1 - eta wd) L), with L the shift down by one step.
+
+    Args:
+        beta: momentum in [0, 1).
+        learning_rates: one positive number a step, or None for 1 at every step.
+        weight_decay: wd >= 0, with eta_t wd <= 1 at every step.
+
+    >>> Momentum(0.5).matrix(3).tolist()
+    [[1.0, 0.0, 0.0], [1.5, 1.0, 0.0], [1.75, 1.5, 1.0]]
+    """
+
+    beta: float
+    learning_rates: Array | None = None
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        owner = "Momentum"
+        beta = _check.real(owner, "beta", self.beta, 0.0, np.nextafter(1.0, 0.0), "momentum 0.9 is usual")
+        object.__setattr__(self, "beta", beta)
+        rates = np.ones(1)
+        if self.learning_rates is not None:
+            rates = _check.array(owner, "learning_rates", self.learning_rates, 1)
+            if not (rates > 0).all():
+                raise _check.refuse(
+                    owner, "learning_rates", "positive at every step", rates.min(), "use a small floor instead of 0"
+                )
+            object.__setattr__(self, "learning_rates", rates)
+        largest = 1.0 / rates.max()
+        decay = _check.real(
+            owner, "weight_decay", self.weight_decay, 0.0, largest, "learning rate x weight decay is at most 1"
+        )
+        object.__setattr__(self, "weight_decay", decay)
+
+    @property
+    def toeplitz_inverse(self) -> Array | None:
+        """(1 - beta x)(1 - (1 - eta wd) x) / eta where the learning rate is constant."""
+        rates = np.ones(1) if self.learning_rates is None else self.learning_rates
+        if (rates != rates[0]).any():
+            return None
+        eta = rates[0]
+        return _trim(np.convolve([1.0, -self.beta], [1.0, eta * self.weight_decay - 1.0]) / eta)
+
+    def inverse_bands(self, steps: int) -> Array:
+        """Three bands (two without momentum), from the product above."""
+        n = _check.positive_integer("Momentum", "steps", steps)
+        eta = self._rates(n)
+        keep = 1.0 - eta * self.weight_decay
+        bands = np.zeros((n, 3))
+        bands[:, 0] = 1.0 / eta
+        bands[1:, 1] = -keep[1:] / eta[1:] - self.beta / eta[:-1]
+        bands[2:, 2] = self.beta * keep[1:-1] / eta[1:-1]
+        return bands if self.beta > 0 else bands[:, :2].copy()
+
+    def _rates(self, steps: int) -> Array:
+        if self.learning_rates is None:
+            return np.ones(steps)
+        if len(self.learning_rates) != steps:
+            raise _check.refuse(
+                "Momentum",
+                "learning_rates",
+                f"one number for each of the {steps} steps",
+                f"{len(self.learning_rates)} numbers",
+                f"make the schedule for {steps} steps",
+            )
+        return self.learning_rates
+
+
+def _constant_bands(first_column: Array, steps: int) -> Array:
+    bands = np.tile(first_column, (steps, 1))
+    for r in range(1, len(first_column)):
+        bands[:r, r] = 0.0
+    return bands
+
+
+def _trim(coefficients: Array) -> Array:
+    return np.trim_zeros(coefficients, "b")

@@ -1,0 +1,20 @@
+"""Strategy matrices C: how noise is correlated over the steps."""
+
+from antiphase.strategies._banded import Banded
+from antiphase.strategies._banded_inverse import BandedInverse
+from antiphase.strategies._base import Strategy, Stream
+from antiphase.strategies._blt import BLT
+from antiphase.strategies._dense import Dense
+from antiphase.strategies._identity import Identity
+from antiphase.strategies._toeplitz import Toeplitz
+
+__all__ = [
+    "BLT",
+    "Banded",
+    "BandedInverse",
+    "Dense",
+    "Identity",
+    "Strategy",
+    "Stream",
+    "Toeplitz",
+]

@@ -1,0 +1,123 @@
+"""Banded lower-triangular strategies, every column its own numbers."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import final
+
+import numpy as np
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._record import record
+from antiphase.strategies._base import Strategy, Stream
+
+
+@final
+@record
+class Banded(Strategy):
+    """C with `bands` diagonals: columns[j, r] = C[j + r, j].
+
+        c00
+        c01 c10
+            c11 c20          (here 3 steps, 2 bands; what falls off the end, c21, must be 0)
+
+    Args:
+        columns: array of shape (steps, bands), bands <= steps; nothing below the last row, no zero on the diagonal.
+
+    Reference: Choquette-Choo et al. 2023 (amplified banded).
+
+    >>> Banded([[2.0, 1.0], [3.0, 0.0]]).encoder().tolist()
+    [[2.0, 0.0], [1.0, 3.0]]
+    """
+
+    columns: Array
+
+    def __post_init__(self) -> None:
+        columns = _check.array("Banded", "columns", self.columns, 2)
+        object.__setattr__(self, "columns", columns)
+        steps, bands = columns.shape
+        if bands > steps:
+            raise _check.refuse(
+                "Banded", "columns", f"at most {steps} bands wide", f"{bands} bands", "columns has shape (steps, bands)"
+            )
+        if (columns[:, 0] == 0).any():
+            raise _check.refuse(
+                "Banded", "columns", "non-zero on the diagonal", "a zero in columns[:, 0]", "C must be invertible"
+            )
+        if outside(columns).any():
+            raise _check.refuse(
+                "Banded",
+                "columns",
+                "zero below the last row",
+                "a non-zero entry with j + r >= steps",
+                "set columns[j, r] = 0 where j + r >= steps",
+            )
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """n."""
+        return int(self.columns.shape[0])
+
+    @property
+    def bands(self) -> int:
+        """Number of diagonals, the main one included."""
+        return int(self.columns.shape[1])
+
+    @property
+    def memory_copies(self) -> int:
+        """One less than the bands."""
+        return self.bands - 1
+
+    def encoding_stream(self) -> Stream:
+        """C x from the last bands - 1 inputs."""
+        return _Encoding(row_bands(self.columns))
+
+    def noising_stream(self) -> Stream:
+        """C^-1 z by forward substitution from the last bands - 1 outputs."""
+        return _Noising(row_bands(self.columns))
+
+
+def row_bands(columns: Array) -> Array:
+    """From columns[j, r] = C[j + r, j] to rows[t, r] = C[t, t - r], zero where t < r."""
+    rows = np.zeros_like(columns)
+    for r in range(columns.shape[1]):
+        rows[r:, r] = columns[: len(columns) - r, r]
+    return rows
+
+
+def outside(columns: Array) -> Array:
+    """The entries of columns that lie below the last row of C."""
+    steps, bands = columns.shape
+    j, r = np.ogrid[:steps, :bands]
+    return np.where(j + r >= steps, columns, 0.0)
+
+
+class _Encoding(Stream):
+    def __init__(self, rows: Array) -> None:
+        self._rows = rows
+        self._past: deque[Array] = deque(maxlen=rows.shape[1])
+        self._step = 0
+
+    def step(self, value: Array) -> Array:
+        self._past.appendleft(value)
+        row = self._rows[self._step]
+        self._step += 1
+        return sum((c * x for c, x in zip(row, self._past, strict=False)), np.zeros_like(value))[None]
+
+
+class _Noising(Stream):
+    def __init__(self, rows: Array) -> None:
+        self._rows = rows
+        self._past: deque[Array] = deque(maxlen=rows.shape[1] - 1)
+        self._step = 0
+
+    def step(self, value: Array) -> Array:
+        row = self._rows[self._step]
+        self._step += 1
+        out = value[0]
+        for c, y in zip(row[1:], self._past, strict=False):
+            out = out - c * y
+        out = out / row[0]
+        self._past.appendleft(out)
+        return out

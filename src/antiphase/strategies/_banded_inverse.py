@@ -1,0 +1,105 @@
+"""Strategies whose inverse is banded Toeplitz: noise is a short moving sum of white noise."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._record import record
+from antiphase._workload import PrefixSum, Workload
+from antiphase.strategies._base import Strategy, Stream, check_steps
+from antiphase.strategies._recursion import Feedback, First, MovingSum
+from antiphase.strategies._toeplitz import filter_coefficients
+
+
+@final
+@record
+class BandedInverse(Strategy):
+    """C^-1[i, j] = coefficients[i - j]: the noise of a step is a moving sum of the last few z.
+
+    Args:
+        coefficients: the first column of C^-1, at most `steps` numbers, the first not zero.
+        steps: n.
+
+    Reference: Kalinin, McKenna, Upadhyay and Lampert 2025 (banded inverse square root);
+    Choquette-Choo et al. 2024 (the two-term case).
+
+    >>> BandedInverse([1.0, -0.5], 3).encoder().tolist()
+    [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
+    """
+
+    coefficients: Array
+    steps: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", check_steps("BandedInverse", self.steps))
+        object.__setattr__(self, "coefficients", filter_coefficients("BandedInverse", self.coefficients, self.steps))
+
+    @classmethod
+    def square_root(cls, bands: int, steps: int, workload: Workload = PrefixSum()) -> BandedInverse:
+        """The first `bands` coefficients of the square root of A^-1, for a workload that is Toeplitz.
+
+        For momentum beta and weight decay, A^-1 is (1 - alpha x)(1 - beta x) up to a factor, and the root is
+        the product of the two roots' series.
+
+        >>> BandedInverse.square_root(3, 8).coefficients.tolist()
+        [1.0, -0.5, -0.125]
+        """
+        owner = "BandedInverse.square_root"
+        count = _check.positive_integer(owner, "bands", bands)
+        inverse = workload.toeplitz_inverse
+        if inverse is None:
+            raise _check.refuse(
+                owner, "workload", "the same at every step", "a learning-rate schedule", "use a constant learning rate"
+            )
+        return cls(_series_root(inverse / inverse[0], count), steps)
+
+    @classmethod
+    def geometric(cls, decay: float, steps: int) -> BandedInverse:
+        """C[i, j] = decay^(i - j): each step's noise is z_t - decay z_{t-1}.
+
+        >>> BandedInverse.geometric(0.5, 2).noising().tolist()
+        [[1.0, 0.0], [-0.5, 1.0]]
+        """
+        rate = _check.real("BandedInverse.geometric", "decay", decay, 0.0, 1.0, "decay is in [0, 1]")
+        n = check_steps("BandedInverse.geometric", steps)
+        return cls(np.array([1.0, -rate][:n]), n)
+
+    @property
+    def bands(self) -> int:
+        """Number of diagonals of C^-1, the main one included."""
+        return len(self.coefficients)
+
+    @property
+    def memory_copies(self) -> int:
+        """One less than the bands."""
+        return self.bands - 1
+
+    def strategy_coefficients(self) -> Array:
+        """The first column of C, `steps` numbers."""
+        from scipy.signal import lfilter
+
+        impulse = np.zeros(self.steps)
+        impulse[0] = 1.0
+        return lfilter([1.0], self.coefficients, impulse)
+
+    def encoding_stream(self) -> Stream:
+        """C x by forward substitution with C^-1."""
+        return First(Feedback(self.coefficients), rows_in=False)
+
+    def noising_stream(self) -> Stream:
+        """C^-1 z from the last bands - 1 rows of z."""
+        return First(MovingSum(self.coefficients), rows_in=True)
+
+
+def _series_root(series: Array, count: int) -> Array:
+    """The first `count` coefficients of sqrt(series), for series[0] = 1: root * root = series."""
+    root = np.zeros(count)
+    root[0] = 1.0
+    for i in range(1, count):
+        given = series[i] if i < len(series) else 0.0
+        root[i] = (given - root[1:i] @ root[i - 1 : 0 : -1]) / 2.0
+    return root

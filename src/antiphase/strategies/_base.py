@@ -1,0 +1,105 @@
+"""What every strategy offers: C and N as dense arrays, as whole products and as streams."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._errors import InvalidArgument, NotEnoughMemory
+
+LARGEST_DENSE = 1 << 29  # entries: 4 GiB of float64
+
+
+class Stream(ABC):
+    """One pass over the steps, holding only the buffers it needs.
+
+    An encoding stream takes the step's x and returns the rows of C x that are complete, shape (rows, ...).
+    A noising stream takes those rows of z and returns the step's N z, shape (...).
+    """
+
+    @abstractmethod
+    def step(self, value: Array) -> Array:
+        """The next output."""
+
+
+class Strategy(ABC):
+    """A strategy matrix C (encoder, m x n) with a left inverse N (noising matrix): N C = I.
+
+    Rows of C are ordered by the step that completes them; `rows_at` says how many each step completes.
+    """
+
+    steps: int
+
+    @property
+    @abstractmethod
+    def memory_copies(self) -> int:
+        """Model-sized buffers that a noising stream holds between steps."""
+
+    @abstractmethod
+    def encoding_stream(self) -> Stream:
+        """C as a stream."""
+
+    @abstractmethod
+    def noising_stream(self) -> Stream:
+        """N as a stream."""
+
+    @property
+    def rows(self) -> int:
+        """m, the number of rows of C."""
+        return self.steps
+
+    def rows_at(self, step: int) -> int:
+        """How many rows of z the noising stream takes in this step."""
+        return 1
+
+    def multiply(self, x: ArrayLike) -> Array:
+        """C x along the first axis."""
+        x = _rows_checked(self, "multiply", x, self.steps)
+        stream = self.encoding_stream()
+        return np.concatenate([stream.step(x[t]) for t in range(self.steps)])
+
+    def solve(self, z: ArrayLike) -> Array:
+        """N z along the first axis; for square C this is C^-1 z."""
+        z = _rows_checked(self, "solve", z, self.rows)
+        stream, start, out = self.noising_stream(), 0, np.empty((self.steps, *z.shape[1:]))
+        for t in range(self.steps):
+            stop = start + self.rows_at(t)
+            out[t] = stream.step(z[start:stop])
+            start = stop
+        return out
+
+    def encoder(self) -> Array:
+        """C as a dense array, for small cases."""
+        self._check_dense()
+        return self.multiply(np.eye(self.steps))
+
+    def noising(self) -> Array:
+        """N as a dense array, for small cases."""
+        self._check_dense()
+        return self.solve(np.eye(self.rows))
+
+    def _check_dense(self) -> None:
+        if self.steps * self.rows > LARGEST_DENSE:
+            raise NotEnoughMemory(
+                f"A dense {self.rows} x {self.steps} matrix of {type(self).__name__} would not fit in memory.",
+                hint="use multiply, solve or a stream, which need only a few buffers",
+            )
+
+
+def _rows_checked(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> Array:
+    value = np.asarray(value, dtype=np.float64)
+    if value.ndim == 0 or len(value) != rows:
+        raise InvalidArgument(
+            f"{type(strategy).__name__}.{method} needs {rows} rows along the first axis. Got shape {value.shape}.",
+            hint=f"the strategy has {strategy.steps} steps and {strategy.rows} rows",
+        )
+    return value
+
+
+def check_steps(owner: str, steps: int) -> int:
+    """`steps` as a positive int."""
+    return _check.positive_integer(owner, "steps", steps, "a run has at least one step")

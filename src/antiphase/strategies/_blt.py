@@ -1,0 +1,138 @@
+"""Buffered linear Toeplitz strategies: a few decaying buffers in place of many bands."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._errors import InvalidArgument
+from antiphase._record import record
+from antiphase.strategies._base import Strategy, Stream, check_steps
+
+
+@final
+@record
+class BLT(Strategy):
+    """Toeplitz with c_0 = 1 and c_i = sum_j scale_j decay_j^(i - 1): d buffers of memory for any n.
+
+    Args:
+        decay: theta_j in [0, 1].
+        scale: omega_j, one for each decay.
+        steps: n.
+
+    Reference: Dvijotham et al. 2024; McMahan, Xu and Zhang 2024.
+
+    >>> BLT([0.5], [0.25], 3).encoder().tolist()
+    [[1.0, 0.0, 0.0], [0.25, 1.0, 0.0], [0.125, 0.25, 1.0]]
+    """
+
+    decay: Array
+    scale: Array
+    steps: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", check_steps("BLT", self.steps))
+        decay = _check.array("BLT", "decay", self.decay, 1)
+        scale = _check.array("BLT", "scale", self.scale, 1)
+        if len(scale) != len(decay):
+            raise _check.refuse(
+                "BLT", "scale", f"as long as decay, {len(decay)}", f"{len(scale)} numbers", "one scale for each buffer"
+            )
+        if not ((decay >= 0) & (decay <= 1)).all():
+            raise _check.refuse("BLT", "decay", "in [0, 1]", decay.tolist(), "larger decays grow without bound")
+        object.__setattr__(self, "decay", decay)
+        object.__setattr__(self, "scale", scale)
+
+    @classmethod
+    def from_decays(cls, decay: ArrayLike, inverse_decay: ArrayLike, steps: int) -> BLT:
+        """From the decays of C and of C^-1: C(x) = prod(1 - inverse_decay_j x) / prod(1 - decay_j x).
+
+        Args:
+            decay: theta_j, all different.
+            inverse_decay: the decays of C^-1, as many.
+            steps: n.
+
+        Reference: Dvijotham et al. 2024, Lemma 5.2.
+
+        >>> BLT.from_decays([0.5], [0.25], 3).scale.tolist()
+        [0.25]
+        """
+        theta = _check.array("BLT.from_decays", "decay", decay, 1)
+        hat = _check.array("BLT.from_decays", "inverse_decay", inverse_decay, 1)
+        if len(theta) != len(hat):
+            raise _check.refuse(
+                "BLT.from_decays",
+                "inverse_decay",
+                f"as long as decay, {len(theta)}",
+                f"{len(hat)} numbers",
+                "pair them",
+            )
+        if len(np.unique(theta)) < len(theta):
+            raise _check.refuse(
+                "BLT.from_decays", "decay", "all different", theta.tolist(), "merge buffers of one decay into one"
+            )
+        return cls(theta, output_scale(theta, hat), steps)
+
+    @property
+    def buffers(self) -> int:
+        """d."""
+        return len(self.decay)
+
+    @property
+    def memory_copies(self) -> int:
+        """One a buffer."""
+        return self.buffers
+
+    def coefficients(self, count: int | None = None) -> Array:
+        """The first column of C, `steps` numbers unless fewer are asked for."""
+        n = self.steps if count is None else count
+        powers = np.power(self.decay[:, None], np.arange(max(n - 1, 0)))
+        return np.concatenate([[1.0], self.scale @ powers])[:n]
+
+    def inverse_decays(self) -> Array:
+        """The decays of C^-1, the roots of the numerator of C(x), largest first.
+
+        Raises an error where they are not real: C^-1 is then no BLT with real decays.
+        """
+        roots = np.linalg.eigvals(np.diag(self.decay) - np.outer(np.ones(self.buffers), self.scale))
+        if np.abs(roots.imag).max() > 1e-12 * max(1.0, np.abs(roots).max()):
+            raise InvalidArgument(
+                "The inverse of this BLT has complex decays.", hint="non-negative scales give real decays"
+            )
+        return np.sort(roots.real)[::-1]
+
+    def encoding_stream(self) -> Stream:
+        """C x with one buffer for each decay."""
+        return _Buffers(self, sign=1.0)
+
+    def noising_stream(self) -> Stream:
+        """C^-1 z with the same buffers, fed with the output."""
+        return _Buffers(self, sign=-1.0)
+
+
+class _Buffers(Stream):
+    """Alg. 2 (sign +1, multiplies by C) and Alg. 3 (sign -1, by C^-1) of McMahan, Xu and Zhang 2024."""
+
+    def __init__(self, strategy: BLT, sign: float) -> None:
+        self._decay, self._scale, self._sign = strategy.decay, strategy.scale, sign
+        self._buffers: list[Array] | None = None
+
+    def step(self, value: Array) -> Array:
+        vector = value if self._sign > 0 else value[0]
+        if self._buffers is None:
+            self._buffers = [np.zeros_like(vector) for _ in self._decay]
+        out = vector + self._sign * sum(s * b for s, b in zip(self._scale, self._buffers, strict=True))
+        fed = vector if self._sign > 0 else out
+        self._buffers = [d * b + fed for d, b in zip(self._decay, self._buffers, strict=True)]
+        return out[None] if self._sign > 0 else out
+
+
+def output_scale(decay: Array, inverse_decay: Array) -> Array:
+    """omega_j = prod_k(theta_j - that_k) / prod_{k != j}(theta_j - theta_k)."""
+    gaps = decay[:, None] - decay[None, :]
+    np.fill_diagonal(gaps, 1.0)
+    return np.prod((decay[:, None] - inverse_decay[None, :]) / gaps, axis=1)

@@ -1,0 +1,145 @@
+"""Any matrix, held as a dense array."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._record import record
+from antiphase.strategies._base import Strategy, Stream
+
+
+@final
+@record
+class Dense(Strategy):
+    """C as given: m x n with full column rank, usually square lower triangular.
+
+    The noising matrix is C^-1 for square C and the pseudo-inverse otherwise, the best left inverse for any
+    workload (Denisov et al. 2022, section 3). A matrix that is not lower triangular is as private as one that
+    is, since only x_t + (N z)_t is released and z does not depend on the data.
+
+    Args:
+        matrix: C.
+
+    >>> Dense([[2.0, 0.0], [1.0, 1.0]]).noising().tolist()
+    [[0.5, 0.0], [-0.5, 1.0]]
+    """
+
+    matrix: Array
+
+    def __post_init__(self) -> None:
+        matrix = _check.array("Dense", "matrix", self.matrix, 2)
+        object.__setattr__(self, "matrix", matrix)
+        rows, steps = matrix.shape
+        if rows < steps:
+            raise _check.refuse(
+                "Dense", "matrix", "at least as tall as wide", f"shape {matrix.shape}", "rows encode, columns are steps"
+            )
+        if self.is_lower_triangular:
+            singular = bool((np.diag(matrix) == 0).any())
+        else:
+            singular = np.linalg.matrix_rank(matrix) < steps
+        if singular:
+            raise _check.refuse(
+                "Dense", "matrix", "of full column rank", "a singular matrix", "no zero may stand on the diagonal"
+            )
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """n."""
+        return int(self.matrix.shape[1])
+
+    @property
+    def rows(self) -> int:
+        """m."""
+        return int(self.matrix.shape[0])
+
+    @cached_property
+    def is_lower_triangular(self) -> bool:
+        """Square with zeros above the diagonal."""
+        rows, steps = self.matrix.shape
+        return bool(rows == steps and not np.triu(self.matrix, 1).any())
+
+    @property
+    def memory_copies(self) -> int:
+        """All earlier steps."""
+        return self.steps
+
+    def rows_at(self, step: int) -> int:
+        """One row a step where C is lower triangular, else all rows before the first step."""
+        return 1 if self.is_lower_triangular else self.rows * (step == 0)
+
+    def multiply(self, x: ArrayLike) -> Array:
+        """C x along the first axis."""
+        return np.tensordot(self.matrix, np.asarray(x, dtype=np.float64), axes=1)
+
+    def solve(self, z: ArrayLike) -> Array:
+        """N z along the first axis."""
+        z = np.asarray(z, dtype=np.float64)
+        if not self.is_lower_triangular:
+            return np.tensordot(np.linalg.pinv(self.matrix), z, axes=1)
+        from scipy.linalg import solve_triangular
+
+        return solve_triangular(self.matrix, z.reshape(len(z), -1), lower=True).reshape(z.shape)
+
+    def encoder(self) -> Array:
+        """C."""
+        return self.matrix
+
+    def encoding_stream(self) -> Stream:
+        """One row of C x a step where C is lower triangular, else all rows after the last step."""
+        return _Encoding(self)
+
+    def noising_stream(self) -> Stream:
+        """Forward substitution, or all of N z computed in the first step."""
+        return _TriangularNoising(self) if self.is_lower_triangular else WholeNoising(self)
+
+
+class _Encoding(Stream):
+    def __init__(self, strategy: Dense) -> None:
+        self._strategy = strategy
+        self._past: list[Array] = []
+
+    def step(self, value: Array) -> Array:
+        self._past.append(np.asarray(value))
+        t = len(self._past)
+        if self._strategy.is_lower_triangular:
+            return np.tensordot(self._strategy.matrix[t - 1 : t, :t], np.stack(self._past), axes=1)
+        if t < self._strategy.steps:
+            return np.empty((0, *value.shape))
+        return self._strategy.multiply(np.stack(self._past))
+
+
+class _TriangularNoising(Stream):
+    def __init__(self, strategy: Dense) -> None:
+        self._matrix = strategy.matrix
+        self._past: list[Array] = []
+
+    def step(self, value: Array) -> Array:
+        t = len(self._past)
+        out = value[0]
+        if t:
+            out = out - np.tensordot(self._matrix[t, :t], np.stack(self._past), axes=1)
+        self._past.append(out / self._matrix[t, t])
+        return self._past[-1]
+
+
+class WholeNoising(Stream):
+    """All of N z computed in the first step and handed out one step at a time: n buffers."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._out: Array | None = None
+        self._next = 0
+
+    def step(self, value: Array) -> Array:
+        """The next row of N z; the first call takes all rows of z."""
+        if self._out is None:
+            self._out = self._strategy.solve(value)
+        self._next += 1
+        return self._out[self._next - 1]

@@ -1,0 +1,109 @@
+"""Banded Toeplitz strategies: the same coefficients in every column."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._record import record
+from antiphase.strategies._banded import outside
+from antiphase.strategies._base import Strategy, Stream, check_steps
+from antiphase.strategies._recursion import Feedback, MovingSum
+
+
+@final
+@record
+class Toeplitz(Strategy):
+    """C[i, j] = coefficients[i - j], optionally with every column scaled to norm 1.
+
+    With `column_normalized`, C = T diag(1 / |T e_j|): columns near the end lose entries, so they are scaled up.
+    The result is no longer Toeplitz, and theorems for Toeplitz matrices are not applied to it.
+
+    Args:
+        coefficients: c_0, c_1, ..., at most `steps` of them, c_0 not zero; the rest is zero.
+        steps: n.
+        column_normalized: scale every column to norm 1.
+
+    Reference: McKenna 2024 (scaling), section 2.
+
+    >>> Toeplitz([1.0, 0.5], 3).encoder().tolist()
+    [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.0, 0.5, 1.0]]
+    """
+
+    coefficients: Array
+    steps: int
+    column_normalized: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", check_steps("Toeplitz", self.steps))
+        object.__setattr__(self, "coefficients", filter_coefficients("Toeplitz", self.coefficients, self.steps))
+
+    @classmethod
+    def square_root(cls, steps: int, bands: int | None = None) -> Toeplitz:
+        """The first `bands` coefficients of (1 - x)^(-1/2), the square root of the prefix sum.
+
+        Optimal to within lower-order terms for a single participation.
+
+        Reference: Fichtenberger, Henzinger and Upadhyay 2023; truncated to bands: Kalinin and Lampert 2024.
+
+        >>> Toeplitz.square_root(3).coefficients.tolist()
+        [1.0, 0.5, 0.375]
+        """
+        n = check_steps("Toeplitz.square_root", steps)
+        bands = n if bands is None else _check.positive_integer("Toeplitz.square_root", "bands", bands)
+        i = np.arange(1, bands, dtype=np.float64)
+        return cls(np.concatenate([[1.0], np.cumprod((i - 0.5) / i)]), n)
+
+    @property
+    def bands(self) -> int:
+        """Number of diagonals, the main one included."""
+        return len(self.coefficients)
+
+    @property
+    def memory_copies(self) -> int:
+        """One less than the bands."""
+        return self.bands - 1
+
+    def column_scales(self) -> Array:
+        """|T e_j| for every column j where columns are normalised, else ones."""
+        if not self.column_normalized:
+            return np.ones(self.steps)
+        inside = np.minimum(self.bands, np.arange(self.steps, 0, -1))
+        return np.sqrt(np.cumsum(self.coefficients**2))[inside - 1]
+
+    def columns(self) -> Array:
+        """The bands in the layout of `Banded`: [j, r] = C[j + r, j]."""
+        columns = self.coefficients / self.column_scales()[:, None]
+        return columns - outside(columns)
+
+    def multiply(self, x: ArrayLike) -> Array:
+        """C x along the first axis."""
+        from antiphase.strategies._recursion import convolve
+
+        x = np.asarray(x, dtype=np.float64)
+        scales = self.column_scales().reshape(-1, *[1] * (x.ndim - 1))
+        return convolve(self.coefficients, x / scales)
+
+    def encoding_stream(self) -> Stream:
+        """C x from the last bands - 1 inputs."""
+        return MovingSum(self.coefficients, scales=1.0 / self.column_scales())
+
+    def noising_stream(self) -> Stream:
+        """C^-1 z by forward substitution from the last bands - 1 outputs."""
+        return Feedback(self.coefficients, scales=self.column_scales())
+
+
+def filter_coefficients(owner: str, coefficients: ArrayLike, steps: int) -> Array:
+    """Checked coefficients of a lower-triangular Toeplitz matrix."""
+    checked = _check.array(owner, "coefficients", coefficients, 1)
+    if len(checked) > steps:
+        raise _check.refuse(
+            owner, "coefficients", f"at most {steps} numbers, one a step", f"{len(checked)} numbers", "cut the rest off"
+        )
+    if checked[0] == 0:
+        raise _check.refuse(owner, "coefficients", "non-zero in its first entry", 0.0, "it stands on the diagonal")
+    return checked
