@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 from typing import final
 
 from antiphase import _check
@@ -193,7 +193,7 @@ class MinSeparation(Deterministic):
         if len(pattern) == self.max_participations:
             return True
         edges = (-self.separation, *pattern, steps - 1 + self.separation)
-        return all(b - a < 2 * self.separation for a, b in zip(edges, edges[1:], strict=False))
+        return all(b - a < 2 * self.separation for a, b in pairwise(edges))
 
 
 @final
