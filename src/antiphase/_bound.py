@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from antiphase._errors import InvalidArgument
+from antiphase._record import record
 
 Kind = Literal["exact", "upper", "confident", "estimate"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-@dataclass(frozen=True)
+@record
 class Bound:
     """A number with its kind, the method that gave it and the theorem behind it.
 

@@ -31,3 +31,11 @@ class NotProved(AntiphaseError):
 
 class NotEnoughMemory(AntiphaseError, MemoryError):
     """A dense computation was asked for at a size that would not fit."""
+
+
+class Corrupted(AntiphaseError):
+    """A stored file was changed, cut short, or belongs to another key or run."""
+
+
+class Refused(AntiphaseError):
+    """An action that would break the guarantee: a replay with other data, a step past the end, a second process."""

@@ -29,6 +29,10 @@ class Workload(ABC):
     def toeplitz_inverse(self) -> Array | None:
         """The first column of A^-1 where A is Toeplitz (the same at every step), else None."""
 
+    @abstractmethod
+    def check_steps(self, steps: int) -> None:
+        """Raise unless the workload is defined for so many steps."""
+
     def matrix(self, steps: int) -> Array:
         """A as a dense array, for small cases."""
         return self.apply(np.eye(_check.positive_integer("matrix", "steps", steps)))
@@ -61,6 +65,10 @@ class PrefixSum(Workload):
     def toeplitz_inverse(self) -> Array:
         """1 - x."""
         return np.array([1.0, -1.0])
+
+    def check_steps(self, steps: int) -> None:
+        """Any positive number will do."""
+        _check.positive_integer("PrefixSum", "steps", steps)
 
     def inverse_bands(self, steps: int) -> Array:
         """I - L."""
@@ -117,8 +125,8 @@ class Momentum(Workload):
 
     def inverse_bands(self, steps: int) -> Array:
         """Three bands (two without momentum), from the product above."""
-        n = _check.positive_integer("Momentum", "steps", steps)
-        eta = self._rates(n)
+        self.check_steps(steps)
+        n, eta = steps, np.ones(steps) if self.learning_rates is None else self.learning_rates
         keep = 1.0 - eta * self.weight_decay
         bands = np.zeros((n, 3))
         bands[:, 0] = 1.0 / eta
@@ -126,18 +134,17 @@ class Momentum(Workload):
         bands[2:, 2] = self.beta * keep[1:-1] / eta[1:-1]
         return bands if self.beta > 0 else bands[:, :2].copy()
 
-    def _rates(self, steps: int) -> Array:
-        if self.learning_rates is None:
-            return np.ones(steps)
-        if len(self.learning_rates) != steps:
+    def check_steps(self, steps: int) -> None:
+        """As many steps as there are learning rates."""
+        n = _check.positive_integer("Momentum", "steps", steps)
+        if self.learning_rates is not None and len(self.learning_rates) != n:
             raise _check.refuse(
                 "Momentum",
                 "learning_rates",
-                f"one number for each of the {steps} steps",
+                f"one number for each of the {n} steps",
                 f"{len(self.learning_rates)} numbers",
-                f"make the schedule for {steps} steps",
+                f"make the schedule for {n} steps",
             )
-        return self.learning_rates
 
 
 def _constant_bands(first_column: Array, steps: int) -> Array:

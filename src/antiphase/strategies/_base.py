@@ -58,13 +58,13 @@ class Strategy(ABC):
 
     def multiply(self, x: ArrayLike) -> Array:
         """C x along the first axis."""
-        x = _rows_checked(self, "multiply", x, self.steps)
+        x = check_rows(self, "multiply", x, self.steps)
         stream = self.encoding_stream()
         return np.concatenate([stream.step(x[t]) for t in range(self.steps)])
 
     def solve(self, z: ArrayLike) -> Array:
         """N z along the first axis; for square C this is C^-1 z."""
-        z = _rows_checked(self, "solve", z, self.rows)
+        z = check_rows(self, "solve", z, self.rows)
         stream, start, out = self.noising_stream(), 0, np.empty((self.steps, *z.shape[1:]))
         for t in range(self.steps):
             stop = start + self.rows_at(t)
@@ -90,7 +90,8 @@ class Strategy(ABC):
             )
 
 
-def _rows_checked(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> Array:
+def check_rows(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> Array:
+    """`value` as float64 with `rows` rows along its first axis."""
     value = np.asarray(value, dtype=np.float64)
     if value.ndim == 0 or len(value) != rows:
         raise InvalidArgument(

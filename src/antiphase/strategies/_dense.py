@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream
+from antiphase.strategies._base import Strategy, Stream, check_rows
 
 
 @final
@@ -76,11 +76,11 @@ class Dense(Strategy):
 
     def multiply(self, x: ArrayLike) -> Array:
         """C x along the first axis."""
-        return np.tensordot(self.matrix, np.asarray(x, dtype=np.float64), axes=1)
+        return np.tensordot(self.matrix, check_rows(self, "multiply", x, self.steps), axes=1)
 
     def solve(self, z: ArrayLike) -> Array:
         """N z along the first axis."""
-        z = np.asarray(z, dtype=np.float64)
+        z = check_rows(self, "solve", z, self.rows)
         if not self.is_lower_triangular:
             return np.tensordot(np.linalg.pinv(self.matrix), z, axes=1)
         from scipy.linalg import solve_triangular

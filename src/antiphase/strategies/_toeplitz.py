@@ -11,8 +11,8 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._banded import outside
-from antiphase.strategies._base import Strategy, Stream, check_steps
-from antiphase.strategies._recursion import Feedback, MovingSum
+from antiphase.strategies._base import Strategy, Stream, check_rows, check_steps
+from antiphase.strategies._recursion import Feedback, MovingSum, convolve
 
 
 @final
@@ -82,9 +82,7 @@ class Toeplitz(Strategy):
 
     def multiply(self, x: ArrayLike) -> Array:
         """C x along the first axis."""
-        from antiphase.strategies._recursion import convolve
-
-        x = np.asarray(x, dtype=np.float64)
+        x = check_rows(self, "multiply", x, self.steps)
         scales = self.column_scales().reshape(-1, *[1] * (x.ndim - 1))
         return convolve(self.coefficients, x / scales)
 

@@ -1,0 +1,50 @@
+"""Error of the Fourier mechanism, without forming a matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._workload import Workload
+from antiphase.strategies import Fourier
+from antiphase.strategies._fourier import wrapped
+
+
+def fourier_variances(strategy: Fourier, workload: Workload) -> Array:
+    """The variance of each step of A N z for sigma = 1.
+
+    N N^T is S^-1 X S^-T for the direct decoder, S the prefix sum, and X^-1 for the optimal one. Both have the
+    form (P P^T - M M^T) / p_0 with P and M lower triangular Toeplitz, so A P and A M are filtered columns.
+    O(n log n) where the workload is the same at every step, O(n^2) otherwise; the optimal decoder needs O(n^2)
+    once for each n.
+
+    Reference: Gohberg and Semencul 1972.
+
+    >>> from antiphase import PrefixSum
+    >>> fourier_variances(Fourier(2), PrefixSum()).round(6).tolist()
+    [1.207107, 1.207107]
+    >>> fourier_variances(Fourier(2, decoder="optimal"), PrefixSum()).round(6).tolist()
+    [1.0, 1.171573]
+    """
+    n = strategy.steps
+    bands = workload.inverse_bands(n)
+    inverse = workload.toeplitz_inverse
+    scale, plus, minus = _factors(strategy)
+    if inverse is not None:
+        from scipy.signal import lfilter
+
+        plus, minus = lfilter([1.0], inverse, plus), lfilter([1.0], inverse, minus)
+        return np.cumsum((plus - minus) * (plus + minus)) / scale
+    from antiphase._kernels.covariance import shifted_variances
+
+    return (shifted_variances(plus, np.ones(n), bands) - shifted_variances(minus, np.ones(n), bands)) / scale
+
+
+def _factors(strategy: Fourier) -> tuple[float, Array, Array]:
+    """p_0 and the first columns of P and M."""
+    if strategy.decoder == "optimal":
+        first = strategy.inverse_column()
+        return float(first[0]), first, wrapped(first)
+    g = strategy.gram_column()
+    rest = np.concatenate([[0.0], g[1:]])
+    return float(g[0]), np.diff(g, prepend=0.0), np.diff(rest, prepend=0.0)

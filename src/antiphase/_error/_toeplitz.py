@@ -1,0 +1,93 @@
+"""Error of Toeplitz strategies under Toeplitz workloads: one impulse response says it all.
+
+B = A C^-1 is Toeplitz with first column w, so step t has variance w_0^2 + ... + w_t^2. For a prefix sum w tends
+to a constant, after which every sum has a closed form: the cost stops growing with the number of steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from antiphase._check import Array
+
+FIRST_BLOCK = 4096
+LARGEST_BLOCK = 1 << 20
+CONVERGED = 1e-14
+LONG_FILTER = 64  # above this many coefficients a series by FFT is cheaper than a filter
+
+
+def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -> Array:
+    """The first `steps` coefficients of numerator(x) / (denominator(x) A^-1(x))."""
+    from scipy.signal import lfilter
+
+    if len(denominator) > LONG_FILTER:
+        u = _series(numerator, denominator, steps)
+    else:
+        u = lfilter(numerator, denominator, np.eye(1, steps)[0])
+    return lfilter([1.0], inverse, u)
+
+
+def response_sums(numerator: Array, denominator: Array, inverse: Array, steps: int) -> tuple[float, float]:
+    """sum_i w_i^2 and sum_i (steps - i) w_i^2, stopping where w has become its limit."""
+    limit = _limit(numerator, denominator, inverse)
+    order = len(numerator) + len(denominator) + len(inverse)
+    if len(denominator) > LONG_FILTER:
+        w = response(numerator, denominator, inverse, steps)
+        return _sums(w, 0, steps)
+    total = weighted = 0.0
+    start, largest = 0, 0.0
+    for w in _blocks(numerator, denominator, inverse, steps):
+        a, b = _sums(w, start, steps)
+        total, weighted, start = total + a, weighted + b, start + len(w)
+        largest = max(largest, float(np.abs(w).max()))
+        if len(w) >= order and np.abs(w[-order:] - limit).max() <= CONVERGED * largest:
+            left = float(steps - start)
+            return total + left * limit**2, weighted + left * (left + 1.0) / 2.0 * limit**2
+    return total, weighted
+
+
+def _sums(w: Array, start: int, steps: int) -> tuple[float, float]:
+    left = steps - start - np.arange(len(w), dtype=np.float64)
+    squares = w * w
+    return math.fsum(squares), math.fsum(left * squares)
+
+
+def _blocks(numerator: Array, denominator: Array, inverse: Array, steps: int) -> Iterator[Array]:
+    from scipy.signal import lfilter
+
+    first = np.zeros(max(len(numerator), len(denominator)) - 1)
+    second = np.zeros(len(inverse) - 1)
+    start, size = 0, max(FIRST_BLOCK, 2 * len(numerator))
+    while start < steps:
+        x = np.zeros(min(size, steps - start))
+        x[0] = 1.0 if start == 0 else 0.0
+        # C^-1 first, then A: filtering by C A^-1 at once would feed rounding errors into a unit root.
+        u, first = lfilter(numerator, denominator, x, zi=first) if len(first) else (x * numerator / denominator, first)
+        w, second = lfilter([1.0], inverse, u, zi=second) if len(second) else (u / inverse, second)
+        yield w
+        start, size = start + len(x), min(2 * size, LARGEST_BLOCK)
+
+
+def _limit(numerator: Array, denominator: Array, inverse: Array) -> float:
+    """lim w_i: zero, unless A^-1(1) = 0 (no weight decay), where A^-1(x) = (1 - x) E(x)."""
+    if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
+        return 0.0
+    rest = np.cumsum(inverse)[:-1].sum()
+    gain = denominator.sum() * rest
+    return float(numerator.sum() / gain) if gain != 0 else math.inf
+
+
+def _series(numerator: Array, denominator: Array, steps: int) -> Array:
+    """The power series numerator(x) / denominator(x) by Newton's iteration with FFTs, O(n log n)."""
+    from scipy.signal import fftconvolve
+
+    inverse = np.array([1.0 / denominator[0]])
+    while len(inverse) < steps:
+        size = min(2 * len(inverse), steps)
+        correction = -fftconvolve(denominator[:size], inverse)[:size]
+        correction[0] += 2.0
+        inverse = fftconvolve(inverse, correction)[:size]
+    return inverse if len(numerator) == 1 else fftconvolve(inverse, numerator)[:steps]

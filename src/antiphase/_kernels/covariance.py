@@ -1,0 +1,220 @@
+"""Error variances as covariance recursions: each step costs a constant, whatever the number of steps."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from antiphase._check import Array
+
+
+@njit(cache=True)
+def autoregressive_variances(columns: Array, inverse: Array) -> Array:
+    """Variances of s = A C^-1 z for banded C, columns[j, r] = C[j + r, j], and inverse[t, r] = A^-1[t, t - r].
+
+    M = C A^-1 is banded and M s = z, so the covariance Z of s obeys, for j < i inside the band,
+    Z_ij = -(1 / M_ii) sum_k M_ik Z_kj and Z_ii = (1 / M_ii)(1 / M_ii - sum_k M_ik Z_ki).
+    Only the last W = bands - 1 rows are kept, index k at slot k mod W.
+    """
+    n, b = columns.shape
+    d = inverse.shape[1]
+    W = b + d - 2
+    out = np.empty(n)
+    row = np.zeros(W + 1)
+    slots = np.zeros(max(W, 1))
+    Z = np.zeros((max(W, 1), max(W, 1)))
+    new = np.zeros(max(W, 1))
+    for i in range(n):
+        row[:] = 0.0
+        for r in range(min(b - 1, i) + 1):
+            c = columns[i - r, r]
+            for s in range(min(d - 1, i - r) + 1):
+                row[r + s] += c * inverse[i - r, s]
+        pivot = 1.0 / row[0]
+        for q in range(1, min(W, i) + 1):
+            slots[(i - q) % W] = row[q]
+        new[:] = 0.0
+        for p in range(min(W, i)):
+            weight = -pivot * slots[p]
+            for q in range(W):
+                new[q] += weight * Z[p, q]
+        dot = 0.0
+        for p in range(min(W, i)):
+            dot += slots[p] * new[p]
+        variance = pivot * (pivot - dot)
+        out[i] = variance
+        if W > 0:
+            slot = i % W
+            for q in range(W):
+                Z[slot, q] = new[q]
+                Z[q, slot] = new[q]
+            Z[slot, slot] = variance
+    return out
+
+
+@njit(cache=True)
+def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
+    """Variances of s = A T z for T banded Toeplitz with the given first column.
+
+    The entries of B = A T near the diagonal are the covariances of s with the last z:
+    near[i, q] = B[t - i, t - i - q], and cov[i, j] is the covariance of s_{t-i} and s_{t-j}.
+    """
+    n, d = inverse.shape
+    p = len(coefficients)
+    out = np.empty(n)
+    near = np.zeros((d, p))
+    cov = np.zeros((d, d))
+    for t in range(n):
+        for i in range(d - 1, 0, -1):
+            near[i] = near[i - 1]
+            for j in range(d - 1, 0, -1):
+                cov[i, j] = cov[i - 1, j - 1]
+        pivot = 1.0 / inverse[t, 0]
+        for q in range(p):
+            value = coefficients[q]
+            for r in range(1, min(d - 1, q, t) + 1):
+                value -= inverse[t, r] * near[r, q - r]
+            near[0, q] = pivot * value if q <= t else 0.0
+        for i in range(d - 1, -1, -1):
+            value = 0.0
+            for q in range(i, min(p - 1, t) + 1):
+                value += coefficients[q] * near[i, q - i]
+            for r in range(1, min(d - 1, t) + 1):
+                value -= inverse[t, r] * cov[r, i]
+            cov[0, i] = pivot * value if i <= t else 0.0
+            cov[i, 0] = cov[0, i]
+        out[t] = cov[0, 0]
+    return out
+
+
+@njit(cache=True)
+def buffer_variances(decay: Array, scale: Array, inverse: Array) -> Array:
+    """Variances of s = A C^-1 z for a BLT: propagate the covariance of (buffers, last outputs of A)."""
+    n, d = inverse.shape
+    m = len(decay)
+    size = m + d - 1
+    out = np.empty(n)
+    P = np.zeros((size, size))
+    F = np.zeros((size, size))
+    g = np.zeros(size)
+    for j in range(m):
+        g[j] = 1.0
+        for k in range(m):
+            F[j, k] = -scale[k]
+        F[j, j] += decay[j]
+    for j in range(m + 1, size):
+        F[j, j - 1] = 1.0
+    last = np.zeros(size)
+    for t in range(n):
+        pivot = 1.0 / inverse[t, 0]
+        for k in range(m):
+            last[k] = -pivot * scale[k]
+        for r in range(1, d):
+            last[m + r - 1] = -pivot * inverse[t, r]
+        out[t] = _quadratic(P, last) + pivot * pivot
+        if d > 1:
+            F[m] = last
+            g[m] = pivot
+        P = F @ P @ F.T + np.outer(g, g)
+    return out
+
+
+@njit(cache=True)
+def _quadratic(P: Array, v: Array) -> float:
+    total = 0.0
+    for i in range(len(v)):
+        for j in range(len(v)):
+            total += v[i] * P[i, j] * v[j]
+    return total
+
+
+@njit(cache=True)
+def shifted_variances(response: Array, row_scale: Array, inverse: Array) -> Array:
+    """Variances of s = A diag(row_scale) T z for full Toeplitz T with first column `response`, O(n^2)."""
+    n, d = inverse.shape
+    out = np.empty(n)
+    past = np.zeros((d, n))
+    reverse = response[::-1].copy()
+    for t in range(n):
+        slot = t % d
+        pivot = 1.0 / inverse[t, 0]
+        for j in range(t + 1):
+            past[slot, j] = row_scale[t] * reverse[n - 1 - t + j]
+        for r in range(1, min(d - 1, t) + 1):
+            weight = inverse[t, r]
+            before = (t - r) % d
+            for j in range(t - r + 1):
+                past[slot, j] -= weight * past[before, j]
+        total = 0.0
+        for j in range(t + 1):
+            past[slot, j] *= pivot
+            total += past[slot, j] ** 2
+        out[t] = total
+    return out
+
+
+@njit(cache=True)
+def filter_columns(x: Array, inverse: Array) -> None:
+    """Replace x by A x along the first axis, in place."""
+    n, d = inverse.shape
+    for t in range(n):
+        for r in range(1, min(d - 1, t) + 1):
+            for j in range(x.shape[1]):
+                x[t, j] -= inverse[t, r] * x[t - r, j]
+        for j in range(x.shape[1]):
+            x[t, j] /= inverse[t, 0]
+
+
+@njit(cache=True)
+def buffer_response(decay: Array, scale: Array, inverse: Array, steps: int) -> Array:
+    """The impulse response w of A C^-1 for a BLT, with `inverse` the first column of A^-1."""
+    d = len(inverse)
+    buffers = np.zeros(len(decay))
+    w = np.empty(steps)
+    for i in range(steps):
+        u = 1.0 if i == 0 else 0.0
+        for j in range(len(decay)):
+            u -= scale[j] * buffers[j]
+        for j in range(len(decay)):
+            buffers[j] = decay[j] * buffers[j] + u
+        for r in range(1, min(d - 1, i) + 1):
+            u -= inverse[r] * w[i - r]
+        w[i] = u / inverse[0]
+    return w
+
+
+@njit(cache=True)
+def buffer_response_sums(decay: Array, scale: Array, inverse: Array, steps: int) -> tuple[float, float]:
+    """sum_i w_i^2 and sum_i (steps - i) w_i^2 for the impulse response w of A C^-1, both Toeplitz.
+
+    `inverse` is the first column of A^-1. Stops once the response has become constant to rounding.
+    """
+    d = len(inverse)
+    buffers = np.zeros(len(decay))
+    past = np.zeros(d)
+    total = 0.0
+    weighted = 0.0
+    for i in range(steps):
+        u = 1.0 if i == 0 else 0.0
+        drift = 0.0
+        for j in range(len(decay)):
+            u -= scale[j] * buffers[j]
+            drift += abs(scale[j] * buffers[j])
+        for j in range(len(decay)):
+            buffers[j] = decay[j] * buffers[j] + u
+        w = u
+        for r in range(1, d):
+            w -= inverse[r] * past[r - 1]
+        w /= inverse[0]
+        change = 0.0
+        for r in range(d - 1, 0, -1):
+            if r <= i:
+                change += abs(past[r - 1] - w)
+            past[r] = past[r - 1]
+        past[0] = w
+        total += w * w
+        weighted += (steps - i) * w * w
+        if i > d and (drift + change) * steps <= 1e-16 * abs(w):
+            left = float(steps - 1 - i)
+            return total + left * w * w, weighted + left * (left + 1.0) / 2.0 * w * w
+    return total, weighted

@@ -1,0 +1,231 @@
+"""Noise of the binary tree seen through a workload, in one pass over the steps, O(n log n).
+
+A workload is given by the bands of its inverse, bands[t, r] = A^-1[t, t - r], so that s = A y runs as
+s_t = (y_t - sum_r bands[t, r] s_{t-r}) / bands[t, 0] and remembers d = bands - 1 outputs. Before step t the tree
+has one finished node waiting at level l for each bit l of t. `online_moments` and `full_moments` return the
+variance of every step and the covariance of the last d outputs, the last one first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from antiphase._check import Array
+
+
+@njit(cache=True)
+def online_moments(bands: Array) -> tuple[Array, Array]:
+    """For the online decoder: the joint covariance of the last d outputs and the waiting estimates.
+
+    cov[i, j] is that of s_{t-1-i} and s_{t-1-j}, cross[i, l] that of s_{t-1-i} and the estimate waiting at level l.
+    The waiting estimates are independent of each other and have the variances w_l.
+    """
+    n, d = bands.shape[0], bands.shape[1] - 1
+    height = _height(n)
+    weights = _own_weights(height)
+    variances, cov = np.empty(n), np.zeros((d, d))
+    cross, shares = np.zeros((d, height + 1)), np.zeros(height + 1)
+    noise_past, node_past = np.zeros(d), np.zeros(d)
+    for t in range(n):
+        top = _completed_level(t, n, height)
+        noise, node = _new_node(t, top, weights, shares)
+        noise_past[:] = 0.0
+        node_past[:] = 0.0
+        for level in range(top):
+            if t >> level & 1:
+                for i in range(d):
+                    noise_past[i] += (shares[level] - 1.0) * cross[i, level]
+                    node_past[i] += shares[level] * cross[i, level]
+        _advance_cross(t, top, bands[t], node, node_past, cross)
+        variances[t] = _advance_cov(bands[t], noise, noise_past, cov)
+    return variances, cov
+
+
+@njit(cache=True)
+def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, float]:
+    """The new node is fresh noise + sum_l shares[l] (node waiting at l); y_t is that minus the nodes it replaces.
+
+    Returns var(y_t) and cov(y_t, new node).
+    """
+    noise = node = weights[top] ** 2
+    share = 1.0
+    for level in range(top - 1, -1, -1):
+        share *= 1.0 - weights[level + 1]
+        shares[level] = share
+        noise += (share * weights[level]) ** 2
+        node += (share * weights[level]) ** 2
+        if t >> level & 1:
+            noise += (share - 1.0) ** 2 * weights[level]
+            node += (share - 1.0) * share * weights[level]
+    return noise, node
+
+
+@njit(cache=True)
+def _advance_cross(t: int, top: int, band: Array, node: float, node_past: Array, cross: Array) -> None:
+    """Covariances of the outputs with the waiting nodes, from before step t to after it."""
+    d = len(node_past)
+    for level in range(top, cross.shape[1]):
+        if level > top and not t >> level & 1:
+            continue
+        value = node if level == top else 0.0
+        for i in range(d):
+            value -= band[i + 1] * (node_past[i] if level == top else cross[i, level])
+        for i in range(d - 1, 0, -1):
+            cross[i, level] = node_past[i - 1] if level == top else cross[i - 1, level]
+        if d > 0:
+            cross[0, level] = value / band[0]
+
+
+@njit(cache=True)
+def _advance_cov(band: Array, noise: float, noise_past: Array, cov: Array) -> float:
+    """Covariances of the last outputs, from before the step to after it; returns the new variance."""
+    d = len(noise_past)
+    new = np.empty(d)
+    variance = noise
+    for i in range(d):
+        new[i] = noise_past[i]
+        for j in range(d):
+            new[i] -= band[j + 1] * cov[j, i]
+        new[i] /= band[0]
+        variance -= band[i + 1] * noise_past[i]
+    variance /= band[0]
+    for i in range(d):
+        variance -= band[i + 1] * new[i]
+    variance /= band[0]
+    for i in range(d - 1, 0, -1):
+        for j in range(d - 1, 0, -1):
+            cov[i, j] = cov[i - 1, j - 1]
+    for i in range(1, d):
+        cov[i, 0] = cov[0, i] = new[i - 1]
+    if d > 0:
+        cov[0, 0] = variance
+    return variance
+
+
+@njit(cache=True)
+def full_moments(bands: Array) -> tuple[Array, Array]:
+    """For the full decoder: diag(A X^-1 A^T), X = sum over nodes of 1 1^T inverted from the leaves up.
+
+    X_v = diag(X_left, X_right) + 1 1^T, so quadratic forms of X_v^-1 follow from those of the children. Rows of A
+    over the steps of a finished node are combinations of R, the last d rows of A when it finished, so that form =
+    R X_v^-1 R^T and mean = R X_v^-1 1 are enough, with carry, the map from the outputs then to the last d now.
+    """
+    n, d = bands.shape[0], max(bands.shape[1] - 1, 1)
+    height = _height(n)
+    weights = _own_weights(height)
+    cut = _cut_variances(n, height, weights)
+    variances = np.empty(n)
+    carry, form = np.zeros((height + 1, d, d)), np.zeros((height + 1, d, d))
+    mean = np.zeros((height + 1, d))
+    new_form, new_mean = np.zeros((d, d)), np.zeros(d)
+    for t in range(n):
+        top = _completed_level(t, n, height)
+        new_form[:] = 0.0
+        new_mean[:] = 0.0
+        new_mean[0] = 1.0 / bands[t, 0]
+        new_form[0, 0] = new_mean[0] ** 2
+        for level in range(height):
+            used = d if level < top else 1  # a node that is not finished needs only the row of this step
+            if t >> level & 1:
+                _advance_carry(bands[t], carry[level])
+                _add_carried(used, carry[level], form[level], mean[level], new_form, new_mean)
+            if level == top:
+                _keep(carry[top], form[top], mean[top], new_form, new_mean)
+            _add_measurement(used, 1.0 + _pair_variance(t, level, n, weights, cut), new_form, new_mean)
+        variances[t] = new_form[0, 0]
+    return variances, new_form[: bands.shape[1] - 1, : bands.shape[1] - 1].copy()
+
+
+@njit(cache=True)
+def _advance_carry(band: Array, carry: Array) -> None:
+    d = len(carry)
+    for j in range(d):
+        value = 0.0
+        for i in range(len(band) - 1):
+            value -= band[i + 1] * carry[i, j]
+        for i in range(d - 1, 0, -1):
+            carry[i, j] = carry[i - 1, j]
+        carry[0, j] = value / band[0]
+
+
+@njit(cache=True)
+def _add_carried(used: int, carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
+    """new_form += carry form carry^T and new_mean += carry mean, their first `used` rows and columns."""
+    d = len(mean)
+    for i in range(used):
+        for p in range(d):
+            new_mean[i] += carry[i, p] * mean[p]
+        for j in range(used):
+            for p in range(d):
+                for q in range(d):
+                    new_form[i, j] += carry[i, p] * form[p, q] * carry[j, q]
+
+
+@njit(cache=True)
+def _add_measurement(used: int, total: float, new_form: Array, new_mean: Array) -> None:
+    """The parent's own row of C: X_v^-1 from diag(X_left, X_right)^-1, with total = 1 + 1^T diag(...)^-1 1."""
+    for i in range(used):
+        for j in range(used):
+            new_form[i, j] -= new_mean[i] * new_mean[j] / total
+    for i in range(used):
+        new_mean[i] /= total
+
+
+@njit(cache=True)
+def _keep(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
+    """A finished node begins to wait."""
+    form[:] = new_form
+    mean[:] = new_mean
+    carry[:] = 0.0
+    for i in range(len(mean)):
+        carry[i, i] = 1.0
+
+
+@njit(cache=True)
+def _pair_variance(t: int, level: int, n: int, weights: Array, cut: Array) -> float:
+    """1^T X_v^-1 1 for the node of this level above step t and for its neighbour, together."""
+    total = 0.0
+    first = t >> (level + 1) << 1
+    for node in (first, first + 1):
+        if node < n >> level:
+            total += weights[level]
+        elif node == n >> level:
+            total += cut[level]
+    return total
+
+
+@njit(cache=True)
+def _cut_variances(n: int, height: int, weights: Array) -> Array:
+    """1^T X_v^-1 1 for the node of each level that the end of the run cuts, zero where there is none."""
+    cut = np.zeros(height + 1)
+    for level in range(height):
+        if n & ((2 << level) - 1):
+            total = _pair_variance(n - 1, level, n, weights, cut)
+            cut[level + 1] = total / (1.0 + total)
+    return cut
+
+
+@njit(cache=True)
+def _own_weights(height: int) -> Array:
+    powers = 2.0 ** np.arange(height + 1)
+    return powers / (2.0 * powers - 1.0)
+
+
+@njit(cache=True)
+def _height(n: int) -> int:
+    height = 0
+    while 1 << height < n:
+        height += 1
+    return height
+
+
+@njit(cache=True)
+def _completed_level(t: int, n: int, height: int) -> int:
+    """The level of the highest node that step t completes."""
+    if t == n - 1:
+        return height
+    level = 0
+    while t >> level & 1:
+        level += 1
+    return level

@@ -1,0 +1,157 @@
+"""The Fourier mechanism: a square root of the prefix sum wrapped around a circle of twice the steps."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal, final, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._record import record
+from antiphase.strategies._base import Strategy, Stream, check_rows, check_steps
+from antiphase.strategies._dense import WholeNoising
+
+Decoder = Literal["direct", "optimal"]
+Spectrum = NDArray[np.complex128]
+
+
+@final
+@record
+class Fourier(Strategy):
+    """C is the first n columns of R, the circulant square root of the circulant prefix sum over 2n steps.
+
+    The first column of R^2 is n ones, then n zeros, with the transform v_0 = n, v_k = 0 for other even k and
+    v_k = 1 - i cot(pi k / 2n) for odd k; R has the transform sqrt(v), principal branch, and is real. The Gram
+    matrix X = C^T C is symmetric Toeplitz, the top left of the circulant with transform |v|.
+
+    The direct decoder reads the prefix sums off R C, so N = S^-1 (the first n rows of R), S the prefix sum. The
+    optimal decoder is the pseudo-inverse N = X^-1 C^T, the best for every workload. Each output of both uses all
+    of z, so noise is made in advance; products take O(n log n), the optimal decoder O(n^2) once for each n.
+
+    Args:
+        steps: n.
+        decoder: "direct" or "optimal".
+
+    Reference: Choquette-Choo et al. 2023 (multi-epoch), App. C, J and K.
+
+    >>> Fourier(1).encoder().round(6).tolist()
+    [[1.0], [0.0]]
+    """
+
+    steps: int
+    decoder: Decoder = "direct"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", check_steps("Fourier", self.steps))
+        if self.decoder not in get_args(Decoder):
+            raise _check.refuse(
+                "Fourier", "decoder", "'direct' or 'optimal'", self.decoder, "'optimal' has the smaller error"
+            )
+
+    @property
+    def rows(self) -> int:
+        """2n."""
+        return 2 * self.steps
+
+    @property
+    def memory_copies(self) -> int:
+        """All steps."""
+        return self.steps
+
+    def rows_at(self, step: int) -> int:
+        """All rows before the first step."""
+        return self.rows * (step == 0)
+
+    def gram_column(self) -> Array:
+        """g, the first column of X: X[i, j] = g[|i - j|]."""
+        return np.fft.irfft(magnitudes(self.steps), 2 * self.steps)[: self.steps]
+
+    def inverse_column(self) -> Array:
+        """The first column of X^-1."""
+        return _inverse_column(self.steps)
+
+    def multiply(self, x: ArrayLike) -> Array:
+        """C x along the first axis."""
+        x = check_rows(self, "multiply", x, self.steps)
+        out = _circulate(_roots(self.steps), x.reshape(self.steps, -1))
+        return out.reshape(self.rows, *x.shape[1:])
+
+    def solve(self, z: ArrayLike) -> Array:
+        """N z along the first axis."""
+        z = check_rows(self, "solve", z, self.rows)
+        n, root, flat = self.steps, _roots(self.steps), z.reshape(self.rows, -1)
+        if self.decoder == "direct":
+            out = np.diff(_circulate(root, flat)[:n], axis=0, prepend=0.0)
+        else:
+            out = _solve_gram(self.inverse_column(), _circulate(root.conj(), flat)[:n])
+        return out.reshape(n, *z.shape[1:])
+
+    def encoding_stream(self) -> Stream:
+        """All rows of C x after the last step."""
+        return _Encoding(self)
+
+    def noising_stream(self) -> Stream:
+        """All of N z computed in the first step."""
+        return WholeNoising(self)
+
+
+def magnitudes(steps: int) -> Array:
+    """|v_k| for k = 0, ..., n: n, then 1 / sin(pi k / 2n) for odd k and 0 for even k."""
+    out = np.zeros(steps + 1)
+    out[0] = steps
+    out[1::2] = 1.0 / np.sin(np.pi * np.arange(1, steps + 1, 2) / (2 * steps))
+    return out
+
+
+def _roots(steps: int) -> Spectrum:
+    """sqrt(v_k) for k = 0, ..., n; the phase of v_k is -(pi / 2)(1 - k / n), so that v_n is real exactly."""
+    phase = -0.25 * np.pi * (1.0 - np.arange(steps + 1) / steps)
+    return np.where(np.arange(steps + 1) % 2 == 1, np.exp(1j * phase), 1.0) * np.sqrt(magnitudes(steps))
+
+
+def _circulate(spectrum: Spectrum, x: Array) -> Array:
+    """The 2n x 2n circulant with this half spectrum times x, padded with zeros to 2n rows."""
+    size = 2 * (len(spectrum) - 1)
+    return np.fft.irfft(spectrum[:, None] * np.fft.rfft(x, size, axis=0), size, axis=0)
+
+
+@lru_cache(maxsize=8)
+def _inverse_column(steps: int) -> Array:
+    from scipy.linalg import solve_toeplitz
+
+    out = np.asarray(solve_toeplitz(Fourier(steps).gram_column(), np.eye(1, steps)[0]))
+    out.setflags(write=False)
+    return out
+
+
+def _solve_gram(first: Array, y: Array) -> Array:
+    """X^-1 y by the formula of Gohberg and Semencul, four products with triangular Toeplitz matrices.
+
+    X^-1 = (F F^T - G G^T) / first_0, F with the first column `first`, G with (0, first_{n-1}, ..., first_1).
+    """
+    n = len(first)
+    total = np.zeros_like(y)
+    for sign, column in ((1.0, first), (-1.0, wrapped(first))):
+        spectrum = np.fft.rfft(column, 2 * n)
+        total += sign * _circulate(spectrum, _circulate(spectrum.conj(), y)[:n])[:n]
+    return total / first[0]
+
+
+def wrapped(first: Array) -> Array:
+    """(0, first_{n-1}, ..., first_1), the second column of the formula of Gohberg and Semencul."""
+    return np.concatenate([[0.0], first[:0:-1]])
+
+
+class _Encoding(Stream):
+    def __init__(self, strategy: Fourier) -> None:
+        self._strategy = strategy
+        self._past: list[Array] = []
+
+    def step(self, value: Array) -> Array:
+        self._past.append(value)
+        if len(self._past) < self._strategy.steps:
+            return np.empty((0, *value.shape))
+        return self._strategy.multiply(np.stack(self._past))

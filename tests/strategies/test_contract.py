@@ -1,0 +1,85 @@
+"""What every strategy promises, checked on every strategy."""
+
+import json
+
+import numpy as np
+import pytest
+
+import antiphase as ap
+from tests.catalog import every_strategy
+
+CASES = [(n, name) for n in (1, 2, 3, 6, 12) for name, _ in every_strategy(n)]
+
+
+def made(n: int, name: str):
+    return dict(every_strategy(n))[name]
+
+
+@pytest.mark.parametrize(("n", "name"), CASES)
+def test_noising_is_a_left_inverse(n, name):
+    strategy = made(n, name)
+    C, N = strategy.encoder(), strategy.noising()
+    assert C.shape == (strategy.rows, n)
+    assert N.shape == (n, strategy.rows)
+    np.testing.assert_allclose(N @ C, np.eye(n), atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "name"), CASES)
+def test_multiply_and_solve_agree_with_the_matrices_and_invert_each_other(n, name):
+    strategy = made(n, name)
+    rng = np.random.default_rng(1)
+    x, z = rng.normal(size=(n, 2, 3)), rng.normal(size=(strategy.rows, 2, 3))
+    np.testing.assert_allclose(strategy.multiply(x), np.tensordot(strategy.encoder(), x, axes=1), atol=1e-10)
+    np.testing.assert_allclose(strategy.solve(z), np.tensordot(strategy.noising(), z, axes=1), atol=1e-9)
+    np.testing.assert_allclose(strategy.solve(strategy.multiply(x)), x, atol=1e-9)
+    if strategy.rows == n:
+        np.testing.assert_allclose(strategy.multiply(strategy.solve(z)), z, atol=1e-8)
+
+
+@pytest.mark.parametrize(("n", "name"), CASES)
+def test_streams_give_the_same_as_the_matrices(n, name):
+    strategy = made(n, name)
+    rng = np.random.default_rng(2)
+    x, z = rng.normal(size=(n, 4)), rng.normal(size=(strategy.rows, 4))
+    encoding, noising = strategy.encoding_stream(), strategy.noising_stream()
+    rows = np.concatenate([encoding.step(x[t]) for t in range(n)])
+    np.testing.assert_allclose(rows, strategy.encoder() @ x, atol=1e-9)
+    start, out = 0, []
+    for t in range(n):
+        stop = start + strategy.rows_at(t)
+        out.append(noising.step(z[start:stop]))
+        start = stop
+    assert start == strategy.rows
+    np.testing.assert_allclose(np.array(out), strategy.noising() @ z, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "name"), CASES)
+def test_json_round_trip(n, name):
+    strategy = made(n, name)
+    again = ap.from_json(json.loads(json.dumps(ap.to_json(strategy))))
+    assert again == strategy
+    assert hash(again) == hash(strategy)
+    np.testing.assert_array_equal(again.encoder(), strategy.encoder())
+
+
+@pytest.mark.parametrize(("n", "name"), CASES)
+def test_wrong_number_of_rows_is_refused(n, name):
+    strategy = made(n, name)
+    with pytest.raises(ap.InvalidArgument, match="rows"):
+        strategy.multiply(np.zeros((n + 1, 2)))
+    with pytest.raises(ap.InvalidArgument, match="rows"):
+        strategy.solve(np.zeros((strategy.rows + 1, 2)))
+
+
+def test_large_arrays_round_trip_bit_for_bit():
+    strategy = ap.strategies.Banded(np.random.default_rng(0).random((900, 1)) + 0.1)
+    large = ap.strategies.Dense(np.tril(np.random.default_rng(0).random((60, 60))) + np.eye(60))
+    for case in (strategy, large):
+        assert ap.from_json(json.loads(json.dumps(ap.to_json(case)))) == case
+
+
+def test_different_strategies_are_not_equal():
+    a, b = ap.strategies.Toeplitz([1.0, 0.5], 4), ap.strategies.Toeplitz([1.0, 0.5], 5)
+    assert a != b
+    assert a != ap.strategies.Toeplitz([1.0, 0.5], 4, column_normalized=True)
+    assert ap.strategies.Identity(3) != "identity"
