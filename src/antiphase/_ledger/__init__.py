@@ -1,0 +1,88 @@
+"""The ledger of a run: what was released, authenticated, in a public and a private part."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from pathlib import Path
+from typing import Any
+
+from antiphase._durable import write_atomically
+from antiphase._errors import Corrupted
+from antiphase._ledger._chain import Chain, Entry, Head
+from antiphase._secret import Secret
+
+__all__ = ["Entry", "Ledger"]
+
+
+class Ledger:
+    """Two authenticated chains of entries and the file that keeps their heads.
+
+    The public chain says which steps were released and when something was published; the private one holds what
+    amplification needs secret: batch sizes, batch digests and who took part. The heads are kept in the private
+    part, so that a chain cut short is noticed as well as one rewritten.
+
+    **Guarantee**: entries that `keep` has returned for are on disk, and no later `Ledger` on this directory accepts
+    a chain without them, or with another entry in their place, unless the head file and both chains are together
+    put back to an older state; keep a copy of the head elsewhere to notice that too.
+
+    Args:
+        directory: the run directory; `public` and `private` below it are made.
+        secret: authenticates; whoever holds it could forge entries.
+        run_id: enters the key, so that the chains of two runs cannot be exchanged.
+    """
+
+    def __init__(self, directory: Path, secret: Secret, run_id: str) -> None:
+        self._key = secret.derive("antiphase ledger", run_id)
+        self._heads = directory / "private" / "heads"
+        for part in ("public", "private"):
+            (directory / part).mkdir(parents=True, exist_ok=True, mode=0o700 if part == "private" else 0o755)
+        files = [directory / part / "ledger.jsonl" for part in ("public", "private")]
+        is_new = not self._heads.exists() and not any(file.exists() and file.stat().st_size for file in files)
+        heads = (Head(), Head()) if is_new else self._read_heads()
+        self.public = Chain(files[0], self._subkey("public"), heads[0])
+        self.private = Chain(files[1], self._subkey("private"), heads[1])
+        if is_new:
+            self.keep()  # before the first entry, so that entries without heads are never authentic
+
+    def keep(self) -> None:
+        """Return when every entry so far is on disk and the heads that prove it are kept."""
+        self.public.sync()
+        self.private.sync()
+        data = json.dumps([_head_to_json(chain.head) for chain in (self.public, self.private)]).encode()
+        code = hmac.digest(self._subkey("heads"), data, hashlib.sha256).hex().encode()
+        write_atomically(self._heads, data + b"\n" + code + b"\n")
+
+    def close(self) -> None:
+        """Keep, then close both files."""
+        self.keep()
+        self.public.close()
+        self.private.close()
+
+    def _read_heads(self) -> tuple[Head, Head]:
+        if not self._heads.exists():
+            raise Corrupted(
+                "The ledger has entries, but the file that keeps its heads is missing.",
+                hint="restore private/heads from a copy; without it a cut-off ledger could not be noticed",
+            )
+        data, _, code = self._heads.read_bytes().rstrip(b"\n").rpartition(b"\n")
+        expected = hmac.digest(self._subkey("heads"), data, hashlib.sha256).hex().encode()
+        if not hmac.compare_digest(expected, code):
+            raise Corrupted(
+                "The kept heads of the ledger are not authentic.",
+                hint="the file was edited or cut short, or the secret belongs to another run",
+            )
+        public, private = json.loads(data)
+        return _head_from_json(public), _head_from_json(private)
+
+    def _subkey(self, label: str) -> bytes:
+        return hmac.digest(self._key, label.encode(), hashlib.sha256)
+
+
+def _head_to_json(head: Head) -> dict[str, Any]:
+    return {"entries": head.entries, "size": head.size, "code": head.code.hex()}
+
+
+def _head_from_json(data: dict[str, Any]) -> Head:
+    return Head(data["entries"], data["size"], bytes.fromhex(data["code"]))
