@@ -9,11 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import pairwise, product
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from antiphase import _check
 from antiphase._check import refuse
 from antiphase._record import record
+
+if TYPE_CHECKING:
+    from antiphase._samplers import Sampler
+    from antiphase._secret import Secret
 
 Pattern = tuple[int, ...]
 
@@ -25,6 +29,25 @@ class Participation(ABC):
     @abstractmethod
     def worst_case(self) -> Participation:
         """The deterministic participation that always holds; a deterministic one returns itself."""
+
+    def sampler(self, examples: int, steps: int, secret: Secret) -> Sampler:
+        """The sampler whose batches keep this promise: `sampler.batch(step)` gives (indices, mask).
+
+        **Guarantee**: see the sampler's own; `independent_assignment` says whether add-or-remove
+        adjacency is supported beside zero-out.
+
+        Args:
+            examples: how many units there are to sample from, numbered from 0; users for user-level privacy.
+            steps: how many batches there are.
+            secret: decides the batches; one secret for one run, or `secret.child(run)`.
+
+        >>> from antiphase._secret import Secret
+        >>> SingleParticipation().sampler(examples=4, steps=4, secret=Secret.insecure(1)).batch(0)
+        Batch(indices=array([2]), mask=array([ True]))
+        """
+        from antiphase._samplers import sampler_for
+
+        return sampler_for(self, examples, steps, secret)
 
 
 class Deterministic(Participation):
@@ -302,10 +325,15 @@ class BallsInBins(Participation):
 class PoissonMinSeparation(Participation):
     """An example that has waited `separation` steps joins each step with probability `rate`.
 
+    Without a warm start every example is eligible in step 0, so the first batches are larger than the
+    later ones. With a warm start each example begins in the stationary state, as if training had gone on
+    for ever: it is taken in every step with probability rate / (1 + (separation - 1) rate).
+
     Args:
         separation: b >= 1.
         rate: probability for an eligible example, in (0, 1].
         max_batch: truncate and pad batches to this size; None keeps their random size.
+        warm_start: begin in the stationary state.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification).
     """
@@ -313,11 +341,16 @@ class PoissonMinSeparation(Participation):
     separation: int
     rate: float
     max_batch: int | None = None
+    warm_start: bool = False
 
     def __post_init__(self) -> None:
         _check.positive_integer("PoissonMinSeparation", "separation", self.separation)
         _check_rate(self, "PoissonMinSeparation")
         _check_max_batch(self, "PoissonMinSeparation")
+        if not isinstance(self.warm_start, bool):
+            raise refuse(
+                "PoissonMinSeparation", "warm_start", "True or False", self.warm_start, "False is a cold start"
+            )
 
     @property
     def worst_case(self) -> MinSeparation:

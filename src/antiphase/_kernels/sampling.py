@@ -1,0 +1,206 @@
+"""Sampling from 128-bit draws in integers alone, so that every machine gives the same answer.
+
+A draw is a row (high, low) of two uint64: the number high * 2^64 + low in [0, 2^128). Every function uses
+a fixed number of draws, so draw i belongs to one decision and adding decisions moves none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Draws = NDArray[np.uint64]
+Table = NDArray[np.uint64]
+Ids = NDArray[np.int64]
+
+_MASK = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_GUIDE_BITS = 10
+_GUIDE_SHIFT = np.uint64(64 - _GUIDE_BITS)
+
+
+@njit(cache=True)
+def _high_product(a: Any, b: Any) -> Any:
+    """The upper 64 bits of the 128-bit product."""
+    a_low, a_high = a & _MASK, a >> _HALF
+    b_low, b_high = b & _MASK, b >> _HALF
+    middle = a_high * b_low + ((a_low * b_low) >> _HALF)
+    other = a_low * b_high + (middle & _MASK)
+    return a_high * b_high + (middle >> _HALF) + (other >> _HALF)
+
+
+@njit(cache=True)
+def _below(high: Any, low: Any, bound: Any) -> Any:
+    """floor(draw * bound / 2^128): uniform in [0, bound) up to 2^-128 an outcome."""
+    n = np.uint64(bound)
+    product_low = high * n
+    carry = product_low + _high_product(low, n) < product_low
+    return np.int64(_high_product(high, n) + np.uint64(carry))
+
+
+@njit(cache=True)
+def _guide(table: Any) -> Any:
+    """For each value of a draw's top bits, how many thresholds are below every draw that has them."""
+    guide = np.zeros(1 << _GUIDE_BITS, np.int64)
+    below = 0
+    for top in range(guide.shape[0]):
+        while below < table.shape[0] and table[below, 0] < np.uint64(top) << _GUIDE_SHIFT:
+            below += 1
+        guide[top] = below
+    return guide
+
+
+@njit(cache=True)
+def uniform(draws: Draws, bound: int) -> Ids:
+    """One integer in [0, bound) a draw."""
+    out = np.empty(draws.shape[0], np.int64)
+    for i in range(draws.shape[0]):
+        out[i] = _below(draws[i, 0], draws[i, 1], bound)
+    return out
+
+
+@njit(cache=True)
+def invert(draws: Draws, table: Table) -> Ids:
+    """One integer a draw: how many thresholds of the ascending table are at or below it."""
+    out = np.empty(draws.shape[0], np.int64)
+    guide = _guide(table)
+    for i in range(draws.shape[0]):
+        high, low = draws[i, 0], draws[i, 1]
+        at = guide[high >> _GUIDE_SHIFT]
+        while at < table.shape[0] and (table[at, 0] < high or (table[at, 0] == high and table[at, 1] <= low)):
+            at += 1
+        out[i] = at
+    return out
+
+
+@njit(cache=True)
+def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> None:
+    """Write base + (count distinct numbers below size), ascending, to out[at:], from draws[at:].
+
+    Floyd's method: for j = size - count, ..., size - 1 take a uniform number in [0, j], or j itself if that
+    is taken; every set of `count` numbers is equally likely.
+    """
+    for filled in range(at, at + count):
+        j = size - count + filled - at
+        chosen = base + _below(draws[filled, 0], draws[filled, 1], j + 1)
+        place = filled  # where it goes among those chosen so far, which are in order
+        while place > at and out[place - 1] > chosen:
+            place -= 1
+        if place > at and out[place - 1] == chosen:
+            chosen, place = base + j, filled
+        for i in range(filled, place, -1):
+            out[i] = out[i - 1]
+        out[place] = chosen
+
+
+@njit(cache=True)
+def scatter(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
+    """counts[j] distinct positions in block first + j (of `block` positions each), ascending; one draw each."""
+    out = np.empty(draws.shape[0], np.int64)
+    at = 0
+    for k in range(counts.shape[0]):
+        _choose(out, draws, at, counts[k], block, (first + k) * block)
+        at += counts[k]
+    return out
+
+
+@njit(cache=True)
+def subset(draws: Draws, population: int) -> Ids:
+    """As many distinct positions in [0, population) as there are draws, in no order; every set equally likely.
+
+    Floyd's method again, with one bit a position to remember those that are taken.
+    """
+    size = draws.shape[0]
+    taken = np.zeros(population // 64 + 1, np.uint64)
+    out = np.empty(size, np.int64)
+    for i in range(size):
+        j = population - size + i
+        chosen = _below(draws[i, 0], draws[i, 1], j + 1)
+        if (taken[chosen >> 6] >> np.uint64(chosen & 63)) & np.uint64(1):
+            chosen = j
+        taken[chosen >> 6] |= np.uint64(1) << np.uint64(chosen & 63)
+        out[i] = chosen
+    return out
+
+
+@njit(cache=True)
+def extend_shuffle(order: Ids, first: int, draws: Draws) -> None:
+    """Turn a uniform order of 0..first-1 into one of 0..first+len(draws)-1, in place (inside-out Fisher-Yates)."""
+    for k in range(draws.shape[0]):
+        i = first + k
+        j = _below(draws[k, 0], draws[k, 1], i + 1)
+        order[i] = order[j]
+        order[j] = i
+
+
+@njit(cache=True)
+def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
+    """Fill columns first, first + 1, ...: column j holds ids j * period + (0..period-1) in a uniform order."""
+    period = table.shape[0]
+    order = np.empty(period, np.int64)
+    for block in range(draws.shape[0] // period):
+        extend_shuffle(order, 0, draws[block * period : (block + 1) * period])
+        for slot in range(period):
+            table[slot, first + block] = (first + block) * period + order[slot]
+
+
+@njit(cache=True)
+def group(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
+    """(order, starts): order[starts[g]:starts[g + 1]] are the positions with key g, ascending."""
+    starts = np.zeros(groups + 1, np.int64)
+    for key in keys:
+        starts[key + 1] += 1
+    for g in range(groups):
+        starts[g + 1] += starts[g]
+    order = np.empty(keys.shape[0], np.int64)
+    fill = starts[:-1].copy()
+    for i in range(keys.shape[0]):
+        order[fill[keys[i]]] = i
+        fill[keys[i]] += 1
+    return order, starts
+
+
+@njit(cache=True)
+def join(
+    ids: Ids, gaps: Ids, waiting: Ids, eligible: NDArray[np.int32], first: int, separation: int
+) -> tuple[Ids, NDArray[np.int32], int]:
+    """The ids that join within a window, the offset at which each does, and how far the waiting list was read.
+
+    An id waits until its `eligible` offset (0 if it is not in the ascending list `waiting`, read from
+    `first` on), then for `gaps` steps; it joins if that is still inside the window.
+    """
+    joined = np.empty(ids.shape[0], np.int64)
+    offsets = np.empty(ids.shape[0], np.int32)
+    filled, at = 0, first
+    for i in range(ids.shape[0]):
+        while at < waiting.shape[0] and waiting[at] < ids[i]:
+            at += 1
+        offset = gaps[i]
+        if at < waiting.shape[0] and waiting[at] == ids[i]:
+            offset += eligible[at]
+        joined[filled] = ids[i]  # overwritten by the next one unless it is counted: no branch to predict
+        offsets[filled] = offset
+        filled += int(offset < separation)
+    return joined[:filled], offsets[:filled], at
+
+
+@njit(cache=True)
+def subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
+    """For each size all of 0..size-1 if at most `limit`, else `limit` of them at random; ascending, flat.
+
+    One draw a number given, used or not.
+    """
+    kept = np.minimum(sizes, limit)
+    out = np.empty(kept.sum(), np.int64)
+    at = 0
+    for r in range(sizes.shape[0]):
+        if sizes[r] <= limit:
+            for i in range(sizes[r]):
+                out[at + i] = i
+        else:
+            _choose(out, draws, at, limit, sizes[r], 0)
+        at += kept[r]
+    return out

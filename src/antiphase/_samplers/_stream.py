@@ -1,0 +1,66 @@
+"""The source of all randomness of the samplers: AES-256 in counter mode under a key derived from a Secret.
+
+A stream is a function (address, number) -> 128 random bits. The address is a step, an epoch or 0; the
+number is that of the AES block, often an example id. Any part can be read without the parts before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._errors import AntiphaseError
+from antiphase._secret import Secret
+
+FORMAT = 1  # part of every key: a change of any sampler's output must change it
+BLOCK_BYTES = 16
+CHUNK = 2**15  # draws made at once
+Labels = tuple[int | str, ...]
+Draws = NDArray[np.uint64]
+Ids = NDArray[np.int64]
+
+
+@final
+class Stream:
+    """128-bit draws addressed by (address, number), for one purpose.
+
+    **Guarantee**: the draws of all streams and addresses are independent and uniform as far as AES-256 and
+    HKDF-SHA256 cannot be told from random functions. A stream cannot be pickled, since it holds a key.
+
+    Args:
+        secret: where the key comes from.
+        labels: the participation's name, those of its parameters that decide the draws (not how long
+            training lasts, so that a longer run begins with the same batches), and the purpose.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self, secret: Secret, labels: Labels) -> None:
+        self._key = secret.derive("sampler", FORMAT, *labels)
+
+    def draws(self, address: int, count: int, first: int = 0) -> Draws:
+        """Draws first, ..., first + count - 1 of the address, as rows (high, low)."""
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import AES
+        from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+        counter = address.to_bytes(8, "big") + first.to_bytes(8, "big")
+        data = Cipher(AES(self._key), CTR(counter)).encryptor().update(bytes(count * BLOCK_BYTES))
+        return np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False).reshape(count, 2)
+
+    def decide(self, kernel: Callable[[Draws, Any], Ids], argument: Any, address: int, count: int) -> Ids:
+        """`kernel(draw, argument)` for draws 0, ..., count - 1, made in pieces that stay in the cache."""
+        out = np.empty(count, np.int64)
+        for start in range(0, count, CHUNK):
+            part = out[start : start + CHUNK]
+            part[:] = kernel(self.draws(address, part.size, start), argument)
+        return out
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise AntiphaseError(
+            "A sampler cannot be pickled or copied: it holds keys.",
+            hint="make it again from the participation and the secret; equal arguments give equal batches",
+        )

@@ -1,0 +1,91 @@
+"""Distributions as cumulative thresholds of 128 bits, computed without the machine's floating point.
+
+A draw u in [0, 2^128) is turned into the number of thresholds at or below it, so each probability is off by
+at most 2^-128, whatever the rate. Probabilities are decimals of 400 digits, masses integers over 2^256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from decimal import Context, Decimal, localcontext
+
+import numpy as np
+from numpy.typing import NDArray
+
+# 1 - rate is exact for every float64 rate down to 2^-1074 with 324 digits; the rest is head room.
+PRECISE = Context(prec=400, Emin=-999_999, Emax=999_999)
+MEAN_COUNT = 8
+LARGEST_BLOCK = 2**40
+_UNIT = 2**256
+_NEGLIGIBLE = 2**126  # 2^-130
+
+
+def block_size(rate: Decimal) -> int:
+    """The number of positions that are drawn together: about MEAN_COUNT of them are taken."""
+    with localcontext(PRECISE):
+        return min(LARGEST_BLOCK, int(MEAN_COUNT / rate))
+
+
+def binomial(trials: int, rate: Decimal) -> NDArray[np.uint64]:
+    """The table of the number of successes among `trials`.
+
+    >>> binomial(2, Decimal("0.5"))[:, 0] / 2.0**64
+    array([0.25, 0.75])
+    """
+    with localcontext(PRECISE):
+        return _thresholds(int(mass * _UNIT) for mass in _binomial_masses(trials, rate))
+
+
+def truncated_geometric(length: int, rate: Decimal) -> NDArray[np.uint64]:
+    """The table of the number of failures before the first success, given that it is below `length`.
+
+    >>> truncated_geometric(2, Decimal("0.5"))[:, 0] / 2.0**64
+    array([0.66666667])
+    """
+    with localcontext(PRECISE):
+        first, ratio = int(rate / at_least_once(length, rate) * _UNIT), int((1 - rate) * _UNIT)
+    return _thresholds(_geometric_masses(length, first, ratio))
+
+
+def at_least_once(trials: int, rate: Decimal) -> Decimal:
+    """1 - (1 - rate)^trials."""
+    with localcontext(PRECISE):
+        return 1 - (1 - rate) ** trials
+
+
+def waiting_rate(separation: int, rate: Decimal) -> Decimal:
+    """The stationary probability that an example of random min-separation is not eligible.
+
+    With remaining wait r, balance gives pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
+    """
+    with localcontext(PRECISE):
+        waits = (separation - 1) * rate
+        return waits / (1 + waits)
+
+
+def _binomial_masses(trials: int, rate: Decimal) -> Iterator[Decimal]:
+    if rate > Decimal("0.5"):  # count the failures, whose recurrence starts from a large mass
+        yield from reversed(list(_binomial_masses(trials, 1 - rate)))
+        return
+    mass, odds = (1 - rate) ** trials, rate / (1 - rate)
+    for k in range(trials + 1):
+        yield mass
+        mass *= odds * (trials - k) / (k + 1)
+
+
+def _geometric_masses(length: int, first: int, ratio: int) -> Iterator[int]:
+    mass = first
+    for _ in range(length):
+        yield mass
+        mass = mass * ratio // _UNIT
+
+
+def _thresholds(masses: Iterable[int]) -> NDArray[np.uint64]:
+    """Rows (high, low) of floor(2^128 * cumulative probability); the last value takes what is left."""
+    rows, total = [], 0
+    for mass in masses:
+        total += mass
+        if total > _UNIT - _NEGLIGIBLE:
+            break
+        rows.append((total >> 192, (total >> 128) & (2**64 - 1)))
+    return np.array(rows, dtype=np.uint64).reshape(len(rows), 2)

@@ -1,0 +1,218 @@
+"""The secret of a run: 32 random bytes from which every key is derived.
+
+Whoever holds it can redraw the batches and subtract the noise, so it belongs apart from the model, the
+checkpoints and the logs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import Any, NoReturn, final
+
+import numpy as np
+
+from antiphase._check import refuse
+from antiphase._durable import write_atomically
+from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument
+
+KEY_BYTES = 32
+LONGEST_DERIVED = 255 * 32  # the limit of HKDF with SHA-256
+LARGEST_FILE = 4096
+HEADER = "antiphase secret, version 1"
+SALT = b"antiphase secret, version 1"
+
+
+@final
+class Secret:
+    """32 secret bytes; made by `generate`, `load` or, for tests alone, `insecure`.
+
+    Keys are HKDF-SHA256(secret, labels): they tell nothing about the secret nor about one another.
+
+    **Guarantee**: the bytes never appear in `repr`, in a pickle, in a copy or in JSON; equality takes the
+    same time whatever the bytes; an insecure secret stays marked through `save`, `load` and `child`.
+
+    >>> Secret.insecure(42)
+    <Secret, insecure: made from an integer>
+    >>> Secret.insecure(42) == Secret.insecure(42)
+    True
+
+    Reference: Krawczyk and Eronen 2010, RFC 5869.
+    """
+
+    __slots__ = ("_insecure", "_key")
+    _insecure: bool
+    _key: bytes
+
+    def __init__(self, *given: object, **named: object) -> None:
+        raise InvalidArgument(
+            f"A Secret is not made from a value of one's own. Got {_kinds(given, named)} instead.",
+            hint="use Secret.generate() or Secret.load(path); for tests and simulations Secret.insecure(42)",
+        )
+
+    @classmethod
+    def generate(cls) -> Secret:
+        """A new secret from the operating system's generator."""
+        return _make(secrets.token_bytes(KEY_BYTES), insecure=False)
+
+    @classmethod
+    def insecure(cls, seed: int) -> Secret:
+        """The secret of a small integer: reproducible, guessable, marked in every report."""
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+            raise refuse("Secret.insecure", "seed", "an integer", seed, "for real training use Secret.generate()")
+        return _make(hashlib.sha256(f"antiphase insecure {int(seed)}".encode()).digest(), insecure=True)
+
+    @property
+    def is_insecure(self) -> bool:
+        """Whether it came from an integer that can be guessed."""
+        return self._insecure
+
+    def derive(self, *labels: str | bytes | int, length: int = KEY_BYTES) -> bytes:
+        """`length` key bytes for the purpose that `labels` name.
+
+        Labels are written with type and length, and the wanted length first, so that no two different
+        calls share an input: ("ab", "c") and ("a", "bc"), 1 and "1", 16 and 32 bytes all give unrelated keys.
+
+        >>> Secret.insecure(42).derive("noise", 7).hex()[:16]
+        '378c84ec4cc0ed5c'
+        """
+        if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= LONGEST_DERIVED:
+            hint = "32 bytes make an AES-256 key"
+            raise refuse("Secret.derive", "length", f"an integer from 1 to {LONGEST_DERIVED}", length, hint)
+        if not labels:
+            raise InvalidArgument("Secret.derive needs a label. Got none.", hint="name the purpose of the key")
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        info = b"".join(_encode(label) for label in (length, *labels))
+        return HKDF(algorithm=SHA256(), length=length, salt=SALT, info=info).derive(self._key)
+
+    def child(self, *labels: str | bytes | int) -> Secret:
+        """The secret of a part, such as one run: independent of the secrets of all other parts."""
+        return _make(self.derive("child", *labels), insecure=self._insecure)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to a new file that its owner alone can read; a kill leaves either no file or a whole one."""
+        target = Path(path)
+        if os.path.lexists(target):
+            raise InvalidArgument(
+                f"The file {target} exists. A secret is never overwritten.",
+                hint="a run without its secret cannot be resumed; choose another path, or remove the file yourself",
+            )
+        try:
+            write_atomically(target, _to_text(self).encode())
+        except OSError as error:
+            raise InvalidArgument(
+                f"The secret cannot be written to {target}: {error.strerror}.",
+                hint="choose a directory that exists and that you can write to",
+            ) from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Secret:
+        """Read a file written by `save`; one that others can read, or that was changed, is refused."""
+        return _from_text(_read_private(Path(path)), Path(path))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._key, other._key) and self._insecure == other._insecure
+
+    def __repr__(self) -> str:
+        return "<Secret, insecure: made from an integer>" if self._insecure else "<Secret>"
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("a Secret cannot be changed")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("a Secret cannot be changed")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise AntiphaseError(
+            "A Secret cannot be pickled or copied: it would end up in checkpoints and messages.",
+            hint="save it with Secret.save(path) and load it with Secret.load(path) where it is needed",
+        )
+
+
+def require_secret(owner: str, value: object) -> Secret:
+    """`value` if it is a Secret; integers and bytes are refused with the way to make one."""
+    if not isinstance(value, Secret):
+        # The value itself is not shown: it may be the key someone meant to keep.
+        raise InvalidArgument(
+            f"The 'secret' parameter of {owner} must be a Secret. Got {type(value).__name__} instead.",
+            hint="use Secret.generate(), or Secret.insecure(42) in tests",
+        )
+    return value
+
+
+def _make(key: bytes, *, insecure: bool) -> Secret:
+    made = object.__new__(Secret)
+    object.__setattr__(made, "_key", key)
+    object.__setattr__(made, "_insecure", insecure)
+    return made
+
+
+def _kinds(given: tuple[object, ...], named: dict[str, object]) -> str:
+    return ", ".join(type(value).__name__ for value in (*given, *named.values())) or "nothing"
+
+
+def _encode(label: str | bytes | int) -> bytes:
+    if isinstance(label, str):
+        kind, data = b"s", label.encode()
+    elif isinstance(label, bytes):
+        kind, data = b"b", label
+    elif isinstance(label, (int, np.integer)) and not isinstance(label, bool):
+        kind, data = b"i", str(int(label)).encode()
+    else:
+        raise refuse("Secret.derive", "labels", "strings, bytes or integers", type(label).__name__, "write it as text")
+    return kind + len(data).to_bytes(8, "big") + data
+
+
+def _to_text(secret: Secret) -> str:
+    kind = "insecure" if secret.is_insecure else "generated"
+    body = f"{HEADER}\nkind: {kind}\nkey: {secret._key.hex()}\n"
+    return f"{body}check: {hashlib.sha256(body.encode()).hexdigest()}\n"
+
+
+def _from_text(data: bytes, path: Path) -> Secret:
+    body, _, check = data.rpartition(b"check: ")
+    if not hmac.compare_digest(check, hashlib.sha256(body).hexdigest().encode() + b"\n"):
+        raise _unreadable(path, "it was cut short or changed, or is no secret")
+    lines = body.decode("ascii", errors="replace").split("\n")
+    if lines[0] != HEADER:
+        raise _unreadable(path, f"it begins with {lines[0][:40]!r}, not {HEADER!r}")
+    fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
+    try:
+        key = bytes.fromhex(fields["key"])
+        insecure = {"generated": False, "insecure": True}[fields["kind"]]
+    except (KeyError, ValueError):
+        raise _unreadable(path, "its fields do not fit") from None
+    if len(key) != KEY_BYTES:
+        raise _unreadable(path, f"its key has {len(key)} bytes instead of {KEY_BYTES}")
+    return _make(key, insecure=insecure)
+
+
+def _unreadable(path: Path, why: str) -> Corrupted:
+    return Corrupted(
+        f"The file {path} does not hold a secret this version can read: {why}.",
+        hint="restore it from a backup; a run cannot be resumed with another secret",
+    )
+
+
+def _read_private(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & 0o077:
+                raise InvalidArgument(
+                    f"Others than its owner can read {path} (mode {mode & 0o777:03o}).",
+                    hint=f"chmod 600 {path}; if others may have read it, treat the secret as known",
+                )
+            return file.read(LARGEST_FILE)
+    except OSError as error:
+        raise InvalidArgument(
+            f"The secret {path} cannot be read: {error.strerror}.",
+            hint="Secret.generate().save(path) makes a new one",
+        ) from error

@@ -1,0 +1,1 @@
+"""Samplers against the promises of their participations."""

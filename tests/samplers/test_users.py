@@ -1,0 +1,122 @@
+"""User-level sampling and splitting by rank."""
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from scipy import stats
+
+from antiphase import _participation as p
+from antiphase._errors import InvalidArgument
+from antiphase._samplers import Batch, UserIndex, shard
+from antiphase._secret import Secret
+from tests.samplers.cases import search
+
+OWNERS = st.lists(st.integers(0, 6), min_size=1, max_size=40)
+
+
+def everyone(index):
+    return np.arange(index.users), np.ones(index.users, bool)
+
+
+@search(OWNERS)
+def test_a_user_stands_for_all_its_examples(owners):
+    index = UserIndex(owners)
+    names = list(dict.fromkeys(owners))  # in the order of first appearance
+    assert index.users == len(names)
+    for number, name in enumerate(names):
+        batch = index.expand(0, np.array([number]), np.array([True]))
+        assert batch.indices.tolist() == [i for i, owner in enumerate(owners) if owner == name]
+        assert not batch.places.any()
+
+
+@search(OWNERS, st.integers(1, 4), st.integers(0, 5))
+def test_a_cap_keeps_some_of_each_users_own_examples(owners, cap, step):
+    index = UserIndex(owners, cap, Secret.insecure(1))
+    users, mask = everyone(index)
+    batch = index.expand(step, users, mask)
+    all_of = UserIndex(owners).expand(step, users, mask)
+    sizes = np.bincount(all_of.places)
+    assert np.bincount(batch.places).tolist() == np.minimum(sizes, cap).tolist()
+    whole = set(zip(all_of.indices.tolist(), all_of.places.tolist(), strict=True))
+    assert set(zip(batch.indices.tolist(), batch.places.tolist(), strict=True)) <= whole
+    assert len(set(batch.indices.tolist())) == batch.indices.size
+    again = UserIndex(owners, cap, Secret.insecure(1)).expand(step, users, mask)
+    np.testing.assert_array_equal(again.indices, batch.indices)
+
+
+def test_the_choice_within_a_user_is_uniform_fresh_and_independent_of_other_users():
+    index = UserIndex([0, 0, 0, 0, 1, 1, 1], 2, Secret.insecure(2))
+    users, mask = everyone(index)
+    drawn = Counter()
+    for step in range(6000):
+        batch = index.expand(step, users, mask)
+        drawn[tuple(batch.indices.tolist())] += 1
+    cells = [(*a, *b) for a in combinations(range(4), 2) for b in combinations(range(4, 7), 2)]
+    assert set(drawn) == set(cells)
+    assert stats.chisquare([drawn[cell] for cell in cells]).pvalue > 1e-6
+
+
+def test_a_user_keeps_its_promise_over_all_its_examples():
+    owners = np.repeat(np.arange(30), 4)
+    index = UserIndex(owners, 3, Secret.insecure(3))
+    sampler = p.MinSeparation(5).sampler(index.users, 12, Secret.insecure(3))
+    steps = [set(owners[index.expand(t, *sampler.batch(t)).indices].tolist()) for t in range(12)]
+    for near in range(1, 5):
+        assert all(not steps[t] & steps[t + near] for t in range(12 - near))
+
+
+def test_padding_and_empty_batches_have_no_examples():
+    index = UserIndex(["ann", "bob", "ann"])
+    assert index.expand(0, np.array([1, 0, 0]), np.array([True, False, False])).indices.tolist() == [1]
+    empty = index.expand(0, np.empty(0, np.int64), np.empty(0, bool))
+    assert empty.indices.size == empty.places.size == 0
+    assert empty.indices.dtype == np.int64
+
+
+def test_a_new_user_at_the_end_renumbers_nobody():
+    before, after = UserIndex([9, 3, 9]), UserIndex([9, 3, 9, 1])
+    for user in range(2):
+        one, two = (i.expand(0, np.array([user]), np.array([True])).indices.tolist() for i in (before, after))
+        assert one == two
+
+
+@pytest.mark.parametrize("owners", [[], [[1, 2]], 3])
+def test_bad_owners_are_refused(owners):
+    with pytest.raises(InvalidArgument, match="user_of_example"):
+        UserIndex(owners)
+
+
+def test_a_cap_needs_a_secret_and_a_positive_number():
+    with pytest.raises(InvalidArgument, match="secret"):
+        UserIndex([1, 2], 3)
+    with pytest.raises(InvalidArgument, match="max_examples"):
+        UserIndex([1, 2], 0, Secret.insecure(1))
+
+
+def test_a_batch_of_examples_instead_of_users_is_noticed():
+    with pytest.raises(InvalidArgument, match=r"examples=index\.users"):
+        UserIndex([0, 0, 1]).expand(0, np.array([2]), np.array([True]))
+
+
+# splitting by rank
+
+
+@search(st.integers(0, 30), st.integers(1, 7))
+def test_the_parts_of_all_ranks_are_the_batch(size, world):
+    sampler = p.Poisson(0.5, max_batch=30).sampler(size + 1, 1, Secret.insecure(size))
+    batch = sampler.batch(0)
+    parts = [shard(*batch, rank, world) for rank in range(world)]
+    together = sorted((i, m) for part in parts for i, m in zip(*map(np.ndarray.tolist, part), strict=True))
+    assert together == sorted(zip(*map(np.ndarray.tolist, batch), strict=True))
+    sizes = [part.indices.size for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(isinstance(part, Batch) for part in parts)
+
+
+@pytest.mark.parametrize(("rank", "world"), [(-1, 2), (2, 2), (0, 0), (0.0, 2), (True, 2), (0, 1.5)])
+def test_bad_ranks_are_refused(rank, world):
+    with pytest.raises(InvalidArgument, match=r"rank|world"):
+        shard(np.arange(3), np.ones(3, bool), rank, world)

@@ -1,0 +1,242 @@
+"""Secrets: what they hide, how they are stored, and that derived keys are HKDF-SHA256 with unambiguous labels."""
+
+import copy
+import hashlib
+import hmac
+import json
+import os
+import pickle
+import stat
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument
+from antiphase._record import to_json
+from antiphase._secret import HEADER, SALT, Secret, require_secret
+
+LABELS = st.lists(
+    st.one_of(st.integers(), st.text(alphabet="ab01s", max_size=4), st.binary(max_size=4)), min_size=1, max_size=4
+)
+
+
+def encode(label):
+    if isinstance(label, int):
+        kind, data = b"i", str(label).encode()
+    elif isinstance(label, str):
+        kind, data = b"s", label.encode()
+    else:
+        kind, data = b"b", label
+    return kind + len(data).to_bytes(8, "big") + data
+
+
+def hkdf(key, info, length):
+    """RFC 5869 in four lines, as an independent implementation."""
+    extracted = hmac.new(SALT, key, hashlib.sha256).digest()
+    block, out = b"", b""
+    for i in range(-(-length // 32)):
+        block = hmac.new(extracted, block + info + bytes([i + 1]), hashlib.sha256).digest()
+        out += block
+    return out[:length]
+
+
+@settings(deadline=None)
+@given(labels=LABELS, length=st.integers(1, 100))
+def test_derive_is_hkdf_of_the_length_prefixed_labels(labels, length):
+    secret = Secret.insecure(7)
+    info = b"".join(encode(label) for label in [length, *labels])
+    assert secret.derive(*labels, length=length) == hkdf(secret._key, info, length)
+
+
+@settings(deadline=None)
+@given(one=LABELS, other=LABELS)
+def test_different_labels_give_different_keys(one, other):
+    secret = Secret.insecure(7)
+    same = [(type(x), x) for x in one] == [(type(x), x) for x in other]
+    assert (secret.derive(*one) == secret.derive(*other)) == same
+
+
+def test_a_shorter_key_is_not_the_beginning_of_a_longer_one():
+    secret = Secret.insecure(7)
+    assert not secret.derive("a", length=64).startswith(secret.derive("a", length=32))
+
+
+def test_the_keys_of_a_fixed_secret_are_frozen():
+    secret = Secret.insecure(42)
+    assert secret.derive("noise", 7).hex().startswith("378c84ec4cc0ed5c")
+    assert secret.child("run").derive("noise", 7) != secret.derive("noise", 7)
+    assert secret.child("run", 1) != secret.child("run", 2)
+    assert secret.child("run", 1) == secret.child("run", 1)
+
+
+@pytest.mark.parametrize("length", [0, -1, 255 * 32 + 1, 1.5, True, "32"])
+def test_bad_lengths_are_refused(length):
+    with pytest.raises(InvalidArgument, match="length"):
+        Secret.insecure(1).derive("a", length=length)
+
+
+@pytest.mark.parametrize("label", [1.5, None, True, ("a",)])
+def test_bad_labels_are_refused(label):
+    with pytest.raises(InvalidArgument, match="labels"):
+        Secret.insecure(1).derive(label)
+    with pytest.raises(InvalidArgument, match="label"):
+        Secret.insecure(1).derive()
+
+
+@pytest.mark.parametrize("given", [(42,), ("x",), (b"x" * 32,), ()])
+def test_a_secret_is_not_made_directly(given):
+    with pytest.raises(InvalidArgument, match=r"Secret\.generate\(\)") as caught:
+        Secret(*given)
+    assert "x" * 32 not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", [True, 1.0, "1", None])
+def test_insecure_takes_integers_only(seed):
+    with pytest.raises(InvalidArgument, match="seed"):
+        Secret.insecure(seed)
+
+
+def test_insecure_secrets_differ_and_are_marked():
+    assert Secret.insecure(1) != Secret.insecure(2)
+    assert Secret.insecure(np.int64(5)) == Secret.insecure(5)
+    assert Secret.insecure(1).is_insecure
+    assert Secret.insecure(1).child("run").is_insecure
+    assert "insecure" in repr(Secret.insecure(1))
+    assert not Secret.generate().is_insecure
+    assert not Secret.generate().child("run").is_insecure
+
+
+def test_generated_secrets_are_32_fresh_bytes():
+    keys = {Secret.generate()._key for _ in range(100)}
+    assert len(keys) == 100
+    assert {len(key) for key in keys} == {32}
+
+
+def test_the_bytes_are_never_shown():
+    secret = Secret.generate()
+    shown = repr(secret) + str(secret) + f"{secret}" + repr([secret]) + repr(require_secret("x", secret))
+    assert secret._key.hex() not in shown
+    assert repr(secret._key) not in shown
+    with pytest.raises(TypeError):
+        vars(secret)
+
+
+@pytest.mark.parametrize("leak", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_secret_cannot_be_pickled_or_copied(leak):
+    with pytest.raises(AntiphaseError, match=r"Secret\.save"):
+        leak(Secret.generate())
+
+
+@pytest.mark.parametrize("leak", [json.dumps, to_json, hash])
+def test_a_secret_cannot_be_written_as_json_nor_hashed(leak):
+    with pytest.raises(TypeError):
+        leak(Secret.generate())
+
+
+def test_a_secret_cannot_be_changed():
+    secret = Secret.generate()
+    with pytest.raises(AttributeError):
+        secret._key = bytes(32)
+    with pytest.raises(AttributeError):
+        del secret._key
+
+
+def test_equality_is_by_value_and_only_with_secrets():
+    assert Secret.generate() != Secret.generate()
+    assert Secret.insecure(1) != 1
+
+
+@pytest.mark.parametrize("value", [42, "xyz", bytes(32)])
+def test_require_secret_names_the_way_out_and_not_the_value(value):
+    with pytest.raises(InvalidArgument, match="Secret") as caught:
+        require_secret("Poisson.sampler", value)
+    assert repr(value) not in caught.value.message
+
+
+# storage
+
+
+@pytest.mark.parametrize("secret", [Secret.insecure(3), Secret.generate()], ids=["insecure", "generated"])
+def test_save_and_load_keep_everything(tmp_path, secret):
+    secret.save(tmp_path / "secret")
+    loaded = Secret.load(str(tmp_path / "secret"))
+    assert loaded == secret
+    assert loaded.is_insecure == secret.is_insecure
+    assert loaded.derive("a") == secret.derive("a")
+
+
+def test_the_file_is_for_its_owner_alone_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        Secret.generate().save(tmp_path / "secret")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+def test_a_secret_is_never_overwritten(tmp_path):
+    first = Secret.generate()
+    first.save(tmp_path / "secret")
+    with pytest.raises(InvalidArgument, match="never overwritten"):
+        Secret.generate().save(tmp_path / "secret")
+    assert Secret.load(tmp_path / "secret") == first
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666, 0o601])
+def test_a_file_that_others_can_reach_is_refused(tmp_path, mode):
+    path = tmp_path / "secret"
+    Secret.generate().save(path)
+    path.chmod(mode)
+    with pytest.raises(InvalidArgument, match="chmod 600"):
+        Secret.load(path)
+
+
+def test_truncation_at_every_byte_is_detected(tmp_path):
+    path = tmp_path / "secret"
+    Secret.insecure(1).save(path)
+    data = path.read_bytes()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(Corrupted, match="secret"):
+            Secret.load(path)
+
+
+def test_a_change_of_any_byte_is_detected(tmp_path):
+    path = tmp_path / "secret"
+    Secret.insecure(1).save(path)
+    data = path.read_bytes()
+    for i in range(len(data)):
+        path.write_bytes(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+        with pytest.raises(Corrupted):
+            Secret.load(path)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        HEADER.replace("1", "2") + "\nkind: generated\nkey: " + "00" * 32 + "\n",
+        HEADER + "\nkind: other\nkey: " + "00" * 32 + "\n",
+        HEADER + "\nkind: generated\nkey: " + "00" * 31 + "\n",
+        HEADER + "\nkind: generated\nkey: xyz\n",
+        HEADER + "\nkind: generated\n",
+        "",
+    ],
+)
+def test_a_whole_file_of_another_kind_is_refused(tmp_path, body):
+    path = tmp_path / "secret"
+    path.touch(0o600)
+    path.write_text(body + f"check: {hashlib.sha256(body.encode()).hexdigest()}\n")
+    with pytest.raises(Corrupted):
+        Secret.load(path)
+
+
+def test_a_missing_file_or_directory_is_a_clear_error(tmp_path):
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        Secret.load(tmp_path / "none")
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        Secret.load(tmp_path)
+    with pytest.raises(InvalidArgument, match="cannot be written"):
+        Secret.generate().save(tmp_path / "none" / "secret")
