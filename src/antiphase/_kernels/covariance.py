@@ -24,32 +24,45 @@ def autoregressive_variances(columns: Array, inverse: Array) -> Array:
     slots = np.zeros(max(W, 1))
     Z = np.zeros((max(W, 1), max(W, 1)))
     new = np.zeros(max(W, 1))
+    slot = 0
     for i in range(n):
         row[:] = 0.0
-        for r in range(min(b - 1, i) + 1):
-            c = columns[i - r, r]
-            for s in range(min(d - 1, i - r) + 1):
-                row[r + s] += c * inverse[i - r, s]
+        for s in range(d):
+            for r in range(min(b - 1, i - s) + 1):
+                row[r + s] += columns[i - r, r] * inverse[i - r, s]
         pivot = 1.0 / row[0]
-        for q in range(1, min(W, i) + 1):
-            slots[(i - q) % W] = row[q]
-        new[:] = 0.0
-        for p in range(min(W, i)):
-            weight = -pivot * slots[p]
-            for q in range(W):
-                new[q] += weight * Z[p, q]
+        for q in range(1, min(W, i) + 1):  # index i - q stands at slot (i - q) mod W
+            slots[slot - q if q <= slot else slot - q + W] = -pivot * row[q]
+        _weighted_rows(slots, Z, min(W, i), new)
         dot = 0.0
         for p in range(min(W, i)):
             dot += slots[p] * new[p]
-        variance = pivot * (pivot - dot)
+        variance = pivot * pivot + dot
         out[i] = variance
         if W > 0:
-            slot = i % W
             for q in range(W):
                 Z[slot, q] = new[q]
                 Z[q, slot] = new[q]
             Z[slot, slot] = variance
+            slot = slot + 1 if slot + 1 < W else 0
     return out
+
+
+@njit(cache=True, fastmath={"contract"})
+def _weighted_rows(weights: Array, Z: Array, count: int, out: Array) -> None:
+    """out = sum over the first rows p of weights[p] Z[p], four rows at a time so that out is read less often."""
+    W = len(out)
+    out[:] = 0.0
+    p = 0
+    while p + 4 <= count:
+        a, b, c, d = weights[p], weights[p + 1], weights[p + 2], weights[p + 3]
+        for q in range(W):
+            out[q] += (a * Z[p, q] + b * Z[p + 1, q]) + (c * Z[p + 2, q] + d * Z[p + 3, q])
+        p += 4
+    while p < count:
+        for q in range(W):
+            out[q] += weights[p] * Z[p, q]
+        p += 1
 
 
 @njit(cache=True)

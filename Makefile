@@ -1,0 +1,79 @@
+# Every target sets up what it needs; the only requirements are Python 3.11 or later and make.
+# CONTRIBUTING.md says what each one is for.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+JOBS ?= 2
+# What `make test` installs on top of the package. The integrations (torch, jax, flower) join here.
+EXTRAS := dev
+NAME ?= $(patsubst benchmarks/%.py,%,$(wildcard benchmarks/[a-z]*.py))
+BIN := .venv/bin
+PIP := -m pip --disable-pip-version-check --quiet install --constraint
+PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+
+.PHONY: test test-all lint types layers docs doctest unit demo bench format constraints clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+test: lint types layers docs doctest unit
+
+test-all: lint types layers docs doctest
+	$(PYTEST)
+
+lint: .venv/tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/tested
+	$(BIN)/mypy
+
+layers: .venv/tested
+	$(BIN)/lint-imports --no-logo
+
+docs: .venv/tested
+	$(BIN)/mkdocs build --strict --quiet
+
+doctest: .venv/tested
+	$(PYTEST) --doctest-modules src
+
+unit: .venv/tested
+	$(PYTEST) -m "not slow"
+
+demo: .venv/installed
+	$(BIN)/python -m antiphase demo
+
+bench: .venv/tested .venv-peer/installed
+	@set -e; for name in $(NAME); do PEER=.venv-peer/bin/python $(BIN)/python -m benchmarks.$$name; done
+
+format: .venv/tested
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The package alone: all that the demo needs.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python $(PIP) constraints.txt setuptools
+	$(BIN)/python $(PIP) constraints.txt --no-build-isolation --editable .
+	touch $@
+
+# The package with its extras and the tools that check it.
+.venv/tested: .venv/installed
+	$(BIN)/python $(PIP) constraints.txt --no-build-isolation --editable ".[$(EXTRAS)]"
+	touch $@
+
+# jax_privacy, which benchmarks compare with; its own environment keeps the main one light.
+.venv-peer/installed: constraints-peer.txt
+	$(PYTHON) -m venv .venv-peer
+	.venv-peer/bin/python $(PIP) constraints-peer.txt jax_privacy
+	touch $@
+
+# The newest versions that work together, written to constraints.txt. Run the tests before committing it.
+constraints:
+	$(PYTHON) -m venv --clear .venv-new
+	.venv-new/bin/python -m pip --quiet install --upgrade setuptools
+	.venv-new/bin/python -m pip --quiet install --no-build-isolation --editable ".[$(EXTRAS)]"
+	.venv-new/bin/python -m pip freeze --all --exclude-editable --exclude pip > constraints.txt
+	rm -r .venv-new
+
+clean:
+	rm -rf .venv .venv-new .venv-peer site build src/*.egg-info .*_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -r {} +

@@ -1,0 +1,44 @@
+"""Error of banded strategies: growth with the number of steps, beside jax_privacy's per_query_error.
+
+Both compute the error of every step, in float64, of the same matrix: the truncated square root of the prefix
+sum with unit columns. Times are of one call, compilation left out.
+"""
+
+from __future__ import annotations
+
+import antiphase as ap
+from antiphase.strategies import Banded, Toeplitz
+from benchmarks._measure import growth_exponent, peer, print_table, readable, seconds
+
+SIZES = [2**i for i in range(10, 21)]
+BANDS = (16, 64)
+COMPARED = 4096
+
+
+def strategy(steps: int, bands: int) -> Banded:
+    coefficients = Toeplitz.square_root(steps, bands).coefficients
+    return Banded(Toeplitz(coefficients, steps, column_normalized=True).columns())
+
+
+def measure(bands: int) -> None:
+    theirs = {row["steps"]: row for row in peer("error", str(bands), *map(str, SIZES))}
+    ours, rows = [], []
+    for n in SIZES:
+        c = strategy(n, bands)
+        ours.append(seconds(lambda c=c: ap.error(c, ap.PrefixSum()).per_step))
+        rms = ap.error(c, ap.PrefixSum()).rms
+        row = [f"{n:,}", f"{rms:.6f}", readable(ours[-1])]
+        if n in theirs:
+            other = theirs[n]
+            row += [readable(other["seconds"]), f"{other['seconds'] / ours[-1]:,.0f}", f"{other['rms'] / rms - 1:+.0e}"]
+        rows.append([*row, *[""] * (6 - len(row))])
+    columns = ["steps", "rms error", "antiphase", "jax_privacy", "times faster", "difference"]
+    print_table(f"Error of every step, banded, {bands} bands, prefix sum", columns, rows)
+    ratio = theirs[COMPARED]["seconds"] / ours[SIZES.index(COMPARED)]
+    print(f"growth exponent in the steps: {growth_exponent(SIZES, ours):.3f} (goal: at most 1.1)")
+    print(f"at {COMPARED:,} steps {ratio:,.0f} times faster than jax_privacy (goal: at least 100)\n")
+
+
+if __name__ == "__main__":
+    for bands in BANDS:
+        measure(bands)
