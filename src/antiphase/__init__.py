@@ -1,10 +1,26 @@
 """Antiphase: differentially private training with correlated noise."""
 
 from antiphase import schedules, strategies
+from antiphase._accounting import (
+    Budget,
+    Calibration,
+    Mechanism,
+    calibrate,
+    compose,
+    delta,
+    epsilon,
+    gdp,
+    group_epsilon,
+    stopped,
+    zcdp,
+)
 from antiphase._bound import Bound
 from antiphase._error import Error, error
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument, NotEnoughMemory, NotProved, Refused
 from antiphase._loss import loss
+from antiphase._noise import Leaf, NoiseStream
+from antiphase._optimize import optimize
+from antiphase._optimize._solution import Solution
 from antiphase._participation import (
     BallsInBins,
     CyclicPoisson,
@@ -17,7 +33,11 @@ from antiphase._participation import (
     ShuffledEpochs,
     SingleParticipation,
 )
+from antiphase._plan import Candidate, Plan
+from antiphase._planner import plan
+from antiphase._problem import Problem
 from antiphase._record import from_json, to_json
+from antiphase._run import PrivacyReport, Publication, Run, digest
 from antiphase._samplers import Sampler, UserIndex, shard
 from antiphase._secret import Secret
 from antiphase._sensitivity import sensitivity
@@ -28,6 +48,9 @@ __all__ = [
     "AntiphaseError",
     "BallsInBins",
     "Bound",
+    "Budget",
+    "Calibration",
+    "Candidate",
     "Corrupted",
     "CyclicPoisson",
     "Error",
@@ -35,26 +58,46 @@ __all__ = [
     "FixedEpochs",
     "FixedSize",
     "InvalidArgument",
+    "Leaf",
+    "Mechanism",
     "MinSeparation",
     "Momentum",
+    "NoiseStream",
     "NotEnoughMemory",
     "NotProved",
+    "Plan",
     "Poisson",
     "PoissonMinSeparation",
     "PrefixSum",
+    "PrivacyReport",
+    "Problem",
+    "Publication",
     "Refused",
+    "Run",
     "Sampler",
     "Secret",
     "ShuffledEpochs",
     "SingleParticipation",
+    "Solution",
     "UserIndex",
     "__version__",
+    "calibrate",
+    "compose",
+    "delta",
+    "digest",
+    "epsilon",
     "error",
     "from_json",
+    "gdp",
+    "group_epsilon",
     "loss",
+    "optimize",
+    "plan",
     "schedules",
     "sensitivity",
     "shard",
+    "stopped",
     "strategies",
     "to_json",
+    "zcdp",
 ]

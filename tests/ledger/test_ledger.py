@@ -15,7 +15,7 @@ SECRET = Secret.insecure(1)
 
 
 def written(directory, count=6, run_id="run"):
-    ledger = Ledger(directory, SECRET, run_id)
+    ledger = Ledger(directory, SECRET, run_id, create=True)
     for step in range(count):
         ledger.public.append({"kind": "commit", "step": step})
         ledger.private.append({"kind": "batch", "step": step, "size": 10 + step})
@@ -29,10 +29,10 @@ def steps(ledger):
 
 def test_entries_come_back_and_go_on(tmp_path):
     written(tmp_path)
-    ledger = Ledger(tmp_path, SECRET, "run")
+    ledger = Ledger(tmp_path, SECRET, "run", create=False)
     ledger.public.append({"kind": "commit", "step": 6})
     ledger.close()
-    again = Ledger(tmp_path, SECRET, "run")
+    again = Ledger(tmp_path, SECRET, "run", create=False)
     assert steps(again) == list(range(7))
     assert [entry["size"] for entry in again.private.entries()] == [10, 11, 12, 13, 14, 15]
 
@@ -56,7 +56,7 @@ def test_any_changed_byte_is_noticed(tmp_path_factory, position, flip, part):
     data[int(position * len(data))] ^= flip
     path.write_bytes(bytes(data))
     with pytest.raises(ap.Corrupted, match="hint"):
-        Ledger(directory, SECRET, "run")
+        Ledger(directory, SECRET, "run", create=False)
 
 
 @given(keep=st.floats(0, 1, exclude_max=True))
@@ -67,7 +67,7 @@ def test_any_cut_is_noticed(tmp_path_factory, keep):
     data = public.read_bytes()
     public.write_bytes(data[: int(keep * len(data))])
     with pytest.raises(ap.Corrupted):
-        Ledger(directory, SECRET, "run")
+        Ledger(directory, SECRET, "run", create=False)
 
 
 @pytest.mark.parametrize("change", ["swap", "drop", "double", "missing heads", "changed heads", "other secret"])
@@ -89,7 +89,7 @@ def test_rewriting_is_noticed(tmp_path, change):
             secret = Secret.insecure(2)
     public.write_bytes(b"".join(lines))
     with pytest.raises(ap.Corrupted):
-        Ledger(tmp_path, secret, "run")
+        Ledger(tmp_path, secret, "run", create=False)
 
 
 def test_a_whole_chain_from_another_run_is_noticed(tmp_path):
@@ -98,26 +98,26 @@ def test_a_whole_chain_from_another_run_is_noticed(tmp_path):
     written(theirs, count=9, run_id="another run")
     os.replace(theirs / "public" / "ledger.jsonl", ours / "public" / "ledger.jsonl")
     with pytest.raises(ap.Corrupted):
-        Ledger(ours, SECRET, "run")
+        Ledger(ours, SECRET, "run", create=False)
 
 
 def test_a_torn_last_line_is_cut_off(tmp_path):
     public, _ = written(tmp_path)
     whole = public.read_bytes()
-    ledger = Ledger(tmp_path, SECRET, "run")
+    ledger = Ledger(tmp_path, SECRET, "run", create=False)
     ledger.public.append({"kind": "commit", "step": 6})
     del ledger
     for size in range(len(whole) + 1, public.stat().st_size):
         torn = public.read_bytes()[:size]
         public.write_bytes(torn)
-        assert steps(Ledger(tmp_path, SECRET, "run")) == list(range(6))
+        assert steps(Ledger(tmp_path, SECRET, "run", create=False)) == list(range(6))
         assert public.read_bytes() == whole
         public.write_bytes(whole + torn[len(whole) :])
 
 
 def test_entries_after_the_kept_head_survive_the_end_of_the_process(tmp_path):
     written(tmp_path)
-    ledger = Ledger(tmp_path, SECRET, "run")
+    ledger = Ledger(tmp_path, SECRET, "run", create=False)
     ledger.public.append({"kind": "commit", "step": 6})
     del ledger  # no close, no sync: as after a kill
-    assert steps(Ledger(tmp_path, SECRET, "run")) == list(range(7))
+    assert steps(Ledger(tmp_path, SECRET, "run", create=False)) == list(range(7))

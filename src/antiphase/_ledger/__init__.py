@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from antiphase._durable import write_atomically
+from antiphase._durable import make_directory, sync_directory, write_atomically
 from antiphase._errors import Corrupted
 from antiphase._ledger._chain import Chain, Entry, Head
 from antiphase._secret import Secret
 
-__all__ = ["Entry", "Ledger"]
+__all__ = ["Entry", "Ledger", "ledger_exists"]
+
+PARTS = ("public", "private")
 
 
 class Ledger:
@@ -24,27 +26,34 @@ class Ledger:
     part, so that a chain cut short is noticed as well as one rewritten.
 
     **Guarantee**: entries that `keep` has returned for are on disk, and no later `Ledger` on this directory accepts
-    a chain without them, or with another entry in their place, unless the head file and both chains are together
-    put back to an older state; keep a copy of the head elsewhere to notice that too.
+    chains without them, or with others in their place. Not noticed is a directory put back to an older state as a
+    whole (the head file with the chains): keep a copy of the heads elsewhere if that must be noticed too.
 
     Args:
         directory: the run directory; `public` and `private` below it are made.
         secret: authenticates; whoever holds it could forge entries.
         run_id: enters the key, so that the chains of two runs cannot be exchanged.
+        create: whether to begin a new ledger; there must be none, and otherwise there must be one.
     """
 
-    def __init__(self, directory: Path, secret: Secret, run_id: str) -> None:
+    def __init__(self, directory: Path, secret: Secret, run_id: str, *, create: bool) -> None:
         self._key = secret.derive("antiphase ledger", run_id)
         self._heads = directory / "private" / "heads"
-        for part in ("public", "private"):
-            (directory / part).mkdir(parents=True, exist_ok=True, mode=0o700 if part == "private" else 0o755)
-        files = [directory / part / "ledger.jsonl" for part in ("public", "private")]
-        is_new = not self._heads.exists() and not any(file.exists() and file.stat().st_size for file in files)
-        heads = (Head(), Head()) if is_new else self._read_heads()
-        self.public = Chain(files[0], self._subkey("public"), heads[0])
-        self.private = Chain(files[1], self._subkey("private"), heads[1])
-        if is_new:
-            self.keep()  # before the first entry, so that entries without heads are never authentic
+        for part in PARTS:
+            make_directory(directory / part, 0o700 if part == "private" else 0o755)
+        if create == ledger_exists(directory):
+            raise Corrupted(
+                "The ledger is missing." if not create else "There is a ledger here already, but no header of its run.",
+                hint="restore the run directory from a copy; a run without its ledger could repeat its noise",
+            )
+        heads = (Head(), Head()) if create else self._read_heads()
+        self.public, self.private = (
+            Chain(directory / part / "ledger.jsonl", self._subkey(part), head)
+            for part, head in zip(PARTS, heads, strict=True)
+        )
+        if create:
+            self.keep()
+            sync_directory(directory / "public")
 
     def keep(self) -> None:
         """Return when every entry so far is on disk and the heads that prove it are kept."""
@@ -61,11 +70,6 @@ class Ledger:
         self.private.close()
 
     def _read_heads(self) -> tuple[Head, Head]:
-        if not self._heads.exists():
-            raise Corrupted(
-                "The ledger has entries, but the file that keeps its heads is missing.",
-                hint="restore private/heads from a copy; without it a cut-off ledger could not be noticed",
-            )
         data, _, code = self._heads.read_bytes().rstrip(b"\n").rpartition(b"\n")
         expected = hmac.digest(self._subkey("heads"), data, hashlib.sha256).hex().encode()
         if not hmac.compare_digest(expected, code):
@@ -78,6 +82,11 @@ class Ledger:
 
     def _subkey(self, label: str) -> bytes:
         return hmac.digest(self._key, label.encode(), hashlib.sha256)
+
+
+def ledger_exists(directory: Path) -> bool:
+    """Whether a run directory holds a ledger, by the file that keeps its heads."""
+    return (directory / "private" / "heads").exists()
 
 
 def _head_to_json(head: Head) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+"""Noise streams beside jax_privacy's privatizers and NumPy's own generator.
+
+A step adds a step's noise to a float32 gradient in place. The two sides take turns, some steps each, and ratios are
+medians over the turns: a busy machine slows both. Lookahead makes some steps long and the rest short, so a turn of
+ours is a whole number of lookahead blocks, nearly, and its time the mean over its steps.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from antiphase._noise import NoiseStream
+from antiphase._secret import Secret
+from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Strategy, Toeplitz, Tree
+from benchmarks._measure import print_table, readable
+
+PARAMETERS = 4_000_000
+DENSE_PARAMETERS = 400_000
+DENSE_STEPS = 2000
+TURNS = int(os.environ.get("TURNS", "7"))
+STEPS = 1 << 12
+Timer = Callable[[], float]
+
+
+def toeplitz(bands: int) -> Toeplitz:
+    return Toeplitz.square_root(STEPS, bands)
+
+
+# our stream, the steps of a turn, the privatizer it is compared with, and the goal for the ratio
+CASES: list[tuple[str, Strategy, int, str, float]] = [
+    ("identity (the floor)", Identity(STEPS), 4, "identity", 8),
+    ("BLT, 4 buffers", BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], STEPS), 4, "blt-4", 20),
+    ("Toeplitz, 16 bands", toeplitz(16), 15, "toeplitz-16", 5),
+    ("Toeplitz, 64 bands", toeplitz(64), 16, "toeplitz-64", 8),
+    ("Banded, 16 bands", Banded(toeplitz(16).columns()), 15, "toeplitz-16", 5),
+    ("Banded, 64 bands", Banded(toeplitz(64).columns()), 16, "toeplitz-64", 8),
+    ("BandedInverse, 4 bands", BandedInverse.square_root(4, STEPS), 4, "identity", 0),
+    ("Tree, online", Tree(STEPS), 16, "identity", 0),
+]
+
+
+def make(strategy: Strategy, parameters: int) -> NoiseStream:
+    mechanism = SimpleNamespace(strategy=strategy, noise_std=1.0, fingerprint="benchmark")
+    return NoiseStream(mechanism, [(parameters,)], Secret.insecure(0))
+
+
+def timer(strategy: Strategy, steps: int, parameters: int = PARAMETERS) -> Timer:
+    stream, gradient = make(strategy, parameters), np.zeros(parameters, dtype=np.float32)
+
+    def turn() -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            stream.add_to([gradient])
+        return (time.perf_counter() - start) / steps
+
+    return turn
+
+
+class Peer:
+    """jax_privacy in its own interpreter, one step at a time."""
+
+    def __init__(self) -> None:
+        script = Path(__file__).parent / "_peer" / "noise.py"
+        command = [os.environ.get("PEER", ".venv-peer/bin/python"), str(script), str(PARAMETERS)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def step(self, name: str) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{name}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def compare_with_jax_privacy() -> None:
+    peer, floor, rows = Peer(), timer(CASES[0][1], CASES[0][2]), []
+    for name, strategy, steps, other, goal in CASES:
+        ours = timer(strategy, steps)
+        for _ in range(5):  # compiles, and fills the history
+            peer.step(other), ours(), floor()
+        turns = [(ours(), statistics.median(peer.step(other) for _ in range(3)), floor()) for _ in range(TURNS)]
+        mine, theirs, _ = (statistics.median(column) for column in zip(*turns, strict=True))
+        row = [name, readable(mine), f"{statistics.median(a / c for a, _, c in turns):.2f}"]
+        if goal:
+            row += [readable(theirs), f"{statistics.median(b / a for a, b, _ in turns):.1f}", f"{goal:g}"]
+        rows.append([*row, *[""] * (6 - len(row))])
+        print(f"{name}: {mine * 1e3:.1f} ms", file=sys.stderr)
+    peer.close()
+    columns = ["stream", "antiphase", "x floor", "jax_privacy", "times faster", "goal"]
+    print_table(f"A step of noise, {PARAMETERS:,} float32 parameters", columns, rows)
+    print("goal for BLT with 4 buffers: at most 2.5 x floor\n")
+
+
+def compare_dense_with_numpy() -> None:
+    """All steps, with NumPy's generator in between."""
+    strategy = Dense(np.tril(Toeplitz.square_root(DENSE_STEPS).encoder()))
+    ours, generator = timer(strategy, 32, DENSE_PARAMETERS), np.random.default_rng(0)
+    draw, turns = np.empty(DENSE_PARAMETERS, dtype=np.float32), []
+    for _ in range(DENSE_STEPS // 32):
+        start = time.perf_counter()
+        for _ in range(8):
+            generator.standard_normal(out=draw, dtype=np.float32)
+        turns.append((ours(), (time.perf_counter() - start) / 8))
+    mine, theirs = (statistics.mean(column) for column in zip(*turns, strict=True))
+    row = [f"{DENSE_STEPS:,}", readable(mine), readable(theirs), f"{mine / theirs:.1f}", "8"]
+    columns = ["steps", "antiphase, mean of all steps", "NumPy i.i.d.", "ratio", "goal: at most"]
+    print_table(f"Dense lower-triangular C, {DENSE_PARAMETERS:,} float32 parameters", columns, [row])
+
+
+if __name__ == "__main__":
+    compare_with_jax_privacy()
+    compare_dense_with_numpy()

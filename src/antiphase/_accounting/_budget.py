@@ -1,0 +1,50 @@
+"""The privacy budget."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from antiphase import _check
+from antiphase._check import refuse
+from antiphase._record import record
+
+
+@final
+@record
+class Budget:
+    """(epsilon, delta): for neighbouring data sets and every event E, Pr[E] <= e^epsilon Pr'[E] + delta.
+
+    Args:
+        epsilon: greater than 0.
+        delta: between 0 and 1, both excluded; well below 1 / number of examples.
+
+    Reference: Dwork et al. 2006.
+
+    >>> Budget(epsilon=8.0, delta=1e-6).epsilon
+    8.0
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", check_epsilon("Budget", self.epsilon))
+        object.__setattr__(self, "delta", check_delta("Budget", self.delta))
+
+
+def check_epsilon(owner: str, value: Any) -> float:
+    """`value` as a positive finite float."""
+    hint = "a budget or a target is greater than 0; typical values lie between 0.1 and 10"
+    epsilon = _check.real(owner, "epsilon", value, 0.0, float("inf"), hint)
+    if epsilon == 0.0:
+        raise refuse(owner, "epsilon", "greater than 0", value, hint)
+    return epsilon
+
+
+def check_delta(owner: str, value: Any) -> float:
+    """`value` as a float between 0 and 1, both excluded."""
+    hint = "a small probability, such as 1e-6; it should be well below 1 / number of examples"
+    delta = _check.real(owner, "delta", value, 0.0, 1.0, hint)
+    if not 0.0 < delta < 1.0:
+        raise refuse(owner, "delta", "between 0 and 1, both excluded", value, hint)
+    return delta

@@ -1,0 +1,109 @@
+"""The smallest noise for a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from antiphase._accounting._budget import Budget
+from antiphase._accounting._mechanism import Mechanism
+from antiphase._accounting._reduction import check_setting, reduce
+from antiphase._accounting._theorems import Adjacency, Setting
+from antiphase._bound import Bound
+from antiphase._check import refuse
+from antiphase._errors import NotProved
+from antiphase._participation import Participation
+from antiphase._record import record
+from antiphase.strategies import Strategy
+
+BAND = 4e-4  # epsilon may stay below the budget by this share of it
+SLOPE = -1.5  # of log epsilon against log noise, at first
+LONGEST_STEP = 2.0  # in log noise
+FAR = 20.0
+MOST_STEPS = 80
+
+Point = tuple[float, float]
+
+
+@record
+class Calibration:
+    """A mechanism and the guarantee that it was calibrated for.
+
+    Args:
+        mechanism: with the noise found.
+        guarantee: its epsilon at the budget's delta, at most the budget's epsilon.
+    """
+
+    mechanism: Mechanism
+    guarantee: Bound
+
+
+def calibrate(
+    strategy: Strategy,
+    participation: Participation,
+    budget: Budget,
+    adjacency: Adjacency = "zero-out",
+    examples: int | None = None,
+) -> Calibration:
+    """The mechanism with the smallest noise that keeps the budget.
+
+    **Guarantee**: the epsilon of the mechanism, as `epsilon` computes it, is at most the budget's and at least 99.9 %
+    of it.
+
+    Args:
+        strategy: C.
+        participation: how one example meets the steps.
+        budget: (epsilon, delta).
+        adjacency: as for `Mechanism`.
+        examples: as for `Mechanism`.
+
+    >>> from antiphase import FixedEpochs, strategies
+    >>> found = calibrate(strategies.Identity(8), FixedEpochs(4, 2), Budget(epsilon=1.0, delta=1e-6))
+    >>> round(found.mechanism.noise_std, 4), round(found.guarantee.value, 6)
+    (8.4494, 1.0)
+    """
+    if not isinstance(budget, Budget):
+        raise refuse("calibrate", "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
+    reduction = reduce(Setting(*check_setting("calibrate", strategy, participation, adjacency, examples)))
+    release = reduction.release(1.0)
+    start = math.log(reduction.noise_std(release.guess(budget.epsilon, budget.delta)))
+    if release.coarse() != release:
+        start = _solve(lambda noise: reduction.release(noise).coarse().epsilon(budget.delta), budget, start)[0]
+    log_noise, value = _solve(lambda noise: reduction.release(noise).epsilon(budget.delta), budget, start)
+    mechanism = Mechanism(strategy, participation, math.exp(log_noise), adjacency, examples)
+    return Calibration(mechanism, reduction.bound(value, release.method))
+
+
+def _solve(epsilon: Callable[[float], float], budget: Budget, start: float) -> Point:
+    """Noise (its logarithm) and epsilon, at most the budget's and within BAND of it.
+
+    Secant steps, kept inside the bracket, and halving where they are slow.
+    """
+    at, low, high, kept = start, None, None, math.inf
+    for count in range(MOST_STEPS):
+        value = epsilon(math.exp(at))
+        excess = max(-FAR, min(FAR, math.log(value / budget.epsilon))) if value > 0.0 else -FAR
+        if -BAND <= excess <= 0.0:
+            return at, value
+        if excess > 0.0:
+            low = (at, excess)
+        else:
+            high, kept = (at, excess), value
+        at = _next(at, excess, low, high, halve=count % 4 == 3)
+        if low is not None and high is not None and high[0] - low[0] < 1e-13:
+            break
+    if high is None:
+        raise NotProved(
+            f"No noise was found that gives {budget}.", hint="use a larger epsilon or delta, or another participation"
+        )
+    return high[0], kept
+
+
+def _next(at: float, excess: float, low: Point | None, high: Point | None, halve: bool) -> float:
+    if low is None or high is None:
+        step = -(excess + BAND / 2.0) / SLOPE
+        return at + max(-LONGEST_STEP, min(LONGEST_STEP, step))
+    if halve:
+        return (low[0] + high[0]) / 2.0
+    share = (low[1] + BAND / 2.0) / (low[1] - high[1])
+    return low[0] + (high[0] - low[0]) * share

@@ -1,0 +1,121 @@
+"""The Gaussian mechanism: delta as a function of epsilon and its inverses, for any delta and any noise.
+
+With mu = sensitivity / noise_std, a = epsilon / mu - mu / 2 and b = a + mu,
+
+    delta = Phi(-a) - e^epsilon Phi(-b) = phi(a) (R(a) - R(b)),     R(x) = Phi(-x) / phi(x),
+
+since e^epsilon phi(b) = phi(a). For small mu the difference is the integral of -R' = 1 - x R from a to b. All
+functions round to the safe side.
+
+Reference: Balle and Wang 2018, Thm 8; Dong, Roth and Su 2022, Cor. 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from antiphase._check import Array
+
+ROUNDING = 1e-12  # relative error of delta as computed from a and mu, with room to spare
+SHIFT = 1e-14  # relative step of a to the safe side
+FARTHEST = 100.0  # beyond it delta is below 1e-2000
+
+
+def delta(mu: float, epsilon: float) -> float:
+    """The smallest delta at `epsilon`, rounded up.
+
+    >>> round(delta(1.0, 1.0), 6)
+    0.126937
+    """
+    if not 0.0 < mu < math.inf:
+        return 1.0 if mu > 0.0 else 0.0
+    a = epsilon / mu - mu / 2.0
+    error_of_a = 1e-15 * (epsilon / mu + mu / 2.0)
+    relative = ROUNDING + error_of_a * 2.0 / _mills(max(a, -30.0))
+    return min(1.0, math.nextafter(math.exp(log_delta(mu, a)) * (1.0 + relative), 1.0))
+
+
+def epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon >= 0 at `delta`, rounded up.
+
+    >>> round(epsilon(1.0, 1e-6), 4)
+    4.8866
+    """
+    from scipy.special import ndtri_exp
+
+    target = math.log(delta) - 3.0 * ROUNDING
+    if log_delta(mu, -mu / 2.0) <= target:
+        return 0.0
+    a = _bisect(lambda a: log_delta(mu, a) <= target, -mu / 2.0, -float(ndtri_exp(target)))
+    a += SHIFT * (abs(a) + mu)
+    return math.nextafter(mu * (a + mu / 2.0) * (1.0 + 4e-16), math.inf)
+
+
+def shift(epsilon: float, delta: float) -> float:
+    """The largest mu with (epsilon, delta), rounded down; 1 / mu is the smallest noise multiplier.
+
+    >>> round(1.0 / shift(1.0, 1e-6), 4)
+    4.2247
+    """
+    from scipy.special import ndtri_exp
+
+    target = math.log(delta) - 3.0 * ROUNDING
+    quantile = -float(ndtri_exp(target))
+    # Phi(-a) >= delta at a = quantile: a smaller mu than the one looked for.
+    low = math.sqrt(quantile**2 + 2.0 * epsilon) - quantile
+    low = 2.0 * epsilon / (low + 2.0 * quantile) if quantile > 0.0 else low
+    high = 2.0 * low
+    while log_delta(high, epsilon / high - high / 2.0) <= target:
+        high *= 2.0
+    mu = _bisect(lambda mu: log_delta(mu, epsilon / mu - mu / 2.0) > target, low, high)
+    return mu * (1.0 - 4.0 * SHIFT)
+
+
+def log_delta(mu: float, a: float) -> float:
+    """log delta at epsilon = mu (a + mu / 2), within ROUNDING; beyond FARTHEST an upper bound."""
+    if a > FARTHEST:
+        return -a * a / 2.0
+    if mu <= 1.0:
+        return -a * a / 2.0 - math.log(2.0 * math.pi) / 2.0 + math.log(_mills_drop(a, mu))
+    if a >= 0.0:
+        return -a * a / 2.0 - math.log(2.0 * math.pi) / 2.0 + math.log(_mills(a) - _mills(a + mu))
+    density = math.exp(-a * a / 2.0) / math.sqrt(2.0 * math.pi)
+    return math.log1p(-math.erfc(-a / math.sqrt(2.0)) / 2.0 - density * _mills(a + mu))
+
+
+def _mills(x: float) -> float:
+    """R(x) = Phi(-x) / phi(x)."""
+    from scipy.special import erfcx
+
+    return math.sqrt(math.pi / 2.0) * float(erfcx(x / math.sqrt(2.0)))
+
+
+def _mills_drop(a: float, mu: float) -> float:
+    """R(a) - R(a + mu) without cancellation: the integral of 1 - x R(x)."""
+    from scipy.special import erfcx
+
+    nodes, weights = _legendre()
+    x = a + mu * nodes
+    ratio = math.sqrt(math.pi / 2.0) * erfcx(x / math.sqrt(2.0))
+    return mu * float(weights @ (1.0 - x * ratio))
+
+
+@cache
+def _legendre() -> tuple[Array, Array]:
+    """Gauss-Legendre nodes and weights on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    return (nodes + 1.0) / 2.0, weights / 2.0
+
+
+def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The high end of the last interval, where `holds` is true, for a condition that is false at low, true at high."""
+    for _ in range(200):
+        middle = (low + high) / 2.0
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

@@ -1,0 +1,172 @@
+"""The privacy loss of one step on a grid, rounded such that no divergence comes out too small.
+
+A pair of distributions (P, Q) has the loss L = log(dP/dQ). The mass of each cell between two grid points of L
+moves to the cell's ends such that both its P-mass and its Q-mass are kept ("connect the dots"): the hockey-stick
+divergence is then exact at grid points and too large in between. The mass below the grid moves up to its first
+point, the mass above it to infinity.
+
+The pairs are those of Gaussian noise of standard deviation 1 and a shift mu, the inverse of the noise multiplier,
+that an example causes with probability `rate`:
+
+    removal     (1 - rate) N(0) + rate N(mu)     against   N(0)
+    addition    N(0)                             against   (1 - rate) N(0) + rate N(mu)
+    exchange    (1 - rate) N(0) + rate N(mu)     against   (1 - rate) N(0) + rate N(-mu)
+
+Reference: Doroshenko et al. 2022, Alg. 1; Zhu, Dong and Wang 2022, Def. 7.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._check import Array
+
+ROUNDING = 1e-13  # relative error of the mass of a cell; raises each loss by as much
+LOWER_TAIL = 9.0  # standard deviations; the mass beyond, less than 1e-18, moves up to the first grid point
+
+
+@dataclass(frozen=True)
+class LossGrid:
+    """Probabilities of the losses (start + i) * interval, and of an infinite loss."""
+
+    interval: float
+    start: int
+    probabilities: Array
+    infinite: float
+
+    @property
+    def losses(self) -> Array:
+        """The grid points."""
+        return np.arange(self.start, self.start + len(self.probabilities), dtype=np.float64) * self.interval
+
+
+def removal(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
+    """The loss of (1 - rate) N(0) + rate N(mu) against N(0).
+
+    Args:
+        mu: the shift.
+        rate: its probability.
+        interval: the distance of grid points.
+        log_tail: logarithm of the mass that may move to infinity.
+
+    >>> grid = removal(1.0, 1.0, 0.01, -30.0)
+    >>> round(float(grid.probabilities @ grid.losses), 4)
+    0.5
+    """
+    index = _indices(_loss(-LOWER_TAIL, mu, rate), _loss(_quantile(log_tail) + mu, mu, rate), interval)
+    edges = np.concatenate([[-np.inf], _position(index * interval, mu, rate), [np.inf]])
+    return _connect_dots(interval, index, _log_masses(edges, mu, rate), _log_masses(edges, mu, 0.0))
+
+
+def addition(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
+    """The loss of N(0) against (1 - rate) N(0) + rate N(mu); arguments as for `removal`."""
+    index = _indices(-_loss(LOWER_TAIL, mu, rate), -_loss(-_quantile(log_tail), mu, rate), interval)
+    edges = np.concatenate([[np.inf], _position(-index * interval, mu, rate), [-np.inf]])
+    return _connect_dots(interval, index, _log_masses(edges, mu, 0.0), _log_masses(edges, mu, rate))
+
+
+def exchange(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
+    """The loss of (1 - rate) N(0) + rate N(mu) against (1 - rate) N(0) + rate N(-mu); arguments as for `removal`.
+
+    The loss l at x solves a quadratic in e^(mu x), so that mu x = l/2 + asinh(A) with
+    A = (1 - rate)/rate e^(mu^2/2) sinh(l/2).
+    """
+    x = _quantile(log_tail) + mu
+    highest = _loss(x, mu, rate) - _loss(-x, mu, rate)
+    index = _indices(-highest, highest, interval)
+    half = np.abs(index) * interval / 2.0
+    with np.errstate(divide="ignore"):
+        log_a = np.log1p(-rate) - np.log(rate) + mu**2 / 2.0 + half + np.log(-np.expm1(-2.0 * half) / 2.0)
+    asinh = np.logaddexp(log_a, np.logaddexp(0.0, 2.0 * log_a) / 2.0)
+    edges = np.concatenate([[-np.inf], np.sign(index) * (half + asinh) / mu, [np.inf]])
+    return _connect_dots(interval, index, _log_masses(edges, mu, rate), _log_masses(-edges, mu, rate))
+
+
+def mixture(first: LossGrid, second: LossGrid, weight: float) -> LossGrid:
+    """The loss of a mechanism that runs the second with probability `weight`, else the first, and tells which."""
+    start = min(first.start, second.start)
+    stop = max(grid.start + len(grid.probabilities) for grid in (first, second))
+    out = np.zeros(stop - start)
+    for grid, share in ((first, 1.0 - weight), (second, weight)):
+        offset = grid.start - start
+        out[offset : offset + len(grid.probabilities)] += share * grid.probabilities
+    return LossGrid(first.interval, start, out, (1.0 - weight) * first.infinite + weight * second.infinite)
+
+
+def deviation(mu: float, rate: float) -> float:
+    """The standard deviation of the loss of `removal`, to three digits."""
+    z = np.linspace(-LOWER_TAIL, LOWER_TAIL + mu, 2000)
+    weight = (1.0 - rate) * np.exp(-(z**2) / 2.0) + rate * np.exp(-((z - mu) ** 2) / 2.0)
+    loss = _loss(z, mu, rate)
+    mean = np.average(loss, weights=weight)
+    return float(np.sqrt(np.average((loss - mean) ** 2, weights=weight)))
+
+
+def span(mu: float, rate: float, log_tail: float) -> float:
+    """An upper bound on the width of the grid of each pair."""
+    x = max(_quantile(log_tail), LOWER_TAIL) + mu
+    return 2.0 * float(_loss(x, mu, rate) - _loss(-x, mu, rate))
+
+
+def _connect_dots(interval: float, index: Array, log_p: Array, log_q: Array) -> LossGrid:
+    """From the log masses of the cells (below the grid, between its points, above it) to masses on its points."""
+    p = np.exp(log_p)
+    cells = p[1:-1]
+    # a + b = P-mass and a e^-l + b e^-(l + interval) = Q-mass, solved for a, less what rounding may have added.
+    scaled_q = np.exp(log_q[1:-1] + index[1:] * interval)
+    to_lower = np.clip((scaled_q - (1.0 + ROUNDING) * cells) / math.expm1(interval), 0.0, cells)
+    masses = np.zeros(len(index))
+    masses[0] = p[0]
+    masses[:-1] += to_lower
+    masses[1:] += cells - to_lower
+    return LossGrid(interval, int(index[0]), masses, float(p[-1]))
+
+
+def _log_masses(edges: Array, mu: float, rate: float) -> Array:
+    """Logarithm of the mass of (1 - rate) N(0) + rate N(mu) between each two neighbouring edges."""
+    with np.errstate(divide="ignore"):
+        parts = (np.log1p(-rate) + _log_normal(edges), np.log(rate) + _log_normal(edges - mu))
+    if rate == 0.0:
+        return parts[0]
+    return parts[1] if rate == 1.0 else np.logaddexp(*parts)
+
+
+def _log_normal(edges: Array) -> Array:
+    """Logarithm of the standard normal mass between each two neighbouring edges, exact in both tails."""
+    from scipy.special import log_ndtr
+
+    low, high = np.minimum(edges[:-1], edges[1:]), np.maximum(edges[:-1], edges[1:])
+    flip = low > -high
+    low, high = np.where(flip, -high, low), np.where(flip, -low, high)
+    log_high = log_ndtr(high)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        out = log_high + np.log(-np.expm1(log_ndtr(low) - log_high))
+    return np.where(low < high, out, -np.inf)
+
+
+def _loss(x: Array | float, mu: float, rate: float) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.logaddexp(np.log1p(-rate), np.log(rate) + mu * x - mu**2 / 2.0)
+
+
+def _position(loss: Array, mu: float, rate: float) -> Array:
+    """The x at which `_loss` has the given value; -inf below its range."""
+    if rate == 1.0:
+        return loss / mu + mu / 2.0
+    with np.errstate(divide="ignore"):
+        small = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / rate, -1.0))
+    large = loss - math.log(rate) + np.log1p(-(1.0 - rate) * np.exp(-np.maximum(loss, 1.0)))
+    return np.where(loss < 1.0, small, large) / mu + mu / 2.0
+
+
+def _quantile(log_tail: float) -> float:
+    from scipy.special import ndtri_exp
+
+    return -float(ndtri_exp(log_tail))
+
+
+def _indices(lowest: Array, highest: Array, interval: float) -> Array:
+    return np.arange(math.floor(lowest / interval), math.ceil(highest / interval) + 1, dtype=np.float64)

@@ -1,0 +1,137 @@
+"""Poisson-sampled Gaussian steps, with or without a largest batch size.
+
+Truncation. Of a batch with more than `max_batch` members a uniformly random subset is kept, so an example that is
+sampled can push another one out, also where it contributes zero. Let K be the number of other members sampled. If
+K < max_batch nothing is pushed out and the step is plain Poisson sampling. If K >= max_batch, compare with the
+uniform subset that is kept without the example: with probability at most `rate` the example takes the place of
+another, which moves the sum by at most 2 where it contributes and by at most 1 where it is zeroed out. In the
+dominating pair of such a step,
+
+    (1 - rate) N(0) + rate N(v)   against   (1 - rate) N(0) + rate N(w),     |v|, |w| <= 2 mu,
+
+the divergence at e^epsilon >= 1 is rate E[(1 - a X - b Y)_+] with constants a, b >= 0 and two log-normal
+variables X, Y of mean 1 and deviations |v| and |v - w| of their logarithms. It is largest, in convex order, for the
+largest deviations and perfectly dependent X, Y: v = -w = 2 mu, the pair `exchange`. K does not depend on the
+example, so the step is a mixture of the two cases with the probability of K >= max_batch as weight.
+
+Reference: Balle, Barthe and Gaboardi 2018, Thm 2; the same split into two cases in arXiv:2508.15089 (truncated
+Poisson sampling) and in dp_accounting's TruncatedSubsampledGaussianDpEvent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from antiphase._accounting import _gaussian, _loss_accountant
+from antiphase._accounting._loss_accountant import COARSE, FINE, Part
+from antiphase._accounting._release import Release
+from antiphase._errors import NotProved
+
+FAILURE_SHARE = 1e-3  # of delta, for groups that are larger than assumed
+SMALLEST_FAILURE = 1e-30
+
+
+@final
+@dataclass(frozen=True)
+class Truncation:
+    """A largest batch size.
+
+    Args:
+        examples: an upper bound on the number of examples.
+        groups: among how many groups each example draws its own.
+        max_batch: the largest batch.
+    """
+
+    examples: int
+    groups: int
+    max_batch: int
+
+    def overflow(self, rate: float, failure: float) -> float:
+        """The probability that max_batch or more other members are sampled.
+
+        It holds for all groups up to a size that an example's own group exceeds with probability `failure`.
+        """
+        return _at_least(self.max_batch, self._others(failure), rate)
+
+    def _others(self, failure: float) -> int:
+        """The number of other members of an example's group, exceeded with probability at most `failure`."""
+        low, high = -1, self.examples - 1
+        while self.groups > 1 and high - low > 1:
+            middle = (low + high) // 2
+            exceeded = _at_least(middle + 1, self.examples - 1, 1.0 / self.groups) > failure
+            low, high = (middle, high) if exceeded else (low, middle)
+        return high
+
+
+@final
+@dataclass(frozen=True)
+class PoissonSampled(Release):
+    """`count` Gaussian mechanisms, each on a sample that holds an example with probability `rate`.
+
+    **Guarantee**: an upper bound, for zero-out and add-or-remove alike: under both the example joins with its own
+    coin and everything else stays, so the pair is (1 - rate) N(0) + rate N(mu) against N(0), in both directions.
+    """
+
+    rate: float
+    count: int
+    truncation: Truncation | None = None
+    resolution: float = FINE
+
+    method = "privacy loss distribution"
+
+    def epsilon(self, delta: float) -> float:
+        """By privacy losses."""
+        failure = self._failure(FAILURE_SHARE * delta)
+        return _loss_accountant.epsilon([self.loss_part(failure)], delta - failure, self.resolution)
+
+    def delta(self, epsilon: float) -> float:
+        """By privacy losses."""
+        failure = self._failure(SMALLEST_FAILURE)
+        return min(1.0, _loss_accountant.delta([self.loss_part(failure)], epsilon, self.resolution) + failure)
+
+    def dp_event(self) -> Any:
+        """A self-composed PoissonSampledDpEvent, or TruncatedSubsampledGaussianDpEvent for one group."""
+        import dp_accounting
+        from dp_accounting import dp_event
+
+        if self.truncation is None:
+            sampled: Any = dp_event.PoissonSampledDpEvent(self.rate, dp_event.GaussianDpEvent(self.multiplier))
+        elif self.truncation.groups == 1:
+            sampled = dp_event.TruncatedSubsampledGaussianDpEvent(
+                self.truncation.examples, self.rate, self.truncation.max_batch, self.multiplier
+            )
+        else:
+            raise NotProved(
+                "dp_accounting has no event for truncated batches from groups of random size.",
+                hint="use antiphase.epsilon, or a participation without max_batch",
+            )
+        return dp_accounting.SelfComposedDpEvent(sampled, self.count)
+
+    def guess(self, epsilon: float, delta: float) -> float:
+        """From the central limit: together the steps are a Gaussian with mu^2 = rate^2 count (e^(1/m^2) - 1)."""
+        mu = _gaussian.shift(epsilon, delta)
+        return 1.0 / math.sqrt(math.log1p((mu / self.rate) ** 2 / self.count))
+
+    def coarse(self) -> PoissonSampled:
+        """With a wide grid."""
+        return replace(self, resolution=COARSE)
+
+    def loss_part(self, failure: float) -> Part:
+        """The steps, with the probability that a batch is too large."""
+        overflow = 0.0 if self.truncation is None else self.truncation.overflow(self.rate, failure)
+        return Part(1.0 / self.multiplier, self.rate, self.count, overflow)
+
+    def _failure(self, allowed: float) -> float:
+        random_size = self.truncation is not None and self.truncation.groups > 1
+        return allowed if random_size else 0.0
+
+
+def _at_least(successes: int, trials: int, rate: float) -> float:
+    """The probability of at least so many successes."""
+    from scipy.special import betainc
+
+    if successes > trials:
+        return 0.0
+    return float(betainc(successes, trials - successes + 1, rate))

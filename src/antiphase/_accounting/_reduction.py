@@ -1,0 +1,119 @@
+"""From a mechanism to the standard mechanism that accounts for it, by the table of theorems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from antiphase import _check
+from antiphase._accounting._bands import bands
+from antiphase._accounting._release import Release
+from antiphase._accounting._theorems import THEOREMS, Adjacency, Setting, Theorem, check_adjacency
+from antiphase._bound import Bound, worst_kind
+from antiphase._check import refuse
+from antiphase._errors import NotProved
+from antiphase._participation import CyclicPoisson, FixedSize, Participation
+from antiphase.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What a theorem makes of a setting: the standard mechanism up to the noise.
+
+    Args:
+        theorem: the row of the table.
+        setting: the mechanism without its noise.
+        sensitivity: of what the noise is added to, for one contribution.
+    """
+
+    theorem: Theorem
+    setting: Setting
+    sensitivity: Bound
+
+    def release(self, noise_std: float) -> Release:
+        """The standard mechanism for this noise."""
+        return self.theorem.release(self.setting, noise_std / (self.theorem.factor * self.sensitivity.value))
+
+    def noise_std(self, multiplier: float) -> float:
+        """The noise for this multiplier of the standard mechanism."""
+        return multiplier * self.theorem.factor * self.sensitivity.value
+
+    def bound(self, value: float, method: str) -> Bound:
+        """A privacy number with what proves it."""
+        kind = worst_kind([self.theorem.kind, self.sensitivity.kind])
+        return Bound(value, kind, method + self.theorem.remark, self.theorem.reference)
+
+
+def reduce(setting: Setting) -> Reduction:
+    """The reduction by the theorem that covers the setting; raises `NotProved` where there is none."""
+    theorem = _theorem(setting)
+    return Reduction(theorem, setting, _sensitivity(theorem, setting))
+
+
+def check_setting(
+    owner: str, strategy: Any, participation: Any, adjacency: Any, examples: Any
+) -> tuple[Strategy, Participation, Adjacency, int | None]:
+    """The arguments that describe a mechanism, checked."""
+    if not isinstance(strategy, Strategy):
+        raise refuse(owner, "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
+    if not isinstance(participation, Participation):
+        raise refuse(owner, "participation", "a participation", participation, "such as FixedEpochs(epochs, steps)")
+    check_adjacency(owner, adjacency)
+    if examples is not None:
+        examples = _check.positive_integer(owner, "examples", examples, "how many examples there are")
+    return strategy, participation, adjacency, examples
+
+
+def _theorem(setting: Setting) -> Theorem:
+    known = [t for t in THEOREMS if t.participation is type(setting.participation)]
+    truncated = getattr(setting.participation, "max_batch", None) is not None
+    same_batches = [t for t in known if t.max_batch in (None, truncated)]
+    for theorem in same_batches:
+        if theorem.adjacency == setting.adjacency:
+            _check_bands(theorem, setting)
+            return theorem
+    raise _not_covered(setting, known, same_batches)
+
+
+def _check_bands(theorem: Theorem, setting: Setting) -> None:
+    if theorem.strategies == "any":
+        return
+    sampling = setting.participation
+    largest = sampling.groups if isinstance(sampling, (CyclicPoisson, FixedSize)) else 1
+    found = bands(setting.strategy)
+    if found is not None and found <= largest:
+        return
+    name = type(setting.strategy).__name__
+    has = "is not lower triangular" if found is None else f"has {found} bands"
+    without = f"without amplification {sampling.worst_case} works"
+    hint = f"use CyclicPoisson(groups={found}, ...) or a strategy with at most {largest} bands; {without}"
+    raise NotProved(
+        f"Amplification for {sampling} needs a lower-triangular strategy with at most {largest} bands; "
+        f"this {name} {has}.",
+        hint=without if found is None else hint,
+    )
+
+
+def _not_covered(setting: Setting, known: list[Theorem], same_batches: list[Theorem]) -> NotProved:
+    name = type(setting.participation).__name__
+    if not known:
+        covered = ", ".join(sorted({t.participation.__name__ for t in THEOREMS}))
+        return NotProved(f"No theorem covers {name}.", hint=f"use one of {covered}")
+    if same_batches:
+        nearest = " or ".join(sorted({repr(t.adjacency) for t in same_batches}))
+        hint = f"{name} is covered for adjacency {nearest}"
+    else:
+        hint = f"{name} is covered without max_batch"
+    others = sorted({t.participation.__name__ for t in THEOREMS if t.adjacency == setting.adjacency})
+    return NotProved(
+        f"No theorem covers {setting.participation} under {setting.adjacency} adjacency.",
+        hint=f"{hint}; {setting.adjacency} adjacency is covered for {', '.join(others)}",
+    )
+
+
+def _sensitivity(theorem: Theorem, setting: Setting) -> Bound:
+    from antiphase._sensitivity import column_norms, sensitivity
+
+    if theorem.sensitivity == "pattern":
+        return sensitivity(setting.strategy, setting.participation)
+    return Bound(float(column_norms(setting.strategy).max()), "exact", "column-norm", "Li et al. 2015, Prop. 3")

@@ -1,0 +1,91 @@
+"""A run that stops early: what the steps so far have cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from antiphase import _check
+from antiphase._accounting._mechanism import Mechanism
+from antiphase._check import refuse
+from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree
+from antiphase.strategies._banded import outside
+
+
+def stopped(mechanism: Mechanism, steps: int) -> Mechanism:
+    """The mechanism of the first `steps` steps, to be accounted for like any other.
+
+    The first t outputs x_s + (N z)_s use the rows of z that the first t steps complete, so they are computed from
+    these rows of C x + z: the mechanism of the leading part of C.
+
+    | strategy | charged as |
+    |---|---|
+    | Identity, Toeplitz, BLT, BandedInverse, Banded, lower-triangular Dense | the leading t x t block |
+    | column-normalised Toeplitz | the same block, as Banded: its columns keep the scale of the full run |
+    | online Tree | a tree over t steps: all nodes completed so far, and those a run of t steps would complete |
+    | Stamped | whole blocks, up to the one under way |
+    | other Dense, full Tree, Fourier | the full run: each output uses all of z |
+    | C with negative entries whose sensitivity is not exact | the full run |
+
+    **Guarantee**: an upper bound on what the first t outputs reveal; never more for t than for t + 1.
+
+    Args:
+        mechanism: the full run as it was planned.
+        steps: how many steps have been released, at least 1.
+
+    >>> from antiphase import EveryStep, strategies
+    >>> stopped(Mechanism(strategies.Identity(8), EveryStep(), noise_std=2.0), 4).effective_noise_multiplier
+    1.0
+
+    Reference: Denisov et al. 2022, Thm 2.1.
+    """
+    t = _check.positive_integer("stopped", "steps", steps, "a run that released nothing costs nothing")
+    if t > mechanism.strategy.steps:
+        must = f"at most {mechanism.strategy.steps}, the steps of the strategy"
+        raise refuse("stopped", "steps", must, steps, "extend the plan for a longer run")
+    if t == mechanism.strategy.steps:
+        return mechanism
+    strategy = _leading(mechanism.strategy, t)
+    part = replace(mechanism, strategy=strategy)
+    # An upper bound on the sensitivity grows with t where C >= 0, since each entry of X does; with mixed signs it may
+    # fall, although the sensitivity itself never does.
+    monotone = part.reduction.sensitivity.kind == "exact" or _is_nonnegative(strategy)
+    return part if monotone else mechanism
+
+
+def _leading(strategy: Strategy, t: int) -> Strategy:
+    """The rows of C that the first t steps complete, on the first t columns; or more of C."""
+    leading: Strategy = strategy
+    match strategy:
+        case Identity() | BLT():
+            leading = replace(strategy, steps=t)
+        case Toeplitz(column_normalized=False) | BandedInverse():
+            leading = replace(strategy, coefficients=strategy.coefficients[:t], steps=t)
+        case Toeplitz():
+            leading = _leading(Banded(strategy.columns()), t)
+        case Banded():
+            columns = strategy.columns[:t, :t]
+            leading = Banded(columns - outside(columns))
+        case Dense() if strategy.is_lower_triangular:
+            leading = Dense(strategy.matrix[:t, :t])
+        case Tree(decoder="online"):
+            leading = Tree(t)
+        case Stamped():
+            leading = Stamped(strategy.strategy, -(-t // strategy.strategy.steps))
+    return leading
+
+
+def _is_nonnegative(strategy: Strategy) -> bool:
+    match strategy:
+        case Toeplitz():
+            entries = strategy.coefficients
+        case BLT():
+            entries = strategy.coefficients()
+        case BandedInverse():
+            entries = strategy.strategy_coefficients()
+        case Banded():
+            entries = strategy.columns
+        case Dense():
+            entries = strategy.matrix
+        case _:
+            return True  # Identity, Tree and whole blocks only ever gain rows and columns
+    return bool(entries.min() >= 0.0)

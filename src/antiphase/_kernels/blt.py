@@ -1,0 +1,117 @@
+"""Error of a BLT under any workload, with its derivatives for the decays and scales of C^-1, one step at a time.
+
+C^-1 z is u_t = z_t - sum_j scale_j R_j with buffers R_j(t + 1) = decay_j R_j(t) + z_t, and s = A u follows from the
+bands e of A^-1: s_t = (u_t - sum_r e_r s_{t-r}) / e_0. The state is (R, s_{t-1}, ..., s_{t-q}).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from antiphase._check import Array
+
+
+@njit(cache=True)
+def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Array) -> tuple[Array, Array]:
+    """The variance of every step of A C^-1 z, and the derivatives of their weighted sum.
+
+    Covariances are carried from step to step: PR of the buffers, PX of the last outputs with the buffers, PS of the
+    last outputs; dPR[a, i] is the derivative of PR[a, i] for decay a. O(steps d^2).
+
+    Args:
+        decay: of C^-1.
+        scale: of C^-1, with the sign changed.
+        inverse: inverse[t, r] = A^-1[t, t - r].
+        weights: one for each step; none, for the variances alone.
+
+    Returns:
+        Variances, and derivatives for the decays, then for the scales.
+    """
+    n, d, q = len(inverse), len(decay), inverse.shape[1] - 1
+    size = 2 * d if len(weights) > 0 else 0
+    PR, PX, PS = np.zeros((d, d)), np.zeros((q, d)), np.zeros((q, q))
+    dPR = np.zeros((d, d))
+    dPX, dPS = np.zeros((size, q, d)), np.zeros((size, q, q))
+    cR, cS, dcR, dcS = np.zeros(d), np.zeros(q), np.zeros(d), np.zeros(q)
+    variances, slopes = np.empty(n), np.zeros(2 * d)
+    for t in range(n):
+        e, pivot = inverse[t], 1.0 / inverse[t, 0]
+        total = 1.0
+        for j in range(d):
+            cR[j] = 0.0
+            for i in range(d):
+                cR[j] -= scale[i] * PR[i, j]
+            for r in range(q):
+                cR[j] -= e[r + 1] * PX[r, j]
+            total -= scale[j] * cR[j]
+        for r in range(q):
+            cS[r] = 0.0
+            for i in range(d):
+                cS[r] -= scale[i] * PX[r, i]
+            for p in range(q):
+                cS[r] -= e[p + 1] * PS[p, r]
+            total -= e[r + 1] * cS[r]
+        variances[t] = total * pivot * pivot
+        for k in range(size):
+            a = k % d
+            by_decay = k < d
+            change = 0.0
+            for j in range(d):
+                if not by_decay:
+                    value = -PR[a, j]
+                elif j == a:
+                    value = 0.0
+                    for i in range(d):
+                        value -= scale[i] * dPR[a, i]
+                else:
+                    value = -scale[a] * dPR[a, j]
+                for r in range(q):
+                    value -= e[r + 1] * dPX[k, r, j]
+                dcR[j] = value
+                change -= scale[j] * value
+            for r in range(q):
+                value = 0.0 if by_decay else -PX[r, a]
+                for i in range(d):
+                    value -= scale[i] * dPX[k, r, i]
+                for p in range(q):
+                    value -= e[p + 1] * dPS[k, p, r]
+                dcS[r] = value
+                change -= e[r + 1] * value
+            if not by_decay:
+                change -= cR[a]
+            change *= pivot * pivot
+            slopes[k] += weights[t] * change
+            _shift(dPX[k], dPS[k], decay, dcR, dcS, 0.0, pivot, change)
+            if by_decay and q > 0:
+                dPX[k, 0, a] += pivot * cR[a]
+                for r in range(1, q):
+                    dPX[k, r, a] += PX[r - 1, a]
+        _shift(PX, PS, decay, cR, cS, 1.0, pivot, variances[t])
+        for a in range(d):
+            for i in range(d):
+                dPR[a, i] = decay[a] * decay[i] * dPR[a, i] + decay[i] * PR[a, i] * (2.0 if a == i else 1.0)
+        for j in range(d):
+            for i in range(d):
+                PR[j, i] = decay[j] * decay[i] * PR[j, i] + 1.0
+    return variances, slopes
+
+
+@njit(cache=True)
+def _shift(
+    PX: Array, PS: Array, decay: Array, cR: Array, cS: Array, noise: float, pivot: float, variance: float
+) -> None:
+    """Move the last outputs by one step and put the new one first."""
+    q, d = PX.shape
+    for r in range(q - 1, 0, -1):
+        for j in range(d):
+            PX[r, j] = decay[j] * PX[r - 1, j]
+        for p in range(q - 1, 0, -1):
+            PS[r, p] = PS[r - 1, p - 1]
+    for j in range(d):
+        if q > 0:
+            PX[0, j] = pivot * (decay[j] * cR[j] + noise)
+    for r in range(1, q):
+        PS[0, r] = PS[r, 0] = pivot * cS[r - 1]
+    if q > 0:
+        PS[0, 0] = variance

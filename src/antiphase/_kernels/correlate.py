@@ -1,0 +1,202 @@
+"""Correlating noise over the steps, entry by entry in a fixed order.
+
+State is cut into strips of LANES entries, and a strip keeps its rows together: state[strip, row, lane]. One strip's
+rows then sit side by side in the cache, whatever their number. Every sum runs over the rows in a fixed order with
+one rounding a term, so neither the number of entries in a call nor the number of steps made together can change a
+bit. Sums over histories are in float64; what is stored is rounded once, to the dtype of the stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from antiphase._check import Array
+from antiphase._kernels.ieee import fma
+
+LANES = 128
+PANEL = 16  # history rows converted to float64 at once
+State = NDArray[Any]  # float32 or float64, like Noise
+Noise = NDArray[Any]
+Slots = NDArray[np.int64]
+Coefficients = tuple[Any, ...]  # a tuple: its length is known when the kernel is compiled, and loops unrolled
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def scale(factor: float, out: Noise) -> None:
+    """out <- factor out."""
+    for i in range(out.shape[0]):
+        out[i] = factor * np.float64(out[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_multiple(coefficient: float, z: Noise, total: Array) -> None:
+    """total <- total + coefficient z."""
+    for i in range(z.shape[0]):
+        total[i] = fma(coefficient, np.float64(z[i]), total[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write(factor: float, total: Array, out: Noise) -> None:
+    """out <- factor total."""
+    for i in range(out.shape[0]):
+        out[i] = factor * total[i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def read_row(state: State, row: int, factor: float, out: Noise) -> None:
+    """out <- factor (a row of the state)."""
+    for strip in range(state.shape[0]):
+        part = out[strip * LANES : (strip + 1) * LANES]
+        line = state[strip, row]
+        for i in range(part.shape[0]):
+            part[i] = factor * np.float64(line[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_row(z: Noise, state: State, row: int) -> None:
+    """A row of the state <- z."""
+    for strip in range(state.shape[0]):
+        part = z[strip * LANES : (strip + 1) * LANES]
+        state[strip, row, : part.shape[0]] = part
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def buffers(state: State, loss: Coefficients, weight: Coefficients, factor: float, out: Noise) -> None:
+    """One step of a BLT: `out` holds z and gets factor y, with y = z - weight . b and b <- b + (y - loss b).
+
+    loss is 1 - decay: so a decay next to 1 keeps its digits, and all can be of the stream's dtype, like factor.
+    """
+    for strip in range(state.shape[0]):
+        part, held = out[strip * LANES : (strip + 1) * LANES], state[strip].reshape(-1)
+        for i in range(part.shape[0]):
+            y = part[i]
+            for j in range(len(loss)):
+                y = fma(-weight[j], held[j * LANES + i], y)
+            for j in range(len(loss)):
+                held[j * LANES + i] += fma(-loss[j], held[j * LANES + i], y)
+            part[i] = factor * y
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def moving_sum(state: State, slots: Slots, coefficients: Array, newest: int, factor: float, out: Noise) -> None:
+    """One step of a moving sum: `out` holds z and gets factor (coefficients . (history, z)); z is kept in `newest`.
+
+    slots: the history, oldest first; coefficients: one for each, then that of z. newest: -1 to keep nothing.
+    """
+    y = np.empty(LANES)
+    for strip in range(state.shape[0]):
+        part = out[strip * LANES : (strip + 1) * LANES]
+        held = state[strip]
+        lanes = part.shape[0]
+        y[:] = 0.0
+        for r in range(slots.shape[0]):
+            line, c = held[slots[r]], coefficients[r]
+            for i in range(lanes):
+                y[i] = fma(c, np.float64(line[i]), y[i])
+        last = coefficients[slots.shape[0]]
+        if newest >= 0:
+            held[newest, :lanes] = part
+        for i in range(lanes):
+            part[i] = factor * fma(last, np.float64(part[i]), y[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def tree_level(state: State, left: int, weight: float, z: Noise, node: Array, replaced: Array) -> None:
+    """One level up: node <- weight z + (1 - weight) (node + left); left is a row of the state, or -1 for none."""
+    for strip in range(state.shape[0]):
+        here = slice(strip * LANES, (strip + 1) * LANES)
+        fresh, parent, gone = z[here], node[here], replaced[here]
+        if left >= 0:
+            line = state[strip, left]
+            for i in range(fresh.shape[0]):
+                value = np.float64(line[i])
+                parent[i] += value
+                gone[i] += value
+        for i in range(fresh.shape[0]):
+            parent[i] = fma(weight, np.float64(fresh[i]), (1.0 - weight) * parent[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add_panel(coefficients: Array, first: int, panel: Array, rows: int, outputs: int, total: Array) -> None:
+    """total[k] <- total[k] + sum_r coefficients[k, first + r] panel[r], two outputs by four rows at a time.
+
+    panel and total are flat: row r starts at r LANES. Odd numbers of outputs and rows are rounded up to whole twos
+    and fours, where coefficients and panel hold zeros and total has room.
+    """
+    for k in range(0, outputs, 2):
+        even, odd, both = coefficients[k], coefficients[k + 1], total[k * LANES : (k + 2) * LANES]
+        s, t = both[:LANES], both[LANES:]
+        for r in range(0, rows, 4):
+            c, four = first + r, panel[r * LANES : (r + 4) * LANES]
+            v0, v1, v2, v3 = four[:LANES], four[LANES:], four[2 * LANES :], four[3 * LANES :]
+            a0, a1, a2, a3 = even[c], even[c + 1], even[c + 2], even[c + 3]
+            b0, b1, b2, b3 = odd[c], odd[c + 1], odd[c + 2], odd[c + 3]
+            for i in range(LANES):
+                s[i] = fma(a3, v3[i], fma(a2, v2[i], fma(a1, v1[i], fma(a0, v0[i], s[i]))))
+                t[i] = fma(b3, v3[i], fma(b2, v2[i], fma(b1, v1[i], fma(b0, v0[i], t[i]))))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def feedback(
+    state: State, z: Noise, slots: Slots, past: Array, inside: Array, pivot: Array, new: Slots, total: Array
+) -> None:
+    """Forward substitution for some steps at once: y_k = pivot_k (z_k + past_k . history + inside_k . (y_0, ...)).
+
+    slots: rows of the history, oldest first; past and inside: entries of -C, padded as `_add_panel` wants; pivot:
+    1 / diagonal; new: the row that each y is kept in.
+    """
+    panel = np.empty(PANEL * LANES)
+    steps = new.shape[0]
+    for strip in range(state.shape[0]):
+        held, start = state[strip], strip * LANES
+        lanes = min(LANES, z.shape[1] - start)
+        total[:] = 0.0
+        for k in range(steps):
+            fresh, row = z[k, start : start + lanes], total[k * LANES : (k + 1) * LANES]
+            for i in range(lanes):
+                row[i] = np.float64(fresh[i])
+        for first in range(0, slots.shape[0], PANEL):
+            rows = min(PANEL, slots.shape[0] - first)
+            for r in range(rows):
+                line, copy = held[slots[first + r]], panel[r * LANES : (r + 1) * LANES]
+                for i in range(LANES):
+                    copy[i] = np.float64(line[i])
+            panel[rows * LANES : -(-rows // 4) * 4 * LANES] = 0.0
+            _add_panel(past, first, panel, rows, steps, total)
+        for k in range(steps):
+            line, row = held[new[k]], total[k * LANES : (k + 1) * LANES]
+            for i in range(LANES):
+                line[i] = row[i] * pivot[k]
+            for later in range(k + 1, steps):
+                c, row = inside[later, k], total[later * LANES : (later + 1) * LANES]
+                for i in range(LANES):
+                    row[i] = fma(c, np.float64(line[i]), row[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def product(state: State, z: Noise, matrix: Array, outputs: int, total: Array) -> None:
+    """All rows of the state <- matrix z; the matrix is padded as `_add_panel` wants, outputs are made in blocks."""
+    panel = np.empty(PANEL * LANES)
+    block = total.shape[0] // LANES
+    for strip in range(state.shape[0]):
+        start = strip * LANES
+        lanes = min(LANES, z.shape[1] - start)
+        for k in range(0, outputs, block):
+            count = min(block, outputs - k)
+            total[:] = 0.0
+            for first in range(0, z.shape[0], PANEL):
+                rows = min(PANEL, z.shape[0] - first)
+                panel[:] = 0.0
+                for r in range(rows):
+                    fresh, copy = z[first + r, start : start + lanes], panel[r * LANES : (r + 1) * LANES]
+                    for i in range(lanes):
+                        copy[i] = np.float64(fresh[i])
+                _add_panel(matrix[k:], first, panel, rows, count, total)
+            for q in range(count):
+                line, row = state[strip, k + q], total[q * LANES : (q + 1) * LANES]
+                for i in range(LANES):
+                    line[i] = row[i]

@@ -1,0 +1,151 @@
+"""Banded error with its gradient: the covariance recursion kept for a pass back, O(n w^2) time, O(n w) memory.
+
+M = C A^-1 has w = bands(C) + bands(A^-1) - 1 bands and s = A C^-1 z obeys M s = z. With W = w - 1, m the last W
+entries of row i of M before the diagonal entry p, and Z the covariance of the last W values of s,
+
+    y = Z m;   cov(s_i, the last W) = -y / p;   var(s_i) = (1 + m . y) / p^2.
+
+Arrays over the last W steps keep step k at slot k mod W, so that a step replaces one row and column.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from antiphase._check import Array
+
+
+@njit(cache=True)
+def forward(columns: Array, inverse: Array, covariance: Array) -> None:
+    """Fill covariance[i, r] = cov(s_i, s_{i-r}); columns[j, r] = C[j + r, j], inverse[t, r] = A^-1[t, t - r]."""
+    n, w = covariance.shape
+    W = max(w - 1, 1)
+    row, m, y, Z = np.zeros(w), np.zeros(W), np.zeros(W), np.zeros((W, W))
+    for i in range(n):
+        pivot = _row(columns, inverse, i, row, m)
+        y[:] = 0.0
+        _add_product(Z, m, y)
+        variance = (1.0 + m @ y) / (pivot * pivot)
+        covariance[i, 0] = variance
+        slot = i % W
+        for q in range(W):
+            Z[slot, q] = -y[q] / pivot
+        for r in range(1, w):
+            covariance[i, r] = Z[slot, (i - r) % W] if r <= i else 0.0
+        for q in range(W):
+            Z[q, slot] = Z[slot, q]
+        Z[slot, slot] = variance
+
+
+@njit(cache=True)
+def backward(columns: Array, inverse: Array, covariance: Array, weights: Array, gradient: Array) -> None:
+    """Fill gradient[j, r] = d(sum_i weights_i var(s_i)) / d C[j + r, j], with `covariance` from `forward`.
+
+    G is the adjoint of Z: what the later steps, already passed, ask of each covariance still in the window.
+    """
+    n, w = covariance.shape
+    W = max(w - 1, 1)
+    row, m, y, Z = np.zeros(w), np.zeros(W), np.zeros(W), np.zeros((W, W))
+    G, y_bar, m_bar, row_bar = np.zeros((W, W)), np.zeros(W), np.zeros(W), np.zeros(w)
+    for k in range(max(0, n - W), n):
+        _restore(covariance, k, n - W, Z)
+    gradient[:] = 0.0
+    for i in range(n - 1, -1, -1):
+        slot = i % W
+        pivot = _row(columns, inverse, i, row, m)
+        asked = weights[i] + G[slot, slot]
+        pivot_bar = -2.0 * asked * covariance[i, 0] / pivot
+        y[:] = 0.0
+        for q in range(W):
+            y_bar[q] = asked / (pivot * pivot) * m[q]
+        for r in range(1, min(w - 1, i) + 1):
+            q = (i - r) % W
+            y[q] = -pivot * covariance[i, r]
+            if r < W:
+                y_bar[q] -= 2.0 * G[slot, q] / pivot
+                pivot_bar -= 2.0 * G[slot, q] * covariance[i, r] / pivot
+        for q in range(W):
+            G[slot, q] = G[q, slot] = Z[slot, q] = Z[q, slot] = 0.0
+        if i >= W:
+            for k in range(i - W, i):
+                Z[slot, k % W] = Z[k % W, slot] = covariance[k, k - (i - W)]
+        for q in range(W):
+            m_bar[q] = asked / (pivot * pivot) * y[q]
+        _add_product(Z, y_bar, m_bar)
+        _add_symmetric(G, y_bar, m)
+        row_bar[0] = pivot_bar
+        for r in range(1, w):
+            row_bar[r] = m_bar[(i - r) % W] if r <= i else 0.0
+        _spread(row_bar, inverse, i, gradient)
+
+
+@njit(cache=True)
+def gram_gradient(columns: Array, gradient: Array) -> Array:
+    """The gradient with respect to X = C^T C inside the band, [j, r] = entry (j + r, j), from that for C.
+
+    gradient = 2 C G inside the band of C, and G is symmetric: column j gives its entries from the diagonal down
+    once those above it are known from the columns before.
+    """
+    n, b = columns.shape
+    G = np.zeros((n, b))
+    for j in range(n):
+        for i in range(j, min(j + b, n)):
+            value = 0.5 * gradient[j, i - j]
+            for k in range(max(0, i - b + 1), i):
+                value -= columns[k, i - k] * (G[k, j - k] if k < j else G[j, k - j])
+            G[j, i - j] = value / columns[i, 0]
+    return G
+
+
+@njit(cache=True)
+def _row(columns: Array, inverse: Array, i: int, row: Array, m: Array) -> float:
+    """Row i of M = C A^-1, row[r] = M[i, i - r]; spread over the slots of m; returns the diagonal entry."""
+    b, d = columns.shape[1], inverse.shape[1]
+    row[:] = 0.0
+    for r in range(min(b - 1, i) + 1):
+        c = columns[i - r, r]
+        for s in range(min(d - 1, i - r) + 1):
+            row[r + s] += c * inverse[i - r, s]
+    m[:] = 0.0
+    for r in range(1, min(len(row) - 1, i) + 1):
+        m[(i - r) % len(m)] = row[r]
+    return row[0]
+
+
+@njit(cache=True)
+def _spread(row_bar: Array, inverse: Array, i: int, gradient: Array) -> None:
+    """The transpose of `_row`: from the gradient for row i of M to that for the entries of C in it."""
+    b, d = gradient.shape[1], inverse.shape[1]
+    for r in range(min(b - 1, i) + 1):
+        total = 0.0
+        for s in range(min(d - 1, i - r) + 1):
+            total += row_bar[r + s] * inverse[i - r, s]
+        gradient[i - r, r] += total
+
+
+@njit(cache=True)
+def _restore(covariance: Array, k: int, first: int, Z: Array) -> None:
+    """Put the covariances of step k with the steps from `first` to k back into the window."""
+    W = len(Z)
+    for r in range(min(W - 1, k - max(first, 0)) + 1):
+        Z[k % W, (k - r) % W] = Z[(k - r) % W, k % W] = covariance[k, r]
+
+
+@njit(cache=True)
+def _add_product(Z: Array, v: Array, out: Array) -> None:
+    """out += Z v for symmetric Z, row by row so that the inner loop is vectorised without reordering sums."""
+    for p in range(len(v)):
+        factor = v[p]
+        if factor != 0.0:
+            for q in range(len(v)):
+                out[q] += factor * Z[p, q]
+
+
+@njit(cache=True)
+def _add_symmetric(G: Array, a: Array, b: Array) -> None:
+    """G += (a b^T + b a^T) / 2."""
+    for p in range(len(a)):
+        x, y = 0.5 * a[p], 0.5 * b[p]
+        for q in range(len(a)):
+            G[p, q] += x * b[q] + y * a[q]

@@ -1,0 +1,223 @@
+"""Largest sums over participation patterns: dynamic programs over the steps.
+
+Gram entries come by diagonals: diagonals[i - offset, r] = X[i, i + r], zero past the last step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from antiphase._check import Array
+
+ANCHOR = 4096
+ROUNDS = 200
+ROUNDING = 1e-10
+Gaps = NDArray[np.int32]
+
+
+@njit(cache=True)
+def _priced_sum(values: Array, separation: int, price: float, best: Array, count: NDArray[np.int64]) -> None:
+    """best[j]: the largest sum of values - price over separated entries among the first j; count[j]: how many."""
+    best[0] = 0.0
+    count[0] = 0
+    for j in range(1, len(values) + 1):
+        past = max(j - separation, 0)
+        taken = values[j - 1] - price + best[past]
+        if taken > best[j - 1]:
+            best[j] = taken
+            count[j] = count[past] + 1
+        else:
+            best[j] = best[j - 1]
+            count[j] = count[j - 1]
+
+
+@njit(cache=True)
+def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bool]:
+    """The largest sum of at most `limit` non-negative values whose indices are `separation` apart.
+
+    A price on each entry takes the place of the limit: sum(price) + price x limit is an upper bound for every
+    price >= 0, and at the best price it is the sum itself, since the constraints form an interval matrix
+    (totally unimodular). The bound is convex in the price and made of straight pieces; two pieces that meet on
+    it, one falling and one rising, prove the best price. Returns the bound and whether that was proved.
+    """
+    n = len(values)
+    if limit <= 0:
+        return 0.0, True
+    best = np.empty(n + 1)
+    count = np.empty(n + 1, dtype=np.int64)
+    _priced_sum(values, separation, 0.0, best, count)
+    if count[n] <= limit:
+        return best[n], True
+    many_sum, many = best[n], count[n]
+    few_sum, few = 0.0, 0
+    low, high = 0.0, values.max()
+    bound = best[n]
+    for round_ in range(ROUNDS):
+        price = (many_sum - few_sum) / (many - few)
+        crossing = round_ % 3 < 2 or not low < 0.5 * (low + high) < high
+        if not crossing:  # now and then halve, so that no end can stay put for long
+            price = 0.5 * (low + high)
+        _priced_sum(values, separation, price, best, count)
+        bound = min(bound, best[n] + price * limit)
+        if crossing and best[n] <= few_sum - price * few + ROUNDING * bound:
+            return bound, True
+        if count[n] <= limit:
+            few_sum, few, high = best[n] + price * count[n], count[n], min(high, price)
+        else:
+            many_sum, many, low = best[n] + price * count[n], count[n], max(low, price)
+    return bound, False
+
+
+@njit(cache=True)
+def separated_rows(
+    diagonals: Array, offset: int, start: int, stop: int, steps: int, separation: int, limit: int
+) -> Array:
+    """For each step i in start, ..., stop - 1 the largest sum of |X[i, j]| over a pattern that contains i."""
+    bands = diagonals.shape[1]
+    out = np.empty(stop - start)
+    row = np.empty(2 * bands - 1)
+    for i in range(start, stop):
+        first = max(i - bands + 1, 0)
+        last = min(i + bands - 1, steps - 1)
+        for j in range(first, last + 1):
+            if abs(i - j) < separation:
+                row[j - first] = 0.0
+            elif j < i:
+                row[j - first] = abs(diagonals[j - offset, i - j])
+            else:
+                row[j - first] = abs(diagonals[i - offset, j - i])
+        others = separated_sum(row[: last - first + 1], separation, limit - 1)[0]
+        out[i - start] = diagonals[i - offset, 0] + others
+    return out
+
+
+@njit(cache=True)
+def separated_chain(
+    diagonals: Array, offset: int, start: int, stop: int, separation: int, value: Array, largest: Array, limited: bool
+) -> None:
+    """Continue value[q, j], the largest sum over patterns of q + 1 steps that end in j, for j in start, ..., stop - 1.
+
+    Only neighbours in the pattern interact, with weight 2 |X|. largest[q, j] is the largest value[q, i] for i <= j.
+    Both hold the last steps only, step j in column j modulo their width. Where the count is not limited there is one
+    layer, its own predecessor.
+    """
+    layers, width = value.shape
+    for j in range(start, stop):
+        own, before_own = j % width, (j - 1) % width
+        for q in range(layers):
+            before = q - 1 if limited else 0
+            best = 0.0
+            if before >= 0 and j >= separation:
+                best = largest[before, (j - separation) % width]
+                for r in range(separation, min(diagonals.shape[1], j + 1)):
+                    best = max(best, value[before, (j - r) % width] + 2.0 * abs(diagonals[j - r - offset, r]))
+            value[q, own] = diagonals[j - offset, 0] + best
+            largest[q, own] = value[q, own] if j == 0 else max(largest[q, before_own], value[q, own])
+
+
+@njit(cache=True)
+def _far_sum(diagonals: Array, offset: int, i: int, steps: int, epoch: int) -> float:
+    """The sum of max |X[i, j]| over the epochs that are neither i's own nor next to it."""
+    bands = diagonals.shape[1]
+    own = i // epoch
+    total = 0.0
+    largest = 0.0
+    for j in range((own + 2) * epoch, min(i + bands, steps)):
+        largest = max(largest, abs(diagonals[i - offset, j - i]))
+        if (j + 1) % epoch == 0 or j + 1 == min(i + bands, steps):
+            total += largest
+            largest = 0.0
+    first = max(i - bands + 1, 0)
+    for j in range(first, (own - 1) * epoch):
+        largest = max(largest, abs(diagonals[j - offset, i - j]))
+        if (j + 1) % epoch == 0:
+            total += largest
+            largest = 0.0
+    return total
+
+
+@njit(cache=True)
+def shuffled_chain(
+    diagonals: Array, offset: int, start: int, stop: int, steps: int, epoch: int, value: Array, largest: Array
+) -> float:
+    """Continue value[j], the largest sum over one step of each epoch up to j's, which is j, for start <= j < stop.
+
+    Adjacent epochs interact through 2 |X|, the others through the row sums of `_far_sum`. largest[e] is the largest
+    value in epoch e. Returns the largest row sum, zero where only adjacent epochs interact.
+    """
+    bands = diagonals.shape[1]
+    farthest = 0.0
+    for j in range(start, stop):
+        own = j // epoch
+        best = 0.0
+        if own > 0:
+            best = largest[own - 1]
+            for i in range(max((own - 1) * epoch, j - bands + 1), own * epoch):
+                best = max(best, value[i] + 2.0 * abs(diagonals[i - offset, j - i]))
+        far = _far_sum(diagonals, offset, j, steps, epoch)
+        farthest = max(farthest, far)
+        value[j] = diagonals[j - offset, 0] + far + best
+        largest[own] = max(largest[own], value[j])
+    return farthest
+
+
+@njit(cache=True)
+def buffered_square(decay: Array, scale: Array, first: float, steps: int, separation: int, limit: int) -> float:
+    """The squared norm of the sum of the columns 0, separation, ... (at most `limit`) of a buffered Toeplitz matrix.
+
+    The matrix has c_0 = first and c_i = sum_j scale_j decay_j^(i - 1). One pass, d numbers of state. Powers restart
+    from an exact one every ANCHOR steps, so that rounding does not grow with the number of steps.
+    """
+    buffers = len(decay)
+    anchor = np.zeros(buffers)
+    state = np.empty(buffers)
+    total = 0.0
+    used = 0
+    t = 0
+    while t < steps:
+        joins = used < limit and t == used * separation
+        stop = min(t + ANCHOR, steps)
+        if joins:
+            used += 1
+        if used < limit:
+            stop = min(stop, used * separation)
+        part = 0.0
+        state[:] = anchor
+        for s in range(t, stop):
+            entry = 0.0
+            for j in range(buffers):
+                entry += scale[j] * state[j]
+                state[j] *= decay[j]
+            if joins and s == t:
+                entry += first
+                for j in range(buffers):
+                    state[j] += 1.0
+            part += entry * entry
+        total += part
+        for j in range(buffers):
+            anchor[j] *= decay[j] ** float(stop - t)  # an integer power would lose digits by repeated squaring
+            if joins:
+                anchor[j] += decay[j] ** float(stop - t - 1)
+        t = stop
+    return total
+
+
+@njit(cache=True)
+def join_gaps(left: Gaps, right: Gaps, out: Gaps) -> None:
+    """Put two neighbouring subtrees side by side, both with participations.
+
+    A row of each table is a value; entry [v, l] is the largest gap at the right end for a gap of at least l at the
+    left end, or -1. Values add, and the gaps between the two must reach the separation: g_left + g_right >= b - 1.
+    """
+    b = left.shape[1]
+    for u in range(left.shape[0]):
+        for v in range(right.shape[0]):
+            for gap in range(b):
+                between = left[u, gap]
+                if between < 0:
+                    break  # a larger gap at the left end cannot be had either
+                found = right[v, b - 1 - between]
+                if found > out[u + v, gap]:
+                    out[u + v, gap] = found

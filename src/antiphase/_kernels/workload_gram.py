@@ -1,0 +1,42 @@
+"""The Gram matrix of a workload near its diagonal."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from antiphase._check import Array
+
+
+@njit(cache=True)
+def shifted_gram(inverse: Array, weights: Array, size: int) -> Array:
+    """Q[r, s] = sum_j H[j + r, j + s] for H = A^T diag(weights) A, with inverse[t, r] = A^-1[t, t - r].
+
+    A^-T H = diag(weights) A is lower triangular, so rows of H follow from the last one up, for i <= j:
+    H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
+    Only entries near the diagonal are formed, from far to near; near[k, q] = H[i + k, i + k + q].
+    """
+    n, d = inverse.shape
+    width = max(size, d)
+    sums = np.zeros((size, width))  # [i, q]: sum of H[j, j + q] for j >= i
+    total = np.zeros(width)
+    near = np.zeros((d, width))
+    for i in range(n - 1, -1, -1):
+        for k in range(d - 1, 0, -1):
+            near[k] = near[k - 1]
+        pivot = 1.0 / inverse[i, 0]
+        for q in range(min(width, n - i) - 1, -1, -1):
+            value = weights[i] * pivot if q == 0 else 0.0
+            for r in range(1, min(d - 1, n - 1 - i) + 1):
+                # H[i + r, i + q], by symmetry H[i + q, i + r] where q < r.
+                value -= inverse[i + r, r] * (near[r, q - r] if q >= r else near[q, r - q])
+            near[0, q] = pivot * value
+        for q in range(min(width, n - i)):
+            total[q] += near[0, q]
+        if i < size:
+            sums[i] = total
+    Q = np.zeros((size, size))
+    for r in range(min(size, n)):
+        for s in range(r, min(size, n)):
+            Q[r, s] = Q[s, r] = sums[r, s - r]
+    return Q

@@ -1,0 +1,49 @@
+"""Adding the noise of a step to a model's gradients, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._check import refuse
+from antiphase._errors import InvalidArgument
+from antiphase._noise._correlator import Noise, Part
+from antiphase._noise._worker import Layout
+
+OWNER = "NoiseStream.add_to"
+
+
+@final
+class Addition:
+    """Adds a part's noise to the places in the buffers where it belongs; all are checked before any is touched."""
+
+    def __init__(self, layout: Layout, dtype: np.dtype[Any], buffers: Sequence[NDArray[Any]]) -> None:
+        shapes = [leaf.shape for leaf in layout.leaves]
+        got = [getattr(buffer, "shape", type(buffer).__name__) for buffer in buffers]
+        if got != shapes:
+            raise refuse(OWNER, "buffers", f"arrays of shapes {shapes}", got, "one for each leaf, in order")
+        for buffer in buffers:
+            _check_buffer(buffer, dtype)
+        places = [buffer.ctypes.data for buffer in buffers if buffer.size]
+        if len(set(places)) < len(places):
+            raise InvalidArgument("Two of the buffers are the same array.", hint="shared weights are one leaf")
+        self._layout = layout
+        self._flats = [buffer.reshape(-1) for buffer in buffers]
+
+    def __call__(self, part: Part, noise: Noise) -> None:
+        """Add."""
+        for piece in self._layout.pieces(part):
+            here = self._flats[piece.leaf][piece.start : piece.stop]
+            np.add(here, noise[piece.done : piece.done + len(here)], out=here)
+
+
+def _check_buffer(buffer: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    must = f"writeable, C-contiguous NumPy arrays of {dtype} or more"
+    if not isinstance(buffer, np.ndarray) or buffer.dtype.kind != "f" or not np.can_cast(dtype, buffer.dtype, "safe"):
+        kind = getattr(buffer, "dtype", type(buffer).__name__)
+        raise refuse(OWNER, "buffers", must, f"{kind}", "use next() and add it yourself")
+    if not (buffer.flags.c_contiguous and buffer.flags.writeable and buffer.flags.aligned):
+        raise refuse(OWNER, "buffers", must, "a read-only or strided one", "use next() and add it yourself")

@@ -1,0 +1,165 @@
+"""Which part of which array a stream makes noise for.
+
+Noise is addressed by the name of a leaf and the flat index of an entry in the whole, unsharded leaf (C order), so
+how the leaf is cut into regions cannot change it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from antiphase._check import refuse
+from antiphase._record import record
+
+Leaves = Sequence[Sequence[int]] | Mapping[str, Any]
+LARGEST = 1 << 60  # entries of a leaf: its blocks must fit in 64 bits of the counter
+
+
+@final
+@record
+class Leaf:
+    """One array of the model, and the box of it that this worker holds.
+
+    Args:
+        global_shape: the shape of the whole array.
+        region: for each dimension a slice or a pair (start, stop); None for the whole array. May be empty.
+
+    >>> Leaf((6, 4), (slice(0, 3), (1, 4))).shape
+    (3, 3)
+    """
+
+    global_shape: tuple[int, ...]
+    region: tuple[tuple[int, int], ...] | None = None
+
+    def __post_init__(self) -> None:
+        shape = _shape(self.global_shape)
+        object.__setattr__(self, "global_shape", shape)
+        object.__setattr__(self, "region", _region(shape, self.region))
+
+    @property
+    def box(self) -> tuple[tuple[int, int], ...]:
+        """The region with its default filled in."""
+        assert self.region is not None  # set in __post_init__
+        return self.region
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the region."""
+        return tuple(stop - start for start, stop in self.box)
+
+    @property
+    def size(self) -> int:
+        """The number of entries in the region."""
+        return math.prod(self.shape)
+
+
+def named(leaves: Leaves) -> dict[str, Leaf]:
+    """Leaves by name; a list of shapes gets the names "0", "1", ...
+
+    >>> named([(2, 3)])["0"].size
+    6
+    """
+    if isinstance(leaves, Mapping):
+        items = list(leaves.items())
+    elif isinstance(leaves, Sequence) and not isinstance(leaves, (str, bytes)):
+        items = [(str(i), leaf) for i, leaf in enumerate(leaves)]
+    else:
+        raise refuse(
+            "NoiseStream", "leaves", "a list of shapes or a dict of Leaf", leaves, "such as [(784, 10), (10,)]"
+        )
+    if not all(isinstance(name, str) for name, _ in items):
+        raise refuse("NoiseStream", "leaves", "named by strings", list(leaves), "the name is part of the noise's key")
+    return {name: leaf if isinstance(leaf, Leaf) else Leaf(leaf) for name, leaf in items}
+
+
+@dataclass(frozen=True)
+class Run:
+    """`rows` stretches of `width` entries, `stride` apart, the first at `start` of the flat whole leaf."""
+
+    start: int
+    width: int
+    rows: int
+    stride: int
+
+
+@final
+class Walk:
+    """The region of a leaf as stretches of the flat whole leaf, in the order of the region's own flat index.
+
+    Whole trailing dimensions join into stretches of `width`; `count` stretches, `stride` apart, make a plate, and
+    the dimensions before that number the plates.
+    """
+
+    def __init__(self, leaf: Leaf) -> None:
+        strides = [math.prod(leaf.global_shape[i + 1 :]) for i in range(len(leaf.global_shape))]
+        partial = [i for i, (box, n) in enumerate(zip(leaf.box, leaf.global_shape, strict=True)) if box != (0, n)]
+        cut = partial[-1] if partial else 0
+        self.width = math.prod(leaf.shape[cut:])
+        self.count = leaf.shape[cut - 1] if cut > 0 else 1
+        self.stride = strides[cut - 1] if cut > 0 else self.width
+        self._origin = sum(start * stride for (start, _), stride in zip(leaf.box, strides, strict=True))
+        self._outer = list(zip(leaf.shape, strides, strict=True))[: max(cut - 1, 0)]
+
+    def runs(self, start: int, stop: int) -> Iterator[Run]:
+        """Stretches that cover entries start, ..., stop - 1 of the region."""
+        while start < stop:
+            stretch, skipped = divmod(start, self.width)
+            plate, row = divmod(stretch, self.count)
+            rows = min(self.count - row, (stop - start) // self.width)
+            first = self._plate(plate) + row * self.stride + skipped
+            if skipped or rows == 0:
+                width = min(self.width - skipped, stop - start)
+                yield Run(first, width, 1, self.stride)
+                start += width
+            else:
+                yield Run(first, self.width, rows, self.stride)
+                start += rows * self.width
+
+    def _plate(self, plate: int) -> int:
+        offset = self._origin
+        for size, stride in reversed(self._outer):
+            plate, index = divmod(plate, size)
+            offset += index * stride
+        return offset
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    hint = "a shape is a tuple of non-negative integers, such as (784, 10)"
+    try:
+        shape = tuple(given)
+    except TypeError:
+        raise refuse("Leaf", "global_shape", "a tuple of integers", given, hint) from None
+    if not all(_is_count(n) for n in shape) or math.prod(map(int, shape)) > LARGEST:
+        raise refuse("Leaf", "global_shape", f"non-negative integers with a product up to {LARGEST}", given, hint)
+    return tuple(map(int, shape))
+
+
+def _region(shape: tuple[int, ...], given: Any) -> tuple[tuple[int, int], ...]:
+    if given is None:
+        return tuple((0, n) for n in shape)
+    hint = "give a slice without a step or a pair (start, stop) for each dimension"
+    try:
+        region = tuple(_interval(part, n) for part, n in zip(given, shape, strict=True))
+    except (TypeError, ValueError):
+        raise refuse("Leaf", "region", f"{len(shape)} intervals within {shape}", given, hint) from None
+    return region
+
+
+def _interval(part: Any, size: int) -> tuple[int, int]:
+    if isinstance(part, slice):
+        if part.step not in (None, 1):
+            raise ValueError
+        part = (0 if part.start is None else part.start, size if part.stop is None else part.stop)
+    start, stop = part
+    if not (_is_count(start) and _is_count(stop) and start <= stop <= size):
+        raise ValueError
+    return int(start), int(stop)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 0

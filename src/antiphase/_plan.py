@@ -1,0 +1,185 @@
+"""A plan: the mechanism chosen for a problem, with its guarantee and what it was chosen from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+from antiphase import _check
+from antiphase._accounting import Mechanism, epsilon
+from antiphase._bound import Bound
+from antiphase._durable import write_atomically
+from antiphase._errors import Corrupted, InvalidArgument, Refused
+from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
+from antiphase._problem import Problem
+from antiphase._record import fingerprint, from_json, record, to_json
+from antiphase.strategies._extensible import is_extensible
+
+FORMAT = 1
+
+
+@final
+@record
+class Candidate:
+    """One row of the table of mechanisms that were tried.
+
+    Args:
+        name: family and size, such as "banded (16 bands)".
+        error: expected error, noise_std x error of the strategy, for clipping norm 1.
+        noise_std: noise for the strategy at its own scale.
+        noise_multiplier: the effective noise multiplier.
+        epsilon: at the budget's delta.
+        kind: how far epsilon can be trusted.
+        memory_copies: model-sized buffers.
+        seconds: to optimise and calibrate.
+        participation: the sampler it needs, in words.
+    """
+
+    name: str
+    error: float
+    noise_std: float
+    noise_multiplier: float
+    epsilon: float
+    kind: str
+    memory_copies: int
+    seconds: float
+    participation: str
+
+
+@final
+@record
+class Plan:
+    """What to run: strategy, noise, sampler and guarantee, tied together so that they cannot disagree.
+
+    **Guarantee**: running `mechanism` for all its steps, with batches from its participation's own sampler, is
+    (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`.
+
+    Args:
+        problem: what was asked for.
+        mechanism: strategy, participation, noise and adjacency.
+        guarantee: epsilon at the budget's delta.
+        error: expected error, for clipping norm 1, under the problem's objective.
+        candidates: every mechanism that was tried, best first.
+        notes: what a reader should know besides.
+        root: fingerprint of the plan this one extends; empty for a first plan. Noise keys depend on it, so that an
+            extended run goes on with the same noise.
+    """
+
+    problem: Problem
+    mechanism: Mechanism
+    guarantee: Bound
+    error: float
+    candidates: tuple[Candidate, ...] = ()
+    root: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "candidates", tuple(self.candidates))
+        object.__setattr__(self, "notes", tuple(self.notes))
+        if self.guarantee.kind == "estimate":
+            raise _check.refuse("Plan", "guarantee", "a proved bound", "an estimate", "verify it first")
+
+    @property
+    def steps(self) -> int:
+        """n."""
+        return self.mechanism.strategy.steps
+
+    @property
+    def pareto(self) -> tuple[Candidate, ...]:
+        """The candidates that no other beats in both error and memory, least error first."""
+        front: list[Candidate] = []
+        for candidate in sorted(self.candidates, key=lambda c: (c.error, c.memory_copies)):
+            if not front or candidate.memory_copies < front[-1].memory_copies:
+                front.append(candidate)
+        return tuple(front)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over everything that the guarantee and the noise depend on."""
+        return fingerprint([self.problem, self.mechanism, self.root])
+
+    def save(self, path: str | Path) -> None:
+        """Write readable JSON; the file is whole or not there."""
+        data = {"format": FORMAT, "fingerprint": self.fingerprint, "plan": to_json(self)}
+        write_atomically(Path(path), (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan; its version and fingerprint must fit, and its guarantee is derived again.
+
+        Raises `Corrupted` where the file was cut short, where problem, mechanism or root were edited, or where the
+        stated guarantee is better than the mechanism's.
+        """
+        data = _read(Path(path))
+        try:
+            plan = from_json(data["plan"])
+        except (InvalidArgument, RecursionError) as error:
+            raise Corrupted(f"The plan {path} cannot be read: {error}", hint="make the plan again instead") from error
+        if not isinstance(plan, Plan) or plan.fingerprint != data["fingerprint"]:
+            raise Corrupted(
+                f"The plan {path} does not match its fingerprint.", hint="it was edited; make the plan again instead"
+            )
+        derived = epsilon(plan.mechanism, plan.problem.budget.delta)
+        if derived.value > plan.guarantee.value * (1 + 1e-9):
+            raise Corrupted(
+                f"The plan {path} states epsilon {plan.guarantee.value}, but its mechanism gives {derived.value}.",
+                hint="it was edited, or made by a version with another accountant; make the plan again",
+            )
+        return replace(plan, guarantee=derived)
+
+    def extend(self, steps: int) -> Plan:
+        """The same C and noise for more steps, with the guarantee derived for the whole longer run.
+
+        Possible for Identity, Toeplitz without column normalisation, BLT, BandedInverse and the online Tree, which
+        must be extended before its last step is taken, since that step closes the tree.
+
+        Args:
+            steps: the new total number of steps.
+        """
+        strategy = self.mechanism.strategy
+        n = _check.positive_integer("Plan.extend", "steps", steps)
+        if not is_extensible(strategy):
+            raise Refused(
+                f"A plan with {type(strategy).__name__} cannot be extended: its matrix depends on the number of steps.",
+                hint="plan with family toeplitz, blt, banded-inverse or tree, or start a new run and compose",
+            )
+        if n <= self.steps:
+            raise _check.refuse("Plan.extend", "steps", f"more than {self.steps}", n, "a shorter run just stops early")
+        longer = replace(
+            self.mechanism,
+            strategy=replace(strategy, steps=n),  # type: ignore[type-var]  # strategies are records
+            participation=_for_more_steps(self.mechanism.participation, n),
+        )
+        problem = replace(self.problem, steps=n)
+        return replace(
+            self,
+            problem=problem,
+            mechanism=longer,
+            guarantee=epsilon(longer, problem.budget.delta),
+            candidates=(),
+            notes=(),
+            root=self.root or self.fingerprint,
+        )
+
+
+def _for_more_steps(participation: Participation, steps: int) -> Participation:
+    """The same promise over more epochs, where it counts epochs."""
+    if isinstance(participation, (FixedEpochs, ShuffledEpochs, BallsInBins)):
+        return replace(participation, epochs=max(participation.epochs, -(-steps // participation.steps_per_epoch)))
+    return participation
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+        version = data["format"]
+        data["plan"], data["fingerprint"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Corrupted(f"The plan {path} cannot be read: {error}.", hint="it was cut short, or is no plan") from error
+    if version != FORMAT:
+        raise Corrupted(
+            f"The plan {path} has format {version}; this version reads format {FORMAT}.", hint="make the plan again"
+        )
+    return data

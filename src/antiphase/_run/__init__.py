@@ -1,0 +1,317 @@
+"""A run: secret, batches, noise and ledger in one directory, moving together."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from antiphase import _check
+from antiphase._durable import DirectoryLock, make_directory
+from antiphase._errors import Corrupted, InvalidArgument, Refused
+from antiphase._ledger import Ledger
+from antiphase._noise import NoiseStream, check_last_step, named
+from antiphase._participation import Deterministic
+from antiphase._plan import Plan
+from antiphase._record import from_json, to_json
+from antiphase._run._digest import DIGEST_BYTES, digest
+from antiphase._run._directory import (
+    FORMAT,
+    Header,
+    clear_unfinished,
+    fresh_run_id,
+    own_secret,
+    read_header,
+    write_header,
+)
+from antiphase._run._history import History, Publication
+from antiphase._run._report import PrivacyReport, report
+from antiphase._run._tape import Tape
+from antiphase._samplers import Batch, Sampler
+from antiphase._secret import Secret, require_secret
+
+__all__ = ["PrivacyReport", "Publication", "Run", "digest"]
+
+
+@final
+class Run:
+    """One private training run, made or resumed by `Run.open`.
+
+    Each step: `batch(step)`, `noise(step)`, then `commit(step, digest)` with a digest of the step's output.
+    `publish(label)` before anything leaves the building.
+
+    **Guarantee**: a step's batch and noise are functions of (secret, run id, step), so that a replayed step
+    repeats them exactly. A replay is free if its output is unchanged, or if nothing that depends on the step was
+    published and neither the decision to repeat it nor the new output made use of the withdrawn one: start again from
+    a checkpoint, not from what the failed attempt showed. A changed replay after a publication is refused. What
+    `publish` has returned for is on disk. Two live processes never hold one directory; a copy of a directory is the
+    same run, with the same noise, and must not be used beside it.
+
+    Use it as a context manager, or call `close`.
+    """
+
+    def __init__(
+        self, plan: Plan, directory: Path, header: Header, secret: Secret, lock: DirectoryLock, *, create: bool
+    ) -> None:
+        self.plan, self.directory, self.run_id = plan, directory, header.run_id
+        self._header, self._secret, self._lock = header, secret, lock
+        self._ledger = Ledger(directory, secret, header.run_id, create=create)
+        self._history = History()
+        if create:
+            self._enter({"kind": "open", **self._identity()})
+            self._ledger.keep()
+        else:
+            self._read_ledger()
+        self._tape = Tape(directory / "private", self._new_stream, self._stored_stream)
+        self._sampler: Sampler | None = None
+
+    @classmethod
+    def open(
+        cls,
+        plan: Plan,
+        directory: str | Path,
+        *,
+        leaves: Any,
+        examples: int | None = None,
+        secret: Secret | None = None,
+        dtype: DTypeLike = "float32",
+    ) -> Run:
+        """Make a run in an empty directory, or resume the one that is there.
+
+        Args:
+            plan: what to run; to go on with more steps, the extended plan.
+            directory: kept apart from the model: it holds the secret and the noise state.
+            leaves: shapes of the parameters, as for `NoiseStream`.
+            examples: size of the data set; needed where the guarantee rests on random batches.
+            secret: None keeps one in the directory; give one to keep it elsewhere.
+            dtype: float32 or float64, of the noise.
+        """
+        given = _header(plan, leaves, dtype, examples)
+        path = Path(directory)
+        make_directory(path)
+        lock = DirectoryLock(path)
+        try:
+            stored = read_header(path)
+            if stored is None:
+                clear_unfinished(path)
+            else:
+                stored.check(given)
+            own = own_secret(path, create=stored is None) if secret is None else require_secret("Run.open", secret)
+            if stored is None:
+                plan.save(path / "plan.json")
+            run = cls(plan, path, stored or given, own, lock, create=stored is None)
+            if stored is None:
+                write_header(path, given)
+            return run
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def steps(self) -> int:
+        """Steps of the plan."""
+        return self.plan.steps
+
+    @property
+    def committed(self) -> int:
+        """Steps committed so far, and so the next step to take."""
+        return self._history.committed
+
+    @property
+    def published(self) -> int:
+        """Steps that publications so far depend on; a training checkpoint must not be older than this."""
+        return self._history.published
+
+    def batch(self, step: int) -> Batch:
+        """The examples of a step, from the sampler that the plan's proof assumes."""
+        self._lock.check()
+        if self._sampler is None:
+            self._sampler = self._batches_for(self.steps)
+        return self._sampler.batch(step)
+
+    def noise(self, step: int) -> list[NDArray[Any]]:
+        """The step's noise for clipping norm 1, in leaf order; the same for a replayed step."""
+        return self._tape.read(self._checked(step))
+
+    def commit(self, step: int, digest: bytes) -> None:
+        """Say that a step is done; `digest` is 32 bytes over its output, such as `antiphase.digest(arrays)`.
+
+        A step committed before is a replay: free with the same digest, refused with another one if something
+        published depends on it.
+        """
+        t = self._checked(step)
+        if not isinstance(digest, (bytes, bytearray)) or len(digest) != DIGEST_BYTES:
+            raise InvalidArgument(
+                f"The 'digest' parameter of Run.commit must be {DIGEST_BYTES} bytes. Got {digest!r} instead.",
+                hint="use antiphase.digest(arrays)",
+            )
+        # Digests of two outputs with one noise would let a reader of the ledger test guesses: keep them keyed.
+        code = hmac.digest(self._secret.derive("output digest", self.run_id), bytes(digest), "sha256")
+        meaning = self._history.check_commit(t, code)
+        if meaning == "same":
+            return
+        if t not in self._tape.read_steps:
+            raise Refused(
+                f"Step {t} cannot be committed: its noise has not been read since the run was opened.",
+                hint="call noise(step) and add it to the step's output before committing it",
+            )
+        if meaning == "rewind":
+            self._enter({"kind": "rewind", "step": t})
+        if self._header.examples is not None:
+            self._enter_batch(t)
+        self._enter({"kind": "commit", "step": t, "digest": code.hex()})
+        self._tape.read_steps.discard(t)
+
+    def publish(self, label: str) -> None:
+        """Record that what the committed steps gave leaves the building; returns when the record is on disk.
+
+        Call it before releasing a checkpoint, a metric or anything else that depends on the committed steps.
+        """
+        self._lock.check()
+        if any(step >= self.committed for step in self._tape.read_steps):
+            raise Refused(
+                f"Nothing can be published now: the noise of step {self.committed} was read, but it is not committed.",
+                hint="commit the step first, so that what is published is covered by what is recorded",
+            )
+        self._enter({"kind": "publish", "label": str(label), "steps": self.committed})
+        self._ledger.keep()
+
+    def save(self) -> None:
+        """Store the noise state, so that resuming here need not generate the noise from the start."""
+        self._lock.check()
+        self._ledger.keep()
+        self._tape.save()
+
+    def report(self) -> PrivacyReport:
+        """The guarantee of what ran, derived from the ledger, beside what was planned."""
+        return report(self.plan, self._history, self._secret, self.run_id)
+
+    def close(self) -> None:
+        """Put everything on disk and let other processes in; the run cannot be used any more."""
+        self._lock.check()
+        self._ledger.close()
+        self._lock.release()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _identity(self) -> dict[str, Any]:
+        """What an entry says of plan and header; the ledger authenticates it, the files beside it are compared."""
+        return {"steps": self.steps, "plan": self.plan.fingerprint, "header": self._header.fingerprint}
+
+    def _enter(self, entry: dict[str, Any]) -> None:
+        self._history.check(entry)
+        self._ledger.public.append(entry)
+        self._history.apply(entry)
+
+    def _enter_batch(self, step: int) -> None:
+        indices, mask = self.batch(step)
+        used = np.ascontiguousarray(indices[mask], dtype="<i8")
+        content = hashlib.sha256(used.tobytes()).hexdigest()
+        self._ledger.private.append({"kind": "batch", "step": step, "size": int(used.size), "indices": content})
+
+    def _read_ledger(self) -> None:
+        last: dict[str, Any] = {}
+        for entry in self._ledger.public.entries():
+            self._history.check(entry)
+            self._history.apply(entry)
+            if entry["kind"] in ("open", "extend"):
+                last = entry
+        if last.get("header") != self._identity()["header"]:
+            raise Corrupted(
+                "The header run.json is not the one the ledger was begun with.", hint="restore run.json from a copy"
+            )
+        if last["plan"] != self.plan.fingerprint:
+            self._extend(last)
+
+    def _extend(self, last: dict[str, Any]) -> None:
+        """Go on with a longer plan, which must be the extension of the one that the ledger names."""
+        before = Plan.load(self.directory / "plan.json")
+        if before.fingerprint != last["plan"]:
+            raise Corrupted("The plan.json is not the plan of this run.", hint="restore it from a copy")
+        if self.steps <= before.steps or before.extend(self.steps).fingerprint != self.plan.fingerprint:
+            raise InvalidArgument(
+                f"The run has a plan of {before.steps} steps already, and the one given does not extend it.",
+                hint="resume with the run's own plan, or with plan.extend(steps) of that plan",
+            )
+        check_last_step(self.plan.mechanism.strategy, before.mechanism.strategy, self.committed)
+        if self._header.examples is not None and not self._batches_for(before.steps).extendable:
+            raise Refused(
+                "The batches of this participation depend on the number of steps, so the run cannot be extended.",
+                hint="start a new run and compose the two",
+            )
+        for state in (self.directory / "private").glob("noise-*.state"):
+            state.unlink()  # they belong to the shorter plan; the noise is replayed from its key
+        self._enter({"kind": "extend", **self._identity()})
+        self._ledger.keep()
+        self.plan.save(self.directory / "plan.json")
+
+    def _new_stream(self) -> NoiseStream:
+        return NoiseStream(self.plan, self._leaves, self._secret, self.run_id, dtype=self._header.dtype)
+
+    def _stored_stream(self, path: Path) -> NoiseStream:
+        stream = NoiseStream.load(path, self.plan, self._secret, leaves=self._leaves, dtype=self._header.dtype)
+        if stream.run_id != self.run_id:
+            raise Corrupted(
+                f"The noise state {path.name} belongs to another run.", hint="remove it; it can be replayed"
+            )
+        return stream
+
+    @property
+    def _leaves(self) -> dict[str, Any]:
+        return {name: from_json(leaf) for name, leaf in self._header.leaves}
+
+    def _checked(self, step: int) -> int:
+        self._lock.check()
+        if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step <= self.committed:
+            raise Refused(
+                f"Step {step} cannot be taken: the next step is {self.committed}.",
+                hint="take and commit every step once, in order, counting from 0",
+            )
+        if step >= self.steps:
+            raise Refused(
+                f"The run has ended: all {self.steps} steps of the plan are committed.",
+                hint="extend the plan with Plan.extend, or start a new run and compose the two",
+            )
+        return int(step)
+
+    def _batches_for(self, steps: int) -> Sampler:
+        if self._header.examples is None:
+            raise InvalidArgument(
+                "The run was opened without the number of examples, so it has no batches.",
+                hint="open it with examples=len(data_set)",
+            )
+        secret = self._secret.child("batches", self.run_id)
+        return self.plan.mechanism.participation.sampler(self._header.examples, steps, secret)
+
+
+def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> Header:
+    """The header of a new run, every part checked before anything is written."""
+    mechanism = plan.mechanism
+    if examples is not None:
+        _check.positive_integer("Run.open", "examples", examples)
+    elif not isinstance(mechanism.participation, Deterministic):
+        raise InvalidArgument(
+            f"The guarantee rests on batches drawn by {type(mechanism.participation).__name__}, by the run itself.",
+            hint="open it with examples=len(data_set) and take every batch from run.batch(step)",
+        )
+    if mechanism.examples is not None and examples != mechanism.examples:
+        raise InvalidArgument(
+            f"The plan accounts for {mechanism.examples} examples. Got examples={examples} instead.",
+            hint="make a plan for the number of examples there are",
+        )
+    described = [[name, to_json(leaf)] for name, leaf in named(leaves).items()]
+    name = np.dtype(dtype).name
+    if name not in ("float32", "float64"):
+        raise _check.refuse("Run.open", "dtype", "float32 or float64", name, "float32 noise serves bfloat16 gradients")
+    return Header(FORMAT, fresh_run_id(), plan.root or plan.fingerprint, described, name, examples)

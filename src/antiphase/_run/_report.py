@@ -1,0 +1,89 @@
+"""The guarantee of what ran, beside what was planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphase._accounting import epsilon, stopped
+from antiphase._bound import Bound
+from antiphase._plan import Plan
+from antiphase._run._history import History, Publication
+from antiphase._secret import Secret
+
+
+@dataclass(frozen=True)
+class PrivacyReport:
+    """What a run promises, derived from its ledger.
+
+    **Guarantee**: `guarantee` covers every committed step, whether published or not. None where no step was taken.
+    For a run that was stopped or extended at a step chosen by looking at its outputs it describes what was released;
+    the promise made beforehand is the plan's.
+
+    Args:
+        run_id: the run.
+        unit: what is protected.
+        adjacency: under which neighbouring relation.
+        delta: at which epsilon is stated.
+        planned: the plan's epsilon for all its steps.
+        guarantee: the epsilon of the steps that ran.
+        steps_planned, steps_run: their numbers.
+        publications: what left the building, and after how many steps.
+        rewinds: how often unpublished steps were taken again with another output.
+        remarks: where what ran differs from what was planned, and anything that weakens the claim.
+    """
+
+    run_id: str
+    unit: str
+    adjacency: str
+    delta: float
+    planned: Bound
+    guarantee: Bound | None
+    steps_planned: int
+    steps_run: int
+    publications: tuple[Publication, ...]
+    rewinds: int
+    remarks: tuple[str, ...]
+
+
+def report(plan: Plan, history: History, secret: Secret, run_id: str) -> PrivacyReport:
+    """The report on a run with this plan and history."""
+    delta = plan.problem.budget.delta
+    return PrivacyReport(
+        run_id=run_id,
+        unit=plan.problem.unit,
+        adjacency=plan.mechanism.adjacency,
+        delta=delta,
+        planned=plan.guarantee,
+        guarantee=_guarantee(plan, history.committed, delta),
+        steps_planned=plan.steps,
+        steps_run=history.committed,
+        publications=tuple(history.publications),
+        rewinds=history.rewinds,
+        remarks=tuple(_remarks(plan, history, secret)),
+    )
+
+
+def _guarantee(plan: Plan, steps: int, delta: float) -> Bound | None:
+    if steps == 0:
+        return None
+    mechanism = plan.mechanism if steps == plan.steps else stopped(plan.mechanism, steps)
+    return epsilon(mechanism, delta)
+
+
+def _remarks(plan: Plan, history: History, secret: Secret) -> list[str]:
+    remarks = []
+    guarantee = _guarantee(plan, history.committed, plan.problem.budget.delta)
+    if guarantee is not None and guarantee.value > plan.problem.budget.epsilon:
+        remarks.append(f"Epsilon is above the budget of {plan.problem.budget.epsilon}.")
+    if history.extensions:
+        remarks.append(f"The plan was extended {history.extensions} time(s) while the run was under way.")
+    if secret.is_insecure:
+        remarks.append("The secret was made from a known integer: anyone can subtract the noise. For tests only.")
+    if history.committed < plan.steps:
+        remarks.append(f"Stopped after {history.committed} of {plan.steps} planned steps.")
+    if history.rewinds:
+        remarks.append(
+            f"Unpublished steps were taken again {history.rewinds} time(s), which is free only if neither the decision "
+            "nor the new outputs made use of the withdrawn ones."
+        )
+    return remarks

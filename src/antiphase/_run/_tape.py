@@ -1,0 +1,68 @@
+"""The noise of a run, readable at any step that was taken before: a stream that can be wound back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from antiphase._errors import Corrupted
+from antiphase._noise import NoiseStream
+
+KEPT = 2  # saved states: a crash while writing one leaves the other
+
+
+class Tape:
+    """Reads the noise of step t from a stream at t, winding back to a saved state, or to the start, where needed.
+
+    Args:
+        directory: private; holds the saved states.
+        make: a new stream at the first step.
+        load: a stream from a saved state.
+    """
+
+    def __init__(self, directory: Path, make: Callable[[], NoiseStream], load: Callable[[Path], NoiseStream]) -> None:
+        self._directory, self._make, self._load = directory, make, load
+        self._stream: NoiseStream | None = None
+        self._last: tuple[int, list[NDArray[Any]]] | None = None
+        self.read_steps: set[int] = set()  # by this process; a step is committed only after its noise was read
+
+    def read(self, step: int) -> list[NDArray[Any]]:
+        """The noise of `step`; the same arrays' values however often it is read."""
+        if self._last is None or self._last[0] != step:
+            self._last = (step, self._at(step).next())
+        self.read_steps.add(step)
+        return [array.copy() for array in self._last[1]]
+
+    def save(self) -> None:
+        """Store the state where the stream stands; the oldest states are dropped."""
+        if self._stream is None:
+            return
+        self._stream.save(self._directory / f"noise-{self._stream.step:012d}.state")
+        for old in self._saved()[:-KEPT]:
+            old.unlink()
+
+    def _at(self, step: int) -> NoiseStream:
+        if self._stream is None or self._stream.step > step:
+            before = [path for path in self._saved() if _step_of(path) <= step]
+            self._stream = self._restored(before[-1]) if before else self._make()
+        while self._stream.step < step:
+            self._stream.next()
+        return self._stream
+
+    def _restored(self, path: Path) -> NoiseStream:
+        stream = self._load(path)
+        if stream.step != _step_of(path):
+            raise Corrupted(
+                f"The noise state {path.name} is that of step {stream.step}.", hint="remove it; it can be replayed"
+            )
+        return stream
+
+    def _saved(self) -> list[Path]:
+        return sorted(self._directory.glob("noise-*.state"), key=_step_of)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.removeprefix("noise-"))

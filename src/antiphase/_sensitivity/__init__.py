@@ -1,0 +1,7 @@
+"""Sensitivity: the worst case of ||C u|| over what one example can contribute."""
+
+from antiphase._sensitivity._columns import column_norms
+from antiphase._sensitivity._page import page
+from antiphase._sensitivity._sensitivity import sensitivity
+
+__all__ = ["column_norms", "page", "sensitivity"]

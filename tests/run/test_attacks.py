@@ -1,0 +1,253 @@
+"""Ways to make a run repeat its noise or understate its epsilon, each refused."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import antiphase as ap
+from antiphase._durable import write_atomically
+from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, train
+
+SECRET = ap.Secret.insecure(7)
+PLAN = plan_for(STRATEGIES["toeplitz"])
+
+
+def opened(directory, plan=PLAN, **options):
+    return ap.Run.open(plan, directory, **{"leaves": LEAVES, "examples": 40, "secret": SECRET, **options})
+
+
+def finished(directory):
+    with opened(directory) as run:
+        train(run, fresh_model(), STEPS)
+        run.publish("model")
+
+
+FORGED = {
+    "more noise than was added": lambda m: replace(m, noise_std=300.0),
+    "another participation": lambda m: replace(m, participation=ap.MinSeparation(12)),
+    "another matrix": lambda m: replace(m, strategy=ap.strategies.Toeplitz([1.0, 0.1], 20)),
+    "another family": lambda m: replace(m, strategy=ap.strategies.Identity(20)),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_only_the_extension_of_the_runs_own_plan_extends_it(tmp_path, forgery):
+    finished(tmp_path)
+    honest = PLAN.extend(20)
+    mechanism = FORGED[forgery](honest.mechanism)
+    forged = replace(honest, mechanism=mechanism, guarantee=ap.epsilon(mechanism, 1e-6))
+    with pytest.raises(ap.InvalidArgument, match="does not extend it"):
+        opened(tmp_path, forged)
+    with opened(tmp_path) as run:
+        assert run.report().guarantee == PLAN.guarantee
+
+
+def test_an_edited_header_does_not_let_another_plan_in(tmp_path):
+    finished(tmp_path)
+    other = plan_for(STRATEGIES["identity"], noise_std=1000.0)
+    header = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**header, "root": other.fingerprint}))
+    with pytest.raises(ap.Corrupted, match=r"run\.json"):
+        opened(tmp_path, other)
+
+
+@pytest.mark.parametrize("edit", [{"examples": 41}, {"dtype": "float64"}])
+def test_an_edited_header_is_noticed_even_if_the_arguments_follow_it(tmp_path, edit):
+    finished(tmp_path)
+    header = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**header, **edit}))
+    with pytest.raises(ap.Corrupted, match=r"run\.json"):
+        opened(tmp_path, **edit)
+
+
+def test_the_data_set_must_be_the_one_accounted_for(tmp_path):
+    mechanism = ap.Mechanism(ap.strategies.Identity(STEPS), ap.FixedSize(1, 10), 3.0, "replace", examples=100_000)
+    problem = replace(PLAN.problem, participation=mechanism.participation, adjacency="replace", examples=100_000)
+    plan = ap.Plan(problem, mechanism, ap.epsilon(mechanism, 1e-6), 1.0)
+    with pytest.raises(ap.InvalidArgument, match="accounts for 100000 examples"):
+        opened(tmp_path, plan, examples=20)
+
+
+def test_amplification_needs_the_runs_own_batches(tmp_path):
+    mechanism = ap.Mechanism(ap.strategies.Identity(STEPS), ap.Poisson(0.1), 3.0)
+    plan = ap.Plan(replace(PLAN.problem, participation=None), mechanism, ap.epsilon(mechanism, 1e-6), 1.0)
+    with pytest.raises(ap.InvalidArgument, match="rests on batches drawn by Poisson"):
+        opened(tmp_path, plan, examples=None)
+
+
+def test_a_renamed_noise_state_is_refused(tmp_path):
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 8)
+        run.save()
+    private = tmp_path / "private"
+    os.replace(private / "noise-000000000008.state", private / "noise-000000000003.state")
+    with opened(tmp_path) as run, pytest.raises(ap.Corrupted, match="is that of step 8"):
+        run.noise(5)
+
+
+def test_the_noise_state_of_another_run_is_refused(tmp_path):
+    for name in ("a", "b"):
+        with opened(tmp_path / name) as run:
+            train(run, fresh_model(), 8)
+            run.save()
+    state = "private/noise-000000000008.state"
+    shutil.copy(tmp_path / "a" / state, tmp_path / "b" / state)
+    with opened(tmp_path / "b") as run, pytest.raises(ap.Corrupted):
+        run.noise(8)
+
+
+def test_a_header_without_its_ledger_is_no_new_run(tmp_path):
+    finished(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a" / "run.json", tmp_path / "b" / "run.json")
+    with pytest.raises(ap.Corrupted, match="ledger is missing"):
+        opened(tmp_path / "b")
+
+
+def test_a_ledger_without_its_header_is_left_alone(tmp_path):
+    finished(tmp_path)
+    header = (tmp_path / "run.json").read_bytes()
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(ap.Corrupted, match=r"run\.json is missing"):
+        opened(tmp_path)
+    (tmp_path / "run.json").write_bytes(header)
+    with opened(tmp_path) as run:
+        assert run.committed == STEPS
+
+
+def test_a_crash_while_making_the_run_leaves_a_directory_that_can_be_used(tmp_path):
+    opened(tmp_path).close()
+    (tmp_path / "run.json").unlink()  # the last file to be written
+    finished(tmp_path)
+
+
+def test_a_full_tree_is_not_extended():
+    with pytest.raises(ap.Refused, match="cannot be extended"):
+        plan_for(ap.strategies.Tree(STEPS, "full")).extend(20)
+
+
+def test_a_step_needs_its_noise_before_it_is_committed(tmp_path):
+    with opened(tmp_path) as run:
+        with pytest.raises(ap.Refused, match="noise has not been read"):
+            run.commit(0, bytes(32))
+        run.noise(0)
+        with pytest.raises(ap.Refused, match="not committed"):
+            run.publish("too early")
+        run.commit(0, bytes(32))
+        run.publish("in time")
+    with opened(tmp_path) as run, pytest.raises(ap.Refused, match="noise has not been read"):
+        run.commit(1, bytes(32))
+
+
+def test_the_ledger_does_not_let_outputs_be_guessed(tmp_path):
+    with opened(tmp_path) as run:
+        model = train(run, fresh_model(), 1)
+    assert ap.digest(model).hex() not in (tmp_path / "public" / "ledger.jsonl").read_text()
+
+
+@pytest.mark.parametrize("value", [{}, [], "ab", b"ab", np.zeros(3), iter(()), [{"w": np.zeros(2)}], [np.array("x")]])
+def test_a_digest_of_nothing_is_refused(value):
+    with pytest.raises(ap.InvalidArgument):
+        ap.digest(value)
+
+
+def test_a_digest_sees_values_names_shapes_and_types():
+    base = {"w": np.zeros(2), "b": np.zeros(1)}
+    others = [
+        {"w": np.ones(2), "b": np.zeros(1)},
+        {"w": np.zeros(2), "c": np.zeros(1)},
+        {"w": np.zeros(2), "b": np.zeros(())},
+        {"w": np.zeros(2, np.float32), "b": np.zeros(1)},
+    ]
+    assert len({ap.digest(value) for value in [base, *others]}) == 5
+    assert ap.digest(base) == ap.digest(dict(reversed(base.items())))
+
+
+def test_a_closed_run_can_do_nothing(tmp_path):
+    run = opened(tmp_path)
+    run.close()
+    with opened(tmp_path):
+        for act in (
+            lambda: run.noise(0),
+            lambda: run.batch(0),
+            lambda: run.commit(0, bytes(32)),
+            lambda: run.publish("x"),
+            run.save,
+            run.close,
+        ):
+            with pytest.raises(ap.Refused, match="closed"):
+                act()
+
+
+def test_a_forked_child_can_do_nothing(tmp_path):
+    with opened(tmp_path) as run:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                run.noise(0)
+            except ap.Refused:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_foreign_line_in_the_ledger_stops_the_publication(tmp_path):
+    run = opened(tmp_path)
+    train(run, fresh_model(), 2)
+    with (tmp_path / "public" / "ledger.jsonl").open("ab") as file:
+        file.write(b"{}\n")
+    for act in (lambda: run.publish("x"), run.save, run.close):
+        with pytest.raises(ap.Corrupted, match="another process"):
+            act()
+
+
+def test_a_hole_in_the_tail_costs_only_what_was_not_kept(tmp_path):
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 3)
+        run.publish("three")
+    path = tmp_path / "public" / "ledger.jsonl"
+    kept = path.read_bytes()
+    path.write_bytes(kept + bytes(100) + b"\n{}\n")
+    with opened(tmp_path) as run:
+        assert (run.committed, run.published) == (3, 3)
+
+
+def test_a_waiting_temporary_file_is_neither_used_nor_followed(tmp_path):
+    target = tmp_path / "victim"
+    target.write_text("untouched")
+    for pid in (os.getpid(),):
+        (tmp_path / f".secret.{pid}.new").symlink_to(target)
+    write_atomically(tmp_path / "secret", b"new")
+    assert target.read_text() == "untouched"
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_report_says_that_the_budget_is_spent(tmp_path):
+    plan = plan_for(STRATEGIES["blt"], noise_std=1.0)
+    with opened(tmp_path, plan) as run:
+        train(run, fresh_model(), 4)
+    with opened(tmp_path, plan.extend(40)) as run:
+        train(run, fresh_model(), 40)
+        remarks = " ".join(run.report().remarks)
+    assert "above the budget of 8.0" in remarks
+    assert "extended 1 time" in remarks
+
+
+@pytest.mark.parametrize("bad", [{"dtype": "int8"}, {"examples": -3}, {"secret": b"bytes"}, {"leaves": 5}])
+def test_bad_arguments_leave_no_run_behind(tmp_path, bad):
+    with pytest.raises(ap.AntiphaseError):
+        opened(tmp_path, **bad)
+    assert not (tmp_path / "run.json").exists()
+    finished(tmp_path)
+
+
+def test_a_missing_secret_is_not_replaced(tmp_path):
+    with opened(tmp_path, secret=None) as run:
+        train(run, fresh_model(), 2)
+    (tmp_path / "private" / "secret").unlink()
+    with pytest.raises(ap.Corrupted, match="own secret is missing"):
+        opened(tmp_path, secret=None)

@@ -1,0 +1,249 @@
+"""Runs: batches, noise and ledger move together; a restart repeats or is refused."""
+
+import os
+import stat
+
+import numpy as np
+import pytest
+
+import antiphase as ap
+from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, take, train
+
+SECRET = ap.Secret.insecure(7)
+
+
+def opened(directory, plan=None, **options):
+    plan = plan or plan_for(STRATEGIES["toeplitz"])
+    return ap.Run.open(plan, directory, **{"leaves": LEAVES, "examples": 40, "secret": SECRET, **options})
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_noise_is_that_of_the_stream_with_the_runs_own_id(tmp_path, name):
+    plan = plan_for(STRATEGIES[name])
+    with opened(tmp_path, plan) as run:
+        stream = ap.NoiseStream(plan, LEAVES, SECRET, run.run_id)
+        for step in range(STEPS):
+            for ours, theirs in zip(run.noise(step), stream.next(), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+            run.commit(step, bytes(32))
+
+
+def test_batches_come_from_the_plans_own_sampler(tmp_path):
+    plan = plan_for(STRATEGIES["toeplitz"])
+    with opened(tmp_path, plan) as run:
+        sampler = plan.mechanism.participation.sampler(40, STEPS, SECRET.child("batches", run.run_id))
+        for step in range(STEPS):
+            np.testing.assert_array_equal(run.batch(step).indices, sampler.batch(step).indices)
+
+
+def test_two_runs_share_neither_noise_nor_batches(tmp_path):
+    with opened(tmp_path / "a") as a, opened(tmp_path / "b") as b:
+        assert a.run_id != b.run_id
+        assert not np.array_equal(a.noise(0)[0], b.noise(0)[0])
+        assert any(not np.array_equal(a.batch(t).indices, b.batch(t).indices) for t in range(STEPS))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("save", [False, True])
+def test_resuming_at_every_step_is_bit_identical(tmp_path, name, save):
+    plan = plan_for(STRATEGIES[name])
+    with opened(tmp_path, plan) as run:
+        whole = train(run, fresh_model(), STEPS)
+        digests = [run._history.digest(t) for t in range(STEPS)]
+    for stop in range(1, STEPS):
+        other = tmp_path / f"other-{stop}"
+        model = fresh_model()
+        for until in (stop, STEPS):
+            with opened(other, plan) as run:
+                # The run id is fresh, so compare within this directory: the first part again after a restart.
+                model = train(run, model, until)
+                if save:
+                    run.save()
+        with opened(other, plan) as run:
+            again = fresh_model()
+            for step in range(STEPS):
+                again = take(run, step, again)
+                run.commit(step, ap.digest(again))  # free: the same digest
+            for a, b in zip(again, model, strict=True):
+                np.testing.assert_array_equal(a, b)
+    assert len(set(digests)) == STEPS
+    assert all(np.isfinite(m).all() for m in whole)
+
+
+def test_steps_are_taken_in_order_and_end_with_the_plan(tmp_path):
+    with opened(tmp_path) as run:
+        with pytest.raises(ap.Refused, match="next step is 0"):
+            run.noise(1)
+        with pytest.raises(ap.Refused, match="next step is 0"):
+            run.commit(3, bytes(32))
+        train(run, fresh_model(), STEPS)
+        with pytest.raises(ap.Refused, match="ended"):
+            run.noise(STEPS)
+        with pytest.raises(ap.Refused, match="ended"):
+            run.commit(STEPS, bytes(32))
+
+
+def test_a_replay_with_changed_data_is_free_while_nothing_was_published(tmp_path):
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 6)
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 6, start=0, data_seed=1)
+        report = run.report()
+    assert report.rewinds == 1
+    assert report.steps_run == 6
+    assert any("taken again" in remark for remark in report.remarks)
+
+
+def test_a_replay_with_changed_data_is_refused_after_a_publication(tmp_path):
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 6)
+        run.publish("checkpoint")
+    with opened(tmp_path) as run, pytest.raises(ap.Refused, match="'checkpoint' was published after it"):
+        train(run, fresh_model(), 6, start=0, data_seed=1)
+    with opened(tmp_path) as run:  # the same data again is free
+        train(run, fresh_model(), 6, start=0)
+        assert run.committed == 6
+
+
+def test_what_the_refused_replay_would_have_leaked(tmp_path):
+    """The same noise on two outputs of one step reveals the difference of the two gradients exactly."""
+    with opened(tmp_path) as run:
+        first = take(run, 0, fresh_model(), data_seed=0)
+        run.commit(0, ap.digest(first))
+        run.publish("model after one step")
+        second = take(run, 0, fresh_model(), data_seed=1)
+        with pytest.raises(ap.Refused):
+            run.commit(0, ap.digest(second))
+        indices, mask = run.batch(0)
+    secret_sums = [np.sin(indices[mask] + seed).sum() for seed in (0, 1)]
+    leaked = (first[0] - second[0]) / -0.1
+    np.testing.assert_allclose(leaked, secret_sums[0] - secret_sums[1], atol=1e-9)
+
+
+def test_steps_after_the_publication_may_change(tmp_path):
+    with opened(tmp_path) as run:
+        model = train(run, fresh_model(), 4)
+        run.publish("first")
+        train(run, model, 8)
+    with opened(tmp_path) as run:
+        assert (run.committed, run.published) == (8, 4)
+        train(run, model, 8, start=4, data_seed=1)
+        run.publish("second")
+        assert [p.label for p in run.report().publications] == ["first", "second"]
+
+
+def test_report_accounts_what_ran(tmp_path):
+    plan = plan_for(STRATEGIES["toeplitz"])
+    with opened(tmp_path, plan) as run:
+        assert run.report().guarantee is None
+        train(run, fresh_model(), 5)
+        early = run.report()
+        train(run, fresh_model(), STEPS)
+        full = run.report()
+    mechanism = plan.mechanism
+    assert early.guarantee.value == ap.epsilon(ap.stopped(mechanism, 5), 1e-6).value
+    assert early.guarantee.value < full.guarantee.value
+    assert full.guarantee.value == plan.guarantee.value
+    assert any("Stopped after 5 of 12" in remark for remark in early.remarks)
+    assert any("known integer" in remark for remark in full.remarks)
+
+
+def test_a_second_live_process_is_refused(tmp_path):
+    with opened(tmp_path), pytest.raises(ap.Refused, match="Another live process"):
+        opened(tmp_path)
+    opened(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"leaves": [(3, 2), (6,)]}, {"examples": 41}, {"dtype": "float64"}, {"plan": plan_for(STRATEGIES["blt"])}],
+)
+def test_resuming_with_anything_changed_is_refused(tmp_path, change):
+    opened(tmp_path).close()
+    with pytest.raises(ap.InvalidArgument, match="was made for"):
+        opened(tmp_path, **change)
+
+
+def test_another_secret_is_refused(tmp_path):
+    opened(tmp_path).close()
+    with pytest.raises(ap.Corrupted):
+        opened(tmp_path, secret=ap.Secret.insecure(8))
+
+
+def test_the_directory_keeps_its_own_secret_for_its_owner_only(tmp_path):
+    with opened(tmp_path, secret=None) as run:
+        first = run.noise(0)[0]
+        run.save()
+    path = tmp_path / "private" / "secret"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    with opened(tmp_path, secret=None) as run:
+        np.testing.assert_array_equal(run.noise(0)[0], first)
+        assert not run.report().remarks or "known integer" not in " ".join(run.report().remarks)
+
+
+def test_public_part_holds_neither_batches_nor_secrets(tmp_path):
+    with opened(tmp_path, secret=None) as run:
+        train(run, fresh_model(), STEPS)
+        run.publish("all")
+    public = (tmp_path / "public" / "ledger.jsonl").read_text() + (tmp_path / "run.json").read_text()
+    assert "size" not in public
+    assert "indices" not in public
+    assert (tmp_path / "private" / "secret").read_text().split()[-1] not in public
+
+
+EXTENDED = ["identity", "toeplitz", "blt", "banded-inverse", "tree"]
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_an_extended_run_goes_on_with_the_same_noise(tmp_path, name):
+    plan = plan_for(STRATEGIES[name])
+    longer = plan.extend(20)
+    assert longer.guarantee.value > plan.guarantee.value
+    with opened(tmp_path, plan) as run:
+        before = [run.noise(0)]
+        for step in range(STEPS - 1):
+            run.commit(step, bytes(32))
+            before.append(run.noise(step + 1))
+        run.save()
+        run_id = run.run_id
+    with opened(tmp_path, longer) as run:
+        assert run.run_id == run_id
+        rows = ap.NoiseStream(longer, LEAVES, SECRET, run_id)
+        whole = [rows.next() for _ in range(20)]
+        for step in range(STEPS - 1, 20):
+            np.testing.assert_array_equal(run.noise(step)[0], whole[step][0])
+            run.commit(step, bytes(32))
+        for step in range(STEPS - 1):
+            np.testing.assert_array_equal(before[step][0], whole[step][0])
+        assert run.report().steps_run == 20
+    with opened(tmp_path, longer) as run:
+        assert run.committed == 20
+    with pytest.raises(ap.InvalidArgument, match="has a plan of 20 steps already"):
+        opened(tmp_path, plan)
+
+
+def test_a_closed_tree_cannot_be_extended(tmp_path):
+    plan = plan_for(STRATEGIES["tree"])
+    with opened(tmp_path, plan) as run:
+        train(run, fresh_model(), STEPS)
+    with pytest.raises(ap.Refused, match="closed the tree"):
+        opened(tmp_path, plan.extend(20))
+
+
+@pytest.mark.parametrize("name", ["banded", "stamped"])
+def test_a_matrix_that_depends_on_the_steps_cannot_be_extended(name):
+    with pytest.raises(ap.Refused, match="cannot be extended"):
+        plan_for(STRATEGIES[name]).extend(20)
+
+
+def test_a_digest_must_be_one(tmp_path):
+    with opened(tmp_path) as run, pytest.raises(ap.InvalidArgument, match="32 bytes"):
+        run.commit(0, "abc")
+
+
+def test_a_run_without_examples_has_no_batches(tmp_path):
+    with opened(tmp_path, examples=None) as run:
+        run.noise(0)
+        run.commit(0, bytes(32))
+        with pytest.raises(ap.InvalidArgument, match="without the number of examples"):
+            run.batch(0)
