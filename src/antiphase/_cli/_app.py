@@ -8,8 +8,10 @@ import typer
 from typer.core import TyperGroup
 
 from antiphase import AntiphaseError, __version__
+from antiphase._cli._account import account
 from antiphase._cli._demo import demo
 from antiphase._cli._output import talk
+from antiphase._cli._plan import plan
 
 
 class _Commands(TyperGroup):
@@ -33,6 +35,8 @@ def _print_version(wanted: bool) -> None:
 
 app = typer.Typer(name="antiphase", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(demo)
+app.command()(plan)
+app.command()(account)
 
 
 @app.callback()

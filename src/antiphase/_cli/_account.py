@@ -1,0 +1,45 @@
+"""`antiphase account`: the guarantee of a plan, derived again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import antiphase as ap
+from antiphase._cli._output import print_json, print_table
+
+
+def account(
+    path: Annotated[Path, typer.Argument(help="A plan written by antiphase plan --output.")],
+    delta: Annotated[float | None, typer.Option(help="State epsilon at this delta instead of the plan's.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Account for the first steps only.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers for a program to read.")] = False,
+) -> None:
+    """Derive the guarantee of a plan from its mechanism, for any delta and number of steps.
+
+    Example: antiphase account plan.json --delta 1e-8 --steps 500
+    """
+    plan = ap.Plan.load(path)
+    at = plan.problem.budget.delta if delta is None else delta
+    mechanism = plan.mechanism if steps is None else ap.stopped(plan.mechanism, steps)
+    bound = ap.epsilon(mechanism, at)
+    if as_json:
+        print_json({"delta": at, "steps": mechanism.strategy.steps, "adjacency": mechanism.adjacency, **_plain(bound)})
+        return
+    rows = [
+        ["epsilon", f"{bound.value:.6g}"],
+        ["delta", f"{at:g}"],
+        ["steps", f"{steps or plan.steps:,} of {plan.steps:,}"],
+        ["adjacency", mechanism.adjacency],
+        ["unit", plan.problem.unit],
+        ["kind of bound", bound.kind],
+        ["method", bound.method],
+        ["theorem", bound.reference],
+    ]
+    print_table(f"{type(mechanism.strategy).__name__} with {type(mechanism.participation).__name__}", ["", ""], rows)
+
+
+def _plain(bound: ap.Bound) -> dict[str, object]:
+    return {"epsilon": bound.value, "kind": bound.kind, "method": bound.method, "reference": bound.reference}

@@ -1,0 +1,133 @@
+"""The planner: never worse than a family by hand, within budget and memory, and honest about what it compared."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import antiphase as ap
+from antiphase._planner._advice import affordable_copies, suggested_learning_rate
+from antiphase._planner._families import FAMILIES
+
+QUICK = ["identity", "tree", "fourier", "stamped", "toeplitz", "banded-inverse"]
+
+
+def problem(**changes):
+    given = {"steps": 60, "budget": ap.Budget(2.0, 1e-6), "participation": ap.FixedEpochs(4, 15)}
+    return ap.Problem(**{**given, **changes})
+
+
+def test_every_family_is_tried_and_the_best_is_chosen():
+    found = ap.plan(problem())
+    errors = [c.error for c in found.candidates]
+    assert errors == sorted(errors)
+    assert found.error == errors[0]
+    for word in ("identity", "tree", "fourier", "toeplitz", "banded", "blt", "banded inverse", "dense"):
+        assert any(word in c.name for c in found.candidates), word
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_plan_is_never_worse_than_one_family_by_hand(family):
+    alone = ap.plan(problem(), [family])
+    assert ap.plan(problem(), {family, "toeplitz", "identity"}).error <= alone.error * (1 + 1e-12)
+
+
+def test_the_error_is_noise_times_the_error_of_the_strategy():
+    found = ap.plan(problem(), QUICK)
+    size = ap.error(found.mechanism.strategy, ap.PrefixSum()).rms
+    assert math.isclose(found.error, found.mechanism.noise_std * size, rel_tol=1e-12)
+
+
+@given(
+    epsilon=st.floats(0.3, 10),
+    epochs=st.integers(1, 6),
+    per_epoch=st.integers(2, 12),
+    memory=st.one_of(st.none(), st.integers(0, 20)),
+    objective=st.sampled_from(["rms", "max"]),
+)
+@settings(max_examples=10, deadline=None)
+def test_plans_keep_budget_and_memory(epsilon, epochs, per_epoch, memory, objective):
+    asked = problem(
+        steps=epochs * per_epoch,
+        budget=ap.Budget(epsilon, 1e-6),
+        participation=ap.FixedEpochs(epochs, per_epoch),
+        memory_copies=memory,
+        objective=objective,
+    )
+    found = ap.plan(asked, QUICK)
+    assert ap.epsilon(found.mechanism, 1e-6).value <= epsilon
+    assert all(c.epsilon <= epsilon for c in found.candidates)
+    assert memory is None or all(c.memory_copies <= memory for c in found.candidates)
+
+
+def test_an_open_participation_compares_pipelines_and_says_what_each_gains():
+    open_problem = problem(participation=None, examples=3000, batch_size=100)
+    found = ap.plan(open_problem, ["identity", "toeplitz", "banded"])
+    kinds = {c.participation.partition("(")[0] for c in found.candidates}
+    assert kinds == {"Poisson", "CyclicPoisson", "FixedEpochs"}
+    assert any("instead the best is" in note for note in found.notes)
+    for candidate in found.candidates:
+        if candidate.participation.startswith("CyclicPoisson"):
+            assert "max_batch=None" in candidate.participation
+    only = ap.plan(open_problem, ["identity", "toeplitz"], pipelines=["fixed-epochs"])
+    assert isinstance(only.mechanism.participation, ap.FixedEpochs)
+
+
+def test_amplified_rate_gives_the_batch_size():
+    found = ap.plan(
+        problem(participation=None, examples=3000, batch_size=100), ["toeplitz"], pipelines=["cyclic-poisson"]
+    )
+    sampling = found.mechanism.participation
+    groups = getattr(sampling, "groups", 1)
+    assert math.isclose(sampling.rate * 3000 / groups, 100)
+
+
+def test_the_pareto_front_trades_error_for_memory():
+    front = ap.plan(problem(), QUICK).pareto
+    assert all(a.error <= b.error and a.memory_copies > b.memory_copies for a, b in itertools.pairwise(front))
+    assert front[-1].memory_copies == 0
+
+
+def test_a_given_sampling_is_kept():
+    sampling = ap.CyclicPoisson(4, 0.2)
+    found = ap.plan(problem(participation=sampling), ["identity", "toeplitz", "banded", "dense"])
+    assert found.mechanism.participation == sampling
+    assert all("dense" not in c.name for c in found.candidates)
+
+
+def test_plans_save_and_load_with_their_candidates(tmp_path):
+    found = ap.plan(problem(), QUICK)
+    found.save(tmp_path / "plan.json")
+    assert ap.Plan.load(tmp_path / "plan.json") == found
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: ap.plan(problem(), ["magic"]),
+        lambda: ap.plan(problem(), []),
+        lambda: ap.plan(problem(participation=None)),
+        lambda: ap.plan(problem(), QUICK, pipelines=["shuffle"]),
+        lambda: ap.plan(problem(memory_copies=0), ["tree"]),
+        lambda: ap.plan(problem(participation=ap.Poisson(0.1), adjacency="replace")),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_a_hint(bad):
+    with pytest.raises(ap.AntiphaseError, match="hint"):
+        bad()
+
+
+def test_published_memory_examples():
+    """McKenna 2024, Examples 3.1 to 3.3: about 64, 128 and 4,096 bands."""
+    million, gigabyte = 1 << 20, 1 << 30
+    assert affordable_copies(4 * million, gigabyte) == 64
+    assert affordable_copies(128 * million, gigabyte, machines=64) == 128
+    assert affordable_copies(4 * million, gigabyte, machines=64) == 4096
+
+
+def test_learning_rates_are_powers_of_the_grid():
+    rate = suggested_learning_rate(0.03)
+    assert math.isclose(math.log(rate) / math.log(1.7), round(math.log(rate) / math.log(1.7)), abs_tol=1e-9)
+    assert abs(math.log(rate) - (-0.95 * math.log(0.03) - 4.64)) <= math.log(1.7) / 2
