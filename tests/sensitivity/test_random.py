@@ -44,7 +44,7 @@ def test_dense(data, steps, seed):
 
 
 @given(st.integers(3, 12), st.integers(1, 6), st.floats(-0.5, 1.0), SEED)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 def test_dense_fixed_epochs(steps, period, shift, seed):
     """Patterns of unequal length, some non-negative and some not."""
     matrix = np.random.default_rng(seed).normal(size=(steps, steps)) + shift
