@@ -164,6 +164,11 @@ class Plan:
         )
 
 
+def stored_fingerprint(path: Path) -> str:
+    """The fingerprint that a plan file states; it is not checked against the plan."""
+    return str(_read(path)["fingerprint"])
+
+
 def _for_more_steps(participation: Participation, steps: int) -> Participation:
     """The same promise over more epochs, where it counts epochs."""
     if isinstance(participation, (FixedEpochs, ShuffledEpochs, BallsInBins)):

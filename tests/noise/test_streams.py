@@ -15,7 +15,7 @@ from tests.catalog import every_strategy, random_banded, random_lower
 from tests.noise.streams import SECRET, TOLERANCE, Noisy, flat, stream, take, white
 
 DTYPES = [np.float32, np.float64]
-SIZES = (1, 2, 5, 24)
+SIZES = (1, 5, 24)
 SMALL = {f"{name}-{n}": strategy for n in SIZES for name, strategy in every_strategy(n)}
 RNG = np.random.default_rng(3)
 LONG = {
@@ -62,7 +62,7 @@ def test_a_dense_stream_over_many_blocks(dtype):
 
 
 @pytest.mark.parametrize(
-    "name", ["identity-5", "toeplitz-24", "tree-online-5", "fourier-direct-2", "stamped-2-tree-24"]
+    "name", ["identity-5", "toeplitz-24", "tree-online-5", "fourier-direct-5", "stamped-2-tree-24"]
 )
 def test_the_stream_ends_with_the_plan(name):
     made = stream(SMALL[name])
@@ -181,8 +181,7 @@ def test_noise_in_a_file_is_the_noise_in_memory(tmp_path):
     path = tmp_path / "noise"
     held, stored = stream(Fourier(9)), stream(Fourier(9), file=path)
     assert take(stored).tobytes() == take(held).tobytes()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.stat().st_size == stored.state_bytes
+    assert list(tmp_path.iterdir()) == []  # the file has no name, so nobody else can read or change it
 
 
 @pytest.mark.parametrize("leaves", [[], [(0,)], [()], {"a": Leaf((5,), ((2, 2),)), "b": Leaf((3,))}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -27,17 +28,20 @@ class Addition:
             raise refuse(OWNER, "buffers", f"arrays of shapes {shapes}", got, "one for each leaf, in order")
         for buffer in buffers:
             _check_buffer(buffer, dtype)
-        places = [buffer.ctypes.data for buffer in buffers if buffer.size]
-        if len(set(places)) < len(places):
-            raise InvalidArgument("Two of the buffers are the same array.", hint="shared weights are one leaf")
+        places = sorted((buffer.ctypes.data, buffer.ctypes.data + buffer.nbytes) for buffer in buffers if buffer.size)
+        if any(stop > start for (_, stop), (start, _) in pairwise(places)):
+            raise InvalidArgument("Two of the buffers share memory.", hint="shared weights are one leaf")
         self._layout = layout
-        self._flats = [buffer.reshape(-1) for buffer in buffers]
+        # A subclass may keep two dimensions, and a slice of it would be broadcast: plain arrays only.
+        self._flats = [np.asarray(buffer).reshape(-1) for buffer in buffers]
 
     def __call__(self, part: Part, noise: Noise) -> None:
         """Add."""
         for piece in self._layout.pieces(part):
             here = self._flats[piece.leaf][piece.start : piece.stop]
-            np.add(here, noise[piece.done : piece.done + len(here)], out=here)
+            added = noise[piece.done : piece.done + piece.stop - piece.start]
+            assert here.shape == added.shape, "noise must never be broadcast"
+            np.add(here, added, out=here)
 
 
 def _check_buffer(buffer: NDArray[Any], dtype: np.dtype[Any]) -> None:

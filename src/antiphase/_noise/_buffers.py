@@ -7,10 +7,15 @@ had been rounded; the rounding of a buffer dies out with the decays of C^-1, lik
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
+import numpy as np
+
+from antiphase._check import refuse
 from antiphase._noise._correlator import Correlator, Noise, Part, Scratch, White
 from antiphase.strategies import BLT
+
+LARGEST_WEIGHT = 16.0  # of the absolute scales: float32 then errs by a few units in 1e-6 of z
 
 
 @final
@@ -21,6 +26,18 @@ class Buffers(Correlator):
     """
 
     strategy: BLT
+
+    def __init__(self, strategy: BLT, factor: float, entries: int, dtype: np.dtype[Any]) -> None:
+        weight = float(np.abs(strategy.scale).sum())
+        if dtype == np.dtype(np.float32) and weight > LARGEST_WEIGHT:
+            raise refuse(
+                "NoiseStream",
+                "dtype",
+                f"float64 for a BLT whose scales cancel (their absolute sum is {weight:.3g})",
+                "float32",
+                "pass dtype='float64', or choose a BLT with non-negative scales",
+            )
+        super().__init__(strategy, factor, entries, dtype)
 
     def state_rows(self) -> int:
         """One for each decay."""

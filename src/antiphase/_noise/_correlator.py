@@ -18,7 +18,7 @@ Noise = NDArray[Any]  # float32 or float64
 White = Callable[[int, Noise], None]  # fills an array with a row of z for the part at hand
 
 LANES = 128  # entries of a strip of state; the same as in the kernels, which are not imported before use
-PART = 1 << 15  # entries handled at once: z and its words stay in the cache
+PART = 1 << 16  # entries handled at once: few enough for the caches, enough to outweigh the calls
 
 
 @final

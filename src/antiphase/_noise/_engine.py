@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -49,6 +51,7 @@ class Engine:
         self._dtype = dtype
         self._is_whole = True
         self._process = os.getpid()
+        self._lock = threading.Lock()
         self._parts = layout.parts(self.correlator.part)
 
     def replay(self, step: int) -> None:
@@ -60,7 +63,10 @@ class Engine:
 
     def advance(self, consume: Consume, into: Noise | None = None) -> None:
         """Make the step's noise and give it to `consume` part by part, on any thread; with `into`, made in there."""
-        self.check_whole()
+        with self.exclusive():
+            self._advance(consume, into)
+
+    def _advance(self, consume: Consume, into: Noise | None) -> None:
         correlator, dtype = self.correlator, self._dtype
         if self.step >= correlator.strategy.steps:
             raise Refused(
@@ -83,8 +89,22 @@ class Engine:
     def white(self, row: int) -> Noise:
         """z of a row, all leaves one after another."""
         flat = np.empty(self.layout.entries, dtype=self._dtype)
-        self.team.run(lambda worker, part: worker.white(part)(row, flat[part.start : part.stop]), self._parts)
+        with self.exclusive():
+            self.team.run(lambda worker, part: worker.white(part)(row, flat[part.start : part.stop]), self._parts)
         return flat
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Refuse a second thread: two steps at once would give out the same noise, or a torn state."""
+        if not self._lock.acquire(blocking=False):
+            raise Refused(
+                "The stream is in use by another thread.", hint="use a stream from one thread at a time, in step order"
+            )
+        try:
+            self.check_whole()
+            yield
+        finally:
+            self._lock.release()
 
     def check_whole(self) -> None:
         """Refuse to go on after a step that was interrupted, and in a fork, which would give out the same noise."""

@@ -16,7 +16,7 @@ import numpy as np
 from antiphase._noise._correlator import LANES, PART, Correlator, Noise, Part, Scratch, White, padded
 from antiphase._noise._entries import Triangular, bands_of, reader
 
-LOOKAHEAD = 16  # more gains little for few bands, and makes every 16th step a longer one
+LOOKAHEAD = 8  # more gains little for few bands, and makes some steps longer still
 LOOKAHEAD_LONG = 32  # for long histories, where reading them is most of the work
 LONG = 256
 SMALLEST_PART = 1 << 13  # calls for each row of z take their time too
@@ -37,7 +37,7 @@ class Feedback(Correlator):
         self._lookahead = default if lookahead is None else lookahead
         self._made = 0
         self._entries = reader(strategy)
-        self.part = max(4 * PART // self._lookahead // LANES * LANES, SMALLEST_PART)
+        self.part = max(2 * PART // self._lookahead // LANES * LANES, SMALLEST_PART)
         super().__init__(strategy, factor, entries, dtype)
 
     def state_rows(self) -> int:

@@ -46,7 +46,7 @@ def checked_settings(
     if not isinstance(run_id, str):
         raise _check.refuse("NoiseStream", "run_id", "a string", run_id, "two runs need different ones")
     if lookahead is not None:
-        _check.positive_integer("NoiseStream", "lookahead", lookahead, "1 makes each step when it is asked for")
+        lookahead = _check.positive_integer("NoiseStream", "lookahead", lookahead, "1 makes each step when asked for")
     if not isinstance(regenerate, bool):
         raise _check.refuse("NoiseStream", "regenerate", "True or False", regenerate, "False keeps old z in memory")
     return Settings(named(leaves), run_id, checked_dtype(dtype), source, lookahead, regenerate)

@@ -1,4 +1,4 @@
-"""White noise z by address: (row, leaf, flat index in the whole leaf) -> a standard normal, always the same bits.
+"""Random words by address: (row, leaf, block) -> 16 bytes, always the same.
 
 Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, leaf shape), and counter mode turns
 (row, block) into random words:
@@ -8,7 +8,7 @@ Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, 
 A tile of 64 normals takes 24 blocks in float32 and 32 in float64: tile i of a row is blocks 24 i, ..., 24 i + 23.
 A row has fewer than 2^64 blocks, so no two rows, tiles or leaves ever use the same block of the same key. With q
 blocks under one key the words differ from true random bits by an advantage of at most q^2 / 2^129 beyond that of
-breaking AES: 2^-43 for a million rows of a leaf with a hundred million entries.
+breaking AES: 2^-38 for a million rows of a leaf with a hundred million entries.
 
 float32 and float64 streams have different keys, hence unrelated z: were they one noise at two precisions, a run
 in each would give away the difference of their gradients.
@@ -31,13 +31,10 @@ from antiphase._errors import AntiphaseError
 from antiphase._noise._leaves import Leaf
 from antiphase._secret import Secret
 
-TILE = 64
 BLOCK = 16  # bytes of an AES block
-TILE_BYTES = {"float32": 24 * BLOCK, "float64": 32 * BLOCK}
-LARGEST_CALL = 512  # tiles made at once: words and normals stay in the cache
+LARGEST = 1 << 19  # bytes asked for at once
 SourceName = Literal["aes", "simulation"]
 Bytes = NDArray[np.uint8]
-Noise = NDArray[Any]  # float32 or float64
 
 
 def leaf_keys(secret: Secret, labels: tuple[str, ...], leaves: dict[str, Leaf]) -> list[bytes]:
@@ -50,7 +47,7 @@ class Source(ABC):
 
     @abstractmethod
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
-        """Fill `out` with the blocks block, block + 1, ... of a row of a leaf."""
+        """Fill `out`, at most LARGEST bytes, with the blocks block, block + 1, ... of a row of a leaf."""
 
 
 @final
@@ -63,7 +60,7 @@ class Aes(Source):
     def __init__(self, keys: list[bytes]) -> None:
         self._keys = keys
         self._contexts: dict[int, Any] = {}
-        self._zeros = np.zeros(LARGEST_CALL * max(TILE_BYTES.values()), dtype=np.uint8)
+        self._zeros = np.zeros(LARGEST, dtype=np.uint8)
 
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
         """The key stream from counter (row, block) on."""
@@ -101,62 +98,3 @@ def source_maker(name: SourceName, keys: list[bytes]) -> Callable[[], Source]:
     if sys.byteorder != "little":
         raise AntiphaseError("Noise streams need a little-endian machine.", hint="every common one is")
     return lambda: Aes(keys) if name == "aes" else Simulation(keys)
-
-
-@final
-class Normals:
-    """Standard normals by address, made from a source; one for each thread."""
-
-    def __init__(self, source: Source, dtype: np.dtype[Any]) -> None:
-        from antiphase._kernels import gaussian
-
-        self._source = source
-        self._words = np.empty(LARGEST_CALL * TILE_BYTES[dtype.name], dtype=np.uint8)
-        self._tile_bytes = TILE_BYTES[dtype.name]
-        single = dtype == np.float32
-        self._convert: Any = gaussian.normals_32 if single else gaussian.normals_64
-        self._typed_words = self._words.view(np.int32 if single else np.uint64)
-        self._edge = np.empty(LARGEST_CALL * TILE, dtype=dtype)
-
-    def fill(self, leaf: int, row: int, start: int, out: Noise) -> None:
-        """z of entries start, start + 1, ... of the flat whole leaf."""
-        done = 0
-        while done < len(out):
-            tile, skipped = divmod(start + done, TILE)
-            left = len(out) - done
-            whole = min(left // TILE, LARGEST_CALL)
-            if skipped == 0 and whole > 0:
-                self._tiles(leaf, row, tile, out[done : done + whole * TILE])
-                done += whole * TILE
-            else:
-                count = min(left, LARGEST_CALL * TILE - skipped)
-                made = self._edge[: -(-(skipped + count) // TILE) * TILE]
-                self._tiles(leaf, row, tile, made)
-                out[done : done + count] = made[skipped : skipped + count]
-                done += count
-
-    def fill_rows(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
-        """z of len(out) stretches of the flat whole leaf, `stride` apart: out is two-dimensional."""
-        rows, width = out.shape
-        together = (LARGEST_CALL * TILE - TILE - width) // stride + 1
-        if together < 2 or stride > 4 * width + TILE:  # far apart: what lies between would cost more than the calls
-            for i in range(rows):
-                self.fill(leaf, row, start + i * stride, out[i])
-            return
-        for i in range(0, rows, together):
-            self._plate(leaf, row, start + i * stride, stride, out[i : i + together])
-
-    def _plate(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
-        rows, width = out.shape
-        tile, skipped = divmod(start, TILE)
-        span = skipped + (rows - 1) * stride + width
-        made = self._edge[: -(-span // TILE) * TILE]
-        self._tiles(leaf, row, tile, made)
-        size = made.itemsize
-        out[:] = np.lib.stride_tricks.as_strided(made[skipped:], (rows, width), (stride * size, size))
-
-    def _tiles(self, leaf: int, row: int, tile: int, out: Noise) -> None:
-        blocks = self._tile_bytes // BLOCK
-        words = self._words[: len(out) // TILE * self._tile_bytes]
-        self._source.words(leaf, row, tile * blocks, words)
-        self._convert(self._typed_words, out)

@@ -28,7 +28,8 @@ class NoiseStream:
 
     z is addressed by (row, leaf name, flat index in the whole leaf) under keys from (secret, run id, plan, dtype), so
     the stream is a function of these. Sharding, `threads`, `lookahead`, `regenerate`, `file`, saving and replaying
-    cannot change a bit of it, and each shard holds only its share of the state.
+    cannot change a bit of it, and each shard holds only its share of the state. (Where N comes from dense linear
+    algebra, for C that is not lower triangular, its last bits depend on the machine and its number of threads.)
 
     **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z, up to rounding to
     `dtype` and tails beyond 8.5 standard deviations; no part of z is used twice; after the last step `next` raises.
@@ -44,15 +45,16 @@ class NoiseStream:
             and run id have the same noise: whoever sees both learns the difference of their gradients.
         dtype: float32 or float64, of noise and state; the arithmetic is float64.
         threads: None for one for each processor.
-        lookahead: steps made at once for lower-triangular C (Banded, Toeplitz, Dense); None for as many as cost
-            no extra memory, up to 32. Those beyond bands - 1 cost one more model-sized buffer each.
+        lookahead: steps made at once for lower-triangular C (Banded, Toeplitz, Dense); None for 8, or 32 with
+            long histories, if that costs no memory. Those beyond bands - 1 cost one more model-sized buffer each.
         source: "aes", or "simulation" for a plain generator that keeps no secret.
         regenerate: for BandedInverse: draw old z again each step instead of keeping bands - 1 buffers.
         file: for Fourier, the full tree and other C that use all of z for each step: where to keep the noise of all
             steps instead of in memory; in the clear, readable by its owner only.
         start_step: the first step to give out. Its state is replayed from z: nothing for Identity, the last bands
             for BandedInverse, the steps since its block began for Stamped, all earlier steps for the others.
-        first: the plan or mechanism that `plan` extends, where `plan` does not say so itself.
+        first: the plan or mechanism that `plan` extends, where `plan` does not say so itself. A tree whose last step
+            was released before it was extended must not be continued.
 
     >>> import antiphase as ap
     >>> mechanism = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 2), ap.SingleParticipation(), noise_std=1.0)
@@ -166,16 +168,20 @@ class NoiseStream:
                 "The plan extends another plan than the one this stream serves.",
                 hint="call extend on the plan that the stream was made from",
             )
-        self._engine.correlator.extend(longer.mechanism.strategy)
+        with self._engine.exclusive():
+            self._engine.correlator.extend(longer.mechanism.strategy)
         self._origin = Origin(longer.mechanism, longer.fingerprint, self._origin.root)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what `load` needs to go on bit for bit; a kill at any instant leaves the old file or the new one."""
-        self._engine.check_whole()
+        with self._engine.exclusive():
+            self._save(Path(path))
+
+    def _save(self, path: Path) -> None:
         place = {"step": self.step, "made": self._engine.correlator.made}
         names = {"plan": self._origin.fingerprint, "root": self._origin.root}
         header = {**self._settings.to_header(), **names, **place}
-        write_state(Path(path), header, self._engine.saved_state, self._secret)
+        write_state(path, header, self._engine.saved_state, self._secret)
 
     @classmethod
     def load(
@@ -204,12 +210,15 @@ class NoiseStream:
             file: as in the constructor.
         """
         stream, origin = object.__new__(cls), origin_of(plan)
-        wanted = (None if leaves is None else named(leaves), None if dtype is None else checked_dtype(dtype))
+        wanted = (
+            None if leaves is None else list(named(leaves).items()),
+            None if dtype is None else checked_dtype(dtype),
+        )
 
         def prepare(header: Header) -> NDArray[Any]:
             settings = Settings.from_header(header)
             check_fits(Path(path), "plan", origin.fingerprint, header["plan"])
-            check_fits(Path(path), "leaves", wanted[0], settings.leaves)
+            check_fits(Path(path), "leaves", wanted[0], list(settings.leaves.items()))
             check_fits(Path(path), "dtype", wanted[1], settings.dtype)
             stream._open(Origin(origin.mechanism, origin.fingerprint, header["root"]), settings, secret, threads, file)
             return stream._engine.saved_state

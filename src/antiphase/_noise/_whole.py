@@ -8,6 +8,7 @@ z, may depend on the machine: resume such a run on the kind of machine it began 
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import Any, final
 
@@ -26,7 +27,7 @@ class Whole(Correlator):
     """N z for all steps in the first one, then one row a step.
 
     Args:
-        path: a file for the noise, owner-only; None for memory. It holds the noise in the clear.
+        path: beside which a file for the noise is made and at once unlinked; None for memory.
     """
 
     is_replayed = True
@@ -77,10 +78,13 @@ class Whole(Correlator):
         return step
 
     def allocate(self, rows: int) -> Noise:
-        """Memory, or a new file that only its owner can read."""
+        """Memory, or a file of this stream alone, without a name: it is gone when the stream is."""
         if self._path is None or self.entries == 0:
             return super().allocate(rows)
         shape = (-(-self.entries // LANES), rows, LANES)
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
-        self._path.chmod(0o600)
-        return np.memmap(self._path, dtype=self.dtype, mode="r+", shape=shape)
+        path = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        try:
+            return np.memmap(path, dtype=self.dtype, mode="r+", shape=shape)
+        finally:
+            path.unlink()

@@ -10,7 +10,8 @@ import numpy as np
 
 from antiphase._noise._correlator import Noise, Part, Scratch, White
 from antiphase._noise._leaves import Leaf, Run, Walk
-from antiphase._noise._source import Normals, Source
+from antiphase._noise._normals import Normals
+from antiphase._noise._source import Source
 
 MOST_KEPT = 64  # stretches of a part that are worth keeping; more are found again each time
 

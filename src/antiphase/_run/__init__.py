@@ -17,7 +17,7 @@ from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._ledger import Ledger
 from antiphase._noise import NoiseStream, check_last_step, named
 from antiphase._participation import Deterministic
-from antiphase._plan import Plan
+from antiphase._plan import Plan, stored_fingerprint
 from antiphase._record import from_json, to_json
 from antiphase._run._digest import DIGEST_BYTES, digest
 from antiphase._run._directory import (
@@ -233,6 +233,8 @@ class Run:
             )
         if last["plan"] != self.plan.fingerprint:
             self._extend(last)
+        elif stored_fingerprint(self.directory / "plan.json") != self.plan.fingerprint:
+            self.plan.save(self.directory / "plan.json")  # a crash came between the ledger's entry and the file
 
     def _extend(self, last: dict[str, Any]) -> None:
         """Go on with a longer plan, which must be the extension of the one that the ledger names."""
