@@ -239,7 +239,7 @@ def test_a_step_with_wrong_buffers_is_not_taken():
         with pytest.raises(ap.InvalidArgument, match="buffers"):
             made.add_to(buffers)
     shared = np.zeros(4, np.float32)
-    with pytest.raises(ap.InvalidArgument, match="same array"):
+    with pytest.raises(ap.InvalidArgument, match="share memory"):
         stream(Identity(3), [(4,), (4,)]).add_to([shared, shared])
     assert made.step == 0
     assert not flat(good).any()

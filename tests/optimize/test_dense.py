@@ -16,7 +16,7 @@ from antiphase._loss import loss
 from antiphase._optimize import optimize
 from antiphase._optimize._classes import Classes
 from antiphase._optimize._dense import _factor
-from antiphase._optimize._dual import BlockDual, Problem
+from antiphase._optimize._dual import BlockDual, ClassedWorkload
 from antiphase._optimize._multipliers import OrthogonalMultipliers, RowWeights
 from antiphase._optimize._separated import SeparatedProblem
 from antiphase._sensitivity import sensitivity
@@ -194,11 +194,11 @@ def test_no_banded_matrix_beats_the_lower_bound(seed, equal, count):
 def test_dual_value_is_that_of_theorem_3_1():
     n, b, rng = 6, 2, np.random.default_rng(3)
     workload, classes = ap.Momentum(0.5), Classes(6, 2)
-    problem = Problem(workload.matrix(n), workload.inverse_bands(n), classes)
+    classed = ClassedWorkload(workload.matrix(n), workload.inverse_bands(n), classes)
     multipliers = OrthogonalMultipliers(classes, equal_norms=False, floor=0.0)
     logs = rng.normal(size=(b, 3, 3))
     point = (logs + logs.swapaxes(1, 2)).ravel()
-    found = BlockDual(problem, multipliers, RowWeights(n, "rms", 0.0))(point)
+    found = BlockDual(classed, multipliers, RowWeights(n, "rms", 0.0))(point)
     U = np.zeros((n, n))
     for r, block in enumerate(multipliers.blocks(point)[0]):
         U[r::b, r::b] = block
@@ -213,8 +213,8 @@ def test_dual_value_is_that_of_theorem_3_1():
 @settings(max_examples=25, deadline=None)
 def test_primal_point_of_any_multiplier_is_feasible(seed, steps, period, equal):
     rng, workload, classes = np.random.default_rng(seed), ap.Momentum(0.5), Classes(steps, period)
-    problem = Problem(workload.matrix(steps), workload.inverse_bands(steps), classes)
-    dual = BlockDual(problem, OrthogonalMultipliers(classes, equal, 1e-6), RowWeights(steps, "max", 1e-6))
+    classed = ClassedWorkload(workload.matrix(steps), workload.inverse_bands(steps), classes)
+    dual = BlockDual(classed, OrthogonalMultipliers(classes, equal, 1e-6), RowWeights(steps, "max", 1e-6))
     logs = [rng.normal(size=block.shape) for block in classes.identity()]
     point = np.concatenate([*((x + x.swapaxes(1, 2)).ravel() for x in logs), rng.normal(size=steps)])
     found = dual(point)

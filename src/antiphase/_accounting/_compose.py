@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from antiphase._accounting import _loss_accountant
 from antiphase._accounting._budget import check_delta
-from antiphase._accounting._fixed_size import renyi_epsilon
 from antiphase._accounting._mechanism import Mechanism
 from antiphase._accounting._poisson import FAILURE_SHARE
 from antiphase._accounting._release import Gaussian, Release
@@ -20,12 +18,11 @@ from antiphase._errors import NotProved
 def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
     """The epsilon of several mechanisms on the same data together, such as the runs of a hyper-parameter search.
 
-    Each may be chosen after seeing the results of those before. They need noise and sampling of their own: two runs
-    with one secret are not covered.
+    The list, with its noise, rates and numbers of steps, is fixed beforehand; what each mechanism computes may depend
+    on the results of those before. They need noise and sampling of their own: two runs with one run id are not covered.
 
-    **Guarantee**: under the adjacency that all of them must share. Gaussian mechanisms compose exactly, the squares
-    of their inverse multipliers add up; with Poisson sampling by privacy losses, with fixed-size sampling by Renyi
-    divergences, as upper bounds.
+    **Guarantee**: under the adjacency that all of them must share. Gaussian mechanisms compose exactly: the squares
+    of their inverse multipliers add up. With sampled ones the privacy losses add up, as an upper bound.
 
     Args:
         mechanisms: at least one.
@@ -36,13 +33,13 @@ def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
     >>> round(compose([run] * 4, 1e-6).value, 4)
     4.8866
 
-    Reference: Dong, Roth and Su 2022, Cor. 2; Zhu, Dong and Wang 2022, Thm 10; Mironov 2017, Prop. 1.
+    Reference: Dong, Roth and Su 2022, Cor. 2; Zhu, Dong and Wang 2022, Thm 10.
     """
     target = check_delta("compose", delta)
     runs = _checked(mechanisms)
     releases = [run.reduction.release(run.noise_std) for run in runs]
     kind = worst_kind(kind for run in runs for kind in (run.reduction.theorem.kind, run.reduction.sensitivity.kind))
-    for method in (_gaussian, _losses, _renyi):
+    for method in (_gaussian, _losses):
         found = method(releases, target)
         if found is not None:
             value, at_best, words, reference = found
@@ -65,19 +62,12 @@ def _gaussian(releases: Sequence[Release], delta: float) -> Found:
 
 
 def _losses(releases: Sequence[Release], delta: float) -> Found:
-    failure = FAILURE_SHARE * delta / len(releases)
-    parts = [part for release in releases if (part := release.loss_part(failure)) is not None]
+    found = [release.loss_part(FAILURE_SHARE * delta / len(releases)) for release in releases]
+    parts = [part for part in found if part is not None]
     if len(parts) < len(releases):
         return None
-    value = _loss_accountant.epsilon(parts, delta * (1.0 - FAILURE_SHARE))
+    value = _loss_accountant.epsilon([part for part, _ in parts], delta - sum(failure for _, failure in parts))
     return value, "upper", "privacy loss distribution", "Zhu, Dong and Wang 2022, Thm 10"
-
-
-def _renyi(releases: Sequence[Release], delta: float) -> Found:
-    events: list[Any] = [event for release in releases if (event := release.renyi()) is not None]
-    if len(events) < len(releases):
-        return None
-    return renyi_epsilon(events, delta), "upper", "Renyi divergence", "Mironov 2017, Prop. 1"
 
 
 def _checked(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:

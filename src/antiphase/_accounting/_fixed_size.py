@@ -1,24 +1,22 @@
-"""Gaussian steps on samples of a fixed size, drawn without replacement: Renyi divergences under replace adjacency.
+"""Gaussian steps on samples of a fixed size, drawn without replacement, under replace adjacency.
 
-Not equivalent to Poisson sampling under zero-out adjacency: where the example is not in the sample another one is,
-so the two data sets do not share the part of the mixture without the example.
+A sample without the example is a uniform subset of the others; with it, the example stands in the place of one of
+them. Its contents decide by how much that moves the sum: by at most 2 in either data set, and the two differ by at most
+2. That is a substitution with a shift of 2 contributions, with probability batch_size / group.
+
+It is not equivalent to Poisson sampling, under any adjacency: the two data sets have in common the samples without the
+example, and these have one more of the other examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
-import numpy as np
-
+from antiphase._accounting import _loss_accountant
+from antiphase._accounting._loss_accountant import COARSE, FINE, Part
+from antiphase._accounting._poisson import central_limit
 from antiphase._accounting._release import Release
-from antiphase._errors import NotProved
-
-# Small orders serve large epsilon, large orders small epsilon; a bound holds at every order, so any choice is safe.
-# Orders from 129 to 256 are slow in dp_accounting.
-ORDERS = (1.25, 1.5, 1.75, *range(2, 33), 40, 48, 56, 64, 80, 96, 128, 257, 384, 512, 768, 1024)
-MARGIN = 1e-9  # relative, for rounding in the divergences
 
 
 @final
@@ -26,24 +24,25 @@ MARGIN = 1e-9  # relative, for rounding in the divergences
 class FixedSizeSampled(Release):
     """`count` Gaussian mechanisms, each on a uniformly random subset of `batch_size` out of `group` examples.
 
-    Reference: Wang, Balle and Kasiviswanathan 2019, Thm 27; conversion: Canonne, Kamath and Steinke 2020, Prop. 12.
+    **Guarantee**: an upper bound for replace adjacency; the multiplier is for twice a contribution.
+
+    Reference: Zhu, Dong and Wang 2022, Thm 11.
     """
 
     batch_size: int
     group: int
     count: int
+    resolution: float = FINE
 
-    method = "Renyi divergence"
+    method = "privacy loss distribution"
 
     def epsilon(self, delta: float) -> float:
-        """The best over the orders."""
-        return renyi_epsilon([self.renyi()], delta)
+        """By privacy losses."""
+        return _loss_accountant.epsilon([self.loss_part(0.0)[0]], delta, self.resolution)
 
     def delta(self, epsilon: float) -> float:
-        """The best over the orders."""
-        from dp_accounting.rdp import compute_delta
-
-        return min(1.0, float(compute_delta(ORDERS, _divergences([self.renyi()]), epsilon)[0]) * (1.0 + MARGIN))
+        """By privacy losses."""
+        return _loss_accountant.delta([self.loss_part(0.0)[0]], epsilon, self.resolution)
 
     def dp_event(self) -> Any:
         """A self-composed SampledWithoutReplacementDpEvent, for the RDP accountant under REPLACE_ONE."""
@@ -53,30 +52,14 @@ class FixedSizeSampled(Release):
         sampled = dp_event.SampledWithoutReplacementDpEvent(self.group, self.batch_size, gaussian)
         return dp_event.SelfComposedDpEvent(sampled, self.count)
 
-    def renyi(self) -> Any:
-        """The event itself: the RDP accountant takes the multiplier as it stands, without the 2 of replace."""
-        return self.dp_event()
+    def guess(self, epsilon: float, delta: float) -> float:
+        """As for Poisson sampling."""
+        return central_limit(epsilon, delta, self.batch_size / self.group, self.count)
 
+    def coarse(self) -> FixedSizeSampled:
+        """With a wide grid."""
+        return replace(self, resolution=COARSE)
 
-def renyi_epsilon(events: Iterable[Any], delta: float) -> float:
-    """An upper bound on the smallest epsilon >= 0 of events that the RDP accountant takes under replace."""
-    from dp_accounting.rdp import compute_epsilon
-
-    return float(compute_epsilon(ORDERS, _divergences(events), delta)[0])
-
-
-def _divergences(events: Iterable[Any]) -> Any:
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.rdp import RdpAccountant
-
-    accountant = RdpAccountant(ORDERS, NeighboringRelation.REPLACE_ONE)
-    for event in events:
-        accountant.compose(event)
-    divergences = accountant.rdp * (1.0 + MARGIN)
-    # The conversion reads a divergence that is negative by rounding as epsilon = 0.
-    if np.isnan(divergences).any() or (divergences < 0.0).any():
-        raise NotProved(
-            f"The Renyi divergences could not be computed: {divergences.tolist()}.",
-            hint="use a noise multiplier nearer to 1",
-        )
-    return divergences
+    def loss_part(self, failure: float) -> tuple[Part, float]:
+        """The steps."""
+        return Part(1.0 / self.multiplier, self.batch_size / self.group, self.count, substitutes=True), 0.0

@@ -31,9 +31,9 @@ def delta(mu: float, epsilon: float) -> float:
     >>> round(delta(1.0, 1.0), 6)
     0.126937
     """
-    if not 0.0 < mu < math.inf:
-        return 1.0 if mu > 0.0 else 0.0
     a = epsilon / mu - mu / 2.0
+    if a > FARTHEST:
+        return math.nextafter(0.0, 1.0)
     error_of_a = 1e-15 * (epsilon / mu + mu / 2.0)
     relative = ROUNDING + error_of_a * 2.0 / _mills(max(a, -30.0))
     return min(1.0, math.nextafter(math.exp(log_delta(mu, a)) * (1.0 + relative), 1.0))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from antiphase import _check
 from antiphase._accounting._budget import check_delta
 from antiphase._accounting._mechanism import Mechanism
+from antiphase._accounting._poisson import PoissonSampled
 from antiphase._accounting._release import Gaussian, Release
 from antiphase._bound import Bound, worst_kind
 
@@ -42,10 +44,18 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     if isinstance(release, Gaussian) or k == 1:
         value = release.with_multiplier(release.multiplier / k).epsilon(target)
         return reduction.bound(value, f"{release.method} for a group of {k}")
-    found = reduction.bound(_generic(release, k, target), f"{release.method}, group privacy for {k}")
+    found = reduction.bound(_generic(_for_group(release, k), k, target), f"{release.method}, group privacy for {k}")
     return Bound(
         found.value, worst_kind([found.kind, "upper"]), found.method, f"{found.reference}; Vadhan 2017, Lemma 2.2"
     )
+
+
+def _for_group(release: Release, k: int) -> Release:
+    """With room for the whole group in a truncated batch: the data sets between the two have up to k - 1 more."""
+    if isinstance(release, PoissonSampled) and release.truncation is not None:
+        larger = replace(release.truncation, examples=release.truncation.examples + k - 1)
+        return replace(release, truncation=larger)
+    return release
 
 
 def _generic(release: Release, k: int, delta: float) -> float:

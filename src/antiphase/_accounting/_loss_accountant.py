@@ -26,27 +26,35 @@ SMALLEST_LOG = -720.0  # delta is no number below e^-745
 class Part:
     """`count` steps, each of which moves a unit Gaussian by mu with probability `rate`.
 
-    With probability `overflow` a step also exchanges the example for another one, which moves by 2 mu in all.
+    Args:
+        mu: the shift.
+        rate: its probability.
+        count: how many steps.
+        substitutes: whether the example takes the place of another one.
+        overflow: the probability, in a step without substitution, that it does so all the same, which moves by 2 mu.
     """
 
     mu: float
     rate: float
     count: int
+    substitutes: bool = False
     overflow: float = 0.0
 
     @property
     def symmetric(self) -> bool:
         """Whether the two directions of neighbouring data sets have one loss distribution."""
-        return self.rate == 1.0 and self.overflow == 0.0
+        return self.substitutes or (self.rate == 1.0 and self.overflow == 0.0)
 
     def grid(self, direction: str, interval: float, log_tail: float) -> LossGrid:
         """The loss of one step."""
+        if self.substitutes:
+            return _loss_grid.substitution(self.mu, self.rate, interval, log_tail)
         pair = _loss_grid.removal if direction == "removal" else _loss_grid.addition
         grid = pair(self.mu, self.rate, interval, log_tail)
         if self.overflow == 0.0:
             return grid
-        exchange = _loss_grid.exchange(2.0 * self.mu, self.rate, interval, log_tail)
-        return _loss_grid.mixture(grid, exchange, self.overflow)
+        substitution = _loss_grid.substitution(2.0 * self.mu, self.rate, interval, log_tail)
+        return _loss_grid.mixture(grid, substitution, self.overflow)
 
 
 def epsilon(parts: Sequence[Part], delta: float, resolution: float = FINE) -> float:

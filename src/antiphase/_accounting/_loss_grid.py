@@ -8,11 +8,20 @@ point, the mass above it to infinity.
 The pairs are those of Gaussian noise of standard deviation 1 and a shift mu, the inverse of the noise multiplier,
 that an example causes with probability `rate`:
 
-    removal     (1 - rate) N(0) + rate N(mu)     against   N(0)
-    addition    N(0)                             against   (1 - rate) N(0) + rate N(mu)
-    exchange    (1 - rate) N(0) + rate N(mu)     against   (1 - rate) N(0) + rate N(-mu)
+    removal         (1 - rate) N(0) + rate N(mu)   against   N(0)
+    addition        N(0)                           against   (1 - rate) N(0) + rate N(mu)
+    substitution    whichever of the two directions of `removal` has the larger divergence, at every epsilon
 
-Reference: Doroshenko et al. 2022, Alg. 1; Zhu, Dong and Wang 2022, Def. 7.
+Substitution is where the example stands in another one's place: (1 - rate) N(0) + rate N(v) against
+(1 - rate) N(0) + rate N(w) with |v|, |w|, |v - w| <= mu, in any dimension. At e^epsilon = t >= 1 its divergence is
+
+    rate E[(1 - a X - b Y)_+],     a = (t - 1) (1 - rate) / rate,     b = t,
+
+with X = dN(0)/dN(v) and Y = dN(w)/dN(v) under N(v): log-normal, of mean 1, with deviations |v| and |v - w| of their
+logarithms. A convex function of a X + b Y is largest in the mean when X and Y rise together and deviate the most: for
+w = 0 and |v| = mu, which is `removal`. The other direction is alike, by exchanging v and w.
+
+Reference: Doroshenko et al. 2022, Alg. 1 (connect the dots); Zhu, Dong and Wang 2022, Def. 7 and Thm 11.
 """
 
 from __future__ import annotations
@@ -68,21 +77,16 @@ def addition(mu: float, rate: float, interval: float, log_tail: float) -> LossGr
     return _connect_dots(interval, index, _log_masses(edges, mu, 0.0), _log_masses(edges, mu, rate))
 
 
-def exchange(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
-    """The loss of (1 - rate) N(0) + rate N(mu) against (1 - rate) N(0) + rate N(-mu); arguments as for `removal`.
+def substitution(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
+    """The symmetric loss whose divergence at epsilon >= 0 is that of `removal`; arguments as there.
 
-    The loss l at x solves a quadratic in e^(mu x), so that mu x = l/2 + asinh(A) with
-    A = (1 - rate)/rate e^(mu^2/2) sinh(l/2).
+    Positive losses are those of `removal`, negative ones their mirror image, p(-l) = e^-l p(l), the rest is at zero.
     """
-    x = _quantile(log_tail) + mu
-    highest = _loss(x, mu, rate) - _loss(-x, mu, rate)
-    index = _indices(-highest, highest, interval)
-    half = np.abs(index) * interval / 2.0
-    with np.errstate(divide="ignore"):
-        log_a = np.log1p(-rate) - np.log(rate) + mu**2 / 2.0 + half + np.log(-np.expm1(-2.0 * half) / 2.0)
-    asinh = np.logaddexp(log_a, np.logaddexp(0.0, 2.0 * log_a) / 2.0)
-    edges = np.concatenate([[-np.inf], np.sign(index) * (half + asinh) / mu, [np.inf]])
-    return _connect_dots(interval, index, _log_masses(edges, mu, rate), _log_masses(-edges, mu, rate))
+    grid = removal(mu, rate, interval, log_tail)
+    positive = grid.probabilities[1 - grid.start :]
+    negative = (positive * np.exp(-interval * np.arange(1, len(positive) + 1)))[::-1]
+    at_zero = max(0.0, 1.0 - grid.infinite - float(positive.sum()) - float(negative.sum()))
+    return LossGrid(interval, -len(negative), np.concatenate([negative, [at_zero], positive]), grid.infinite)
 
 
 def mixture(first: LossGrid, second: LossGrid, weight: float) -> LossGrid:

@@ -46,12 +46,12 @@ rows overlap, nothing is proved, and it raises. Groups must be drawn for each ex
 
 **Truncated batches.** With `max_batch` an example that is sampled can push another out of the batch, also where it
 contributes zero, so the guarantee of plain Poisson sampling does not carry over, not even under zero-out. A step in
-which a batch may overflow is charged as an exchange of two examples, with the probability that it does. `examples`
-must be given, an upper bound on the number of examples.
+which a batch overflows is charged as a substitution of one example for another, with the probability that it does.
+`examples` must be given, an upper bound on the number of examples.
 
 **Fixed-size batches** are not Poisson batches under zero-out or add-or-remove: where the example is missing another
-one stands in its place. They are covered under replace, by Renyi divergences. `examples` must be given; groups have
-floor(examples / groups) members at least.
+one stands in its place. They are covered under replace. `examples` must be given; groups have floor(examples / groups)
+members at least.
 
 **Balls in bins and random min-separation** are accounted here at their worst pattern, which their randomness can only
 improve on.

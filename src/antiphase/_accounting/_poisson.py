@@ -2,20 +2,13 @@
 
 Truncation. Of a batch with more than `max_batch` members a uniformly random subset is kept, so an example that is
 sampled can push another one out, also where it contributes zero. Let K be the number of other members sampled. If
-K < max_batch nothing is pushed out and the step is plain Poisson sampling. If K >= max_batch, compare with the
-uniform subset that is kept without the example: with probability at most `rate` the example takes the place of
-another, which moves the sum by at most 2 where it contributes and by at most 1 where it is zeroed out. In the
-dominating pair of such a step,
+K < max_batch nothing is pushed out and the step is plain Poisson sampling. If K >= max_batch, compare with the uniform
+subset of the others that is kept without the example: with probability at most `rate` the example takes the place of a
+member of it, which moves the sum by at most 2 where it contributes, by at most 1 where it is zeroed out, and the two
+differ by at most 1. That is a substitution with a shift of at most 2 mu. K does not depend on the example, so the step
+is a mixture of the two cases, with the probability of K >= max_batch as weight.
 
-    (1 - rate) N(0) + rate N(v)   against   (1 - rate) N(0) + rate N(w),     |v|, |w| <= 2 mu,
-
-the divergence at e^epsilon >= 1 is rate E[(1 - a X - b Y)_+] with constants a, b >= 0 and two log-normal
-variables X, Y of mean 1 and deviations |v| and |v - w| of their logarithms. It is largest, in convex order, for the
-largest deviations and perfectly dependent X, Y: v = -w = 2 mu, the pair `exchange`. K does not depend on the
-example, so the step is a mixture of the two cases with the probability of K >= max_batch as weight.
-
-Reference: Balle, Barthe and Gaboardi 2018, Thm 2; the same split into two cases in arXiv:2508.15089 (truncated
-Poisson sampling) and in dp_accounting's TruncatedSubsampledGaussianDpEvent.
+Reference: arXiv:2508.15089 (truncated Poisson sampling), for the same two cases.
 """
 
 from __future__ import annotations
@@ -83,13 +76,13 @@ class PoissonSampled(Release):
 
     def epsilon(self, delta: float) -> float:
         """By privacy losses."""
-        failure = self._failure(FAILURE_SHARE * delta)
-        return _loss_accountant.epsilon([self.loss_part(failure)], delta - failure, self.resolution)
+        part, failure = self.loss_part(FAILURE_SHARE * delta)
+        return _loss_accountant.epsilon([part], delta - failure, self.resolution)
 
     def delta(self, epsilon: float) -> float:
         """By privacy losses."""
-        failure = self._failure(SMALLEST_FAILURE)
-        return min(1.0, _loss_accountant.delta([self.loss_part(failure)], epsilon, self.resolution) + failure)
+        part, failure = self.loss_part(SMALLEST_FAILURE)
+        return min(1.0, _loss_accountant.delta([part], epsilon, self.resolution) + failure)
 
     def dp_event(self) -> Any:
         """A self-composed PoissonSampledDpEvent, or TruncatedSubsampledGaussianDpEvent for one group."""
@@ -110,22 +103,30 @@ class PoissonSampled(Release):
         return dp_accounting.SelfComposedDpEvent(sampled, self.count)
 
     def guess(self, epsilon: float, delta: float) -> float:
-        """From the central limit: together the steps are a Gaussian with mu^2 = rate^2 count (e^(1/m^2) - 1)."""
-        mu = _gaussian.shift(epsilon, delta)
-        return 1.0 / math.sqrt(math.log1p((mu / self.rate) ** 2 / self.count))
+        """From the central limit."""
+        return central_limit(epsilon, delta, self.rate, self.count)
 
     def coarse(self) -> PoissonSampled:
         """With a wide grid."""
         return replace(self, resolution=COARSE)
 
-    def loss_part(self, failure: float) -> Part:
-        """The steps, with the probability that a batch is too large."""
-        overflow = 0.0 if self.truncation is None else self.truncation.overflow(self.rate, failure)
-        return Part(1.0 / self.multiplier, self.rate, self.count, overflow)
+    def loss_part(self, failure: float) -> tuple[Part, float]:
+        """The steps with the probability that a batch overflows; only groups of random size need a failure."""
+        overflow = 0.0
+        if self.truncation is None or self.truncation.groups == 1:
+            failure = 0.0
+        if self.truncation is not None:
+            overflow = self.truncation.overflow(self.rate, failure)
+        return Part(1.0 / self.multiplier, self.rate, self.count, overflow=overflow), failure
 
-    def _failure(self, allowed: float) -> float:
-        random_size = self.truncation is not None and self.truncation.groups > 1
-        return allowed if random_size else 0.0
+
+def central_limit(epsilon: float, delta: float, rate: float, count: int) -> float:
+    """The multiplier m at which sampled steps are nearly one Gaussian with mu^2 = rate^2 count (e^(1/m^2) - 1).
+
+    Reference: Bu et al. 2020.
+    """
+    mu = _gaussian.shift(epsilon, delta)
+    return 1.0 / math.sqrt(math.log1p((mu / rate) ** 2 / count))
 
 
 def _at_least(successes: int, trials: int, rate: float) -> float:

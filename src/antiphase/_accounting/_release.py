@@ -44,12 +44,8 @@ class Release(ABC):
         """The same mechanism with a quicker, looser epsilon."""
         return self
 
-    def loss_part(self, failure: float) -> Part | None:
-        """For composition by privacy losses; assumptions on group sizes may fail with probability `failure`."""
-        return None
-
-    def renyi(self) -> Any | None:
-        """For composition by Renyi divergences: an event that dp_accounting's RDP accountant takes under replace."""
+    def loss_part(self, failure: float) -> tuple[Part, float] | None:
+        """For composition by privacy losses: the steps, and a probability to be added to delta, at most `failure`."""
         return None
 
     def with_multiplier(self, multiplier: float) -> Self:
@@ -82,10 +78,6 @@ class Gaussian(Release):
 
         return GaussianDpEvent(self.multiplier)
 
-    def loss_part(self, failure: float) -> Part:
+    def loss_part(self, failure: float) -> tuple[Part, float]:
         """A shift that always happens."""
-        return Part(1.0 / self.multiplier, 1.0, 1)
-
-    def renyi(self) -> Any:
-        """The event itself: the RDP accountant takes the multiplier as it stands."""
-        return self.dp_event()
+        return Part(1.0 / self.multiplier, 1.0, 1), 0.0

@@ -10,6 +10,8 @@ from antiphase._check import refuse
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree
 from antiphase.strategies._banded import outside
 
+LARGEST_DENSE = 2048
+
 
 def stopped(mechanism: Mechanism, steps: int) -> Mechanism:
     """The mechanism of the first `steps` steps, to be accounted for like any other.
@@ -24,9 +26,11 @@ def stopped(mechanism: Mechanism, steps: int) -> Mechanism:
     | online Tree | a tree over t steps: all nodes completed so far, and those a run of t steps would complete |
     | Stamped | whole blocks, up to the one under way |
     | other Dense, full Tree, Fourier | the full run: each output uses all of z |
-    | C with negative entries whose sensitivity is not exact | the full run |
+    | C with negative entries, not amplified | the first t columns with all rows; above 2048 steps the full run |
 
-    **Guarantee**: an upper bound on what the first t outputs reveal; never more for t than for t + 1.
+    **Guarantee**: an upper bound on what the first t outputs reveal, for a t fixed beforehand or chosen without looking
+    at the outputs; where the outputs decide when to stop, the guarantee is that of the full run. Never more for t than
+    for t + 1.
 
     Args:
         mechanism: the full run as it was planned.
@@ -44,12 +48,14 @@ def stopped(mechanism: Mechanism, steps: int) -> Mechanism:
         raise refuse("stopped", "steps", must, steps, "extend the plan for a longer run")
     if t == mechanism.strategy.steps:
         return mechanism
-    strategy = _leading(mechanism.strategy, t)
+    full = mechanism.reduction
+    if full.theorem.sensitivity == "column" or _is_nonnegative(mechanism.strategy):
+        strategy = _leading(mechanism.strategy, t)
+    else:
+        strategy = _first_columns(mechanism.strategy, t)
     part = replace(mechanism, strategy=strategy)
-    # An upper bound on the sensitivity grows with t where C >= 0, since each entry of X does; with mixed signs it may
-    # fall, although the sensitivity itself never does.
-    monotone = part.reduction.sensitivity.kind == "exact" or _is_nonnegative(strategy)
-    return part if monotone else mechanism
+    # Another family may have other bounds on its sensitivity.
+    return part if part.reduction.sensitivity.value <= full.sensitivity.value else mechanism
 
 
 def _leading(strategy: Strategy, t: int) -> Strategy:
@@ -72,6 +78,15 @@ def _leading(strategy: Strategy, t: int) -> Strategy:
         case Stamped():
             leading = Stamped(strategy.strategy, -(-t // strategy.strategy.steps))
     return leading
+
+
+def _first_columns(strategy: Strategy, t: int) -> Strategy:
+    """All rows of C on the first t columns, where that is small, else all of C.
+
+    Of a matrix with mixed signs the leading blocks have Gram matrices whose entries rise and fall with t, and with
+    them the bounds on the sensitivity. With all rows there is one Gram matrix, of which t steps are a part.
+    """
+    return Dense(strategy.encoder()[:, :t]) if strategy.steps <= LARGEST_DENSE else strategy
 
 
 def _is_nonnegative(strategy: Strategy) -> bool:

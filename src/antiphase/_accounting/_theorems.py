@@ -132,7 +132,7 @@ _TRUNCATED = "arXiv:2508.15089"
 _ONE_GAUSSIAN = "one Gaussian mechanism, noise_std / sens(C)"
 _STEPS = "n Poisson-sampled Gaussian mechanisms, noise_std / largest entry of C"
 _ROUNDS = "ceil(n / groups) Poisson-sampled Gaussian mechanisms, noise_std / largest column norm"
-_TRUNCATION = "; a batch that overflows exchanges two examples"
+_TRUNCATION = "; a batch that overflows substitutes one example for another"
 _PROMISES = (SingleParticipation, EveryStep, FixedEpochs, ShuffledEpochs, MinSeparation)
 _SAMPLED: tuple[tuple[type[Participation], Strategies, str, str], ...] = (
     (Poisson, "one band", _STEPS, _PAIRS),
@@ -169,7 +169,7 @@ THEOREMS: tuple[Theorem, ...] = (
         _fixed_size,
         "upper",
         "ceil(n / groups) Gaussian mechanisms on samples without replacement, noise_std / largest column norm / 2",
-        f"{_BANDED}; Wang, Balle and Kasiviswanathan 2019, Thm 27",
+        f"{_BANDED}; {_PAIRS}",
     ),
     *(
         Theorem(

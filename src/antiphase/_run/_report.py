@@ -80,7 +80,10 @@ def _remarks(plan: Plan, history: History, secret: Secret) -> list[str]:
     if secret.is_insecure:
         remarks.append("The secret was made from a known integer: anyone can subtract the noise. For tests only.")
     if history.committed < plan.steps:
-        remarks.append(f"Stopped after {history.committed} of {plan.steps} planned steps.")
+        remarks.append(
+            f"Stopped after {history.committed} of {plan.steps} planned steps. The epsilon of the steps that ran holds "
+            "if the step to stop at was not chosen by looking at the outputs; otherwise the planned one applies."
+        )
     if history.rewinds:
         remarks.append(
             f"Unpublished steps were taken again {history.rewinds} time(s), which is free only if neither the decision "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from antiphase._bound import Bound
 from antiphase._check import refuse
 from antiphase._errors import NotProved
@@ -11,6 +13,8 @@ from antiphase._participation import Deterministic, Participation
 from antiphase._sensitivity._bracket import Bracket, Case
 from antiphase._sensitivity._table import METHODS, methods, solve
 from antiphase.strategies import Strategy
+
+SMALLEST, LARGEST = 1e-270, 1e270  # squares beyond these have lost digits to underflow or overflow
 
 
 def sensitivity(strategy: Strategy, participation: Participation, method: str | None = None) -> Bound:
@@ -39,7 +43,16 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
     Reference: Choquette-Choo et al. 2023 (multi-epoch), section 2; each bound names its theorem.
     """
     case = Case(*_checked(strategy, participation))
-    bracket, name = solve(case) if method is None else (_named(case, method), method)
+    with np.errstate(over="ignore", invalid="ignore"):
+        bracket, name = solve(case) if method is None else (_named(case, method), method)
+    if not SMALLEST <= bracket.upper <= LARGEST:
+        raise refuse(
+            "sensitivity",
+            "strategy",
+            "of a scale whose squares are floating-point numbers",
+            "C",
+            "divide C by its norm",
+        )
     reference = METHODS[type(case.participation)][name].reference
     return Bound(math.sqrt(bracket.upper), bracket.kind, name, reference)
 

@@ -1,0 +1,91 @@
+"""BLTs: time and loss of the optimiser, beside jax_privacy.
+
+Both choose the number of buffers, both start from nothing in a process of their own, with an empty cache for compiled
+code; imports are left out. Where they choose differently, ours is run again with their number of buffers.
+
+python -m benchmarks.optimize_blt
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks._measure import peer, print_table, readable
+
+CASES = [(2052, 342, 6, "max"), (2052, 342, 6, "rms"), (4000, 400, 5, "max"), (4000, 400, 5, "rms")]
+LARGE = [(10**6, 10**6, 1, "max"), (10**8, 10**8, 1, "max"), (10**8, 10**6, 100, "rms")]
+
+
+def case(n: int, separation: int, count: int, objective: str, buffers: int) -> None:
+    """In a process of its own."""
+    from antiphase import MinSeparation
+    from antiphase._optimize import optimize
+
+    options = {"buffers": buffers} if buffers else {}
+    start = time.perf_counter()
+    found = optimize("blt", steps=n, participation=MinSeparation(separation, count), objective=objective, **options)
+    seconds = time.perf_counter() - start
+    print(json.dumps({"seconds": seconds, "buffers": found.strategy.buffers, "loss": found.loss}))
+
+
+def run(*arguments: int | str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as cache:
+        command = [sys.executable, "-m", "benchmarks.optimize_blt", "--case", *map(str, arguments)]
+        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return json.loads(done.stdout)
+
+
+def compared() -> None:
+    rows = []
+    for n, separation, count, objective in CASES:
+        ours = run(n, separation, count, objective, 0)
+        theirs = peer("optimize_blt", str(n), str(separation), str(count), "mean" if objective == "rms" else "max")
+        same = run(n, separation, count, objective, theirs["buffers"])
+        rows.append(
+            [
+                f"{n}, {separation}, {count}, {objective}",
+                f"{ours['buffers']} / {theirs['buffers']}",
+                readable(ours["seconds"]),
+                readable(theirs["seconds"]),
+                f"{theirs['seconds'] / ours['seconds']:,.0f}",
+                f"{ours['loss']:.7f}",
+                f"{same['loss']:.7f}",
+                f"{theirs['loss']:.7f}",
+            ]
+        )
+    columns = [
+        "steps, separation, count",
+        "buffers",
+        "antiphase",
+        "jax_privacy",
+        "times faster",
+        "loss",
+        "same buffers",
+        "jax_privacy",
+    ]
+    print_table("BLT: to convergence, buffers chosen by the optimiser", columns, rows)
+    print("goals: at least 100 times faster, loss no worse\n")
+
+
+def large() -> None:
+    rows = []
+    for n, separation, count, objective in LARGE:
+        found = run(n, separation, count, objective, 0)
+        size = f"{n:,}, {separation:,}, {count}, {objective}"
+        rows.append([size, str(found["buffers"]), f"{found['loss']:.5f}", readable(found["seconds"])])
+    print_table("BLT: many steps", ["steps, separation, count", "buffers", "loss", "time"], rows)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--case"]:
+        n, separation, count = map(int, sys.argv[2:5])
+        case(n, separation, count, sys.argv[5], int(sys.argv[6]))
+    else:
+        compared()
+        large()
