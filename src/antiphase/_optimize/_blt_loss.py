@@ -1,7 +1,7 @@
 """Loss of a BLT in closed form, with its gradient, for many candidates at once.
 
 Under the earliest pattern C u is, between two participations, a sum of d geometric sequences; for the prefix sum the
-response of A C^-1 is w_i = w + sum_j r_j that_j^i with w, r_j > 0. All sums are geometric and all terms positive.
+response of A C^-1 is w_i = w + sum_j r_j that_j^i with w, r_j > 0. All sums are geometric, and cancel nowhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._loss import Objective
-from antiphase._optimize._decays import Decays, clipped, decays, pull_back, to_logits
+from antiphase._optimize._decays import Decays, clipped, decays
 from antiphase._optimize._doubling import DoublingSquare
 from antiphase._optimize._geometric import GeometricSums
 from antiphase._optimize._objective import power_mean
@@ -68,11 +68,13 @@ def _decaying_square(
     amplitude: Array, d_amplitude: Array, rate: Array, scale: Array, sums: GeometricSums
 ) -> tuple[Array, Array, Array]:
     """sum over m and i of (sum_j scale_j amplitude_mj exp(-rate_j i))^2, and its derivatives."""
-    zeroth, first, _ = sums(rate[:, :, None] + rate[:, None, :])
+    rates = rate[:, :, None] + rate[:, None, :]
+    ratio = np.exp(-rates)
+    zeroth, slope, _ = sums(ratio, rates)
     gram = amplitude.swapaxes(1, 2) @ amplitude
     mixed = d_amplitude.swapaxes(1, 2) @ amplitude
     by_scale = 2.0 * np.einsum("sjl,sl->sj", gram * zeroth, scale)
-    by_rate = 2.0 * scale * np.einsum("sjl,sl->sj", mixed * zeroth - gram * first, scale)
+    by_rate = 2.0 * scale * np.einsum("sjl,sl->sj", mixed * zeroth - gram * ratio * slope, scale)
     return 0.5 * np.einsum("sj,sj->s", by_scale, scale), by_rate, by_scale
 
 
@@ -84,28 +86,27 @@ class ResponseSquare:
         self._sums = GeometricSums(steps)
 
     def __call__(self, found: Decays) -> tuple[Array, Array]:
-        """The value for each candidate of a batch, and its gradient for the logits."""
+        """The value for each candidate of a batch, and its gradient for the coordinates."""
         theta, that = np.s_[:, 0::2], np.s_[:, 1::2]
         limit = np.log(found.rest[theta]).sum(axis=1) - np.log(found.rest[that]).sum(axis=1)
-        log_r = np.concatenate([found.log_scale[that] - np.log(found.rest[that]), limit[:, None]], axis=1)
-        r = np.exp(log_r)
+        r = np.exp(np.concatenate([found.log_scale[that] - np.log(found.rest[that]), limit[:, None]], axis=1))
+        ratio = np.concatenate([found.value[that], np.ones((len(r), 1))], axis=1)
         rate = np.concatenate([found.rate[that], np.zeros((len(r), 1))], axis=1)
-        weight, slope = self._weights(rate[:, :, None] + rate[:, None, :])
-        by_r = 2.0 * np.einsum("spq,sq->sp", weight, r)
-        by_rate = 2.0 * r * np.einsum("spq,sq->sp", slope, r)
-        by_log_r = by_r * r
-        gradient = np.einsum("sj,sjl->sl", by_log_r[:, :-1], found.log_scale_gradient[:, 1::2])
-        gradient[theta] -= by_log_r[:, -1:] * found.value[theta]
-        gradient[that] += (by_log_r[:, :-1] + by_log_r[:, -1:]) * found.value[that]
-        gradient[that] -= by_rate[:, :-1] * found.rest[that]
-        return 0.5 * np.einsum("sp,sp->s", by_r, r), gradient
+        weight, slope = self._weights(ratio[:, :, None] * ratio[:, None, :], rate[:, :, None] + rate[:, None, :])
+        by_log_r = 2.0 * r * np.einsum("spq,sq->sp", weight, r)
+        by_ratio = 2.0 * r * np.einsum("spq,sq->sp", slope, r * ratio)
+        by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
+        by_log_scale[that] = by_log_r[:, :-1]
+        by_value[that] = by_ratio[:, :-1] + (by_log_r[:, :-1] + by_log_r[:, -1:]) / found.rest[that]
+        by_value[theta] = -by_log_r[:, -1:] / found.rest[theta]
+        return 0.5 * by_log_r.sum(axis=1), found.pull_back(by_value, by_log_scale)
 
-    def _weights(self, rate: Array) -> tuple[Array, Array]:
-        """The sum of weight x exp(-rate i), and its derivative for the rate."""
-        zeroth, first, second = self._sums(rate)
+    def _weights(self, ratio: Array, rate: Array) -> tuple[Array, Array]:
+        """The sum of weight x ratio^i, and its derivative for the ratio."""
+        plain, slope, second = self._sums(ratio, rate)
         if self._objective == "max":
-            return zeroth, -first
-        return zeroth - first / self._steps, second / self._steps - first
+            return plain, slope
+        return plain - ratio * slope / self._steps, slope - second / self._steps
 
 
 class ClosedLoss:
@@ -125,11 +126,11 @@ class ClosedLoss:
         return np.concatenate([v for v, _ in parts]), np.concatenate([g for _, g in parts])
 
     def _evaluate(self, points: Array) -> tuple[Array, Array]:
-        found = decays(to_logits(points))
+        found = decays(points)
         error, error_gradient = self._error(found)
         square, square_gradient = squared_sensitivity(self._square, found)
         gradient = error_gradient / error[:, None] + square_gradient / square[:, None]
-        return 0.5 * (np.log(error) + np.log(square)) + self._log_unit, pull_back(points, 0.5 * gradient)
+        return 0.5 * (np.log(error) + np.log(square)) + self._log_unit, 0.5 * gradient
 
 
 class StepwiseLoss:
@@ -151,7 +152,7 @@ class StepwiseLoss:
         from antiphase._kernels.blt import weighted_variances
 
         inside = clipped(point[None])
-        found = decays(to_logits(inside))
+        found = decays(inside)
         decay, scale = found.value[0, 1::2].copy(), np.exp(found.log_scale[0, 1::2])
         equal = np.ones(len(self._inverse) if self._power == 1.0 else 0)  # the weights of "rms" are known beforehand
         variances, slopes = weighted_variances(decay, scale, self._inverse, equal)
@@ -161,18 +162,19 @@ class StepwiseLoss:
         slopes *= weights[0]
         if self._power != 1.0:
             slopes = weighted_variances(decay, scale, self._inverse, weights)[1]
-        by_logit = (slopes[len(decay) :] * scale) @ found.log_scale_gradient[0, 1::2]
-        by_logit[1::2] += slopes[: len(decay)] * decay * found.rest[0, 1::2]
+        by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
+        by_value[0, 1::2], by_log_scale[0, 1::2] = slopes[: len(decay)], slopes[len(decay) :] * scale
         square, square_gradient = squared_sensitivity(self._square, found)
-        total = by_logit[None] + 0.5 * square_gradient / square[:, None]
-        gradient[:] = np.where(inside[0] == point, pull_back(inside, total)[0], 0.0)
+        total = found.pull_back(by_value, by_log_scale) + 0.5 * square_gradient / square[:, None]
+        gradient[:] = np.where(inside[0] == point, total[0], 0.0)
         return float(error + 0.5 * np.log(square[0]))
 
 
 def squared_sensitivity(formula: EarliestSquare, found: Decays) -> tuple[Array, Array]:
-    """The squared sensitivity for each candidate of a batch, and its gradient for the logits."""
-    scale = np.exp(found.log_scale[:, 0::2])
-    value, by_rate, by_scale = formula(found.rate[:, 0::2], scale)
-    gradient = np.einsum("sj,sjl->sl", by_scale * scale, found.log_scale_gradient[:, 0::2])
-    gradient[:, 0::2] -= by_rate * found.rest[:, 0::2]
-    return value, gradient
+    """The squared sensitivity for each candidate of a batch, and its gradient for the coordinates."""
+    theta = np.s_[:, 0::2]
+    scale = np.exp(found.log_scale[theta])
+    value, by_rate, by_scale = formula(found.rate[theta], scale)
+    by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
+    by_value[theta], by_log_scale[theta] = -by_rate / found.value[theta], by_scale * scale
+    return value, found.pull_back(by_value, by_log_scale)

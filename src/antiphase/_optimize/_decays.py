@@ -1,9 +1,11 @@
-"""Coordinates of a BLT: 2 d interlaced decays as a decreasing sequence of logits.
+"""Coordinates of a BLT: 2 d interlaced decays, such that every point is feasible.
 
-    1 > theta_1 > that_1 > theta_2 > that_2 > ... > 0,    C(x) = prod(1 - that_j x) / prod(1 - theta_j x).
+    1 > theta_1 > that_1 > theta_2 > that_2 > ... > theta_d > that_d,   C(x) = prod(1 - that_j x) / prod(1 - theta_j x).
 
-Every such sequence gives positive scales, so that the coefficients of C are positive and do not increase: no point
-is infeasible. Differences and complements of decays are formed from the logits, which keeps them accurate next to 1.
+The scales of C are then positive, so that its coefficients are positive and fall from the second on. The first 2 d - 1
+decays are positive and given by a decreasing sequence of logits. The last may be negative, down to where the second
+coefficient, c_1 = sum of theta - sum of that, reaches c_0 = 1: with W = 1 - (c_1 without the last pair) > 0 it is
+theta_d - W sigmoid(z). Differences and complements are sums of positive terms, which keeps them accurate next to 1.
 """
 
 from __future__ import annotations
@@ -20,58 +22,106 @@ SMALLEST_GAP, LARGEST_GAP = -12.0, 4.0  # logarithms of the differences of logit
 
 @dataclass(frozen=True)
 class Decays:
-    """Decays and scales of a batch of BLTs, from logits of shape (batch, 2 d): theta_1, that_1, theta_2, ...
+    """Decays and scales of a batch of BLTs, in the order theta_1, that_1, theta_2, ..., each of shape (batch, 2 d).
 
     Args:
         value: the decays.
         rest: 1 - decay.
-        rate: -log(decay).
+        rate: -log|decay|.
         log_scale: log of the scale of C for theta_j, and log of minus the scale of C^-1 for that_j.
-        log_scale_gradient: entry [s, i, j] is the derivative of log_scale[s, i] for logit j.
+        by_value: entry [s, i, j] is the derivative of log_scale[s, i] for value[s, j].
+        by_point: entry [s, i, j] is the derivative of value[s, i] for coordinate j.
     """
 
     value: Array
     rest: Array
     rate: Array
     log_scale: Array
-    log_scale_gradient: Array
+    by_value: Array
+    by_point: Array
+
+    def pull_back(self, by_value: Array, by_log_scale: Array) -> Array:
+        """The gradient for the coordinates from those for the decays and the logs of the scales."""
+        total = by_value + np.einsum("si,sij->sj", by_log_scale, self.by_value)
+        return np.einsum("si,sij->sj", total, self.by_point)
 
 
-def decays(logits: Array) -> Decays:
-    """The decays of a batch, scales by Dvijotham et al. 2024, Lemma 5.2."""
+def decays(points: Array) -> Decays:
+    """The decays at a batch of points (first logit, logs of the gaps to the next ones, z)."""
+    logits, size = _logits(points), points.shape[1]
     value, rest = 1.0 / (1.0 + np.exp(-logits)), 1.0 / (1.0 + np.exp(logits))
-    size = logits.shape[-1]
+    gaps = -np.expm1(-np.exp(points[:, 1:-1])) * value[:, :-1] * rest[:, 1:]  # between neighbours
+    room = rest[:, 0] + gaps[:, 1::2].sum(axis=1) + value[:, -1]  # W
+    share = 1.0 / (1.0 + np.exp(-points[:, -1]))
+    gaps = np.concatenate([gaps, (room * share)[:, None]], axis=1)
+    value = np.concatenate([value, value[:, -1:] - gaps[:, -1:]], axis=1)
+    rest = np.concatenate([rest, rest[:, -1:] + gaps[:, -1:]], axis=1)
+    with np.errstate(divide="ignore"):
+        rate = np.concatenate([np.log1p(np.exp(-logits)), -np.log(np.abs(value[:, -1:]))], axis=1)
+    log_scale, by_value = _scales(gaps)
+    return Decays(value, rest, rate, log_scale, by_value, _jacobian(points, value, rest, room, share, size))
+
+
+def _logits(points: Array) -> Array:
+    falls = np.cumsum(np.exp(points[:, 1:-1]), axis=1)
+    return points[:, :1] - np.concatenate([np.zeros((len(points), 1)), falls], axis=1)
+
+
+def _scales(gaps: Array) -> tuple[Array, Array]:
+    """Logs of the scales and their derivatives, from the differences of neighbours.
+
+    |scale_i| = product of |t_i - t_k| over the other kind, divided by that over the same kind.
+
+    Reference: Dvijotham et al. 2024, Lemma 5.2.
+    """
+    size = gaps.shape[1] + 1
     i, j = np.ogrid[:size, :size]
-    signs = np.where((i + j) % 2 == 1, 1.0, -1.0)
-    np.fill_diagonal(signs, 0.0)
-    upper, lower = np.maximum(i, j), np.minimum(i, j)  # the larger logit has the lower index
-    gap = np.where(i == j, 1.0, -np.expm1(logits[:, upper] - logits[:, lower]))
-    difference = np.where(i == j, 1.0, gap * value[:, lower] * rest[:, upper])
-    slope = (value * rest)[:, :, None] / difference * np.sign(j - i)  # of log|decay_i - decay_j| for logit i
-    gradient = signs * slope.swapaxes(1, 2)
-    gradient[:, np.arange(size), np.arange(size)] = (signs * slope).sum(axis=2)
-    return Decays(value, rest, np.log1p(np.exp(-logits)), (signs * np.log(difference)).sum(axis=2), gradient)
+    between = (np.arange(size - 1) >= np.minimum(i, j)[..., None]) & (np.arange(size - 1) < np.maximum(i, j)[..., None])
+    distance = np.where(i == j, 1.0, np.einsum("sg,ijg->sij", gaps, between))
+    signs = np.where((i + j) % 2 == 1, 1.0, -1.0) * (i != j)
+    slope = signs * np.sign(j - i) / distance  # of log_scale_i for t_i, term by term
+    by_value = -slope
+    by_value[:, np.arange(size), np.arange(size)] = slope.sum(axis=2)
+    return (signs * np.log(distance)).sum(axis=2), by_value
 
 
-def to_logits(points: Array) -> Array:
-    """From coordinates (first logit, logs of the gaps) to decreasing logits."""
-    gaps = np.cumsum(np.exp(points[:, 1:]), axis=1)
-    return points[:, :1] - np.concatenate([np.zeros((len(points), 1)), gaps], axis=1)
+def _jacobian(points: Array, value: Array, rest: Array, room: Array, share: Array, size: int) -> Array:
+    """The derivative of the decays for the coordinates."""
+    first = (value * rest)[:, :-1]  # of the decays for their logits
+    by_logit = np.zeros((len(points), size, size))
+    k = np.arange(size - 1)
+    by_logit[:, k, k] = first
+    signs = np.where(k % 2 == 0, 1.0, -1.0)
+    signs[-1] = 0.0  # W does not depend on theta_d
+    by_logit[:, -1, :-1] = share[:, None] * signs * first
+    by_logit[:, -1, -2] += first[:, -1]
+    by_logit[:, -1, -1] = -room * share * (1.0 - share)
+    # Logits are the first coordinate less the sum of exp(coordinate) up to their own.
+    sums = np.cumsum(by_logit[:, :, -2::-1], axis=2)[:, :, ::-1]
+    middle = -sums[:, :, 1:] * np.exp(points[:, None, 1:-1])
+    return np.concatenate([sums[:, :, :1], middle, by_logit[:, :, -1:]], axis=2)
 
 
 def to_points(logits: Array) -> Array:
-    """The inverse of `to_logits`."""
-    return np.concatenate([logits[:, :1], np.log(-np.diff(logits, axis=1))], axis=1)
+    """Coordinates of positive decays given by 2 d decreasing logits, a batch."""
+    value, rest = 1.0 / (1.0 + np.exp(-logits)), 1.0 / (1.0 + np.exp(logits))
+    gaps = -np.expm1(np.diff(logits, axis=1)) * value[:, :-1] * rest[:, 1:]
+    room = rest[:, 0] + gaps[:, 1:-1:2].sum(axis=1) + value[:, -2]
+    share = gaps[:, -1] / room
+    last = np.log(share) - np.log1p(-share)
+    return np.concatenate([logits[:, :1], np.log(-np.diff(logits[:, :-1], axis=1)), last[:, None]], axis=1)
 
 
-def pull_back(points: Array, gradient: Array) -> Array:
-    """The gradient for the coordinates from that for the logits."""
-    sums = np.cumsum(gradient[:, ::-1], axis=1)[:, ::-1]
-    return np.concatenate([sums[:, :1], -sums[:, 1:] * np.exp(points[:, 1:])], axis=1)
+def to_logits(points: Array) -> Array:
+    """2 d decreasing logits close to a batch of points: those of the decays, the last one taken as positive."""
+    logits, value = _logits(points), decays(points).value
+    last = np.maximum(value[:, -1:], 0.3 * value[:, -2:-1])
+    return np.concatenate([logits, np.log(last) - np.log1p(-last)], axis=1)
 
 
 def clipped(points: Array) -> Array:
     """Coordinates that floating point can tell apart."""
     out = np.clip(points, SMALLEST_GAP, LARGEST_GAP)
     out[:, 0] = np.minimum(points[:, 0], LARGEST_LOGIT)
+    out[:, -1] = np.clip(points[:, -1], -LARGEST_LOGIT, LARGEST_LOGIT)
     return out

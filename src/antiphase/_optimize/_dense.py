@@ -13,7 +13,7 @@ from antiphase._errors import InvalidArgument, NotEnoughMemory
 from antiphase._loss import Objective, loss
 from antiphase._optimize._ascent import Ascent, ascend
 from antiphase._optimize._classes import Classes
-from antiphase._optimize._dual import BlockDual, Problem
+from antiphase._optimize._dual import BlockDual, ClassedWorkload
 from antiphase._optimize._multipliers import Multipliers, OrthogonalMultipliers, RowWeights, SignMultipliers
 from antiphase._optimize._nonnegative import NonnegativeDual
 from antiphase._optimize._scalar_only import ScalarOnly
@@ -53,9 +53,10 @@ def optimize_dense(
     separation: X has as many bands as the separation, by descent on C.
 
     **Guarantee**: `lower_bound` is the dual function at a feasible point, rounding allowed for. Under fixed epochs with
-    constraint="pattern" no matrix C at all has a smaller loss (none of equal column norms, if these are asked for);
-    under minimum separation none with that many bands. "nonnegative" bounds the C with X >= 0, "scalar" every C.
-    `converged` says whether loss and bound agree to the tolerance.
+    constraint="pattern" no matrix C at all has a smaller loss, with "nonnegative" none with X >= 0, with "scalar" none
+    even against scalar contributions; with equal_norms, none whose columns have equal norms and are orthogonal within
+    a class. Under minimum separation no C with that many bands has a smaller loss. `converged` says whether loss and
+    bound agree to the tolerance.
 
     Args:
         steps: n, at most 8192.
@@ -71,6 +72,11 @@ def optimize_dense(
 
     Reference: Choquette-Choo et al. 2023 (multi-epoch), Thm 3.1, Cor. 3.1 and Eqs. 34 to 36; Choquette-Choo et al.
     2023 (amplified banded), Problem 2.
+
+    >>> from antiphase import FixedEpochs, PrefixSum
+    >>> found = optimize_dense(16, FixedEpochs(4, 4), PrefixSum(), "rms", Limits(), tolerance=1e-6)
+    >>> round(16 * found.loss**2, 3), round(16 * found.lower_bound**2, 3)
+    (215.574, 215.574)
     """
     promise = schema(OWNER, participation, steps)
     _check_options(steps, participation, promise, constraint, equal_norms)
@@ -102,15 +108,15 @@ def _ascend(
     tolerance: float,
 ) -> Ascent:
     classes = Classes(steps, period)
-    problem = Problem(workload.matrix(steps), workload.inverse_bands(steps), classes)
+    classed = ClassedWorkload(workload.matrix(steps), workload.inverse_bands(steps), classes)
     floor = FLOOR * tolerance
     orthogonal = OrthogonalMultipliers(classes, equal_norms, floor)
     kind: Multipliers = SignMultipliers(classes) if constraint == "scalar" else orthogonal
     rows = RowWeights(steps, objective, NONNEGATIVE_FLOOR if constraint == "nonnegative" else floor)
-    dual = BlockDual(problem, kind, rows)
+    dual = BlockDual(classed, kind, rows)
     found = ascend(dual, dual.start(), limits, tolerance)
     if constraint == "nonnegative" and not limits.reached:
-        nonnegative = NonnegativeDual(problem, orthogonal, rows)
+        nonnegative = NonnegativeDual(classed, orthogonal, rows)
         found = ascend(nonnegative, nonnegative.start(found.state), limits, tolerance)
     return found
 

@@ -47,6 +47,8 @@ def descend(function: Function, start: Array, limits: Limits, tolerance: float =
     """
     x, g = start.astype(np.float64), np.empty(len(start))
     value = _value(function, x, g)
+    if not math.isfinite(value):
+        return Descent(x, value, converged=False)
     pairs = _Pairs(len(x))
     x_new, g_new = np.empty_like(x), np.empty_like(g)
     history = [value]

@@ -32,16 +32,15 @@ class DoublingSquare:
         self._by_index = 0.0 if objective == "max" else -1.0 / steps
 
     def __call__(self, found: Decays) -> tuple[Array, Array]:
-        """The value for each candidate of a batch, and its gradient for the logits."""
+        """The value for each candidate of a batch, and its gradient for the coordinates."""
         that = np.s_[:, 1::2]
         decay, scale = found.value[that], np.exp(found.log_scale[that])
         d = decay.shape[1]
         value, slope = self._sums(*self._system(decay, scale), d)
-        by_decay = np.einsum("sjj->sj", slope)[:, :d]
-        by_log_scale = -slope[:, d, :d] / self._inverse[0] * scale
-        gradient = np.einsum("sj,sjl->sl", by_log_scale, found.log_scale_gradient[:, 1::2])
-        gradient[that] += by_decay * decay * found.rest[that]
-        return value, gradient
+        by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
+        by_value[that] = np.einsum("sjj->sj", slope)[:, :d]
+        by_log_scale[that] = -slope[:, d, :d] / self._inverse[0] * scale
+        return value, found.pull_back(by_value, by_log_scale)
 
     def _system(self, decay: Array, scale: Array) -> tuple[Array, Array]:
         """F and the state x that an impulse leaves."""

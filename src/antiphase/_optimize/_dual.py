@@ -23,7 +23,7 @@ from antiphase._optimize._multipliers import Multipliers, RowWeights
 EPS = float(np.finfo(float).eps)
 
 
-class Problem:
+class ClassedWorkload:
     """A workload with its steps sorted by class.
 
     Args:
@@ -49,14 +49,15 @@ class Problem:
         out = np.empty_like(factor)
         out[self.classes.order] = factor
         filter_columns(out, self._inverse)
-        return np.einsum("ti,ti,i->t", out, out, 1.0 / sigma, optimize=True)
+        np.square(out, out=out)
+        return np.einsum("ti,i->t", out, 1.0 / sigma)
 
 
 class BlockDual:
     """The dual function for multipliers that are block diagonal over the classes."""
 
-    def __init__(self, problem: Problem, multipliers: Multipliers, rows: RowWeights) -> None:
-        self._problem, self._multipliers, self._rows = problem, multipliers, rows
+    def __init__(self, workload: ClassedWorkload, multipliers: Multipliers, rows: RowWeights) -> None:
+        self._workload, self._multipliers, self._rows = workload, multipliers, rows
         self._size = len(multipliers.start())
 
     def start(self) -> Array:
@@ -74,10 +75,11 @@ class BlockDual:
         return found if finite else None
 
     def _evaluate(self, point: Array) -> Evaluation | None:
-        kind, classes = self._multipliers, self._problem.classes
+        kind, classes = self._multipliers, self._workload.classes
         blocks, weights = kind.blocks(point[: self._size]), self._rows.weights(point[self._size :])
-        mass = kind.mass(blocks) * (1.0 + 16 * classes.steps * EPS)
         root, inverse_root = spectral(np.sqrt, blocks), spectral(lambda values: values**-0.5, blocks)
+        # The bound is for U = R R^T as rounded; what that differs from the blocks is of the order of k^2 roundings.
+        mass = kind.mass(product(root, root)) * (1.0 + (64 * classes.largest**2 + 16 * classes.steps) * EPS)
         found = self._spectrum(root, weights)
         if found is None:
             return None
@@ -90,7 +92,7 @@ class BlockDual:
         gram = product(inverse_root, classes.inner(vectors, sigma), inverse_root)
         repair = kind.repair(blocks, gram)
         undo: Blocks = [np.linalg.inv(block).astype(np.float64, copy=False) for block in repair]
-        variances = self._problem.variances(classes.times(product(undo, root), vectors), sigma)
+        variances = self._workload.variances(classes.times(product(undo, root), vectors), sigma)
         state = kind.state(point[: self._size], blocks, scale)
         following = kind.successor(state, [block * scale for block in blocks], gram)
         return Evaluation(
@@ -103,8 +105,8 @@ class BlockDual:
 
     def _spectrum(self, root: Blocks, weights: Array) -> tuple[Array, Array, float] | None:
         """Singular values and right vectors of M = diag(w)^1/2 A R, and a lower bound on the sum of the values."""
-        classes = self._problem.classes
-        V = self._problem.gram(self._rows, weights)
+        classes = self._workload.classes
+        V = self._workload.gram(self._rows, weights)
         M = classes.times(root, classes.times(root, V).T)
         absolute = [np.abs(block) for block in root]
         ones = np.ones((classes.steps, 1))
@@ -113,7 +115,7 @@ class BlockDual:
         values, vectors = np.linalg.eigh((M + M.T) / 2.0)
         if values[0] > 1e3 * slack:
             return np.sqrt(values), vectors, float(np.sqrt(values - slack).sum())
-        rows = np.ascontiguousarray((np.sqrt(weights)[:, None] * self._problem.columns).T)
+        rows = np.ascontiguousarray((np.sqrt(weights)[:, None] * self._workload.columns).T)
         _, sigma, transposed = np.linalg.svd(classes.times(root, rows).T)
         slack = 4 * classes.steps * EPS * math.sqrt(norm)
         if not sigma[-1] > 0:

@@ -12,8 +12,9 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._optimize._ascent import Evaluation
-from antiphase._optimize._dual import EPS, Problem
+from antiphase._optimize._dual import EPS, ClassedWorkload
 from antiphase._optimize._multipliers import OrthogonalMultipliers, RowWeights
+from antiphase._optimize._triangular import lower_inverse
 
 STEP = 0.1
 SHARES = (0.0, 1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0)
@@ -22,9 +23,9 @@ SHARES = (0.0, 1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0)
 class NonnegativeDual:
     """The dual function; a point is the point of the block dual followed by the multipliers of the entries."""
 
-    def __init__(self, problem: Problem, multipliers: OrthogonalMultipliers, rows: RowWeights) -> None:
-        self._problem, self._multipliers, self._rows = problem, multipliers, rows
-        classes = problem.classes
+    def __init__(self, workload: ClassedWorkload, multipliers: OrthogonalMultipliers, rows: RowWeights) -> None:
+        self._workload, self._multipliers, self._rows = workload, multipliers, rows
+        classes = workload.classes
         self._same = classes.embedded([np.ones_like(block) for block in classes.identity()]) > 0
         self._entries = np.nonzero(np.triu(~self._same))
         self._sizes = np.cumsum([len(multipliers.start()), len(rows.start())])
@@ -43,22 +44,20 @@ class NonnegativeDual:
         return found if np.isfinite(found.successor).all() and np.isfinite(found.square) else None
 
     def _evaluate(self, point: Array) -> Evaluation:
-        from scipy.linalg import solve_triangular
-
-        kind, classes, n = self._multipliers, self._problem.classes, self._problem.classes.steps
+        kind, classes, n = self._multipliers, self._workload.classes, self._workload.classes.steps
         parameters, row_point, entries = np.split(point, self._sizes)
         blocks, weights = kind.blocks(parameters), self._rows.weights(row_point)
         U = classes.embedded(blocks)
         N = self._symmetric(np.maximum(entries, 0.0)) * np.sqrt(np.outer(np.diag(U), np.diag(U)))
         R = np.linalg.cholesky(U - N)
-        M = np.sqrt(weights)[:, None] * (self._problem.columns @ R)
+        M = np.sqrt(weights)[:, None] * (self._workload.columns @ R)
         _, sigma, transposed = np.linalg.svd(M)
         # R R^T differs from U by rounding: what that can add to tr(U X), and the rounding of the singular values.
         norm = float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max())
-        mass = kind.mass(blocks) * (1.0 + 16 * n * EPS) + 4 * n * EPS * norm * len(blocks[0])
+        mass = kind.mass(blocks) * (1.0 + 16 * n * EPS) + 4 * n * EPS * norm * sum(map(len, blocks))
         nuclear = float(np.maximum(sigma - 4 * n * EPS * np.linalg.norm(M), 0.0).sum())
         scale = (nuclear / mass) ** 2
-        Z = solve_triangular(R, transposed.T, lower=True, trans="T")
+        Z = lower_inverse(R).T @ transposed.T
         X = (Z * sigma) @ Z.T / math.sqrt(scale)
         feasible, variances = self._feasible(X)
         state = kind.state(parameters, blocks, scale)
@@ -75,8 +74,6 @@ class NonnegativeDual:
 
     def _feasible(self, X: Array) -> tuple[Array, Array]:
         """X cut off at 0, scaled, and mixed with its diagonal: the best of the mixtures that are positive definite."""
-        from scipy.linalg import solve_triangular
-
         cut = np.where(self._same, 0.0, np.maximum(X, 0.0))
         scales = np.sqrt(self._multipliers.columns(np.diag(X)) / np.diag(X))
         cut *= scales[:, None] * scales
@@ -89,8 +86,7 @@ class NonnegativeDual:
                 L = np.linalg.cholesky(mixed)
             except np.linalg.LinAlgError:
                 continue
-            inverse = solve_triangular(L, np.eye(len(L)), lower=True)
-            variances = self._problem.variances(np.ascontiguousarray(inverse.T), np.ones(len(L)))
+            variances = self._workload.variances(np.ascontiguousarray(lower_inverse(L).T), np.ones(len(L)))
             square = self._rows.value(variances)
             if best is None or square < best[0]:
                 best = square, mixed, variances
@@ -99,6 +95,6 @@ class NonnegativeDual:
         return best[1:]
 
     def _symmetric(self, entries: Array) -> Array:
-        out = np.zeros((self._problem.classes.steps,) * 2)
+        out = np.zeros((self._workload.classes.steps,) * 2)
         out[self._entries] = entries
         return out + out.T

@@ -9,8 +9,8 @@ from antiphase._errors import NotEnoughMemory
 from antiphase._loss import Objective
 from antiphase._optimize._vectors import inner
 from antiphase._workload import Workload
-from antiphase.strategies._base import LARGEST_DENSE
 
+LARGEST_COLUMNS = 1 << 27  # entries; a descent holds some fifteen such arrays
 POWERS: dict[Objective, tuple[float, ...]] = {"rms": (1.0,), "max": (4.0, 32.0, 256.0, 2048.0, 16384.0)}
 
 
@@ -29,7 +29,7 @@ class BandedError:
     """log error of a banded C and its gradient, with the arrays that the two passes share."""
 
     def __init__(self, workload: Workload, steps: int, bands: int) -> None:
-        if steps * bands > LARGEST_DENSE:
+        if steps * bands > LARGEST_COLUMNS:
             raise NotEnoughMemory(
                 f"Optimising {steps} columns of {bands} bands one by one would not fit in memory.",
                 hint="use fewer bands, or family='toeplitz' without column_normalized",

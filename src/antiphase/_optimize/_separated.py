@@ -22,6 +22,7 @@ from antiphase._optimize._descent import descend
 from antiphase._optimize._dual import EPS
 from antiphase._optimize._objective import POWERS, power_mean
 from antiphase._optimize._solution import Limits
+from antiphase._optimize._triangular import lower_inverse
 from antiphase._workload import Workload
 from antiphase.strategies import Toeplitz
 
@@ -119,12 +120,10 @@ class SeparatedProblem:
 
     def _errors(self, C: Array) -> tuple[Array, Array, Array]:
         """C^-1, A C^-1 and its squared row norms."""
-        from scipy.linalg import solve_triangular
-
         from antiphase._kernels.covariance import filter_columns
 
         with np.errstate(all="ignore"):
-            inverse = np.ascontiguousarray(solve_triangular(C, np.eye(self._steps), lower=True, check_finite=False))
+            inverse = lower_inverse(C)
             B = inverse.copy()
             filter_columns(B, self._inverse)
             return inverse, B, np.einsum("ij,ij->i", B, B)
