@@ -120,7 +120,7 @@ def one_step_too_soon(taken, participation):
         (p.PoissonMinSeparation(2, 0.9), one_step_too_soon),
         (p.ShuffledEpochs(4, 5), one_step_too_soon),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None) or str(value),
 )
 def test_the_check_of_the_promise_can_fail(participation, change):
     taken = incidence(make(participation))
