@@ -1,0 +1,155 @@
+"""Samples for balls-in-bins: indices drawn in turn by a likelihood, and the log of a mean of exponentials.
+
+All randomness comes in as uniform numbers in [0, 1) and normal numbers, so that a sample is a function of its inputs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from antiphase._check import Array
+
+Indices = NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def log_means(noise: Array, gram: Array, indices: Indices, half: Array, out: Array) -> None:
+    """out[s] = log mean_j exp(noise[s, j] + sum_k gram[indices[s, k], j] - half[j]); `noise` is overwritten.
+
+    Negative indices are left out.
+    """
+    samples, b = noise.shape
+    for s in range(samples):
+        row = noise[s]
+        for j in range(b):
+            row[j] -= half[j]
+        for k in range(indices.shape[1]):
+            i = indices[s, k]
+            if i >= 0:
+                add = gram[i]
+                for j in range(b):
+                    row[j] += add[j]
+        top = -np.inf
+        for j in range(b):
+            top = max(top, row[j])
+        total = 0.0
+        for j in range(b):
+            total += math.exp(row[j] - top)
+        out[s] = top + math.log(total / b)
+
+
+@njit(cache=True, nogil=True)
+def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: Array) -> None:
+    """Draw i_1, ..., i_alpha in turn, i_k with probability proportional to e_j = prod_{l < k} factors[i_l, j].
+
+    log_ratios[s] is the sum of log mean_j e_j over the draws.
+    """
+    samples, alpha = uniforms.shape
+    b = factors.shape[0]
+    tree = np.zeros(2 * _power_of_two(b))
+    first = len(tree) // 2
+    for s in range(samples):
+        tree[first : first + b] = 1.0
+        _add_up(tree)
+        log_ratio = 0.0
+        for k in range(alpha):
+            log_ratio += math.log(tree[1] / b)
+            i = _pick(tree, uniforms[s, k])
+            indices[s, k] = i
+            _multiply(tree, factors[i])
+        log_ratios[s] = log_ratio
+
+
+@njit(cache=True, nogil=True)
+def draw_cores(
+    starts: Array, factors: Array, cores: Indices, sizes: Indices, uniforms: Array, indices: Indices, log_ratios: Array
+) -> None:
+    """Draw the indices beside a core of `sizes[s]` copies of `cores[s]`: no other index more often than the core.
+
+    starts[k] = factors^k entrywise. log_ratios[s] is sum_l log(Z_l / b) - log #ties, Z_l the sum of the weights allowed
+    at the l-th draw and #ties the number of indices as frequent as the core; -inf where nothing is allowed. Indices are
+    -1 where there are fewer of them.
+    """
+    samples, alpha = indices.shape
+    b = factors.shape[0]
+    tree, counts = np.zeros(2 * _power_of_two(b)), np.zeros(b, dtype=np.int64)
+    first = len(tree) // 2
+    for s in range(samples):
+        core, size = cores[s], sizes[s]
+        counts[:] = 0
+        tree[first : first + b] = starts[size, core]
+        _add_up(tree)
+        _forbid(tree, core)
+        log_ratio, ties = 0.0, 1
+        indices[s, :size] = core
+        indices[s, size:] = -1
+        for k in range(size, alpha):
+            if not tree[1] > 0.0:
+                log_ratio = -np.inf
+                break
+            log_ratio += math.log(tree[1] / b)
+            i = _pick(tree, uniforms[s, k])
+            indices[s, k] = i
+            counts[i] += 1
+            _multiply(tree, factors[i])
+            if counts[i] == size:
+                ties += 1
+                _forbid(tree, i)
+        log_ratios[s] = log_ratio - math.log(ties)
+
+
+# Weights stand in the second half of a tree, tree[m + j] = tree[2m + j] + tree[3m + j] for m a power of two and j < m:
+# each level is one vector sum, tree[1] is the total, and an index is found from the top in log2(b) steps.
+
+
+@njit(cache=True, nogil=True)
+def _add_up(tree: Array) -> None:
+    m = len(tree) // 4
+    while m >= 1:
+        for j in range(m):
+            tree[m + j] = tree[2 * m + j] + tree[3 * m + j]
+        m //= 2
+
+
+@njit(cache=True, nogil=True)
+def _multiply(tree: Array, factors: Array) -> None:
+    first = len(tree) // 2
+    for j in range(factors.shape[0]):
+        tree[first + j] *= factors[j]
+    _add_up(tree)
+
+
+@njit(cache=True, nogil=True)
+def _forbid(tree: Array, index: int) -> None:
+    """Set a weight to zero."""
+    m = len(tree) // 2
+    tree[m + index] = 0.0
+    while m > 1:
+        m //= 2
+        index %= m
+        tree[m + index] = tree[2 * m + index] + tree[3 * m + index]
+
+
+@njit(cache=True, nogil=True)
+def _pick(tree: Array, uniform: float) -> int:
+    """An index with probability proportional to its weight, never one of weight zero."""
+    target, m, j = uniform * tree[1], 1, 0
+    while 2 * m < len(tree):
+        left, right = tree[2 * m + j], tree[3 * m + j]
+        if target >= left and right > 0.0:
+            target -= left
+            j += m
+        m *= 2
+    return j
+
+
+@njit(cache=True, nogil=True)
+def _power_of_two(count: int) -> int:
+    size = 1
+    while size < count:
+        size *= 2
+    return size

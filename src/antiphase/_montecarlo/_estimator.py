@@ -1,0 +1,68 @@
+"""Estimators of delta: a weight for each sample, with mean delta and a bound that no weight exceeds.
+
+In both directions the weight of a sample is
+
+    W = exp(ratio) D(epsilon + shift),        ratio <= log_factor + slope * shift,
+
+where D is the Gaussian mechanism with the squared distance rho, and ratio and shift do not depend on epsilon. Hence
+0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y), and delta = E W <= c as well.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._errors import AntiphaseError
+from antiphase._montecarlo._gaussian import log_divergence, log_envelope
+
+PIECE = 1 << 18
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What is kept of each sample."""
+
+    ratios: Array
+    shifts: Array
+
+
+class Estimator(ABC):
+    """A way to draw samples, with the three numbers that bound their weights."""
+
+    rho: float
+    slope: float
+    log_factor: float
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Numbers held for each sample while it is drawn."""
+
+    @property
+    def piece(self) -> int:
+        """Samples drawn at once, few enough to stay in a processor's cache."""
+        return max(1, PIECE // self.width)
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, count: int) -> Draws:
+        """`count` independent samples."""
+
+
+def log_bound(estimator: Estimator, epsilon: float) -> float:
+    """log c."""
+    return estimator.log_factor + log_envelope(estimator.slope, estimator.rho) - estimator.slope * epsilon
+
+
+def log_weights(estimator: Estimator, draws: Draws, epsilon: float) -> Array:
+    """log W; a weight above its bound is a defect and raises."""
+    room = estimator.log_factor + estimator.slope * draws.shifts - draws.ratios
+    if not (room >= 0.0).all():
+        raise AntiphaseError(
+            f"A weight exceeds its proved bound by a factor of exp({-room.min()}).",
+            hint="this is a defect of the library: please report it with the Gram matrix and the noise",
+        )
+    return draws.ratios + log_divergence(epsilon + draws.shifts, estimator.rho)

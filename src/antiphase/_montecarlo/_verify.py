@@ -1,0 +1,116 @@
+"""Estimate, verify, release: a claim fixed beforehand is verified with fresh samples, or refused.
+
+Let the claim be (epsilon, delta) and p the failure probability that all attempts may spend together. Attempt r passes
+if confidence limits on delta in both directions, each with failure probability p / 2^r / 2, are at most delta - p. So a
+mechanism whose delta exceeds delta - p passes in some attempt with probability at most p, and the procedure that
+releases what passes, and nothing else, is (epsilon, (delta - p) + p)-differentially private: the randomness of the
+verification is part of the mechanism, and its failures are folded into delta.
+
+With one attempt only, max(delta - p, p) would do; with several the sum is needed, because an attempt that is good and
+one that is bad may both be possible outcomes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._bound import Bound
+from antiphase._errors import Refused
+from antiphase._montecarlo._certify import Limit, certify, check_estimates, plan_run
+from antiphase._montecarlo._pair import Pair
+from antiphase._montecarlo._pilot import Effort
+from antiphase._montecarlo._samples import child
+
+SHARE = 1e-3  # of delta that verification may spend as its failure probability
+RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much work to spend.
+
+    Args:
+        samples: most samples in one direction.
+        slack: share of delta that may be lost to the confidence limit.
+        workers: joblib's n_jobs.
+    """
+
+    samples: int = 1 << 22
+    slack: float = 0.04
+    workers: int = -1
+
+
+def failure_share(delta: float, attempt: int) -> float:
+    """The failure probability of one direction in attempt r: SHARE * delta / 2^r / 2.
+
+    >>> failure_share(1e-5, 1) == 1e-8 / 4
+    True
+    """
+    return float(SHARE * delta / 2.0**attempt / 2.0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a claim.
+
+    Args:
+        bound: delta as claimed, or None where it is not verified.
+        limit: the larger confidence limit, or the one to be expected where no samples were spent on it.
+        estimate: of the same direction.
+        error: its standard error.
+    """
+
+    bound: Bound | None
+    limit: float
+    estimate: float
+    error: float
+
+
+def try_claim(
+    pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, options: Options
+) -> Outcome:
+    """Attempt number `attempt` on the claim (epsilon, delta), with samples from `seed`, which nothing else may use."""
+    upper = pair.upper(epsilon)
+    if upper.value <= delta:
+        return Outcome(Bound(delta, "upper", upper.method, upper.reference), upper.value, upper.value, 0.0)
+    inverse = -math.log(failure_share(delta, attempt))
+    effort = Effort(options.samples, inverse, child(seed, 0), options.workers)
+    goal = delta * (1.0 - SHARE)
+    removal, addition = pair.pilots(epsilon, effort)
+    check_estimates((removal, addition), upper.value)
+    runs = plan_run(removal, goal, effort), plan_run(addition, goal, effort)
+    hopeless = max(runs, key=lambda run: run.expected)
+    if hopeless.expected > goal:
+        return Outcome(None, hopeless.expected, hopeless.pilot.estimate, hopeless.pilot.error)
+    limits = certify(runs, effort, child(seed, 1))
+    check_estimates(limits, upper.value)
+    worst = max(limits, key=lambda limit: limit.value)
+    bound = Bound(delta, "confident", method_text(limits, delta), f"{pair.reference}; {RELEASE}")
+    return Outcome(bound if worst.value <= goal else None, worst.value, worst.estimate, worst.error)
+
+
+def method_text(limits: tuple[Limit, Limit], delta: float) -> str:
+    """What was done, for a bound's method."""
+    samples = " and ".join(f"{limit.samples:,}" for limit in limits)
+    return f"certified sampling, {samples} samples, failure probability {SHARE * delta:.1e} within delta"
+
+
+def verify_pair(
+    pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, options: Options
+) -> Bound:
+    """The claim as a bound on delta, or `Refused`.
+
+    **Guarantee**: see above. `attempt` counts all verifications of this claim, from 1.
+    """
+    outcome = try_claim(pair, epsilon, delta, attempt, seed, options)
+    if outcome.bound is not None:
+        return outcome.bound
+    missing = "more noise" if outcome.estimate > delta else "more samples, or a little more noise"
+    raise Refused(
+        f"({epsilon}, {delta})-differential privacy is not verified: the confidence limit on delta is "
+        f"{outcome.limit:.4g}, the estimate {outcome.estimate:.4g} +- {outcome.error:.2g}.",
+        hint=f"it needs {missing}; a further verification of this claim is attempt {attempt + 1}",
+    )
