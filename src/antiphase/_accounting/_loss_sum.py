@@ -7,7 +7,7 @@ question, and the sum is tilted back: the precision is then relative to delta, f
 What is left out goes to the safe side: infinite losses and the mass above the window (Chernoff's bound) count as
 delta in full, what wraps around only adds mass, and a bound on the rounding errors is added.
 
-Reference: Koskela, Jälkö and Honkela 2020, section 4 (transform); Keich 2005 (tilt).
+Reference: Koskela, Jälkö and Honkela 2020 (transform); Keich 2005 (tilt).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ SMALLEST_LOG = -740.0
 LARGEST_WINDOW = 1 << 21
 MOST_PASSES = 3
 SMALL_ROUNDING = 1e-4  # of delta
-
 
 Precision = type[np.float64] | type[np.longdouble]
 
@@ -80,7 +79,7 @@ class LossSum:
         with np.errstate(divide="ignore"):
             self._logs = [np.log(grid.probabilities) for grid in self._grids]
         self._margin = MARGIN + MARGIN_OF_ONE * sum(self._counts)
-        self._infinite = -math.expm1(sum(count * math.log1p(-grid.infinite) for grid, count in terms))
+        self._infinite = abs(math.expm1(sum(count * math.log1p(-grid.infinite) for grid, count in terms)))
 
     def epsilon(self, delta: float) -> float:
         """An upper bound on the smallest epsilon >= 0 whose divergence is at most `delta`.
@@ -198,7 +197,7 @@ class _Window:
         """
         if budget <= 0.0:
             return math.inf, 0.0
-        gaps, exponents, masses = self._untilted(math.log(budget))
+        gaps, exponents, masses = self._above(math.log(budget))
         weights = np.exp(exponents)
         upper = _sums_to_end(weights * masses)
         lower = _sums_to_end(np.exp(exponents - gaps) * masses)
@@ -217,18 +216,20 @@ class _Window:
 
     def delta(self, epsilon: float) -> tuple[float, float]:
         """The divergence at `epsilon`, not below the smallest number, and the part of rounding in it."""
-        gap = epsilon - self.at.mean
-        log_unit = self.at.log_scale - self.at.tilt * gap
-        gaps, exponents, masses = self._untilted(log_unit)
-        above = gaps > gap
-        weights = np.exp(exponents[above])
+        above = self.losses > epsilon
+        gaps = self.losses[above] - epsilon
+        log_unit = self.at.value - self.at.tilt * epsilon
+        weights = np.exp(-self.at.tilt * gaps)
         rounding = self.error * math.sqrt(np.square(weights).sum())
-        divergence = (weights * masses[above] * -np.expm1(gap - gaps[above])).sum() + rounding
+        divergence = (weights * self.masses[above] * -np.expm1(-gaps)).sum() + rounding
         value = math.exp(min(0.0, max(SMALLEST_LOG, log_unit + math.log(max(divergence, 1e-300)))))
         return value, value * rounding / max(divergence, 1e-300)
 
-    def _untilted(self, log_unit: float) -> tuple[Array, Array, Array]:
-        """Losses relative to the mean, logarithms of what takes the tilt off (in units), and the tilted masses."""
+    def _above(self, log_unit: float) -> tuple[Array, Array, Array]:
+        """Losses relative to the mean, logarithms of what takes the tilt off (in units), and the tilted masses.
+
+        Losses so low that these numbers overflow are left out: sums from any other loss to the end do not need them.
+        """
         gaps = self.losses - self.at.mean
         exponents = self.at.log_scale - log_unit - self.at.tilt * gaps
         kept = np.maximum(exponents, exponents - gaps) <= LARGEST_EXPONENT

@@ -31,7 +31,8 @@ class Sampler(ABC):
 
     **Guarantee**: the steps of every example form a pattern of `participation.worst_case`. Which examples
     are dropped by `max_batch` depends on the secret and the step alone, never on what the examples hold,
-    so a dropped example is one with gradient zero, which zero-out adjacency allows.
+    so without amplification
+    zero-out adjacency is not affected; amplified accounting charges for batches that overflow.
 
     Attributes:
         participation: the promise it was made from.
