@@ -112,7 +112,8 @@ def compare_dense_with_numpy() -> None:
         start = time.perf_counter()
         for _ in range(8):
             generator.standard_normal(out=draw, dtype=np.float32)
-        turns.append((ours(), (time.perf_counter() - start) / 8))
+        theirs = (time.perf_counter() - start) / 8
+        turns.append((ours(), theirs))
     mine, theirs = (statistics.mean(column) for column in zip(*turns, strict=True))
     row = [f"{DENSE_STEPS:,}", readable(mine), readable(theirs), f"{mine / theirs:.1f}", "8"]
     columns = ["steps", "antiphase, mean of all steps", "NumPy i.i.d.", "ratio", "goal: at most"]

@@ -43,6 +43,17 @@ def test_an_extended_stream_goes_on_with_its_noise(name, short, long, tmp_path):
             made.next()
 
 
+@pytest.mark.parametrize("lookahead", [2, 3, 5])
+def test_an_extension_in_the_middle_of_a_lookahead(lookahead):
+    """The last block of the shorter plan is cut short; the longer one goes on from there."""
+    make = EXTENSIBLE["toeplitz"]
+    for stop in range(8):
+        made = stream(make(7), LEAVES, lookahead=lookahead)
+        released = [flat(made.next()) for _ in range(stop)]
+        made.extend(Noisy(make(20)))
+        assert np.stack([*released, *take(made)]).tobytes() == long_noise(make, 7, 20).tobytes()
+
+
 @pytest.mark.parametrize("name", EXTENSIBLE)
 def test_replay_of_an_extended_run(name):
     make = EXTENSIBLE[name]

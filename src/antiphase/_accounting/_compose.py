@@ -33,7 +33,7 @@ def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
     >>> round(compose([run] * 4, 1e-6).value, 4)
     4.8866
 
-    Reference: Dong, Roth and Su 2022, Cor. 2; Zhu, Dong and Wang 2022, Thm 10.
+    Reference: Dong, Roth and Su 2019, Cor. 3.3; Zhu, Dong and Wang 2022, Thm 10.
     """
     target = check_delta("compose", delta)
     runs = _checked(mechanisms)
@@ -58,7 +58,7 @@ def _gaussian(releases: Sequence[Release], delta: float) -> Found:
     if not all(isinstance(release, Gaussian) for release in releases):
         return None
     together = Gaussian(1.0 / math.sqrt(math.fsum(release.multiplier**-2 for release in releases)) * (1.0 - 1e-15))
-    return together.epsilon(delta), "exact", "analytic Gaussian", "Dong, Roth and Su 2022, Cor. 2"
+    return together.epsilon(delta), "exact", "analytic Gaussian", "Dong, Roth and Su 2019, Cor. 3.3"
 
 
 def _losses(releases: Sequence[Release], delta: float) -> Found:

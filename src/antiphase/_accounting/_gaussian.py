@@ -7,7 +7,7 @@ With mu = sensitivity / noise_std, a = epsilon / mu - mu / 2 and b = a + mu,
 since e^epsilon phi(b) = phi(a). For small mu the difference is the integral of -R' = 1 - x R from a to b. All
 functions round to the safe side.
 
-Reference: Balle and Wang 2018, Thm 8; Dong, Roth and Su 2022, Cor. 1.
+Reference: Balle and Wang 2018, Thm 8; Dong, Roth and Su 2019, Cor. 2.13.
 """
 
 from __future__ import annotations

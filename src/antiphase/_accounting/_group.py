@@ -35,7 +35,7 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     >>> round(group_epsilon(device, 3, 1e-6).value, 4)
     4.8866
 
-    Reference: Dong, Roth and Su 2022, Thm 4 (Gaussian); Vadhan 2017, Lemma 2.2.
+    Reference: Dong, Roth and Su 2019, Thm 2.14 (Gaussian); Vadhan 2017, Lemma 2.2.
     """
     k = _check.positive_integer("group_epsilon", "size", size, "1 is the guarantee of one example")
     target = check_delta("group_epsilon", delta)

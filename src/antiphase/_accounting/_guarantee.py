@@ -74,7 +74,7 @@ def gdp(mechanism: Mechanism) -> Bound:
     Args:
         mechanism: what runs.
 
-    Reference: Dong, Roth and Su 2022, Thm 1.
+    Reference: Dong, Roth and Su 2019, Thm 2.7.
 
     >>> from antiphase import SingleParticipation, strategies
     >>> gdp(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=2.0)).value

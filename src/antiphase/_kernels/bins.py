@@ -66,13 +66,13 @@ def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: A
 
 @njit(cache=True, nogil=True)
 def draw_cores(
-    starts: Array, factors: Array, cores: Indices, sizes: Indices, uniforms: Array, indices: Indices, log_ratios: Array
+    factors: Array, cores: Indices, sizes: Indices, uniforms: Array, indices: Indices, log_ratios: Array
 ) -> None:
     """Draw the indices beside a core of `sizes[s]` copies of `cores[s]`: no other index more often than the core.
 
-    starts[k] = factors^k entrywise. log_ratios[s] is sum_l log(Z_l / b) - log #ties, Z_l the sum of the weights allowed
-    at the l-th draw and #ties the number of indices as frequent as the core; -inf where nothing is allowed. Indices are
-    -1 where there are fewer of them.
+    The core's weights are the powers of its factors. log_ratios[s] is sum_l log(Z_l / b) - log #ties, Z_l the sum of
+    the weights allowed at the l-th draw and #ties the number of indices as frequent as the core; -inf where nothing is
+    allowed. Indices are -1 where there are fewer of them.
     """
     samples, alpha = indices.shape
     b = factors.shape[0]
@@ -81,7 +81,10 @@ def draw_cores(
     for s in range(samples):
         core, size = cores[s], sizes[s]
         counts[:] = 0
-        tree[first : first + b] = starts[size, core]
+        tree[first : first + b] = 1.0
+        for _ in range(size):
+            for j in range(b):
+                tree[first + j] *= factors[core, j]
         _add_up(tree)
         _forbid(tree, core)
         log_ratio, ties = 0.0, 1

@@ -158,7 +158,7 @@ def verify(
         return verify_pair(pair, *claim, attempt, fresh, options)
     if method == "plain":
         factor = _check.real("verify", "tau", tau, 1.0, 1e6, "the paper uses 1.25")
-        return verify_plain(pair, *claim, factor, options.samples, attempt, fresh, options.workers)
+        return verify_plain(pair, *claim, factor, options.samples or pair.samples, attempt, fresh, options.workers)
     raise refuse("verify", "method", "'certified' or 'plain'", method, "'certified' needs fewer samples")
 
 

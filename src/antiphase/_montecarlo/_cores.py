@@ -65,8 +65,8 @@ class Cores(Estimator):
             return _log_constants(self.split, self.alpha) - np.log(self.weights)
 
     @cached_property
-    def _starts(self) -> Array:
-        return np.exp(np.arange(self.alpha + 1)[:, None, None] * self.split.rest)
+    def _factors(self) -> Array:
+        return np.exp(self.split.rest)
 
     @cached_property
     def _core_chances(self) -> Array:
@@ -90,7 +90,7 @@ class Cores(Estimator):
         indices, log_ratios = np.empty((count, self.alpha), dtype=np.int32), np.empty(count)
         uniforms = rng.random((count, self.alpha))
         types = cores.astype(np.int32), sizes.astype(np.int32)
-        draw_cores(self._starts, self._starts[1], *types, uniforms, indices, log_ratios)
+        draw_cores(self._factors, *types, uniforms, indices, log_ratios)
         losses = noisy_losses(self.split, indices, rng)
         return Draws(log_ratios + self._constants[sizes - 1] - self.slope * losses, -losses)
 

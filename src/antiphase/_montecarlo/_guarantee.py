@@ -32,17 +32,17 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, options
     proved = Bound(upper.value, "upper", upper.method, upper.reference)
     if pair.tight:
         return proved
-    effort = Effort(options.samples, TYPICAL, child(seed, 0), options.workers)
+    effort = Effort(options.samples or pair.samples, TYPICAL, child(seed, 0), options.workers)
     removal, addition = pair.pilots(epsilon, effort)
     check_estimates((removal, addition), upper.value)
     expected = max(removal.estimate, addition.estimate)
     if expected <= 0.0:
-        return _not_worth(proved, options)
+        return _not_worth(proved, pair, options)
     effort = replace(effort, log_inverse=-math.log(failure_share(expected, 1)))
     goal = (1.0 + options.slack) * expected
     runs = plan_run(removal, goal, effort), plan_run(addition, goal, effort)
     if max(run.expected for run in runs) >= upper.value:
-        return _not_worth(proved, options)
+        return _not_worth(proved, pair, options)
     limits = certify(runs, effort, child(seed, 1))
     check_estimates(limits, upper.value)
     value = max(limit.value for limit in limits) + SHARE * expected
@@ -65,7 +65,7 @@ def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, options
 
     found = _settle(find, lambda e: (pair, e), delta, seed, options)
     if found is None or found[0] >= highest:
-        return _not_worth(proved, options)
+        return _not_worth(proved, pair, options)
     return _with_value(found[1], found[0])
 
 
@@ -86,7 +86,7 @@ def pair_noise(
 
     found = _settle(find, lambda s: (pair.at(s), epsilon), delta, seed, options)
     if found is None or found[0] >= highest:
-        return proved[0], _not_worth(proved[1], options)
+        return proved[0], _not_worth(proved[1], pair, options)
     return found[0], _with_value(found[1], epsilon)
 
 
@@ -119,6 +119,6 @@ def _with_value(bound: Bound, value: float) -> Bound:
     return Bound(value, bound.kind, bound.method, bound.reference)
 
 
-def _not_worth(proved: Bound, options: Options) -> Bound:
-    method = f"{proved.method}; {options.samples:,} samples would certify nothing smaller"
+def _not_worth(proved: Bound, pair: Pair, options: Options) -> Bound:
+    method = f"{proved.method}; {options.samples or pair.samples:,} samples would certify nothing smaller"
     return Bound(proved.value, proved.kind, method, proved.reference)

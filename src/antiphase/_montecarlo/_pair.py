@@ -29,12 +29,13 @@ class Pair(ABC):
     """P and Q at one noise: delta is that of P against Q (remove) and of Q against P (add), whichever is larger.
 
     `tight`: the upper bound is accurate, so that there is no need for samples. `pilot`: samples of a pilot run.
-    `reference`: the theorem by which the pair dominates.
+    `samples`: about as many as half a minute on two cores allows. `reference`: the theorem by which the pair dominates.
     """
 
     noise_std: float
     tight: bool
     pilot: int
+    samples: int
     reference: str
 
     @abstractmethod

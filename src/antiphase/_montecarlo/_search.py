@@ -42,20 +42,20 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
 def estimated_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, options: Options) -> float:
     """The epsilon at which the estimate is `delta`; the estimators are chosen anew until they fit the epsilon."""
     epsilon = highest = upper_epsilon(pair, delta)
-    samples = min(pair.pilot, options.samples)
+    samples, many = _samples(pair, options)
     for rounds in range(5):
         curve = _Curve(pair.estimators(epsilon), samples, child(seed, rounds), options.workers)
         last, epsilon = epsilon, curve.epsilon(delta, highest)
-        near, done = abs(epsilon - last) <= 0.02 * last, samples > pair.pilot
-        if near and done:
+        near = abs(epsilon - last) <= 0.02 * last
+        if near and samples == many:
             break
-        samples = min(MORE * pair.pilot, options.samples) if near else samples
+        samples = many if near else samples
     return epsilon
 
 
 def estimated_noise(pair: Pair, epsilon: float, delta: float, seed: np.random.SeedSequence, options: Options) -> float:
     """The noise at which the estimate is `delta`: between 0 and that of the proved bound."""
-    few, many = min(pair.pilot, options.samples), min(MORE * pair.pilot, options.samples)
+    few, many = _samples(pair, options)
 
     def excess(log_noise: float, samples: int = few, part: int = 0) -> float:
         estimators = pair.at(math.exp(log_noise)).estimators(epsilon)
@@ -69,6 +69,12 @@ def estimated_noise(pair: Pair, epsilon: float, delta: float, seed: np.random.Se
     slope = min((excess(found + 0.01) - excess(found)) / 0.01, -0.1)
     correction = excess(found, many, 1) / slope
     return math.exp(found - max(-0.05, min(0.05, correction)))
+
+
+def _samples(pair: Pair, options: Options) -> tuple[int, int]:
+    """For the search and for its last correction."""
+    most = options.samples or pair.samples
+    return min(pair.pilot, most), min(MORE * pair.pilot, most)
 
 
 class _Curve:

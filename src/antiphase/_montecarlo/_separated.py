@@ -41,6 +41,11 @@ class SeparatedPair(Pair):
     pilot = 1 << 15
     reference = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma C.1"
 
+    @property
+    def samples(self) -> int:  # type: ignore[override]
+        """Time is in proportion to the steps."""
+        return max(1 << 16, round((1 << 22) * min(1.0, 200.0 / len(self.columns))))
+
     def at(self, noise_std: float) -> SeparatedPair:
         """With other noise."""
         return replace(self, noise_std=noise_std)

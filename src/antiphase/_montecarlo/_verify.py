@@ -33,12 +33,12 @@ class Options:
     """How much work to spend.
 
     Args:
-        samples: most samples in one direction.
+        samples: most samples in one direction; by default what half a minute allows.
         slack: share of delta that may be lost to the confidence limit.
         workers: joblib's n_jobs.
     """
 
-    samples: int = 1 << 22
+    samples: int | None = None
     slack: float = 0.04
     workers: int = -1
 
@@ -77,7 +77,7 @@ def try_claim(
     if upper.value <= delta:
         return Outcome(Bound(delta, "upper", upper.method, upper.reference), upper.value, upper.value, 0.0)
     inverse = -math.log(failure_share(delta, attempt))
-    effort = Effort(options.samples, inverse, child(seed, 0), options.workers)
+    effort = Effort(options.samples or pair.samples, inverse, child(seed, 0), options.workers)
     goal = delta * (1.0 - SHARE)
     removal, addition = pair.pilots(epsilon, effort)
     check_estimates((removal, addition), upper.value)

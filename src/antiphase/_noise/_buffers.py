@@ -43,9 +43,8 @@ class Buffers(Correlator):
         """One for each decay."""
         return len(self.strategy.decay)
 
-    def begin(self, step: int) -> None:
+    def prepare(self) -> None:
         """The coefficients, in the dtype of the stream."""
-        self._step = step
         kind = self.dtype.type
         self._loss = tuple(kind(1.0 - decay) for decay in self.strategy.decay)
         self._weight = tuple(kind(scale) for scale in self.strategy.scale)
@@ -54,6 +53,6 @@ class Buffers(Correlator):
         """Draw z into the output and put the step's noise in its place."""
         from antiphase._kernels import correlate
 
-        white(self._step, out)
+        white(self.step, out)
         factor = self.dtype.type(self.factor)
         correlate.buffers(self.state[part.strips], self._loss, self._weight, factor, out)

@@ -19,6 +19,7 @@ White = Callable[[int, Noise], None]  # fills an array with a row of z for the p
 
 LANES = 128  # entries of a strip of state; the same as in the kernels, which are not imported before use
 PART = 1 << 16  # entries handled at once: few enough for the caches, enough to outweigh the calls
+SMALLEST_PART = 1 << 13
 
 
 @final
@@ -60,10 +61,12 @@ class Correlator(ABC):
     """factor (N z)_t for one step after another.
 
     A step is `begin(step)`, then `make` for every part, in any order and on any thread, then `end()`. State is an
-    array of shape (strips, rows, LANES): each part touches its own strips only.
+    array of shape (strips, rows, LANES): each part touches its own strips only. With `lookahead` some steps are made
+    at once and wait in the state until they are asked for.
     """
 
     part: int = PART
+    lookahead: int = 1
     is_replayed: bool = False  # whether the state is made again from z rather than saved
 
     def __init__(self, strategy: Strategy, factor: float, entries: int, dtype: np.dtype[Any]) -> None:
@@ -71,6 +74,9 @@ class Correlator(ABC):
         self.factor = factor
         self.entries = entries
         self.dtype = dtype
+        self.step = 0
+        self.fresh = 0  # steps to make now; 0 where this one is waiting in the state
+        self.made = 0  # steps made so far, given out or waiting
         self.state = self.allocate(self.state_rows())
 
     @abstractmethod
@@ -78,33 +84,31 @@ class Correlator(ABC):
         """Model-sized buffers to hold."""
 
     @abstractmethod
-    def begin(self, step: int) -> None:
-        """What is common to all parts of a step."""
-
-    @abstractmethod
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Write the step's noise for a part into `out`."""
 
+    def begin(self, step: int) -> None:
+        """Before the first part of a step."""
+        self.step = step
+        self.fresh = min(self.lookahead, self.strategy.steps - step) if step >= self.made else 0
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What all parts of a step have in common."""
+        return
+
     def end(self) -> None:
         """After the last part of a step."""
-        return
+        self.made = max(self.made, self.step + self.fresh)
 
     def reset(self) -> None:
         """Back to before the first step."""
         self.state[:] = 0
+        self.made = 0
 
     def replay_from(self, step: int) -> int:
         """The step to begin at so that the state is right when `step` is reached."""
         return 0
-
-    @property
-    def made(self) -> int:
-        """Steps whose noise is already in the state; 0 where none is made in advance."""
-        return 0
-
-    @made.setter
-    def made(self, steps: int) -> None:
-        return
 
     def extend(self, strategy: Strategy) -> None:
         """Go on with more steps of the same C."""
@@ -113,6 +117,11 @@ class Correlator(ABC):
     def allocate(self, rows: int) -> Noise:
         """State of this many rows."""
         return np.zeros((-(-self.entries // LANES), rows, LANES), dtype=self.dtype)
+
+
+def part_for(lookahead: int) -> int:
+    """Entries handled at once where z of several steps is held."""
+    return max(2 * PART // lookahead // LANES * LANES, SMALLEST_PART) if lookahead > 1 else PART
 
 
 def padded(block: Array, rows: int, columns: int) -> Array:

@@ -129,7 +129,8 @@ class Engine:
         """Go on at `step` with the state as it was saved there."""
         if self.correlator.is_replayed:
             self.replay(step)
-        self.correlator.made, self.step = made, step
+        else:
+            self.correlator.made, self.step = made, step
 
     def split(self, flat: Noise) -> list[NDArray[Any]]:
         """One array for each leaf."""

@@ -21,16 +21,15 @@ class Independent(Correlator):
         """None."""
         return 0
 
-    def begin(self, step: int) -> None:
+    def prepare(self) -> None:
         """The step's multiple."""
-        self._step = step
-        self._factor = self.factor / diagonal(self.strategy, step)
+        self._factor = self.factor / diagonal(self.strategy, self.step)
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw and scale."""
         from antiphase._kernels import correlate
 
-        white(self._step, out)
+        white(self.step, out)
         correlate.scale(self._factor, out)
 
     def replay_from(self, step: int) -> int:

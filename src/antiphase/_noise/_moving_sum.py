@@ -24,20 +24,19 @@ class MovingSum(Correlator):
         """One less than the bands."""
         return self.strategy.bands - 1
 
-    def begin(self, step: int) -> None:
+    def prepare(self) -> None:
         """Where the history is, oldest first."""
         rows = self.state_rows()
-        past = np.arange(max(step - rows, 0), step)
-        self._step = step
+        past = np.arange(max(self.step - rows, 0), self.step)
         self._slots = past % max(rows, 1)
-        self._newest = step % rows if rows else -1
+        self._newest = self.step % rows if rows else -1
         self._coefficients = self.strategy.coefficients[len(past) :: -1].copy()
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw z into the output and put the sum in its place."""
         from antiphase._kernels import correlate
 
-        white(self._step, out)
+        white(self.step, out)
         held = self.state[part.strips]
         correlate.moving_sum(held, self._slots, self._coefficients, self._newest, self.factor, out)
 
@@ -57,18 +56,14 @@ class RegeneratedSum(Correlator):
         """None."""
         return 0
 
-    def begin(self, step: int) -> None:
-        """Remember the step."""
-        self._step = step
-
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw the rows one after another, oldest first, adding up in float64."""
         from antiphase._kernels import correlate
 
         total: Any = scratch.array("total", (part.size,), np.dtype(np.float64))
         total[:] = 0.0
-        for lag in range(min(self._step, self.strategy.bands - 1), -1, -1):
-            white(self._step - lag, out)
+        for lag in range(min(self.step, self.strategy.bands - 1), -1, -1):
+            white(self.step - lag, out)
             correlate.add_multiple(self.strategy.coefficients[lag], out, total)
         correlate.write(self.factor, total, out)
 

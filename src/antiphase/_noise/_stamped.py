@@ -30,6 +30,7 @@ class Restarted(Correlator):
         block, inner_step = divmod(step, self.strategy.strategy.steps)
         if inner_step == 0:
             self._inner.reset()
+        self._inner.made = self.made if inner_step else 0
         self._first_row = block * self.strategy.strategy.rows
         self._inner.begin(inner_step)
 
@@ -41,6 +42,7 @@ class Restarted(Correlator):
     def end(self) -> None:
         """Pass on."""
         self._inner.end()
+        self.made = self._inner.made
 
     def reset(self) -> None:
         """Pass on."""
@@ -50,12 +52,3 @@ class Restarted(Correlator):
         """Within the block."""
         steps = self.strategy.strategy.steps
         return step // steps * steps + self._inner.replay_from(step % steps)
-
-    @property
-    def made(self) -> int:
-        """Within the block."""
-        return self._inner.made
-
-    @made.setter
-    def made(self, steps: int) -> None:
-        self._inner.made = steps

@@ -43,7 +43,7 @@ class NoiseStream:
         secret: from `Secret.generate()`; `Secret.insecure(42)` in tests.
         run_id: names one training run. Two runs of one plan, or of plans that extend one plan, with the same secret
             and run id have the same noise: whoever sees both learns the difference of their gradients.
-        dtype: float32 or float64, of noise and state; the arithmetic is float64.
+        dtype: float32 or float64, of noise and state; sums over a history are in float64.
         threads: None for one for each processor.
         lookahead: steps made at once for lower-triangular C (Banded, Toeplitz, Dense); None for 8, or 32 with
             long histories, if that costs no memory. Those beyond bands - 1 cost one more model-sized buffer each.

@@ -32,8 +32,9 @@ class OnlineTree(Correlator):
         """As many as the tree says; one at least, so that a tree of one step can be extended."""
         return max(self.strategy.memory_copies, 1)
 
-    def begin(self, step: int) -> None:
-        """Which rows of the state the step replaces, and with which weights."""
+    def prepare(self) -> None:
+        """Which rows of the state the step replaces, level by level."""
+        step = self.step
         self._row = 2 * step - step.bit_count()
         waiting = step.bit_count()
         self._lefts = []

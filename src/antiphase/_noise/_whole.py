@@ -36,7 +36,7 @@ class Whole(Correlator):
         self, strategy: Strategy, factor: float, entries: int, dtype: np.dtype[Any], path: Path | None
     ) -> None:
         self._path = path
-        self._is_made = False
+        self.lookahead = strategy.steps
         fitting = LARGEST_SCRATCH // (strategy.rows * dtype.itemsize)
         self.part = max(min(PART, fitting) // LANES, 1) * LANES
         super().__init__(strategy, factor, entries, dtype)
@@ -45,33 +45,26 @@ class Whole(Correlator):
         """One for each step."""
         return self.strategy.steps
 
-    def begin(self, step: int) -> None:
+    def prepare(self) -> None:
         """Everything is made at the first step asked for."""
-        self._step = step
-        if not self._is_made:
-            self._matrix = padded(self.strategy.noising(), 2, 4)
+        self._matrix = padded(self.strategy.noising(), 2, 4) if self.fresh else np.empty((0, 0))
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Make all steps if that is not done, then hand out one."""
         from antiphase._kernels import correlate
 
         held = self.state[part.strips]
-        if not self._is_made:
+        if self.fresh:
             z = scratch.array("z", (self.strategy.rows, part.size), self.dtype)
             for row in range(self.strategy.rows):
                 white(row, z[row])
             total = scratch.array("total", (BLOCK * LANES,), DOUBLE)
             correlate.product(held, z, self._matrix, self.strategy.steps, total)
-        correlate.read_row(held, self._step, self.factor, out)
-
-    def end(self) -> None:
-        """The matrix is needed once."""
-        self._is_made = True
-        self._matrix = np.empty((0, 0))
+        correlate.read_row(held, self.step, self.factor, out)
 
     def reset(self) -> None:
-        """Make everything again."""
-        self._is_made = False
+        """Everything will be written again."""
+        self.made = 0
 
     def replay_from(self, step: int) -> int:
         """Nothing to replay: all steps are made at once."""
