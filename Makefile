@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 JOBS ?= 2
 # What `make test` installs on top of the package. The integrations (torch, jax, flower) join here.
-EXTRAS := dev
+EXTRAS := dev,demo,torch,jax,flower
 NAME ?= $(patsubst benchmarks/%.py,%,$(wildcard benchmarks/[a-z]*.py))
 BIN := .venv/bin
 PIP := -m pip --disable-pip-version-check --quiet install --constraint
@@ -71,7 +71,7 @@ constraints:
 	$(PYTHON) -m venv --clear .venv-new
 	.venv-new/bin/python -m pip --quiet install --upgrade setuptools
 	.venv-new/bin/python -m pip --quiet install --no-build-isolation --editable ".[$(EXTRAS)]"
-	.venv-new/bin/python -m pip freeze --all --exclude-editable --exclude pip > constraints.txt
+	.venv-new/bin/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+cpu$$//' > constraints.txt
 	rm -r .venv-new
 
 clean:
