@@ -57,6 +57,7 @@ def test_momentum_matrix_follows_its_recursion(n):
 LONG = {
     "toeplitz": Toeplitz(Toeplitz.square_root(16).coefficients, 40_000),
     "toeplitz-slow": Toeplitz([1.0, -0.9999], 40_000),
+    "toeplitz-300": Toeplitz.square_root(40_000, 300),
     "inverse": BandedInverse.square_root(8, 40_000),
     "blt": BLT([0.999, 0.9], [0.01, 0.1], 40_000),
     "blt-slow": BLT([1.0, 0.99999], [1e-6, 1e-5], 40_000),

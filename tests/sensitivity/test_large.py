@@ -92,3 +92,15 @@ def test_tree_and_fourier():
     assert bound.value**2 <= 20 * sum(min(20, -(-(1 << h) // 400)) for h in range(21))
     assert bound.value**2 >= 8 * 400 + sensitivity(Tree(1 << 12), MinSeparation(400, 11)).value ** 2
     assert sensitivity(Fourier(20_000), FixedEpochs(20, 1000)).kind == "exact"
+
+
+def test_a_billion_steps_of_a_toeplitz_strategy():
+    # Every pattern of these has all its columns whole but the last: k |c|^2 with a correction below 1e-9.
+    n = 10**9
+    strategy = Toeplitz.square_root(n, 32)
+    square = float(strategy.coefficients @ strategy.coefficients)
+    for participation, k in ((MinSeparation(1000), 10**6), (FixedEpochs(10, n // 10), 10)):
+        found = sensitivity(strategy, participation)
+        assert found.kind == "exact"
+        assert found.value**2 == pytest.approx(k * square, rel=1e-12)
+    assert sensitivity(strategy, MinSeparation(10)).value ** 2 >= 10**8 * square

@@ -17,6 +17,7 @@ FIRST_BLOCK = 4096
 LARGEST_BLOCK = 1 << 20
 CONVERGED = 1e-14
 LONG_FILTER = 64  # above this many coefficients a series by FFT is cheaper than a filter
+TYPICAL_REACH = 32  # w becomes its limit after about as many times its coefficients
 
 
 def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -> Array:
@@ -34,7 +35,7 @@ def response_sums(numerator: Array, denominator: Array, inverse: Array, steps: i
     """sum_i w_i^2 and sum_i (steps - i) w_i^2, stopping where w has become its limit."""
     limit = _limit(numerator, denominator, inverse)
     order = len(numerator) + len(denominator) + len(inverse)
-    if len(denominator) > LONG_FILTER:
+    if len(denominator) > LONG_FILTER and steps < TYPICAL_REACH * len(denominator):
         w = response(numerator, denominator, inverse, steps)
         return _sums(w, 0, steps)
     total = weighted = 0.0

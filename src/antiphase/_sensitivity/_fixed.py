@@ -12,7 +12,7 @@ from antiphase._sensitivity._bracket import CLOSED, Bracket, Case, exactly
 from antiphase._sensitivity._gram import Indices
 from antiphase._sensitivity._semidefinite import worst_contributions
 from antiphase._sensitivity._spectral import largest_eigenvalue
-from antiphase._sensitivity._toeplitz import column_fits, earliest_square
+from antiphase._sensitivity._toeplitz import column_fits, earliest_square, norms_decrease
 from antiphase.strategies import BLT
 
 LARGEST_BLOCKS = 1 << 24  # entries of X on all patterns that are looked at
@@ -27,6 +27,8 @@ def orthogonal(case: Case) -> Bracket:
             f"Columns {case.period} steps apart overlap: C^T C has {case.gram.bands} bands.",
             hint="use at most as many bands as steps between participations",
         )
+    if norms_decrease(case.gram):
+        return exactly(earliest_square(case.strategy, case.period, case.count, "signed"))
     return exactly(float(case.class_sums[1].max()))
 
 

@@ -8,6 +8,7 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase._participation import MinSeparation
 from antiphase._sensitivity._bracket import Bracket, Case, exactly
+from antiphase._sensitivity._toeplitz import earliest_square, norms_decrease
 from antiphase._sensitivity._windows import windows
 
 LARGEST_CHAIN = 1 << 33
@@ -26,6 +27,8 @@ def orthogonal(case: Case) -> Bracket:
             f"Columns {separation(case)} steps apart overlap: C^T C has {case.gram.bands} bands.",
             hint="use at most as many bands as the separation",
         )
+    if norms_decrease(case.gram):
+        return exactly(earliest_square(case.strategy, separation(case), case.count, "signed"))
     return _largest_sum(case, np.ascontiguousarray(case.gram.diagonal(0)))
 
 

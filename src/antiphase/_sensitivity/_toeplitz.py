@@ -9,6 +9,7 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._errors import NotProved
+from antiphase._sensitivity._earliest_blocks import earliest_blocks
 from antiphase._sensitivity._gram import Gram, Indices
 from antiphase.strategies import BLT, BandedInverse, Identity, Strategy, Toeplitz
 from antiphase.strategies._recursion import convolve
@@ -140,17 +141,18 @@ def earliest_square(strategy: Strategy, separation: int, count: int, signs: Sign
     return column_square(coefficients(strategy), strategy.steps, separation, count, signs)
 
 
+def norms_decrease(gram: Gram) -> bool:
+    """Whether every column is a later one's shift with more entries: of orthogonal columns the earliest are worst."""
+    return isinstance(gram, ToeplitzGram) and gram.first_is_worst
+
+
 def column_square(column: Array, steps: int, separation: int, count: int, signs: Signs) -> float:
     """The same from the first column."""
-    c = np.zeros(-(-steps // separation) * separation)
-    c[: len(column)] = column if signs == "signed" else np.abs(column)
+    c = column if signs == "signed" else np.abs(column)
     if signs == "majorant":
         c = np.maximum.accumulate(c[::-1])[::-1]
-    sums = c.reshape(-1, separation).cumsum(axis=0).ravel()
-    shift = count * separation
-    if shift < steps:
-        sums[shift:] -= sums[:-shift].copy()
-    return float(sums[:steps] @ sums[:steps])
+    blocks = earliest_blocks(c, steps, separation, count)
+    return float(blocks.times @ np.einsum("ij,ij->i", blocks.values, blocks.values))
 
 
 def _buffered_square(strategy: BLT, separation: int, count: int, signs: Signs) -> float:

@@ -1,0 +1,1 @@
+"""Performance, measured side by side with peers; one file a topic."""
