@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 test: lint types layers docs doctest unit
 
 test-all: lint types layers docs doctest
-	$(PYTEST)
+	$(PYTEST) -m "not browser"
 
 lint: .venv/tested
 	$(BIN)/ruff check .
@@ -36,9 +36,9 @@ doctest: .venv/tested
 	$(PYTEST) --doctest-modules src
 
 unit: .venv/tested
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not browser"
 
-demo: .venv/installed
+demo: .venv/demo
 	$(BIN)/python -m antiphase demo
 
 bench: .venv/tested .venv-peer/installed
@@ -48,11 +48,16 @@ format: .venv/tested
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The package alone: all that the demo needs.
+# The package alone.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python $(PIP) constraints.txt setuptools
 	$(BIN)/python $(PIP) constraints.txt --no-build-isolation --editable .
+	touch $@
+
+# With what the demo needs: scikit-learn, for its data.
+.venv/demo: .venv/installed
+	$(BIN)/python $(PIP) constraints.txt --no-build-isolation --editable ".[demo]"
 	touch $@
 
 # The package with its extras and the tools that check it.

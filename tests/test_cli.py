@@ -3,75 +3,216 @@
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
-from typer.testing import CliRunner
+
+with warnings.catch_warnings():  # typer before 0.21, which Flower asks for, uses a name that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer.testing import CliRunner
 
 import antiphase as ap
 from antiphase._cli import _demo
 from antiphase._cli._app import app
 
-TWO = {name: make for name, make in _demo.MECHANISMS.items() if name.startswith(("Identity", "BLT"))}
-
-
-@pytest.fixture
-def two_mechanisms(monkeypatch):
-    monkeypatch.setattr(_demo, "MECHANISMS", TWO)
-
-
-@pytest.fixture
-def failing(monkeypatch):
-    def fail(*_):
-        raise ap.NotProved("Nothing covers this.", hint="ask for less")
-
-    monkeypatch.setattr(_demo, "compare", fail)
+COMMANDS = ["demo", "plan", "account", "verify", "bench"]
+PROBLEM = ["--steps", "24", "--epsilon", "2", "--delta", "1e-5"]
+DATA = ["--examples", "600", "--batch-size", "100"]
+FEW = ["--families", "identity,toeplitz"]
 
 
 def run(*arguments: str):
     return CliRunner().invoke(app, arguments)
 
 
-def test_json_is_all_there_is_on_stdout(two_mechanisms):
-    result = run("demo", "--json")
+@pytest.fixture
+def plan_file(tmp_path):
+    path = tmp_path / "plan.json"
+    assert run("plan", *PROBLEM, *DATA, *FEW, "--output", str(path)).exit_code == 0
+    return path
+
+
+@pytest.fixture
+def run_directory(plan_file, tmp_path):
+    import numpy as np
+
+    plan = ap.Plan.load(plan_file)
+    with ap.Run.open(plan, tmp_path / "run", leaves=[(3,)], examples=600) as opened:
+        for step in range(5):
+            opened.batch(step)
+            opened.commit(step, ap.digest([opened.noise(step)[0] + np.float32(step)]))
+        opened.publish("half of it")
+    return tmp_path / "run"
+
+
+def test_plan_prints_json_and_nothing_else():
+    result = run("plan", *PROBLEM, *DATA, *FEW, "--json")
     assert result.exit_code == 0
     data = json.loads(result.stdout)
-    assert ap.from_json(data["problem"]["participation"]) == ap.FixedEpochs(20, 100)
-    assert [row["mechanism"] for row in data["candidates"]] == list(TWO)
-    assert "2 mechanisms" in result.stderr
+    found = ap.from_json({key: value for key, value in data.items() if key != "fingerprint"})
+    assert found.fingerprint == data["fingerprint"]
+    assert found.guarantee.value <= 2.0
+    assert [c["error"] for c in data["candidates"]] == sorted(c["error"] for c in data["candidates"])
 
 
-def test_identity_is_k_participations_of_white_noise(two_mechanisms):
-    row = json.loads(run("demo", "--json").stdout)["candidates"][0]
-    assert row["sensitivity"] == pytest.approx(20**0.5)
-    assert row["sensitivity_kind"] == "exact"
-    assert row["rms_error"] == pytest.approx((2001 / 2) ** 0.5)
-    assert row["max_loss"] == pytest.approx((20 * 2000) ** 0.5)
-    assert row["memory_copies"] == 0
+def test_plan_shows_the_choice_the_promise_and_the_file(plan_file):
+    result = run("plan", *PROBLEM, *DATA, *FEW, "--output", str(plan_file))
+    found = ap.Plan.load(plan_file)
+    lines = result.stdout.splitlines()
+    assert any(line.startswith("plan ") and found.candidates[0].name in line for line in lines)
+    assert any(line.startswith("guarantee ") and "epsilon" in line and "delta 1e-05" in line for line in lines)
+    assert found.fingerprint in result.stdout
+    assert result.stderr == f"wrote {plan_file}\n"
+    assert all(line == line.rstrip() for line in lines)
 
 
-def test_table_puts_the_best_first(two_mechanisms):
-    lines = run("demo").stdout.splitlines()
-    rows = [line for line in lines if "BLT" in line or "Identity" in line]
-    assert "BLT" in rows[0]
-    assert rows[0].split()[-1] == "1.000"
-    assert "Identity" in rows[1]
+def test_plan_lists_what_is_worth_it_or_everything():
+    short, long = run("plan", *PROBLEM, *DATA, *FEW).stdout, run("plan", *PROBLEM, *DATA, *FEW, "--all").stdout
+    assert "more were tried, --all lists them" in short
+    assert "more were tried" not in long
+    assert len(long.splitlines()) > len(short.splitlines())
 
 
-def test_every_mechanism_is_for_the_demo_problem():
-    assert {make().steps for make in _demo.MECHANISMS.values()} == {_demo.STEPS}
+def test_memory_of_machines_is_a_number_of_copies():
+    """McKenna 2024, Example 3.2, with a model of 128 million parameters."""
+    million = str(128 << 20)
+    result = run(
+        "plan", *PROBLEM, *DATA, *FEW, "--memory-gb", "1", "--parameters", million, "--machines", "64", "--json"
+    )
+    assert json.loads(result.stdout)["problem"]["memory_copies"] == 128
+    assert "afford 128 copies" in result.stderr
 
 
-def test_an_error_is_its_message_and_hint(failing):
-    result = run("demo")
+def test_account_for_another_delta_and_fewer_steps(plan_file):
+    plan = ap.Plan.load(plan_file)
+    whole = json.loads(run("account", str(plan_file), "--json").stdout)
+    assert whole["epsilon"] == plan.guarantee.value
+    part = json.loads(run("account", str(plan_file), "--steps", "6", "--delta", "1e-7", "--json").stdout)
+    assert part["epsilon"] == ap.epsilon(ap.stopped(plan.mechanism, 6), 1e-7).value
+    assert f"{plan.guarantee.value:.6g}" in run("account", str(plan_file)).stdout
+
+
+def test_verify_finds_a_plan_and_a_run_in_order(plan_file, run_directory):
+    before = {path: path.read_bytes() for path in run_directory.rglob("*") if path.is_file()}
+    result = run("verify", str(plan_file), str(run_directory), "--json")
+    assert result.exit_code == 0
+    plan, found = json.loads(result.stdout)
+    assert plan["verified"]
+    assert found["verified"]
+    assert found["steps"] == "5 of 24"
+    assert found["epsilon of what ran"] < found["epsilon"]
+    assert found["batches"].startswith("5 drawn again")
+    assert found["published"] == ["half of it (after step 5)"]
+    assert {path: path.read_bytes() for path in run_directory.rglob("*") if path.is_file()} == before
+    assert "verified" in run("verify", str(run_directory)).stdout
+
+
+@pytest.mark.parametrize("share", [1.0, 0.99])
+def test_a_guarantee_that_rests_on_sampling_is_verified_with_fresh_samples(tmp_path, share):
+    """And one for a hundredth less noise is refused."""
+    strategy, bins, budget = ap.strategies.Toeplitz([1.0, 0.5], 12), ap.BallsInBins(3, 4), ap.Budget(2.0, 1e-5)
+    found = ap.calibrate(strategy, bins, budget)
+    assert found.guarantee.kind == "confident"
+    mechanism = ap.Mechanism(strategy, bins, share * found.mechanism.noise_std)
+    ap.Plan(ap.Problem(12, budget, participation=bins), mechanism, found.guarantee, 1.0).save(tmp_path / "plan.json")
+    result = run("verify", str(tmp_path / "plan.json"), "--json")
+    if share < 1.0:
+        assert result.exit_code == 1
+        assert "its mechanism gives" in result.stderr
+    else:
+        assert json.loads(result.stdout)[0]["method"].startswith("verified now")
+
+
+def damage_ledger(directory):
+    path = directory / "public" / "ledger.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))
+
+
+def damage_plan(directory):
+    path = directory / "plan.json"
+    data = json.loads(path.read_text())
+    data["plan"]["mechanism"]["noise_std"] *= 0.99
+    path.write_text(json.dumps(data))
+
+
+def damage_header(directory):
+    path = directory / "run.json"
+    path.write_text(path.read_text().replace("600", "601"))
+
+
+def damage_private_ledger(directory):
+    path = directory / "private" / "ledger.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"size":', b'"size":1'))
+
+
+@pytest.mark.parametrize("damage", [damage_ledger, damage_plan, damage_header, damage_private_ledger])
+def test_verify_refuses_what_was_changed(run_directory, damage):
+    damage(run_directory)
+    result = run("verify", str(run_directory))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert "hint: " in result.stderr
+
+
+def test_verify_notices_batches_from_elsewhere(plan_file, tmp_path, monkeypatch):
+    """A run whose ledger is authentic, but whose batches are not the sampler's."""
+    plan = ap.Plan.load(plan_file)
+    with ap.Run.open(plan, tmp_path / "other", leaves=[(3,)], examples=600) as opened:
+        true = ap.Run.batch
+        monkeypatch.setattr(ap.Run, "batch", lambda self, step: true(self, step + 1))
+        opened.commit(0, ap.digest(opened.noise(0)))
+        monkeypatch.undo()
+    result = run("verify", str(tmp_path / "other"))
+    assert result.exit_code == 1
+    assert "not the one that the sampler draws" in result.stderr
+
+
+def test_bench_measures(plan_file):
+    data = json.loads(run("bench", str(plan_file), "--parameters", "100", "--no-replan", "--json").stdout)
+    assert data["parameters"] == 100
+    assert min(data["noise_seconds"], data["floor_seconds"], data["batch_seconds"]) > 0.0
+    assert "the floor" in run("bench", str(plan_file), "--parameters", "100", "--no-replan").stdout
+
+
+WRONG = {
+    "a plan that is not there": ["account", "nowhere.json"],
+    "a directory without a run": ["verify", "/"],
+    "a batch larger than the data": ["plan", *PROBLEM, "--examples", "10", "--batch-size", "11"],
+    "no data": ["plan", *PROBLEM],
+    "an unknown family": ["plan", *PROBLEM, *DATA, "--families", "magic"],
+    "an unknown pipeline": ["plan", *PROBLEM, *DATA, "--participation", "magic"],
+    "an unknown objective": ["plan", *PROBLEM, *DATA, "--objective", "mean"],
+    "memory without a model": ["plan", *PROBLEM, *DATA, "--memory-gb", "1"],
+    "a file that cannot be written": ["plan", *PROBLEM, *DATA, *FEW, "--output", "/no/such/directory/plan.json"],
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_error_is_its_message_and_hint(case):
+    result = run(*WRONG[case])
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.endswith("error: Nothing covers this.\n\nhint: ask for less\n")
+    message, blank, hint = result.stderr.rstrip("\n").split("\n")
+    assert message.startswith("error: ")
+    assert blank == ""
+    assert hint.startswith("hint: ")
+    assert isinstance(run("--debug", *WRONG[case]).exception, ap.AntiphaseError)
 
 
-def test_debug_shows_the_traceback(failing):
-    result = run("--debug", "demo")
+def test_a_file_system_error_is_readable(monkeypatch, tmp_path):
+    def fail(*_):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(_demo, "compare", fail)
+    result = run("demo")
     assert result.exit_code == 1
-    assert isinstance(result.exception, ap.NotProved)
+    assert result.stderr.startswith(f"error: {tmp_path}: Permission denied\n\nhint: ")
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(_demo, "compare", lambda *_: 1 / 0)
+    assert isinstance(run("demo").exception, ZeroDivisionError)
 
 
 def test_version():
@@ -82,9 +223,22 @@ def test_a_wrong_option_is_a_usage_error():
     assert run("demo", "--no-such-option").exit_code == 2
 
 
-@pytest.mark.parametrize("command", [["demo"]], ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_an_example(command):
-    assert "Example: antiphase demo" in run(*command, "--help").stdout
+    assert f"Example: antiphase {command}" in " ".join(run(command, "--help").stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_complete(shell):
+    code = f"import sys; sys.argv = ['antiphase', '--show-completion', '{shell}']; import antiphase._cli as c; c.main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ANTIPHASE_COMPLETE" in result.stdout
+
+
+def test_names_are_completed():
+    environment = {"_ANTIPHASE_COMPLETE": "complete_bash", "COMP_WORDS": "antiphase plan --participation cyc"}
+    result = CliRunner().invoke(app, [], env={**environment, "COMP_CWORD": "3"}, prog_name="antiphase")
+    assert "cyclic-poisson" in result.stdout
 
 
 def test_runs_as_a_module():

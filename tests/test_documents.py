@@ -1,31 +1,82 @@
-"""Every Python block of the README and the docs runs, and prints what it says it prints."""
+"""Every code block of the README and the docs runs, and prints what it says it prints; pictures are current."""
 
 import doctest
+import importlib.util
 import re
+import shlex
+import warnings
 from pathlib import Path
 
 import pytest
 
+with warnings.catch_warnings():  # typer before 0.21, which Flower asks for, uses a name that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer.testing import CliRunner
+
+from antiphase._cli._app import app
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = ("pip install", "python -m pip install", "pytest", "cd ")  # what would change the environment of the tests
 
 
 def test_there_are_blocks_to_run():
-    assert BLOCK.search((ROOT / "README.md").read_text())
+    languages = {language for page in PAGES for language, _ in BLOCK.findall(page.read_text())}
+    shown = {"text", "diff"}  # not code that stands alone
+    assert {"python", "console"} <= languages <= {"python", "console"} | shown, "another language would not be run"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}  # the blocks of a page share their names, as a reader would type them
-    for block in BLOCK.findall(page.read_text()):
-        example = doctest.DocTestParser().get_doctest(block, names, page.name, str(page), None)
-        if not example.examples:
-            exec(compile(block, page.name, "exec"), names)
-            continue
-        runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.FAIL_FAST | doctest.ELLIPSIS)
-        out: list[str] = []
-        runner.run(example, out=out.append, clear_globs=False)
-        assert runner.failures == 0, "".join(out)
-        names = example.globs
+    names: dict[str, object] = {}  # the blocks of a page share names and files, as a reader would type them
+    for language, block in BLOCK.findall(page.read_text()):
+        if language == "python":
+            names = run_python(block, names, page)
+        elif language == "console":
+            for line in block.replace("\\\n", " ").splitlines():
+                run_console(line.partition(" #")[0].strip())
+
+
+def run_python(block: str, names: dict[str, object], page: Path) -> dict[str, object]:
+    example = doctest.DocTestParser().get_doctest(block, names, page.name, str(page), None)
+    if not example.examples:
+        exec(compile(block, page.name, "exec"), names)
+        return names
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.FAIL_FAST | doctest.ELLIPSIS)
+    out: list[str] = []
+    runner.run(example, out=out.append, clear_globs=False)
+    assert runner.failures == 0, "".join(out)
+    return example.globs
+
+
+def run_console(line: str) -> None:
+    """Commands of the library run; make targets must exist."""
+    words = shlex.split(line.removeprefix("$ "))
+    if not words or line.startswith(NOT_RUN):
+        return
+    if words[0] == "make":
+        target = next(word for word in words[1:] if "=" not in word)
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+        return
+    assert words[0] == "antiphase", f"the tests do not know how to run {line!r}"
+    result = CliRunner().invoke(app, words[1:])
+    assert result.exit_code == 0, result.output
+
+
+def test_pictures_of_participation_are_current():
+    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "docs" / "make_pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    for name, (participation, every) in pictures.PICTURES.items():
+        stored = (ROOT / "docs" / "images" / f"participation-{name}.svg").read_text()
+        assert stored == pictures.drawing(participation, every), "run python docs/make_pictures.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_images_and_pages_that_are_linked_exist(page):
+    for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target

@@ -5,6 +5,7 @@ from antiphase._accounting import (
     Budget,
     Calibration,
     Mechanism,
+    Sampling,
     calibrate,
     compose,
     delta,
@@ -12,6 +13,7 @@ from antiphase._accounting import (
     gdp,
     group_epsilon,
     stopped,
+    verify,
     zcdp,
 )
 from antiphase._bound import Bound
@@ -75,6 +77,7 @@ __all__ = [
     "Refused",
     "Run",
     "Sampler",
+    "Sampling",
     "Secret",
     "ShuffledEpochs",
     "SingleParticipation",
@@ -99,5 +102,6 @@ __all__ = [
     "stopped",
     "strategies",
     "to_json",
+    "verify",
     "zcdp",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -103,7 +103,13 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write readable JSON; the file is whole or not there."""
         data = {"format": FORMAT, "fingerprint": self.fingerprint, "plan": to_json(self)}
-        write_atomically(Path(path), (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+        try:
+            write_atomically(Path(path), (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+        except OSError as error:
+            raise InvalidArgument(
+                f"The plan cannot be written to {path}: {error.strerror}.",
+                hint="choose a directory that exists and that you can write to",
+            ) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -152,7 +158,8 @@ class Plan:
             strategy=replace(strategy, steps=n),  # type: ignore[type-var]  # strategies are records
             participation=_for_more_steps(self.mechanism.participation, n),
         )
-        problem = replace(self.problem, steps=n)
+        given = self.problem.participation
+        problem = replace(self.problem, steps=n, participation=given and _for_more_steps(given, n))
         return replace(
             self,
             problem=problem,
@@ -162,6 +169,22 @@ class Plan:
             notes=(),
             root=self.root or self.fingerprint,
         )
+
+
+def in_words(participation: Participation) -> str:
+    """A participation for a person to read.
+
+    >>> from antiphase import CyclicPoisson
+    >>> in_words(CyclicPoisson(groups=12, rate=1 / 3))
+    'CyclicPoisson, groups 12, rate 0.3333'
+    """
+    values = ((f.name, getattr(participation, f.name)) for f in fields(participation))  # type: ignore[arg-type]
+    parts = (f"{name.replace('_', ' ')} {_short(value)}" for name, value in values if value not in (None, False))
+    return ", ".join([type(participation).__name__, *parts])
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else f"{value}"
 
 
 def stored_fingerprint(path: Path) -> str:
@@ -177,6 +200,8 @@ def _for_more_steps(participation: Participation, steps: int) -> Participation:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise Corrupted(f"There is no plan at {path}.", hint="Plan.save, or antiphase plan --output, writes one")
     try:
         data = json.loads(path.read_bytes())
         version = data["format"]

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 from antiphase import _check
 from antiphase._accounting import Adjacency, Budget, check_adjacency
 from antiphase._loss import Objective, check_objective
-from antiphase._participation import Participation
+from antiphase._participation import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedEpochs,
+    FixedSize,
+    Participation,
+    Poisson,
+    ShuffledEpochs,
+)
 from antiphase._record import record
 from antiphase._workload import PrefixSum, Workload
+
+SAME_SIZE = 0.05  # a stated batch size may differ from the one drawn by this share
 
 
 @final
 @record
 class Problem:
     """Steps, data, budget and limits; `plan` finds the mechanism with the least error for it.
+
+    A problem that contradicts itself is refused with the nearest one that does not.
 
     Args:
         steps: n.
@@ -57,15 +70,17 @@ class Problem:
         _check_type(self.workload, Workload, "workload", "PrefixSum() or Momentum(beta)")
         if self.participation is not None:
             _check_type(self.participation, Participation, "participation", "FixedEpochs(epochs, steps_per_epoch)")
-        if self.memory_copies is not None and (isinstance(self.memory_copies, bool) or self.memory_copies < 0):
-            raise _check.refuse(owner, "memory_copies", "zero or more", self.memory_copies, "None means no limit")
+        copies = self.memory_copies
+        if copies is not None and (isinstance(copies, bool) or not isinstance(copies, int) or copies < 0):
+            raise _check.refuse(owner, "memory_copies", "an integer of zero or more", copies, "None means no limit")
         _check.real(owner, "clip_norm", self.clip_norm, 1e-300, 1e300, "the largest norm of one contribution")
         check_objective(owner, self.objective)
         check_adjacency(owner, self.adjacency)
         if not isinstance(self.unit, str) or not self.unit:
             raise _check.refuse(owner, "unit", "a word", self.unit, "'example' or 'user'")
         self.workload.check_steps(self.steps)
-        self._check_batch()
+        _check_batch(self)
+        _check_epochs(self)
 
     @property
     def epochs(self) -> float | None:
@@ -74,17 +89,50 @@ class Problem:
             return None
         return self.steps * self.batch_size / self.examples
 
-    def _check_batch(self) -> None:
-        if self.examples is not None and self.batch_size is not None and self.batch_size > self.examples:
-            raise _check.refuse(
-                "Problem",
-                "batch_size",
-                f"at most the number of examples, {self.examples}",
-                self.batch_size,
-                f"the nearest problem that works has batch_size={self.examples}",
-            )
-
 
 def _check_type(value: object, kind: type, name: str, example: str) -> None:
     if not isinstance(value, kind):
         raise _check.refuse("Problem", name, f"a {kind.__name__}", value, f"for instance {example}")
+
+
+def _check_batch(problem: Problem) -> None:
+    examples, batch_size, promise = problem.examples, problem.batch_size, problem.participation
+    if examples is None or batch_size is None:
+        return
+    if batch_size > examples:
+        raise _check.refuse(
+            "Problem",
+            "batch_size",
+            f"at most the number of examples, {examples}",
+            batch_size,
+            f"the nearest problem that works has batch_size={examples}",
+        )
+    drawn = float(batch_size)
+    if isinstance(promise, (Poisson, CyclicPoisson)):
+        drawn = promise.rate * examples / getattr(promise, "groups", 1)
+    elif isinstance(promise, FixedSize):
+        drawn = float(promise.batch_size)
+    if abs(drawn - batch_size) > max(1.0, SAME_SIZE * batch_size):
+        raise _check.refuse(
+            "Problem",
+            "batch_size",
+            f"what {promise} draws from {examples} examples, {drawn:g} on average",
+            batch_size,
+            f"the nearest problem that works has batch_size={max(1, round(drawn))}; or leave batch_size out",
+        )
+
+
+def _check_epochs(problem: Problem) -> None:
+    promise = problem.participation
+    if not isinstance(promise, (FixedEpochs, ShuffledEpochs, BallsInBins)):
+        return
+    fit = promise.epochs * promise.steps_per_epoch
+    if problem.steps > fit:
+        more = replace(promise, epochs=-(-problem.steps // promise.steps_per_epoch))
+        raise _check.refuse(
+            "Problem",
+            "steps",
+            f"at most {fit}, the steps of {promise}",
+            problem.steps,
+            f"the nearest problems that work have steps={fit} or participation={more}",
+        )

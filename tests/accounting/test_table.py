@@ -10,6 +10,7 @@ import antiphase as ap
 from antiphase._accounting import (
     Budget,
     Mechanism,
+    Sampling,
     calibrate,
     compose,
     delta,
@@ -26,6 +27,7 @@ from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Ide
 from tests.catalog import every_strategy
 
 ADJACENCIES = get_args(Adjacency)
+QUICK = Sampling(slack=0.5, samples=1 << 14, workers=1)
 PARTICIPATIONS = [
     ap.SingleParticipation(),
     ap.EveryStep(),
@@ -66,30 +68,32 @@ def covered(participation, adjacency, strategy):
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("participation", PARTICIPATIONS, ids=repr)
 def test_every_combination_works_or_raises(participation, adjacency):
-    for name, strategy in every_strategy(12):
+    known = list(every_strategy(12))
+    for name, strategy in known[:: 4 if adjacency == "add-or-remove" else 1]:  # which alone changes no sampled number
         mechanism = Mechanism(strategy, participation, 5.0, adjacency, examples=1000)
         if covered(participation, adjacency, strategy):
-            bound = epsilon(mechanism, 1e-5)
+            bound = epsilon(mechanism, 1e-5, QUICK)
             assert bound.value > 0.0, name
-            assert bound.kind in ("exact", "upper")
+            assert bound.kind in ("exact", "upper", "confident")
             assert bound.reference
         else:
             with pytest.raises(ap.NotProved) as error:
-                epsilon(mechanism, 1e-5)
+                epsilon(mechanism, 1e-5, QUICK)
             assert error.value.hint
 
 
 def test_each_row_is_found_once():
-    keys = [(t.participation, t.max_batch, t.adjacency) for t in THEOREMS]
+    keys = [(t.participation, t.max_batch, t.adjacency, t.strategies) for t in THEOREMS]
     assert len(keys) == len(set(keys))
     for participation, adjacency in product(PARTICIPATIONS, ADJACENCIES):
         truncated = getattr(participation, "max_batch", None) is not None
         rows = [
-            t
+            t.strategies
             for t in THEOREMS
             if t.participation is type(participation) and t.adjacency == adjacency and t.max_batch in (None, truncated)
         ]
-        assert len(rows) <= 1
+        assert len(rows) == len(set(rows)) <= 2
+        assert "any" not in rows[:-1]  # it stands last: for what the row before does not cover
 
 
 def test_the_manual_prints_the_table():
@@ -132,10 +136,14 @@ def test_hints_name_what_works():
 
 
 def test_unamplified_random_participation_says_so():
-    bound = epsilon(Mechanism(Identity(4), ap.BallsInBins(2, 2), 1.0), 1e-5)
+    bound = epsilon(Mechanism(Fourier(4), ap.BallsInBins(2, 2), 1.0), 1e-5)
     assert (bound.kind, bound.method) == ("upper", "analytic Gaussian, without amplification")
-    same = epsilon(Mechanism(Identity(4), ap.FixedEpochs(2, 2), 1.0), 1e-5)
+    same = epsilon(Mechanism(Fourier(4), ap.FixedEpochs(2, 2), 1.0), 1e-5)
     assert (same.kind, same.method, same.value) == ("exact", "analytic Gaussian", bound.value)
+    truncated = Mechanism(Identity(4), ap.BallsInBins(2, 2, max_batch=5), 1.0)
+    for function in (zcdp, gdp, lambda mechanism: compose([mechanism], 1e-5)):
+        assert "without amplification" in function(truncated).method
+        assert "Denisov" in function(truncated).reference or "Dong" in function(truncated).reference
 
 
 def test_the_kind_is_no_better_than_that_of_the_sensitivity():

@@ -10,7 +10,7 @@ import pytest
 from antiphase import BallsInBins
 from antiphase._errors import AntiphaseError, Refused
 from antiphase._kernels.bins import log_means
-from antiphase._montecarlo import Options, bins_gram, estimate, verify
+from antiphase._montecarlo import Sampling, bins_gram, estimate, verify
 from antiphase._montecarlo._bins import bins_pair
 from antiphase._montecarlo._plain import bernstein_failure, plain_means
 from antiphase._montecarlo._samples import draws, randomness
@@ -102,10 +102,10 @@ def test_bernstein_holds_for_the_worst_weights():
 
 def test_plain_verification():
     claim = {"strategy": Identity(4), "participation": BallsInBins(1, 4), "epsilon": 0.5, "delta": 0.03}
-    few, many = Options(samples=1000, workers=1), Options(samples=200_000, workers=1)
-    bound = verify(**claim, noise_std=1.7, method="plain", tau=1.25, options=many, seed=1)
+    few, many = (Sampling(samples=count, workers=1, seed=1) for count in (1000, 200_000))
+    bound = verify(**claim, noise_std=1.7, method="plain", tau=1.25, sampling=many)
     assert (bound.value, bound.kind) == (0.03, "confident")
     with pytest.raises(Refused, match="may spend"):
-        verify(**claim, noise_std=1.7, method="plain", tau=1.25, options=few, seed=1)
+        verify(**claim, noise_std=1.7, method="plain", tau=1.25, sampling=few)
     with pytest.raises(Refused, match="not verified"):
-        verify(**claim, noise_std=1.2, method="plain", tau=1.25, options=many, seed=1)
+        verify(**claim, noise_std=1.2, method="plain", tau=1.25, sampling=many)

@@ -7,7 +7,7 @@ import pytest
 
 from antiphase import BallsInBins
 from antiphase._errors import AntiphaseError, InvalidArgument, Refused
-from antiphase._montecarlo import Options, bins_gram, verify
+from antiphase._montecarlo import Sampling, bins_gram, verify
 from antiphase._montecarlo import _samples as samples_module
 from antiphase._montecarlo._bins import BinsPair, bins_pair
 from antiphase._montecarlo._certify import Limit, Run, check_estimates, plan_run, run_certified
@@ -20,15 +20,15 @@ from antiphase.strategies import Identity, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 
 CLAIM = {"strategy": Toeplitz([1.0, 0.6, 0.2], 30), "participation": BallsInBins(3, 10)}
-QUICK = Options(samples=1 << 16, workers=1)
+QUICK = Sampling(samples=1 << 16, workers=1, seed=1)
 
 
 def test_enough_noise_is_verified_and_too_little_refused():
-    bound = verify(**CLAIM, noise_std=2.05, epsilon=3.0, delta=1e-6, options=QUICK, seed=1)
+    bound = verify(**CLAIM, noise_std=2.05, epsilon=3.0, delta=1e-6, sampling=QUICK)
     assert (bound.value, bound.kind) == (1e-6, "confident")
     assert "failure probability 1.0e-09 within delta" in bound.method
     with pytest.raises(Refused, match="more noise"):
-        verify(**CLAIM, noise_std=1.95, epsilon=3.0, delta=1e-6, options=QUICK, seed=1)
+        verify(**CLAIM, noise_std=1.95, epsilon=3.0, delta=1e-6, sampling=QUICK)
 
 
 def test_one_percent_of_noise_decides():
@@ -82,7 +82,7 @@ def test_pilot_and_certified_samples_are_drawn_apart(monkeypatch):
         return original(estimator, seed, count, reduce)
 
     monkeypatch.setattr(samples_module, "_block", record)
-    verify(**CLAIM, noise_std=2.05, epsilon=3.0, delta=1e-6, options=QUICK, seed=1)
+    verify(**CLAIM, noise_std=2.05, epsilon=3.0, delta=1e-6, sampling=QUICK)
     pilots = {key for key in seeds if key[1] == 0}
     certified = [key for key in seeds if key[1] == 1]
     assert pilots

@@ -9,12 +9,15 @@ from antiphase._accounting._mechanism import Mechanism
 from antiphase._accounting._page import page
 from antiphase._accounting._stopped import stopped
 from antiphase._accounting._theorems import Adjacency, check_adjacency
+from antiphase._accounting._verify import verify
+from antiphase._montecarlo import Sampling
 
 __all__ = [
     "Adjacency",
     "Budget",
     "Calibration",
     "Mechanism",
+    "Sampling",
     "calibrate",
     "check_adjacency",
     "compose",
@@ -24,5 +27,6 @@ __all__ = [
     "group_epsilon",
     "page",
     "stopped",
+    "verify",
     "zcdp",
 ]

@@ -22,7 +22,8 @@ def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
     on the results of those before. They need noise and sampling of their own: two runs with one run id are not covered.
 
     **Guarantee**: under the adjacency that all of them must share. Gaussian mechanisms compose exactly: the squares
-    of their inverse multipliers add up. With sampled ones the privacy losses add up, as an upper bound.
+    of their inverse multipliers add up. With sampled ones the privacy losses add up, as an upper bound. Balls-in-bins
+    and random min-separation count at their worst pattern, without amplification.
 
     Args:
         mechanisms: at least one.
@@ -43,7 +44,10 @@ def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
         found = method(releases, target)
         if found is not None:
             value, at_best, words, reference = found
-            return Bound(value, worst_kind([kind, at_best]), f"{words} of {len(runs)} mechanisms", reference)
+            words = f"{words} of {len(runs)} mechanisms"
+            if any(run.reduction.theorem.amplified for run in runs):
+                words += ", without amplification by bins"
+            return Bound(value, worst_kind([kind, at_best]), words, reference)
     names = ", ".join(sorted({type(run.participation).__name__ for run in runs}))
     raise NotProved(
         f"No accountant composes {names} under {runs[0].adjacency} adjacency.",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from antiphase import _check
 from antiphase._accounting._budget import check_delta
+from antiphase._accounting._guarantee import epsilon
 from antiphase._accounting._mechanism import Mechanism
 from antiphase._accounting._poisson import PoissonSampled
 from antiphase._accounting._release import Gaussian, Release
@@ -20,7 +21,8 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
 
     Without amplification a group of k examples changes C x by at most k times the sensitivity, so the guarantee is
     that of k times less noise. Otherwise an (e, d) guarantee for one example gives
-    (k e, d (e^(k e) - 1) / (e^e - 1)) for k of them; the best e is taken.
+    (k e, d (e^(k e) - 1) / (e^e - 1)) for k of them; the best e is taken. Balls-in-bins and random min-separation count
+    without amplification for k > 1.
 
     **Guarantee**: under the mechanism's adjacency for the whole group. Exact without amplification where the members
     of a group can share a pattern, as the promise about each of them allows.
@@ -39,9 +41,11 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     """
     k = _check.positive_integer("group_epsilon", "size", size, "1 is the guarantee of one example")
     target = check_delta("group_epsilon", delta)
+    if k == 1:
+        return epsilon(mechanism, target)
     reduction = mechanism.reduction
     release = reduction.release(mechanism.noise_std)
-    if isinstance(release, Gaussian) or k == 1:
+    if isinstance(release, Gaussian):
         value = release.with_multiplier(release.multiplier / k).epsilon(target)
         return reduction.bound(value, f"{release.method} for a group of {k}")
     found = reduction.bound(_generic(_for_group(release, k), k, target), f"{release.method}, group privacy for {k}")

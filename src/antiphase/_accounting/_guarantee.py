@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from antiphase._accounting._amplified import amplified_delta, amplified_epsilon
 from antiphase._accounting._budget import check_delta, check_epsilon
 from antiphase._accounting._mechanism import Mechanism
 from antiphase._accounting._release import Gaussian
 from antiphase._bound import Bound
 from antiphase._errors import NotProved
+from antiphase._montecarlo import Sampling, check_sampling
 
 
-def epsilon(mechanism: Mechanism, delta: float) -> Bound:
+def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling()) -> Bound:
     """The epsilon at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: under the mechanism's adjacency; never below the smallest epsilon. "exact" for one Gaussian
     mechanism with an exact sensitivity, "upper" for amplified ones (within 1e-4 of the smallest for Poisson
-    sampling). Any delta down to 1e-300.
+    sampling). Any delta down to 1e-300. Balls-in-bins and random min-separation: "confident" where samples certify
+    less than any bound without them; the failure probability is within delta, and leaves room for a choice among 1,000
+    mechanisms by these numbers. With `max_batch` the probability that a batch overflows is within delta as well;
+    where it is too large for that, zero-out adjacency is charged without amplification, add-or-remove raises.
 
     Args:
         mechanism: what runs.
         delta: between 0 and 1.
+        sampling: how much work a sampled bound may take.
 
     >>> from antiphase import Poisson, SingleParticipation, strategies
     >>> bound = epsilon(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=1.0), 1e-6)
@@ -30,11 +36,13 @@ def epsilon(mechanism: Mechanism, delta: float) -> Bound:
     Reference: docs/accounting.md has the theorem of each combination.
     """
     target = check_delta("epsilon", delta)
+    if mechanism.reduction.theorem.amplified:
+        return amplified_epsilon(mechanism, target, check_sampling("epsilon", sampling))
     release = mechanism.reduction.release(mechanism.noise_std)
     return mechanism.reduction.bound(release.epsilon(target), release.method)
 
 
-def delta(mechanism: Mechanism, epsilon: float) -> Bound:
+def delta(mechanism: Mechanism, epsilon: float, sampling: Sampling = Sampling()) -> Bound:
     """The delta at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: as for `epsilon`.
@@ -42,18 +50,21 @@ def delta(mechanism: Mechanism, epsilon: float) -> Bound:
     Args:
         mechanism: what runs.
         epsilon: greater than 0.
+        sampling: how much work a sampled bound may take.
 
     >>> from antiphase import SingleParticipation, strategies
     >>> round(delta(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=1.0), 1.0).value, 6)
     0.126937
     """
     target = check_epsilon("delta", epsilon)
+    if mechanism.reduction.theorem.amplified:
+        return amplified_delta(mechanism, target, check_sampling("delta", sampling))
     release = mechanism.reduction.release(mechanism.noise_std)
     return mechanism.reduction.bound(release.delta(target), release.method)
 
 
 def zcdp(mechanism: Mechanism) -> Bound:
-    """rho of rho-zCDP: 1 / (2 m^2) for the noise multiplier m. Only without amplification.
+    """rho of rho-zCDP: 1 / (2 m^2) for the noise multiplier m. Only without amplification, which is then not counted.
 
     Args:
         mechanism: what runs.

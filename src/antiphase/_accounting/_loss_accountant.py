@@ -19,6 +19,7 @@ from antiphase._accounting._loss_sum import TAIL, LossSum, TooWide
 FINE, COARSE = 0.02, 0.1
 LARGEST_GRID = 1 << 18  # points for one step
 LARGEST_SPREAD = 1 << 17  # points in a standard deviation of the sum
+SMALLEST_INTERVAL = 1e-15
 SMALLEST_LOG = -720.0  # delta is no number below e^-745
 
 
@@ -103,6 +104,7 @@ def _interval(parts: Sequence[Part], resolution: float, log_tail: float) -> floa
         resolution * math.sqrt(variance / _count(parts)),
         widest / LARGEST_GRID,
         math.sqrt(variance) / LARGEST_SPREAD,
+        SMALLEST_INTERVAL,
     )
 
 

@@ -33,7 +33,8 @@ import numpy as np
 
 from antiphase._check import Array
 
-ROUNDING = 1e-13  # relative error of the mass of a cell; raises each loss by as much
+ROUNDING = 1e-13  # relative error of the mass up to a point, shared by its neighbours; raises each loss by as much
+WIDEST = 700.0  # beyond, all mass of a cell moves up
 LOWER_TAIL = 9.0  # standard deviations; the mass beyond, less than 1e-18, moves up to the first grid point
 
 
@@ -119,9 +120,11 @@ def _connect_dots(interval: float, index: Array, log_p: Array, log_q: Array) -> 
     """From the log masses of the cells (below the grid, between its points, above it) to masses on its points."""
     p = np.exp(log_p)
     cells = p[1:-1]
-    # a + b = P-mass and a e^-l + b e^-(l + interval) = Q-mass, solved for a, less what rounding may have added.
-    scaled_q = np.exp(log_q[1:-1] + index[1:] * interval)
-    to_lower = np.clip((scaled_q - (1.0 + ROUNDING) * cells) / math.expm1(interval), 0.0, cells)
+    to_lower = np.zeros(len(cells))
+    if interval < WIDEST:
+        # a + b = P-mass and a e^-l + b e^-(l + interval) = Q-mass, solved for a, less what rounding may have added.
+        scaled_q = np.exp(log_q[1:-1] + index[1:] * interval)
+        to_lower = np.clip((scaled_q - (1.0 + ROUNDING) * cells) / math.expm1(interval), 0.0, cells)
     masses = np.zeros(len(index))
     masses[0] = p[0]
     masses[:-1] += to_lower

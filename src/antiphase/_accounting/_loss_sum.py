@@ -2,9 +2,10 @@
 
 A fast Fourier transform adds losses to an absolute precision near 1e-16, which says nothing of a delta of 1e-12.
 So each distribution is first tilted, p(l) e^(tilt l) / M(tilt), such that the sum has its mean at the epsilon in
-question, and the sum is tilted back: the precision is then relative to delta, for any delta.
+question, and the sum is tilted back: the precision is then relative to delta. (Where delta is that of one large loss
+among many small ones the tilt does not single it out, and the bound on rounding errors may exceed it by far.)
 
-What is left out goes to the safe side: infinite losses and the mass above the window (Chernoff's bound) count as
+What is left out goes to the safe side: infinite losses and the mass outside the window (Chernoff's bound) count as
 delta in full, what wraps around only adds mass, and a bound on the rounding errors is added.
 
 Reference: Koskela, Jälkö and Honkela 2020 (transform); Keich 2005 (tilt).
@@ -22,13 +23,14 @@ import numpy as np
 from antiphase._accounting._loss_grid import LossGrid
 from antiphase._check import Array
 
-TAIL = 1e-6  # share of delta that may lie above the window, or come in by wrapping around
+TAIL = 1e-6  # share of delta that may lie above the window, below it, or come in by wrapping around
 UNIT = float(np.finfo(np.float64).eps)
 MARGIN = 1e-8  # of delta, for the rounding of sums outside the transform
 MARGIN_OF_ONE = 2e-13  # the same for each loss that is added
 SMALLEST_TILT, LARGEST_TILT = 0.05, 1e9  # the smallest one in standard deviations of the sum
 LARGEST_EXPONENT = 300.0
 SMALLEST_LOG = -740.0
+SMALLEST = 5e-324
 LARGEST_WINDOW = 1 << 21
 MOST_PASSES = 3
 SMALL_ROUNDING = 1e-4  # of delta
@@ -100,13 +102,15 @@ class LossSum:
     def delta(self, epsilon: float) -> float:
         """An upper bound on the divergence at `epsilon`."""
         if epsilon >= self._bounds()[1]:
-            return self._infinite
-        at = self._saddle(epsilon)
+            return max(self._infinite, SMALLEST)
+        at = self._saddle_or_floor(epsilon)
         log_delta = min(at.log_delta_at(epsilon), 0.0)
         precisions: list[Precision] = [np.float64, *([np.longdouble] * MOST_PASSES)]
         for precision in precisions:
-            within, rounding = self._window(at, log_delta, precision).delta(epsilon)
-            beyond = TAIL * math.exp(log_delta)
+            # Losses below epsilon do not count, nor those that are rare before the tilt.
+            needed = max(epsilon, self._rarely_below(math.log(TAIL) + log_delta))
+            within, rounding = self._window(at, log_delta, precision, needed).delta(epsilon)
+            beyond = 2.0 * TAIL * math.exp(log_delta)
             if beyond + rounding <= SMALL_ROUNDING * within:
                 break
             log_delta = math.log(within)  # the estimate was far too large, and so was the tail
@@ -130,21 +134,38 @@ class LossSum:
         """At the tilt that moves the mean to `epsilon`."""
         return _crossing(lambda m: -m.mean, -epsilon, lambda m: 0.3 * math.sqrt(m.variance), self.moments)
 
+    def _saddle_or_floor(self, epsilon: float) -> Moments:
+        """The same; where no tilt moves the mean down to `epsilon`, next to none, for the sum as it is.
+
+        A tilt that is small for the tilted sum may hide a lump of the sum that lies lower.
+        """
+        at = self._saddle(epsilon)
+        if at.mean <= epsilon + 0.5 * math.sqrt(at.variance):
+            return at
+        return self.moments(min(at.tilt, SMALLEST_TILT / math.sqrt(self.moments(0.0).variance)))
+
+    def _rarely_below(self, log_tail: float) -> float:
+        """A loss below which the sum, not tilted, lies with a probability of at most e^log_tail."""
+        return -self._chernoff(lambda m: (m.value - log_tail) / -m.tilt, self.moments(0.0), -1.0)
+
     def _bounds(self) -> tuple[float, float]:
         """The smallest and the largest finite loss."""
         ends = np.array([losses[[0, -1]] for losses in self._losses])
         lowest, highest = np.array(self._counts, dtype=np.float64) @ ends
         return float(lowest), float(highest)
 
-    def _window(self, at: Moments, log_delta: float, precision: Precision) -> _Window:
-        """The tilted sum between points beyond which there is at most TAIL of delta, with the tilt and without."""
+    def _window(self, at: Moments, log_delta: float, precision: Precision, needed: float = math.inf) -> _Window:
+        """The tilted sum between points beyond which there is at most TAIL of delta, with the tilt and without.
+
+        Below, that holds with the tilt; what is needed of the sum without it begins at `needed`.
+        """
         lowest, highest = self._bounds()
         tail = math.log(TAIL) + log_delta
         tilted_tail = math.log(TAIL) + min(0.0, log_delta - at.log_scale)
         beyond = self._chernoff(lambda m: (m.value - tail) / m.tilt, at, 1.0)
         tilted_beyond = self._chernoff(lambda m: (m.value - at.value - tilted_tail) / (m.tilt - at.tilt), at, 1.0)
         below = self._chernoff(lambda m: (m.value - at.value - tilted_tail) / (at.tilt - m.tilt), at, -1.0)
-        top, bottom = min(max(beyond, tilted_beyond), highest), max(-below, lowest)
+        top, bottom = min(max(beyond, tilted_beyond), highest), max(min(-below, needed), lowest)
         interval = self._grids[0].interval
         if top - bottom > LARGEST_WINDOW * interval:
             raise TooWide((top - bottom) / LARGEST_WINDOW * 1.01)

@@ -22,13 +22,16 @@ This page is generated from the table in the code; a test keeps the two equal.
 
 ## Theorems
 
-n is the number of steps, C the strategy. "upper" is never too small; "exact" is so where the sensitivity is exact too.
+n is the number of steps, C the strategy. "upper" is never too small; "exact" is so where the sensitivity is exact too;
+"confident" is an upper bound whose failure probability is already within delta. Of two rows the first that covers the
+strategy counts.
 """
 
 _NOTES = """## Notes
 
 **Without amplification** one Gaussian mechanism releases C x + z; all that is published is computed from it, also when
-later gradients depend on earlier outputs. Delta may be as small as 1e-300. `zcdp` and `gdp` exist for these rows only.
+later gradients depend on earlier outputs. Delta may be as small as 1e-300. `zcdp` and `gdp` count all rows but those
+of Poisson and fixed-size sampling this way.
 
 **Deterministic participation and add-or-remove.** If an example that is added moves others to other steps, the two
 data sets differ in more than one example's contributions. A promise such as `FixedEpochs` does not say that it moves
@@ -53,8 +56,21 @@ which a batch overflows is charged as a substitution of one example for another,
 one stands in its place. They are covered under replace. `examples` must be given; groups have floor(examples / groups)
 members at least.
 
-**Balls in bins and random min-separation** are accounted here at their worst pattern, which their randomness can only
-improve on.
+**Balls in bins and random min-separation.** An example that draws its steps at random makes a mixture of Gaussians, of
+as many modes as there are bins or patterns. delta of such a mixture is an integral in up to thousands of dimensions; it
+is sampled with weights that are proved to be bounded, and a confidence limit on their mean is what is reported, its
+failure probability added to delta ("confident"), in both directions. Beside it stands a bound without samples, which is
+reported where it is smaller ("upper"): without amplification, a moment bound, and for independent noise a convolution.
+The seed is made from the question itself, so that asking again is not another try; `verify` draws fresh samples for a
+claim that was fixed before. `Sampling` says how much work to spend. Entries of C count by their absolute value.
+Strategies whose noise in a step needs later rows of C, and random min-separation with more bands than the separation,
+are accounted at their worst pattern, and so are all of these by `compose`, `group_epsilon`, `zcdp` and `gdp`.
+
+**Balls in bins with `max_batch`.** Where a batch can overflow an example changes who else is in it, and the amplified
+guarantee does not hold as it stands, under any adjacency. The probability that any batch is filled by others alone is
+added to delta; it depends on `examples`, an upper bound. Where it exceeds half of delta, zero-out adjacency is charged
+without amplification and add-or-remove raises. Some seven standard deviations above the mean batch are enough. Random
+min-separation with `max_batch` is the same; an example that was dropped waits as if it had taken part.
 
 **Stopping early.** `stopped(mechanism, t)` is the mechanism of the first t steps and never costs more than t + 1 steps.
 """
@@ -76,7 +92,7 @@ def _row(theorem: Theorem) -> str:
         theorem.adjacency,
         theorem.strategies,
         theorem.account,
-        theorem.kind,
+        "confident or upper" if theorem.amplified else theorem.kind,
         theorem.reference,
     )
     return f"| {' | '.join(cells)} |"

@@ -46,14 +46,14 @@ class Truncation:
 
         It holds for all groups up to a size that an example's own group exceeds with probability `failure`.
         """
-        return _at_least(self.max_batch, self._others(failure), rate)
+        return at_least(self.max_batch, self._others(failure), rate)
 
     def _others(self, failure: float) -> int:
         """The number of other members of an example's group, exceeded with probability at most `failure`."""
         low, high = -1, self.examples - 1
         while self.groups > 1 and high - low > 1:
             middle = (low + high) // 2
-            exceeded = _at_least(middle + 1, self.examples - 1, 1.0 / self.groups) > failure
+            exceeded = at_least(middle + 1, self.examples - 1, 1.0 / self.groups) > failure
             low, high = (middle, high) if exceeded else (low, middle)
         return high
 
@@ -129,10 +129,10 @@ def central_limit(epsilon: float, delta: float, rate: float, count: int) -> floa
     return 1.0 / math.sqrt(math.log1p((mu / rate) ** 2 / count))
 
 
-def _at_least(successes: int, trials: int, rate: float) -> float:
-    """The probability of at least so many successes."""
+def at_least(successes: int, trials: int, rate: float) -> float:
+    """The probability of at least so many successes, with room for rounding."""
     from scipy.special import betainc
 
     if successes > trials:
         return 0.0
-    return float(betainc(successes, trials - successes + 1, rate))
+    return min(1.0, float(betainc(successes, trials - successes + 1, rate)) * (1.0 + 1e-9))

@@ -8,11 +8,11 @@ from typing import Any
 from antiphase import _check
 from antiphase._accounting._bands import bands
 from antiphase._accounting._release import Release
-from antiphase._accounting._theorems import THEOREMS, Adjacency, Setting, Theorem, check_adjacency
+from antiphase._accounting._theorems import STREAMS, THEOREMS, Adjacency, Setting, Theorem, check_adjacency
 from antiphase._bound import Bound, worst_kind
 from antiphase._check import refuse
 from antiphase._errors import NotProved
-from antiphase._participation import CyclicPoisson, FixedSize, Participation
+from antiphase._participation import BallsInBins, CyclicPoisson, FixedSize, Participation, PoissonMinSeparation
 from antiphase.strategies import Strategy
 
 
@@ -39,9 +39,10 @@ class Reduction:
         return multiplier * self.theorem.factor * self.sensitivity.value
 
     def bound(self, value: float, method: str) -> Bound:
-        """A privacy number with what proves it."""
+        """A privacy number from `release`, with what proves it."""
         kind = worst_kind([self.theorem.kind, self.sensitivity.kind])
-        return Bound(value, kind, method + self.theorem.remark, self.theorem.reference)
+        reference = STREAMS if self.theorem.amplified else self.theorem.reference
+        return Bound(value, kind, method + self.theorem.remark, reference)
 
 
 def reduce(setting: Setting) -> Reduction:
@@ -68,26 +69,47 @@ def _theorem(setting: Setting) -> Theorem:
     known = [t for t in THEOREMS if t.participation is type(setting.participation)]
     truncated = getattr(setting.participation, "max_batch", None) is not None
     same_batches = [t for t in known if t.max_batch in (None, truncated)]
-    for theorem in same_batches:
-        if theorem.adjacency == setting.adjacency:
-            _check_bands(theorem, setting)
+    rows = [t for t in same_batches if t.adjacency == setting.adjacency]
+    for theorem in rows:
+        if _covers(theorem, setting):
             return theorem
-    raise _not_covered(setting, known, same_batches)
+    raise _too_many_bands(setting) if rows else _not_covered(setting, known, same_batches)
 
 
-def _check_bands(theorem: Theorem, setting: Setting) -> None:
-    if theorem.strategies == "any":
-        return
-    sampling = setting.participation
-    largest = sampling.groups if isinstance(sampling, (CyclicPoisson, FixedSize)) else 1
+def _covers(theorem: Theorem, setting: Setting) -> bool:
+    """Whether the strategy is one of those the theorem is about."""
+    from antiphase._montecarlo import is_causal, is_separated
+
+    match theorem.strategies:
+        case "any":
+            return True
+        case "lower triangular":
+            return is_causal(setting.strategy)
+        case "bands <= separation":
+            return is_separated(setting.strategy, setting.participation.separation)
     found = bands(setting.strategy)
-    if found is not None and found <= largest:
-        return
+    return found is not None and found <= _most_bands(setting)
+
+
+def _most_bands(setting: Setting) -> int:
+    sampling = setting.participation
+    if isinstance(sampling, (CyclicPoisson, FixedSize)):
+        return sampling.groups
+    return sampling.separation if isinstance(sampling, PoissonMinSeparation) else 1
+
+
+def _too_many_bands(setting: Setting) -> NotProved:
+    sampling, largest, found = setting.participation, _most_bands(setting), bands(setting.strategy)
+    if isinstance(sampling, BallsInBins):
+        return NotProved(
+            f"Amplification for {sampling} needs a strategy whose noise in a step uses rows of C up to it.",
+            hint=f"use a lower-triangular strategy; without amplification {sampling.worst_case} works",
+        )
     name = type(setting.strategy).__name__
     has = "is not lower triangular" if found is None else f"has {found} bands"
     without = f"without amplification {sampling.worst_case} works"
     hint = f"use CyclicPoisson(groups={found}, ...) or a strategy with at most {largest} bands; {without}"
-    raise NotProved(
+    return NotProved(
         f"Amplification for {sampling} needs a lower-triangular strategy with at most {largest} bands; "
         f"this {name} {has}.",
         hint=without if found is None else hint,

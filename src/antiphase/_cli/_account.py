@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 import antiphase as ap
-from antiphase._cli._output import print_json, print_table
+from antiphase._cli._output import print_facts, print_json
+from antiphase._plan import in_words
 
 
 def account(
@@ -28,17 +29,19 @@ def account(
     if as_json:
         print_json({"delta": at, "steps": mechanism.strategy.steps, "adjacency": mechanism.adjacency, **_plain(bound)})
         return
-    rows = [
-        ["epsilon", f"{bound.value:.6g}"],
-        ["delta", f"{at:g}"],
-        ["steps", f"{steps or plan.steps:,} of {plan.steps:,}"],
-        ["adjacency", mechanism.adjacency],
-        ["unit", plan.problem.unit],
-        ["kind of bound", bound.kind],
-        ["method", bound.method],
-        ["theorem", bound.reference],
-    ]
-    print_table(f"{type(mechanism.strategy).__name__} with {type(mechanism.participation).__name__}", ["", ""], rows)
+    print_facts(
+        [
+            ("mechanism", f"{type(mechanism.strategy).__name__}, batches by {in_words(mechanism.participation)}"),
+            ("epsilon", f"{bound.value:.6g}"),
+            ("delta", f"{at:g}"),
+            ("steps", f"{steps or plan.steps:,} of {plan.steps:,}"),
+            ("adjacency", mechanism.adjacency),
+            ("unit", plan.problem.unit),
+            ("kind", bound.kind),
+            ("method", bound.method),
+            ("theorem", bound.reference),
+        ]
+    )
 
 
 def _plain(bound: ap.Bound) -> dict[str, object]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import track
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-T = TypeVar("T")
 WIDTH_OF_A_PIPE = 120  # a file or pipe has no width of its own
 
 
@@ -34,11 +35,37 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     for i, name in enumerate(columns):
         table.add_column(name, justify="right" if i else "left", no_wrap=i == 0)
     for row in rows:
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE).print(table)
+        table.add_row(*(escape(cell) for cell in row))
+    _show(table)
 
 
-def with_progress(items: Sequence[T], description: str) -> Iterator[T]:
-    """The items, with a bar that shows how far the work is and leaves nothing behind."""
+def print_facts(rows: Iterable[tuple[str, str]]) -> None:
+    """Names and values, one a line; long values are folded under themselves."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(escape(name), escape(value))
+    _show(table)
+
+
+def _show(table: Table) -> None:
+    """The table as it fits, without blanks at the ends of lines, which wrap and paste badly."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A bar that is told what is being done and the share that is done; it leaves nothing behind."""
     console = Console(stderr=True)
-    return iter(track(items, description, console=console, transient=True, disable=not console.is_terminal))
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def tell(description: str, share: float) -> None:
+            bar.update(task, description=f"{description:<32.32}", completed=share)
+
+        yield tell

@@ -8,7 +8,20 @@ from antiphase._montecarlo._amplification import (
     estimate,
     verify,
 )
-from antiphase._montecarlo._modes import bins_gram
-from antiphase._montecarlo._verify import Options
+from antiphase._montecarlo._modes import bins_gram, is_causal
+from antiphase._montecarlo._sampling import Sampling, check_sampling
+from antiphase._montecarlo._separated import is_separated
 
-__all__ = ["Options", "bins_gram", "calibrate", "delta", "dominating_pair", "epsilon", "estimate", "verify"]
+__all__ = [
+    "Sampling",
+    "bins_gram",
+    "calibrate",
+    "check_sampling",
+    "delta",
+    "dominating_pair",
+    "epsilon",
+    "estimate",
+    "is_causal",
+    "is_separated",
+    "verify",
+]

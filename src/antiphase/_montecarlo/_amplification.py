@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Literal
 
 from antiphase import _check
@@ -14,9 +16,10 @@ from antiphase._montecarlo._guarantee import pair_delta, pair_epsilon, pair_nois
 from antiphase._montecarlo._modes import bins_gram
 from antiphase._montecarlo._pair import Pair
 from antiphase._montecarlo._plain import plain_delta, verify_plain
-from antiphase._montecarlo._samples import randomness
+from antiphase._montecarlo._samples import child, randomness
+from antiphase._montecarlo._sampling import Sampling
 from antiphase._montecarlo._separated import SeparatedPair, separated_columns
-from antiphase._montecarlo._verify import Options, verify_pair
+from antiphase._montecarlo._verify import verify_pair
 from antiphase._participation import BallsInBins, PoissonMinSeparation
 from antiphase._sensitivity import sensitivity
 from antiphase.strategies import Strategy
@@ -28,7 +31,8 @@ def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: flo
     """The pair of distributions that dominates the mechanism, under zero-out and add-or-remove adjacency.
 
     Batches of a fixed size (`max_batch`) raise: an example that is drawn may push another one out of the batch, with
-    zeros in its place as well as without, so one of the two distributions is not the noise alone.
+    zeros in its place as well as without, so one of the two distributions is not the noise alone. What is true of them
+    is in `_accounting._amplified`, which needs the number of examples.
 
     Args:
         strategy: C.
@@ -39,7 +43,7 @@ def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: flo
         raise NotProved(
             f"Amplification is not proved for {type(participation).__name__} with max_batch: an example that is drawn "
             "can push another one out of its batch.",
-            hint="leave max_batch=None and process larger batches in parts",
+            hint="use epsilon(mechanism, delta) with examples=..., or leave max_batch=None",
         )
     noise = _positive("noise_std", noise_std)
     if isinstance(participation, BallsInBins):
@@ -53,9 +57,7 @@ def delta(
     participation: Amplified,
     noise_std: float,
     epsilon: float,
-    *,
-    options: Options = Options(),
-    seed: int | None = None,
+    sampling: Sampling = Sampling(),
 ) -> Bound:
     """delta at which the mechanism is (epsilon, delta)-differentially private.
 
@@ -67,8 +69,7 @@ def delta(
         participation: balls-in-bins with a lower-triangular C, or random min-separation with no more bands than that.
         noise_std: the noise, for C at its own scale.
         epsilon: non-negative.
-        options: how much work to spend.
-        seed: for tests only; by default fresh entropy.
+        sampling: how much work to spend; without a seed fresh entropy is taken.
 
     >>> from antiphase import BallsInBins, strategies
     >>> bound = delta(strategies.Identity(16), BallsInBins(1, 16), 1.0, epsilon=1.7884)
@@ -76,7 +77,7 @@ def delta(
     (1.0, 'upper')
     """
     pair = dominating_pair(strategy, participation, noise_std)
-    return pair_delta(pair, _epsilon("delta", epsilon), randomness(seed), options)
+    return pair_delta(pair, _epsilon("delta", epsilon), randomness(sampling.seed), sampling)
 
 
 def epsilon(
@@ -84,16 +85,14 @@ def epsilon(
     participation: Amplified,
     noise_std: float,
     delta: float,
-    *,
-    options: Options = Options(),
-    seed: int | None = None,
+    sampling: Sampling = Sampling(),
 ) -> Bound:
     """epsilon at which the mechanism is (epsilon, delta)-differentially private; arguments as for `delta`.
 
     **Guarantee**: as for `verify`, at the epsilon returned.
     """
     pair = dominating_pair(strategy, participation, noise_std)
-    return pair_epsilon(pair, _probability("epsilon", delta), randomness(seed), options)
+    return pair_epsilon(pair, _probability("epsilon", delta), randomness(sampling.seed), sampling)
 
 
 def calibrate(
@@ -101,20 +100,32 @@ def calibrate(
     participation: Amplified,
     epsilon: float,
     delta: float,
-    *,
-    options: Options = Options(),
-    seed: int | None = None,
+    sampling: Sampling = Sampling(),
+    settle: Callable[[float], Bound] | None = None,
 ) -> tuple[float, Bound]:
     """About the smallest noise_std that keeps (epsilon, delta), and epsilon as a bound at that noise.
 
     Searches between 0 and the noise of a proved bound with common random numbers, then verifies the noise it returns
     with fresh ones.
 
-    **Guarantee**: as for `verify`, at the noise returned.
+    **Guarantee**: that of `settle` at the noise returned.
+
+    Args:
+        strategy: C.
+        participation: as for `delta`.
+        epsilon: of the budget.
+        delta: of the budget.
+        sampling: how much work to spend.
+        settle: gives epsilon at a noise; by default as `epsilon` does.
     """
-    target = _epsilon("calibrate", epsilon), _probability("calibrate", delta)
-    pair = dominating_pair(strategy, participation, 1.0)
-    return pair_noise(pair, *target, randomness(seed), options)
+    target, at = _epsilon("calibrate", epsilon), _probability("calibrate", delta)
+    pair, seed = dominating_pair(strategy, participation, 1.0), randomness(sampling.seed)
+    tries = itertools.count(1)
+
+    def verified(noise: float) -> Bound:
+        return pair_epsilon(pair.at(noise), at, child(seed, next(tries)), sampling)
+
+    return pair_noise(pair, target, at, child(seed, 0), sampling, settle or verified)
 
 
 def verify(
@@ -127,8 +138,7 @@ def verify(
     method: Literal["certified", "plain"] = "certified",
     tau: float = 1.25,
     attempt: int = 1,
-    options: Options = Options(),
-    seed: int | None = None,
+    sampling: Sampling = Sampling(),
 ) -> Bound:
     """Verify a claim that was fixed beforehand, with fresh samples: delta as a bound, or `Refused`.
 
@@ -146,19 +156,18 @@ def verify(
         tau: for plain samples: how far below delta, as a factor, the estimate must lie.
         attempt: 1 for the first verification of this claim, 2 for the second, ...: attempt r spends 2^-r of the failure
             probability.
-        options: how much work to spend; plain sampling uses all of its samples.
-        seed: for tests only; by default fresh entropy.
+        sampling: how much work to spend; plain sampling uses all of its samples.
 
     Reference: Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact amplification), Alg. 1, Thms. 2.1, 2.2.
     """
     claim = _epsilon("verify", epsilon), _probability("verify", delta)
     _check.positive_integer("verify", "attempt", attempt, "the first attempt is 1")
-    pair, fresh = dominating_pair(strategy, participation, noise_std), randomness(seed)
+    pair, fresh = dominating_pair(strategy, participation, noise_std), randomness(sampling.seed)
     if method == "certified":
-        return verify_pair(pair, *claim, attempt, fresh, options)
+        return verify_pair(pair, *claim, attempt, fresh, sampling)
     if method == "plain":
         factor = _check.real("verify", "tau", tau, 1.0, 1e6, "the paper uses 1.25")
-        return verify_plain(pair, *claim, factor, options.samples or pair.samples, attempt, fresh, options.workers)
+        return verify_plain(pair, *claim, factor, sampling.samples or pair.samples, attempt, fresh, sampling.workers)
     raise refuse("verify", "method", "'certified' or 'plain'", method, "'certified' needs fewer samples")
 
 

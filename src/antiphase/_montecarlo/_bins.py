@@ -22,7 +22,6 @@ from antiphase._montecarlo._tilt import Tilt, best_weights, log_tilt_factor
 
 LARGEST_ALPHA = 96
 SLOPES = [0.01 * 1.1**i for i in range(145)]  # to 9,100
-GOOD = 0.01  # slack below which nothing better is looked for
 _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2"
 
 
@@ -99,7 +98,7 @@ class BinsPair(Pair):
         tries = sorted({min(LARGEST_ALPHA, round(alpha * factor)) for factor in (1.0, 1.2, 1.4)})
         powers = [Power(self.split, a) for a in tries if a == 1 or fits(self.split, a)]
         found = best([run_pilot(e, epsilon, self.pilot, effort) for e in powers], effort)
-        if found.slack(effort) <= GOOD or self.split.bins == 1:
+        if found.slack(effort) <= effort.good or self.split.bins == 1:
             return found
         cores = best_cores(self.split, epsilon, 2 * alpha + 16)
         return best([found, *(run_pilot(e, epsilon, self.pilot, effort) for e in cores)], effort)

@@ -91,7 +91,7 @@ class Cores(Estimator):
         uniforms = rng.random((count, self.alpha))
         types = cores.astype(np.int32), sizes.astype(np.int32)
         draw_cores(self._factors, *types, uniforms, indices, log_ratios)
-        losses = noisy_losses(self.split, indices, rng)
+        losses, _ = noisy_losses(self.split, indices, rng)
         return Draws(log_ratios + self._constants[sizes - 1] - self.slope * losses, -losses)
 
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from antiphase._check import Array
 
 SMALLEST_ROOT = 1e-6  # below it D is a difference of nearly equal numbers; a common part that small is left in place
+ROOT_TWO = math.sqrt(2.0)
 MARGIN = 1e-9  # on the logarithm of every bound, for rounding
 
 
@@ -79,8 +80,13 @@ def log_envelope(slope: float, rho: float) -> float:
 
 
 def _log_rate(e: float, rho: float) -> float:
-    """log(-D'(e) / D(e))."""
-    from scipy.special import log_ndtr
+    """log(-D'(e) / D(e)), by `log_divergence` for single numbers, which are many here."""
+    from scipy.special import erfcx, log_ndtr, ndtr
 
-    r = math.sqrt(rho)
-    return float(e + log_ndtr(-r / 2.0 - e / r) - log_divergence(e, rho))
+    r = max(math.sqrt(rho), SMALLEST_ROOT)
+    a = e / r - r / 2.0
+    if a < 0.0:
+        divergence = math.log(ndtr(-a) - math.exp(e + log_ndtr(-a - r)))
+    else:
+        divergence = math.log((erfcx(a / ROOT_TWO) - erfcx((a + r) / ROOT_TWO)) / 2.0) - a**2 / 2.0
+    return float(e + log_ndtr(-r / 2.0 - e / r)) - divergence

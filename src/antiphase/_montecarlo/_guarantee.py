@@ -9,20 +9,25 @@ from dataclasses import replace
 import numpy as np
 
 from antiphase._bound import Bound
+from antiphase._errors import NotProved
 from antiphase._montecarlo._certify import certify, check_estimates, plan_run
 from antiphase._montecarlo._pair import Pair
-from antiphase._montecarlo._pilot import Effort
 from antiphase._montecarlo._samples import child
+from antiphase._montecarlo._sampling import Sampling
 from antiphase._montecarlo._search import estimated_epsilon, estimated_noise, upper_epsilon, upper_noise
-from antiphase._montecarlo._verify import RELEASE, SHARE, Options, failure_share, method_text, try_claim
+from antiphase._montecarlo._verify import RELEASE, SHARE, failure_share, method_text, pair_effort, try_claim
 
 ATTEMPTS = 8
+TRIES = 16
+GENTLE = 0.75  # epsilon falls faster than the noise grows
+CHOICES = 1 << 10  # mechanisms that a calibration or a plan may choose from by their bounds
+NEAR, FAR = 3e-4, 1.5e-3  # share of epsilon that calibration leaves for what a bound may lie above its estimate
 TYPICAL = 30.0  # log(1 / beta) for choosing an estimator before delta is known
 MORE = 1.02  # a further attempt aims lower by what the last one missed, and by this
 POWER = 1.7  # where samples are few the limit falls more slowly than the estimate
 
 
-def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, options: Options) -> Bound:
+def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, sampling: Sampling) -> Bound:
     """delta at epsilon: a proved bound or a confidence limit, whichever is smaller.
 
     **Guarantee**: "upper" is proved. "confident" is limit + p, where delta exceeds the limit with probability at most p
@@ -30,19 +35,19 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, options
     """
     upper = pair.upper(epsilon)
     proved = Bound(upper.value, "upper", upper.method, upper.reference)
-    if pair.tight:
+    if pair.tight or not _within_reach(pair, upper.value, sampling):
         return proved
-    effort = Effort(options.samples or pair.samples, TYPICAL, child(seed, 0), options.workers)
+    effort = pair_effort(pair, TYPICAL, child(seed, 0), sampling)
     removal, addition = pair.pilots(epsilon, effort)
     check_estimates((removal, addition), upper.value)
     expected = max(removal.estimate, addition.estimate)
     if expected <= 0.0:
-        return _not_worth(proved, pair, options)
-    effort = replace(effort, log_inverse=-math.log(failure_share(expected, 1)))
-    goal = (1.0 + options.slack) * expected
+        return _not_worth(proved, pair, sampling)
+    effort = replace(effort, log_inverse=-math.log(failure_share(expected, 1, CHOICES)))
+    goal = (1.0 + sampling.slack) * expected
     runs = plan_run(removal, goal, effort), plan_run(addition, goal, effort)
     if max(run.expected for run in runs) >= upper.value:
-        return _not_worth(proved, pair, options)
+        return _not_worth(proved, pair, sampling)
     limits = certify(runs, effort, child(seed, 1))
     check_estimates(limits, upper.value)
     value = max(limit.value for limit in limits) + SHARE * expected
@@ -50,61 +55,60 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, options
     return min(confident, proved, key=lambda bound: bound.value)
 
 
-def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, options: Options) -> Bound:
+def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: Sampling) -> Bound:
     """epsilon at delta: searched with estimates, then verified with fresh randomness as in `_verify`.
 
-    **Guarantee**: "upper" is proved; "confident" has the failure probability of the verification folded into delta.
+    **Guarantee**: "upper" is proved; "confident" has the failure probability of the verification folded into delta,
+    with room for CHOICES mechanisms of which one is chosen by these numbers.
     """
     highest = upper_epsilon(pair, delta)
     proved = _with_value(_proved(pair, highest), highest)
     if pair.tight:
         return proved
-
-    def find(target: float, part: np.random.SeedSequence) -> float:
-        return estimated_epsilon(pair, target, part, options)
-
-    found = _settle(find, lambda e: (pair, e), delta, seed, options)
+    found = _settled(pair, delta, seed, sampling) if _within_reach(pair, delta, sampling) else None
     if found is None or found[0] >= highest:
-        return _not_worth(proved, pair, options)
+        return _not_worth(proved, pair, sampling)
     return _with_value(found[1], found[0])
 
 
 def pair_noise(
-    pair: Pair, epsilon: float, delta: float, seed: np.random.SeedSequence, options: Options
+    pair: Pair,
+    epsilon: float,
+    delta: float,
+    seed: np.random.SeedSequence,
+    sampling: Sampling,
+    settle: Callable[[float], Bound],
 ) -> tuple[float, Bound]:
     """About the smallest noise for (epsilon, delta), and epsilon as a bound at that noise.
 
-    **Guarantee**: as for `pair_epsilon`, at the noise returned.
+    **Guarantee**: that of `settle`, which gives epsilon at a noise; it is asked TRIES times at most.
     """
-    highest = upper_noise(pair, epsilon, delta)
-    proved = highest, _with_value(_proved(pair.at(highest), epsilon), epsilon)
-    if pair.tight:
-        return proved
+    aim = epsilon * (1.0 - (NEAR if pair.tight else FAR))
+    noise = upper_noise(pair, aim, delta)
+    if not pair.tight and _within_reach(pair, delta, sampling):
+        target = delta * (1.0 - SHARE) / (1.0 + sampling.slack)
+        noise = min(noise, estimated_noise(pair, aim, target, noise, seed, sampling))
+    for _ in range(TRIES):
+        bound = settle(noise)
+        if bound.value <= epsilon:
+            return noise, bound
+        noise *= 1.0005 * (bound.value / epsilon) ** GENTLE
+    raise NotProved(f"No noise was found that gives epsilon = {epsilon}.", hint="allow more samples, or a larger delta")
 
-    def find(target: float, part: np.random.SeedSequence) -> float:
-        return estimated_noise(pair, epsilon, target, part, options)
 
-    found = _settle(find, lambda s: (pair.at(s), epsilon), delta, seed, options)
-    if found is None or found[0] >= highest:
-        return proved[0], _not_worth(proved[1], pair, options)
-    return found[0], _with_value(found[1], epsilon)
+def _within_reach(pair: Pair, delta: float, sampling: Sampling) -> bool:
+    """Whether so many samples can certify so small a delta at all."""
+    return pair.reaches(delta, sampling.samples or pair.samples, -math.log(failure_share(delta, 1, CHOICES)))
 
 
-def _settle(
-    find: Callable[[float, np.random.SeedSequence], float],
-    claim: Callable[[float], tuple[Pair, float]],
-    delta: float,
-    seed: np.random.SeedSequence,
-    options: Options,
-) -> tuple[float, Bound] | None:
+def _settled(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: Sampling) -> tuple[float, Bound] | None:
     """Search with estimates and verify; each further attempt aims a little lower and spends half the probability."""
-    goal, aim = delta * (1.0 - SHARE), 1.0 + options.slack
+    goal, aim = delta * (1.0 - SHARE), 1.0 + sampling.slack
     for attempt in range(1, ATTEMPTS + 1):
-        at = find(goal / aim, child(seed, attempt, 0))
-        pair, epsilon = claim(at)
-        outcome = try_claim(pair, epsilon, delta, attempt, child(seed, attempt, 1), options)
+        epsilon = estimated_epsilon(pair, goal / aim, child(seed, attempt, 0), sampling)
+        outcome = try_claim(pair, epsilon, delta, attempt, child(seed, attempt, 1), sampling, CHOICES)
         if outcome.bound is not None:
-            return at, outcome.bound
+            return epsilon, outcome.bound
         aim *= MORE * max(1.0, outcome.limit / goal) ** POWER
     return None
 
@@ -119,6 +123,6 @@ def _with_value(bound: Bound, value: float) -> Bound:
     return Bound(value, bound.kind, bound.method, bound.reference)
 
 
-def _not_worth(proved: Bound, pair: Pair, options: Options) -> Bound:
-    method = f"{proved.method}; {options.samples or pair.samples:,} samples would certify nothing smaller"
+def _not_worth(proved: Bound, pair: Pair, sampling: Sampling) -> Bound:
+    method = f"{proved.method}; {sampling.samples or pair.samples:,} samples would certify nothing smaller"
     return Bound(proved.value, proved.kind, method, proved.reference)

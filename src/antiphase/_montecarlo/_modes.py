@@ -48,14 +48,15 @@ def check_causal(strategy: Strategy) -> None:
 
     The theorem lets contributions depend on earlier rows of C x + z only, so these must be all that was released.
     """
-    if not _is_causal(strategy):
+    if not is_causal(strategy):
         raise NotProved(
             f"Amplification is not proved for this {type(strategy).__name__}: its noise in a step needs all rows of C.",
             hint="use a lower-triangular strategy, or the online decoder of a tree",
         )
 
 
-def _is_causal(strategy: Strategy) -> bool:
+def is_causal(strategy: Strategy) -> bool:
+    """Whether the noise in a step needs only rows of C x + z that the steps up to it complete."""
     match strategy:
         case Identity() | BLT() | BandedInverse() | Toeplitz() | Banded():
             return True
@@ -64,7 +65,7 @@ def _is_causal(strategy: Strategy) -> bool:
         case Tree():
             return strategy.decoder == "online"
         case Stamped():
-            return _is_causal(strategy.strategy)
+            return is_causal(strategy.strategy)
     return False
 
 

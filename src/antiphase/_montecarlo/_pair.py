@@ -46,6 +46,10 @@ class Pair(ABC):
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
         """A bound that needs no samples; without `fine` a quicker one."""
 
+    def reaches(self, delta: float, samples: int, log_inverse: float) -> bool:
+        """Whether a confidence limit from so many samples can be as small as `delta`, as far as is known beforehand."""
+        return True
+
     @abstractmethod
     def plain(self) -> tuple[Estimator, Estimator]:
         """For removing and for adding, samples of P and Q as they are: weights up to 1, whatever delta is."""

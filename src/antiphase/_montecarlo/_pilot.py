@@ -27,12 +27,14 @@ class Effort:
         log_inverse: log(1 / beta), beta the failure probability of one limit.
         seed: of the pilot.
         workers: joblib's n_jobs.
+        good: slack below which no better estimator is looked for.
     """
 
     samples: int
     log_inverse: float
     seed: np.random.SeedSequence
     workers: int = -1
+    good: float = 0.01
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,10 @@ class Power(Estimator):
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
         """Indices in turn, then noise around the sum of their modes."""
+        return self.draw_modes(rng, count)[0]
+
+    def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
+        """The same with the log-likelihood ratio of every mode."""
         from antiphase._kernels.bins import draw_powers
 
         indices, log_ratios = np.empty((count, self.alpha), dtype=np.int32), np.zeros(count)
@@ -69,8 +73,8 @@ class Power(Estimator):
             indices[:, 0] = rng.integers(self.split.bins, size=count)
         else:
             draw_powers(self._factors, rng.random((count, self.alpha)), indices, log_ratios)
-        losses = noisy_losses(self.split, indices, rng)
-        return Draws(log_ratios - self.slope * losses, -losses)
+        losses, modes = noisy_losses(self.split, indices, rng)
+        return Draws(log_ratios - self.slope * losses, -losses), modes
 
 
 def log_factor(split: Split, alpha: int) -> float:
@@ -84,11 +88,11 @@ def log_factor(split: Split, alpha: int) -> float:
     return known[alpha - 1] + MARGIN
 
 
-def noisy_losses(split: Split, indices: Indices, rng: np.random.Generator) -> Array:
-    """log mean_j exp(<rest_j, x> - |rest_j|^2 / 2) at x = noise + the sum of the rests of the indices."""
+def noisy_losses(split: Split, indices: Indices, rng: np.random.Generator) -> tuple[Array, Array]:
+    """log mean_j exp(r_j), and r: r_j = <rest_j, x> - |rest_j|^2 / 2, x = noise + the rests of the indices."""
     from antiphase._kernels.bins import log_means
 
     noise = rng.standard_normal((len(indices), split.root.shape[1])) @ split.root.T
     out = np.empty(len(indices))
     log_means(noise, split.rest, indices, split.half, out)
-    return out
+    return out, noise

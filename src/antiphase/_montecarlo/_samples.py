@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from antiphase._montecarlo._estimator import Draws, Estimator
+from antiphase._montecarlo._threads import single_threaded
 
 Result = TypeVar("Result")
 BLOCK = 1 << 14  # samples that share a seed
@@ -54,7 +55,8 @@ def collect(
 
     counts = [min(BLOCK, samples - start) for start in range(0, samples, BLOCK)]
     jobs = (delayed(_block)(estimator, child(seed, i), count, reduce) for i, count in enumerate(counts))
-    return [piece for block in Parallel(n_jobs=workers, prefer="threads")(jobs) for piece in block]
+    with single_threaded():
+        return [piece for block in Parallel(n_jobs=workers, prefer="threads")(jobs) for piece in block]
 
 
 def draws(estimator: Estimator, samples: int, seed: np.random.SeedSequence, workers: int = -1) -> Draws:

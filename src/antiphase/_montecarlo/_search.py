@@ -15,12 +15,12 @@ from antiphase._errors import NotProved
 from antiphase._montecarlo._estimator import Draws, Estimator, log_bound, log_weights
 from antiphase._montecarlo._pair import Pair
 from antiphase._montecarlo._samples import child, draws
-from antiphase._montecarlo._verify import Options
+from antiphase._montecarlo._sampling import Sampling
 
 LARGEST = 1e6
 FAR = 700.0
-MORE = 4  # times as many samples for the last correction
-TOLERANCE = 1e-4
+FEW = 4  # the search takes a pilot's samples divided by this, its last correction all of them
+TOLERANCE, ROUGH = 1e-4, 1e-2
 
 
 def upper_epsilon(pair: Pair, delta: float) -> float:
@@ -33,18 +33,22 @@ def upper_epsilon(pair: Pair, delta: float) -> float:
 
 def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
     """A noise at which the proved bound is at most `delta`."""
-    found = _least(lambda s: s > 0.0 and pair.at(s).upper(epsilon, fine=False).value <= delta, pair.noise_std)
+
+    def holds(noise: float) -> bool:
+        return noise > 0.0 and pair.at(noise).upper(epsilon, fine=False).value <= delta
+
+    found = _least(holds, pair.noise_std, TOLERANCE if pair.tight else ROUGH)
     if pair.tight:
         found = _tightened(lambda s: pair.at(s).upper(epsilon).value <= delta, found)
     return found
 
 
-def estimated_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, options: Options) -> float:
+def estimated_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: Sampling) -> float:
     """The epsilon at which the estimate is `delta`; the estimators are chosen anew until they fit the epsilon."""
     epsilon = highest = upper_epsilon(pair, delta)
-    samples, many = _samples(pair, options)
+    samples, many = _samples(pair, sampling)
     for rounds in range(5):
-        curve = _Curve(pair.estimators(epsilon), samples, child(seed, rounds), options.workers)
+        curve = _Curve(pair.estimators(epsilon), samples, child(seed, rounds), sampling.workers)
         last, epsilon = epsilon, curve.epsilon(delta, highest)
         near = abs(epsilon - last) <= 0.02 * last
         if near and samples == many:
@@ -53,15 +57,17 @@ def estimated_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, op
     return epsilon
 
 
-def estimated_noise(pair: Pair, epsilon: float, delta: float, seed: np.random.SeedSequence, options: Options) -> float:
-    """The noise at which the estimate is `delta`: between 0 and that of the proved bound."""
-    few, many = _samples(pair, options)
+def estimated_noise(
+    pair: Pair, epsilon: float, delta: float, highest: float, seed: np.random.SeedSequence, sampling: Sampling
+) -> float:
+    """The noise at which the estimate is `delta`: between 0 and `highest`, that of the proved bound."""
+    few, many = _samples(pair, sampling)
 
     def excess(log_noise: float, samples: int = few, part: int = 0) -> float:
         estimators = pair.at(math.exp(log_noise)).estimators(epsilon)
-        return _Curve(estimators, samples, child(seed, part), options.workers).log_delta(epsilon) - math.log(delta)
+        return _Curve(estimators, samples, child(seed, part), sampling.workers).log_delta(epsilon) - math.log(delta)
 
-    high = math.log(upper_noise(pair, epsilon, delta))
+    high = math.log(highest)
     low = high - 0.25
     while excess(low) <= 0.0:
         low, high = low - 2.0 * (high - low), low
@@ -71,10 +77,10 @@ def estimated_noise(pair: Pair, epsilon: float, delta: float, seed: np.random.Se
     return math.exp(found - max(-0.05, min(0.05, correction)))
 
 
-def _samples(pair: Pair, options: Options) -> tuple[int, int]:
+def _samples(pair: Pair, sampling: Sampling) -> tuple[int, int]:
     """For the search and for its last correction."""
-    most = options.samples or pair.samples
-    return min(pair.pilot, most), min(MORE * pair.pilot, most)
+    most = sampling.samples or pair.samples
+    return min(pair.pilot // FEW, most), min(pair.pilot, most)
 
 
 class _Curve:
@@ -118,7 +124,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     return float(brentq(function, low, high, xtol=TOLERANCE * max(1e-3, min(1.0, abs(high))), rtol=1e-6))
 
 
-def _least(holds: Callable[[float], bool], start: float) -> float:
+def _least(holds: Callable[[float], bool], start: float, tolerance: float = TOLERANCE) -> float:
     """About the least number for which `holds`, which is true above some point; 0 if already there."""
     if holds(0.0):
         return 0.0
@@ -129,7 +135,7 @@ def _least(holds: Callable[[float], bool], start: float) -> float:
             raise NotProved(f"Nothing up to {high} keeps the bound.", hint="use a larger epsilon or delta")
     while low > 0.0 and holds(low):
         low, high = low / 2.0, low
-    while high - low > TOLERANCE * high:
+    while high - low > tolerance * high:
         middle = (low + high) / 2.0
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high

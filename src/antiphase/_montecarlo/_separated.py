@@ -55,6 +55,10 @@ class SeparatedPair(Pair):
         value = float(np.exp(log_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)))
         return Upper(value * (1.0 + 1e-9), "without amplification", "Balle and Wang 2018, Thm. 8")
 
+    def reaches(self, delta: float, samples: int, log_inverse: float) -> bool:
+        """Weights go up to 1, so that even without a hit the limit is log(1 / beta) / samples."""
+        return log_inverse < delta * samples
+
     def plain(self) -> tuple[Estimator, Estimator]:
         """Samples of both distributions."""
         return Patterns(self, taking_part=True), Patterns(self, taking_part=False)
@@ -120,6 +124,15 @@ def separated_columns(strategy: Strategy, separation: int) -> Array:
     if used > separation:
         raise _too_wide(strategy, separation)
     return np.ascontiguousarray(np.abs(columns[:, :used]))
+
+
+def is_separated(strategy: Strategy, separation: int) -> bool:
+    """Whether `separated_columns` takes it."""
+    try:
+        separated_columns(strategy, separation)
+    except NotProved:
+        return False
+    return True
 
 
 def _dense_columns(matrix: Array) -> Array:

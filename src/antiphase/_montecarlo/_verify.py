@@ -23,33 +23,24 @@ from antiphase._montecarlo._certify import Limit, certify, check_estimates, plan
 from antiphase._montecarlo._pair import Pair
 from antiphase._montecarlo._pilot import Effort
 from antiphase._montecarlo._samples import child
+from antiphase._montecarlo._sampling import Sampling
 
 SHARE = 1e-3  # of delta that verification may spend as its failure probability
 RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
 
 
-@dataclass(frozen=True)
-class Options:
-    """How much work to spend.
+def failure_share(delta: float, attempt: int, choices: int = 1) -> float:
+    """The failure probability of one direction in attempt r: SHARE * delta / choices / 2^r / 2.
 
     Args:
-        samples: most samples in one direction; by default what half a minute allows.
-        slack: share of delta that may be lost to the confidence limit.
-        workers: joblib's n_jobs.
-    """
-
-    samples: int | None = None
-    slack: float = 0.04
-    workers: int = -1
-
-
-def failure_share(delta: float, attempt: int) -> float:
-    """The failure probability of one direction in attempt r: SHARE * delta / 2^r / 2.
+        delta: of the claim.
+        attempt: r, from 1.
+        choices: how many claims there may be of which one is acted upon.
 
     >>> failure_share(1e-5, 1) == 1e-8 / 4
     True
     """
-    return float(SHARE * delta / 2.0**attempt / 2.0)
+    return float(SHARE * delta / choices / 2.0**attempt / 2.0)
 
 
 @dataclass(frozen=True)
@@ -70,14 +61,20 @@ class Outcome:
 
 
 def try_claim(
-    pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, options: Options
+    pair: Pair,
+    epsilon: float,
+    delta: float,
+    attempt: int,
+    seed: np.random.SeedSequence,
+    sampling: Sampling,
+    choices: int = 1,
 ) -> Outcome:
     """Attempt number `attempt` on the claim (epsilon, delta), with samples from `seed`, which nothing else may use."""
     upper = pair.upper(epsilon)
     if upper.value <= delta:
         return Outcome(Bound(delta, "upper", upper.method, upper.reference), upper.value, upper.value, 0.0)
-    inverse = -math.log(failure_share(delta, attempt))
-    effort = Effort(options.samples or pair.samples, inverse, child(seed, 0), options.workers)
+    inverse = -math.log(failure_share(delta, attempt, choices))
+    effort = pair_effort(pair, inverse, child(seed, 0), sampling)
     goal = delta * (1.0 - SHARE)
     removal, addition = pair.pilots(epsilon, effort)
     check_estimates((removal, addition), upper.value)
@@ -92,6 +89,11 @@ def try_claim(
     return Outcome(bound if worst.value <= goal else None, worst.value, worst.estimate, worst.error)
 
 
+def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: Sampling) -> Effort:
+    """What `sampling` allows for a pair; `seed` is that of the pilot."""
+    return Effort(sampling.samples or pair.samples, log_inverse, seed, sampling.workers, sampling.slack / 4.0)
+
+
 def method_text(limits: tuple[Limit, Limit], delta: float) -> str:
     """What was done, for a bound's method."""
     samples = " and ".join(f"{limit.samples:,}" for limit in limits)
@@ -99,13 +101,13 @@ def method_text(limits: tuple[Limit, Limit], delta: float) -> str:
 
 
 def verify_pair(
-    pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, options: Options
+    pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, sampling: Sampling
 ) -> Bound:
     """The claim as a bound on delta, or `Refused`.
 
     **Guarantee**: see above. `attempt` counts all verifications of this claim, from 1.
     """
-    outcome = try_claim(pair, epsilon, delta, attempt, seed, options)
+    outcome = try_claim(pair, epsilon, delta, attempt, seed, sampling)
     if outcome.bound is not None:
         return outcome.bound
     missing = "more noise" if outcome.estimate > delta else "more samples, or a little more noise"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from antiphase._check import refuse
-from antiphase._errors import NotProved
-from antiphase._participation import CyclicPoisson, FixedSize, Poisson
+from antiphase._participation import CyclicPoisson, FixedSize, Participation, Poisson
 from antiphase._plan import Plan
 from antiphase._planner._advice import advice
 from antiphase._planner._amplified import amplified
 from antiphase._planner._families import FAMILIES
-from antiphase._planner._pipelines import PIPELINES, check_pipelines, in_order
-from antiphase._planner._trial import Outcome, evaluate
+from antiphase._planner._pipelines import DEFAULT, PROMISED, check_pipelines, promised, sizes
+from antiphase._planner._refusal import nothing_fits
+from antiphase._planner._sampled import compare_sampled, takes_samples
+from antiphase._planner._trial import Progress, Trials
 from antiphase._problem import Problem
-
-Progress = Callable[[str], None]
 
 
 def plan(
@@ -37,9 +36,9 @@ def plan(
         problem: what to train and what it may cost.
         families: of "identity", "tree", "fourier", "stamped", "toeplitz", "banded", "banded-inverse", "blt",
             "dense"; None for all.
-        pipelines: of "poisson", "cyclic-poisson", "fixed-epochs", what the data pipeline can do, where the problem
-            leaves the participation open; None for all.
-        progress: called with the name of what is tried next.
+        pipelines: of "poisson", "cyclic-poisson", "fixed-size", "fixed-epochs", "shuffled-epochs", "balls-in-bins",
+            what the data pipeline can do, where the problem leaves the participation open; None for the first four.
+        progress: called with the name of what is tried next and the share of the work that is done.
 
     >>> import antiphase as ap
     >>> problem = ap.Problem(steps=64, budget=ap.Budget(2.0, 1e-6), participation=ap.FixedEpochs(4, 16))
@@ -47,53 +46,39 @@ def plan(
     'toeplitz (16 bands)'
     """
     chosen = _checked(families)
-    names = tuple(PIPELINES if pipelines is None else pipelines)
+    names = tuple(DEFAULT if pipelines is None else pipelines)
     check_pipelines(names)
-    say = progress or (lambda name: None)
-    outcomes = [*_sampled(problem, chosen, names, say), *_promised(problem, chosen, names, say)]
-    if not outcomes:
-        raise NotProved(
-            "No mechanism fits the problem: nothing is proved for its participation and adjacency within the memory.",
-            hint="allow more families or memory, or use zero-out adjacency",
-        )
-    outcomes.sort(key=lambda outcome: (outcome.candidate.error, outcome.candidate.memory_copies))
+    trials = Trials(problem, progress)
+    _try_all(trials, chosen, names)
+    if not trials.outcomes:
+        raise nothing_fits(trials, chosen)
+    outcomes = sorted(trials.outcomes, key=lambda found: (found.candidate.error, found.candidate.memory_copies))
     best = outcomes[0]
-    return Plan(
-        problem,
-        best.mechanism,
-        best.guarantee,
-        best.candidate.error,
-        tuple(outcome.candidate for outcome in outcomes),
-        notes=tuple(advice(problem, [outcome.candidate for outcome in outcomes], best.mechanism)),
-    )
+    candidates = tuple(outcome.candidate for outcome in outcomes)
+    notes = tuple(advice(problem, candidates, best.mechanism))
+    return Plan(problem, best.mechanism, best.guarantee, best.candidate.error, candidates, notes=notes)
 
 
-def _sampled(problem: Problem, families: set[str], pipelines: tuple[str, ...], say: Progress) -> list[Outcome]:
-    """Mechanisms with amplification by sampling."""
-    given = problem.participation
-    open_choice = given is None and {"poisson", "cyclic-poisson"} & set(pipelines)
-    if not open_choice and not isinstance(given, (Poisson, CyclicPoisson, FixedSize)):
-        return []
-    say("banded with sampling")
-    allowed = families if given is not None or "cyclic-poisson" in pipelines else families & {"identity"}
-    return list(amplified(problem, allowed))
+def _try_all(trials: Trials, families: set[str], pipelines: tuple[str, ...]) -> None:
+    """First what sampling amplifies, then what holds for any order of the batches."""
+    given = trials.problem.participation
+    if given is None:
+        sizes(trials.problem)
+    amplified(trials, families, pipelines)
+    for participation in _promises(trials.problem, given, pipelines):
+        if takes_samples(participation):
+            compare_sampled(trials, families, participation)
+            continue
+        for i, (name, family) in enumerate(FAMILIES.items()):
+            trials.share = (i + 1) / (len(FAMILIES) + 1)
+            if name in families:
+                family(trials, participation)
 
 
-def _promised(problem: Problem, families: set[str], pipelines: tuple[str, ...], say: Progress) -> list[Outcome]:
-    """Mechanisms whose guarantee needs no randomness in the batches."""
-    participation = problem.participation
-    if isinstance(participation, (Poisson, CyclicPoisson, FixedSize)):
-        return []
-    if participation is None:
-        if "fixed-epochs" not in pipelines:
-            return []
-        participation = in_order(problem)
-    found = []
-    for name, family in FAMILIES.items():
-        if name in families:
-            say(name)
-            found += [evaluate(trial, problem) for trial in family(problem, participation)]
-    return [outcome for outcome in found if outcome is not None]
+def _promises(problem: Problem, given: Participation | None, pipelines: tuple[str, ...]) -> list[Participation]:
+    if given is None:
+        return [promised(problem, name) for name in pipelines if name in PROMISED]
+    return [] if isinstance(given, (Poisson, CyclicPoisson, FixedSize)) else [given]
 
 
 def _checked(families: Iterable[str] | None) -> set[str]:

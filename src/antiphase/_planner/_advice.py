@@ -7,29 +7,25 @@ from collections.abc import Iterator, Sequence
 
 from antiphase import _check
 from antiphase._accounting import Mechanism
+from antiphase._error import error
 from antiphase._plan import Candidate
+from antiphase._planner._families import LARGEST_TOEPLITZ
 from antiphase._problem import Problem
 from antiphase._workload import PrefixSum
-from antiphase.strategies import Banded, Toeplitz
+from antiphase.strategies import Identity
 
 SLOPE, OFFSET, GRID = -0.95, -4.64, 1.7
-FEW_BANDS = 16
+FEW_COPIES = 8
 
 
 def advice(problem: Problem, candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
     """Notes on a plan, most useful first."""
+    yield from _gain(candidates, best)
     yield from _pipelines(candidates)
-    if isinstance(best.strategy, (Banded, Toeplitz)) and best.strategy.bands > FEW_BANDS:
-        yield (
-            f"{best.strategy.bands} bands give the least error; with an adaptive optimizer fewer bands have been seen "
-            "to learn better at equal error (McKenna 2024, section 4.5), so a smaller number is worth a try."
-        )
-    if problem.batch_size is not None and isinstance(problem.workload, PrefixSum) and problem.objective == "rms":
-        effective = candidates[0].error / problem.batch_size
-        yield (
-            f"Effective error {effective:.4g} (per clipped gradient in the mean); a learning rate near "
-            f"{suggested_learning_rate(effective):.3g} fits it, by a regression on one task, next-word prediction."
-        )
+    yield from _fewer_bands(candidates)
+    yield from _more_bands(problem, candidates[0])
+    if problem.batch_size is not None:
+        yield _learning_rate(problem.batch_size, best)
 
 
 def suggested_learning_rate(effective_error: float) -> float:
@@ -58,11 +54,53 @@ def affordable_copies(parameters: int, memory_bytes: int, machines: int = 1) -> 
     return machines * memory_bytes // (4 * parameters)
 
 
+def _gain(candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
+    """The best beside independent noise, each with the batches that suit it."""
+    plain = next((c for c in candidates if c.name.startswith("identity")), None)
+    if plain is not None and not isinstance(best.strategy, Identity):
+        less = 100.0 * (1.0 - candidates[0].error / plain.error)
+        yield f"Noise in the model is {less:.0f} % less than with DP-SGD ({_kind(plain)} batches) at the same budget."
+
+
 def _pipelines(candidates: Sequence[Candidate]) -> Iterator[str]:
     """The best of each kind of participation beside the best of all."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
-        best.setdefault(candidate.participation.partition("(")[0], candidate)
+        best.setdefault(_kind(candidate), candidate)
     for name, candidate in list(best.items())[1:]:
-        more = 100.0 * (candidate.error / candidates[0].error - 1.0)
-        yield f"With {name} instead the best is {candidate.name}, with {more:.0f} % more error."
+        yield f"With {name} batches instead the best is {candidate.name}, with {_more(candidate, candidates)}."
+
+
+def _fewer_bands(candidates: Sequence[Candidate]) -> Iterator[str]:
+    """The rms error is a poor guide for adaptive optimizers (McKenna 2024, section 4.5)."""
+    best = candidates[0]
+    if best.memory_copies <= FEW_COPIES:
+        return
+    smaller = [c for c in candidates if c.memory_copies <= best.memory_copies // 2]
+    least = f"; {smaller[0].name} has {_more(smaller[0], candidates)}" if smaller else ""
+    yield (
+        "With an adaptive optimizer, noise that reaches over fewer steps was seen to learn better at equal error "
+        f"(McKenna 2024, section 4.5), so fewer bands are worth a try{least}."
+    )
+
+
+def _more_bands(problem: Problem, best: Candidate) -> Iterator[str]:
+    most = LARGEST_TOEPLITZ // problem.steps
+    if best.name.startswith("toeplitz") and best.memory_copies + 1 == most < problem.steps:
+        yield f"The search ended at {most:,} bands, which for so many steps take long; more may have less error still."
+
+
+def _learning_rate(batch_size: int, best: Mechanism) -> str:
+    effective = best.noise_std * error(best.strategy, PrefixSum()).rms / batch_size
+    return (
+        f"Effective error {effective:.4g} (prefix sums, per example of the batch); a learning rate near "
+        f"{suggested_learning_rate(effective):.3g} goes with it by a regression on one task, next-word prediction."
+    )
+
+
+def _kind(candidate: Candidate) -> str:
+    return candidate.participation.partition("(")[0]
+
+
+def _more(candidate: Candidate, candidates: Sequence[Candidate]) -> str:
+    return f"{100.0 * (candidate.error / candidates[0].error - 1.0):.1f} % more error"

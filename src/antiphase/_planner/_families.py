@@ -2,98 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from time import perf_counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from antiphase._optimize import optimize
-from antiphase._participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from antiphase._planner._trial import Trial
+from antiphase._participation import FixedEpochs, MinSeparation, Participation, ShuffledEpochs, SingleParticipation
+from antiphase._planner._published import nearest, published
+from antiphase._planner._trial import Trial, Trials
 from antiphase._problem import Problem
-from antiphase.strategies import BLT, Fourier, Identity, Stamped, Tree
+from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
 LARGEST_DENSE = 2048  # steps
-LARGEST_FOURIER = 16_384
-LARGEST_BANDED = 1 << 26  # steps x bands^2: a few seconds
+LARGEST_EXACT = 512  # steps up to which the dense optimum is quick; beyond, it is found to within COARSE
+COARSE = 0.01
+LARGEST_FOURIER = 16_384  # steps
+LARGEST_BANDED = 1 << 23  # steps x bands^2, the work of one evaluation
+LARGEST_TOEPLITZ = 1 << 30  # steps x bands
+LARGEST_INVERSE = 1 << 24  # steps x bands
+FEW_BANDS = 8
+MOST_POWERS = 10
 MOST_BUFFERS = 6
+GAIN = 0.005  # one more buffer must lower the error by this share
+REPEATS = (2, 4, 5, 8, 10, 16, 20)
+INVERSE_BANDS = (2, 4, 8, 16, 32)
+BANDED_BANDS = 32
 
-# McMahan, Xu and Zhang 2024, App. F: optimised for production, by separation.
-PRODUCTION = {
-    100: (
-        (0.989739971007307, 0.7352001759538236, 0.16776199983448145, 0.1677619998016191),
-        (0.20502892852480875, 0.23357939425278557, 0.03479503245420878, 0.03479509876050538),
-    ),
-    400: (
-        (0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778),
-        (0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734),
-    ),
-    1000: (
-        (0.99999999999983397, 0.9973412136664378, 0.9584629472313878, 0.6581796870749317),
-        (0.008657392263671862, 0.05890891298180163, 0.14548176930698697, 0.2770117005326523),
-    ),
-}
-
-Family = Callable[[Problem, Participation], Iterator[Trial]]
+Family = Callable[[Trials, Participation], None]
 
 
-def _identity(problem: Problem, participation: Participation) -> Iterator[Trial]:
-    yield Trial("identity (DP-SGD)", Identity(problem.steps), participation)
+def _identity(trials: Trials, participation: Participation) -> None:
+    trials.attempt(Trial("identity (DP-SGD)", partial(Identity, trials.problem.steps), participation))
 
 
-def _tree(problem: Problem, participation: Participation) -> Iterator[Trial]:
-    yield Trial("tree, online", Tree(problem.steps), participation)
-    if _affords(problem, problem.steps):
-        yield Trial("tree, full", Tree(problem.steps, "full"), participation)
+def _tree(trials: Trials, participation: Participation) -> None:
+    n = trials.problem.steps
+    trials.attempt(Trial("tree, online", partial(Tree, n), participation))
+    if affords(trials.problem, n):
+        trials.attempt(Trial("tree, full", partial(Tree, n, "full"), participation))
 
 
-def _fourier(problem: Problem, participation: Participation) -> Iterator[Trial]:
-    if problem.steps <= LARGEST_FOURIER and _affords(problem, problem.steps):
-        yield Trial("fourier, optimal decoder", Fourier(problem.steps, "optimal"), participation)
+def _fourier(trials: Trials, participation: Participation) -> None:
+    n = trials.problem.steps
+    if n <= LARGEST_FOURIER and affords(trials.problem, n):
+        trials.attempt(Trial("fourier, optimal decoder", partial(Fourier, n, "optimal"), participation))
 
 
-def _stamped(problem: Problem, participation: Participation) -> Iterator[Trial]:
-    n = problem.steps
-    for repeats in [r for r in (2, 4, 5, 8, 10, 16, 20) if n % r == 0 and n // r > 1]:
-        yield Trial(f"tree, online, x {repeats}", Stamped(Tree(n // repeats), repeats), participation)
-        if n // repeats <= LARGEST_FOURIER and _affords(problem, n // repeats):
-            base = Fourier(n // repeats, "optimal")
-            yield Trial(f"fourier, optimal decoder, x {repeats}", Stamped(base, repeats), participation)
+def _stamped(trials: Trials, participation: Participation) -> None:
+    for repeats in [r for r in REPEATS if trials.problem.steps % r == 0 and trials.problem.steps // r > 1]:
+        n = trials.problem.steps // repeats
+        trials.attempt(Trial(f"tree, online, x {repeats}", partial(Stamped, Tree(n), repeats), participation))
+        if n <= LARGEST_FOURIER and affords(trials.problem, n):
+            name = f"fourier, optimal decoder, x {repeats}"
+            trials.attempt(Trial(name, partial(Stamped, Fourier(n, "optimal"), repeats), participation))
 
 
-def _toeplitz(problem: Problem, participation: Participation) -> Iterator[Trial]:
-    for bands in band_counts(problem, participation):
-        yield _optimized("toeplitz", f"toeplitz ({bands} bands)", problem, participation, bands=bands)
+def _toeplitz(trials: Trials, participation: Participation) -> None:
+    for bands in band_counts(trials.problem, participation):
+        trials.attempt(_optimized("toeplitz", f"toeplitz ({bands} bands)", trials, participation, bands=bands))
 
 
-def _banded(problem: Problem, participation: Participation) -> Iterator[Trial]:
-    affordable = [b for b in band_counts(problem, participation) if problem.steps * b**2 <= LARGEST_BANDED]
-    for bands in affordable[-2:]:  # without amplification more bands are never worse
-        yield _optimized("banded", f"banded ({bands} bands)", problem, participation, bands=bands)
+def _banded(trials: Trials, participation: Participation) -> None:
+    problem = trials.problem
+    possible = band_counts(problem, participation)
+    counts = [b for b in possible if problem.steps * b**2 <= LARGEST_BANDED]
+    if counts[-1:] != possible[-1:] and counts[-1:] < [FEW_BANDS]:
+        return  # many steps and so few bands: free columns gain nothing over Toeplitz
+    # Without amplification more bands are never worse; one smaller number is for those with less memory.
+    for bands in sorted({*counts[-1:], *(b for b in counts if b == BANDED_BANDS)}):
+        trials.attempt(_optimized("banded", f"banded ({bands} bands)", trials, participation, bands=bands))
 
 
-def _blt(problem: Problem, participation: Participation) -> Iterator[Trial]:
-    most = MOST_BUFFERS if problem.memory_copies is None else min(MOST_BUFFERS, problem.memory_copies)
-    for buffers in range(1, most + 1):
-        yield _optimized("blt", f"blt ({buffers} buffers)", problem, participation, buffers=buffers)
+def _blt(trials: Trials, participation: Participation) -> None:
+    limit = trials.problem.memory_copies
+    best = float("inf")
+    for buffers in range(1, 1 + (MOST_BUFFERS if limit is None else min(MOST_BUFFERS, limit))):
+        name = f"blt ({buffers} buffer{'s' if buffers > 1 else ''})"
+        found = trials.attempt(_optimized("blt", name, trials, participation, buffers=buffers))
+        if found is None or found.candidate.error > (1.0 - GAIN) * best:
+            break
+        best = found.candidate.error
     worst = participation.worst_case
-    if isinstance(worst, MinSeparation) and worst.separation in PRODUCTION:
-        decay, scale = PRODUCTION[worst.separation]
-        name = f"blt (4 buffers, published for separation {worst.separation})"
-        yield Trial(name, BLT(np.array(decay), np.array(scale), problem.steps), participation)
+    if isinstance(worst, MinSeparation) and affords(trials.problem, 4):
+        separation = nearest(worst.separation)
+        name = f"blt (4 buffers, published for separation {separation})"
+        trials.attempt(Trial(name, partial(published, separation, trials.problem.steps), participation))
 
 
-def _banded_inverse(problem: Problem, participation: Participation) -> Iterator[Trial]:
-    for bands in (2, 4, 8, 16):
-        if bands <= problem.steps and _affords(problem, bands - 1):
+def _banded_inverse(trials: Trials, participation: Participation) -> None:
+    for bands in INVERSE_BANDS:
+        small = bands <= trials.problem.steps and trials.problem.steps * bands <= LARGEST_INVERSE
+        if small and affords(trials.problem, bands - 1):
             name = f"banded inverse ({bands} bands)"
-            yield _optimized("banded-inverse", name, problem, participation, bands=bands)
+            trials.attempt(_optimized("banded-inverse", name, trials, participation, bands=bands))
 
 
-def _dense(problem: Problem, participation: Participation) -> Iterator[Trial]:
-    if problem.steps <= LARGEST_DENSE and _affords(problem, problem.steps):
-        yield _optimized("dense", "dense", problem, participation)
+def _dense(trials: Trials, participation: Participation) -> None:
+    n = trials.problem.steps
+    if n <= LARGEST_DENSE and affords(trials.problem, least_copies("dense", n, participation)):
+        exact = n <= LARGEST_EXACT
+        name = "dense" if exact else f"dense (to {COARSE:.0%})"
+        trials.attempt(_optimized("dense", name, trials, participation, tolerance=None if exact else COARSE))
 
 
 FAMILIES: dict[str, Family] = {
@@ -109,34 +118,58 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def least_copies(family: str, steps: int, participation: Participation | None = None) -> int:
+    """The fewest model-sized buffers with which a family can be tried.
+
+    The dense optimum under a minimum separation has as many bands as that.
+
+    >>> least_copies("identity", 100), least_copies("dense", 100), least_copies("dense", 100, MinSeparation(20))
+    (0, 100, 19)
+    """
+    worst = None if participation is None else participation.worst_case
+    if family == "dense" and isinstance(worst, MinSeparation) and worst.largest_count(steps) > 1:
+        return worst.separation - 1
+    least = {"identity": 0, "toeplitz": 1, "banded": 1, "banded-inverse": 1, "blt": 1}
+    if family == "tree":
+        return Tree(steps).memory_copies
+    if family == "stamped":
+        fitting = [r for r in REPEATS if steps % r == 0 and steps // r > 1]
+        return Tree(steps // max(fitting, default=1)).memory_copies
+    return least.get(family, steps)
+
+
 def band_counts(problem: Problem, participation: Participation) -> list[int]:
     """Powers of two up to the separation, and the separation itself: beyond it columns of one example overlap."""
     worst = participation.worst_case
-    if isinstance(worst, FixedEpochs):
+    if isinstance(worst, (FixedEpochs, ShuffledEpochs)):
         widest = worst.steps_per_epoch
     elif isinstance(worst, MinSeparation):
         widest = worst.separation
     else:
-        widest = 64 if isinstance(worst, SingleParticipation) else 1
-    widest = min(widest, problem.steps)
+        widest = problem.steps if isinstance(worst, SingleParticipation) else 1
+    widest = min(widest, problem.steps, LARGEST_TOEPLITZ // problem.steps)
     if problem.memory_copies is not None:
         widest = min(widest, problem.memory_copies + 1)
-    powers = [1 << i for i in range(1, 10) if 1 << i < widest]
+    powers = [1 << i for i in range(1, MOST_POWERS) if 1 << i < widest]
     return [*powers, widest] if widest > 1 else []
 
 
-def _optimized(family: str, name: str, problem: Problem, participation: Participation, **options: Any) -> Trial:
-    start = perf_counter()
-    solution = optimize(
-        family,
-        steps=problem.steps,
-        participation=participation.worst_case,
-        workload=problem.workload,
-        objective=problem.objective,
-        **options,
-    )
-    return Trial(name, solution.strategy, participation, perf_counter() - start)
-
-
-def _affords(problem: Problem, copies: int) -> bool:
+def affords(problem: Problem, copies: int) -> bool:
+    """Whether the memory limit leaves room for so many model-sized buffers."""
     return problem.memory_copies is None or copies <= problem.memory_copies
+
+
+def _optimized(family: str, name: str, trials: Trials, participation: Participation, **options: Any) -> Trial:
+    problem = trials.problem
+
+    def make() -> Strategy:
+        return optimize(
+            family,
+            steps=problem.steps,
+            participation=participation.worst_case,
+            workload=problem.workload,
+            objective=problem.objective,
+            **options,
+        ).strategy
+
+    return Trial(name, make, participation)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from antiphase._check import refuse
-from antiphase._participation import CyclicPoisson, FixedEpochs, Participation, Poisson
+from antiphase._participation import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedEpochs,
+    FixedSize,
+    Participation,
+    Poisson,
+    ShuffledEpochs,
+)
 from antiphase._problem import Problem
 
-PIPELINES = ("poisson", "cyclic-poisson", "fixed-epochs")
+SAMPLED = ("poisson", "cyclic-poisson", "fixed-size")
+PROMISED = ("fixed-epochs", "shuffled-epochs", "balls-in-bins")
+PIPELINES = (*SAMPLED, *PROMISED)
+DEFAULT = (*SAMPLED, "fixed-epochs")  # the others never gain over these, or take samples to account for
 
 
 def check_pipelines(pipelines: tuple[str, ...]) -> None:
@@ -14,12 +25,8 @@ def check_pipelines(pipelines: tuple[str, ...]) -> None:
     for name in pipelines:
         if name not in PIPELINES:
             raise refuse("plan", "pipelines", f"of {', '.join(PIPELINES)}", name, "give a participation for any other")
-
-
-def rate_for(problem: Problem, groups: int) -> float:
-    """The probability that gives the batch size on average from one group."""
-    examples, batch_size = sizes(problem)
-    return batch_size * groups / examples
+    if not pipelines:
+        raise refuse("plan", "pipelines", "at least one name", "none", "None tries the usual ones")
 
 
 def most_groups(problem: Problem) -> int:
@@ -29,16 +36,23 @@ def most_groups(problem: Problem) -> int:
 
 
 def in_groups(problem: Problem, groups: int) -> CyclicPoisson | Poisson:
-    """Poisson sampling from groups that take turns."""
-    rate = rate_for(problem, groups)
+    """Poisson sampling from groups that take turns, at the rate that gives the batch size on average."""
+    examples, batch_size = sizes(problem)
+    rate = batch_size * groups / examples
     return Poisson(rate) if groups == 1 else CyclicPoisson(groups, rate)
 
 
-def in_order(problem: Problem) -> Participation:
-    """The same order in every epoch."""
+def in_fixed_sizes(problem: Problem, groups: int) -> FixedSize:
+    """Batches of exactly the batch size, from groups that take turns."""
+    return FixedSize(groups, sizes(problem)[1])
+
+
+def promised(problem: Problem, pipeline: str) -> Participation:
+    """Epochs in which every example is used once."""
     examples, batch_size = sizes(problem)
-    steps_per_epoch = max(1, -(-examples // batch_size))
-    return FixedEpochs(-(-problem.steps // steps_per_epoch), steps_per_epoch)
+    steps_per_epoch = -(-examples // batch_size)
+    kinds = {"fixed-epochs": FixedEpochs, "shuffled-epochs": ShuffledEpochs, "balls-in-bins": BallsInBins}
+    return kinds[pipeline](-(-problem.steps // steps_per_epoch), steps_per_epoch)
 
 
 def sizes(problem: Problem) -> tuple[int, int]:

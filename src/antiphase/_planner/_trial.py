@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
 from antiphase._accounting import Mechanism, calibrate
 from antiphase._bound import Bound
 from antiphase._error import error
-from antiphase._errors import NotProved
+from antiphase._errors import AntiphaseError, NotEnoughMemory, NotProved
+from antiphase._montecarlo import Sampling
 from antiphase._participation import Participation
 from antiphase._plan import Candidate
 from antiphase._problem import Problem
 from antiphase.strategies import Strategy
 
+Progress = Callable[[str, float], None]
+
 
 @dataclass(frozen=True)
 class Trial:
-    """What to try, and how long it took to find.
+    """What to try.
 
     Args:
         name: family and size.
-        strategy: C.
+        make: finds the strategy; it may take a while.
         participation: the sampler it would run with.
-        seconds: spent optimising.
     """
 
     name: str
-    strategy: Strategy
+    make: Callable[[], Strategy]
     participation: Participation
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,47 @@ class Outcome:
     guarantee: Bound
 
 
-def evaluate(trial: Trial, problem: Problem) -> Outcome | None:
-    """The trial with the least noise that keeps the budget; None where no guarantee is proved or memory is short."""
-    if problem.memory_copies is not None and trial.strategy.memory_copies > problem.memory_copies:
-        return None
+class Trials:
+    """The outcomes of all trials so far, and why others have none.
+
+    Args:
+        problem: what to train and what it may cost.
+        progress: called with the name of what is tried and the share of the work that is done.
+    """
+
+    def __init__(self, problem: Problem, progress: Progress | None) -> None:
+        self.problem = problem
+        self.outcomes: list[Outcome] = []
+        self.refusals: list[AntiphaseError] = []
+        self.share = 0.0
+        self.tell = progress or (lambda name, share: None)
+
+    def attempt(self, trial: Trial, sampling: Sampling = Sampling()) -> Outcome | None:
+        """The trial with the least noise that keeps the budget; None where nothing is proved or memory is short."""
+        self.tell(trial.name, self.share)
+        try:
+            found = evaluate(trial, self.problem, sampling)
+        except (NotProved, NotEnoughMemory) as error:
+            self.refusals.append(error)
+            return None
+        self.outcomes.append(found)
+        return found
+
+
+def evaluate(trial: Trial, problem: Problem, sampling: Sampling) -> Outcome:
+    """The trial with the least noise that keeps the budget."""
     start = perf_counter()
-    try:
-        found = calibrate(trial.strategy, trial.participation, problem.budget, problem.adjacency, problem.examples)
-    except NotProved:
-        return None
+    strategy = trial.make()
+    if problem.memory_copies is not None and strategy.memory_copies > problem.memory_copies:
+        raise NotEnoughMemory(
+            f"{trial.name} needs {strategy.memory_copies} model-sized buffers. The problem allows "
+            f"{problem.memory_copies}.",
+            hint=f"the nearest problem that works has memory_copies={strategy.memory_copies}",
+        )
+    promise, budget = trial.participation, problem.budget
+    found = calibrate(strategy, promise, budget, problem.adjacency, problem.examples, sampling)
     mechanism = found.mechanism
-    size = error(trial.strategy, problem.workload)
+    size = error(strategy, problem.workload)
     candidate = Candidate(
         name=trial.name,
         error=mechanism.noise_std * (size.rms if problem.objective == "rms" else size.max),
@@ -59,8 +91,8 @@ def evaluate(trial: Trial, problem: Problem) -> Outcome | None:
         noise_multiplier=mechanism.effective_noise_multiplier,
         epsilon=found.guarantee.value,
         kind=found.guarantee.kind,
-        memory_copies=trial.strategy.memory_copies,
-        seconds=trial.seconds + perf_counter() - start,
+        memory_copies=strategy.memory_copies,
+        seconds=perf_counter() - start,
         participation=repr(trial.participation),
     )
     return Outcome(candidate, mechanism, found.guarantee)

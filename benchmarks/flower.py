@@ -1,0 +1,142 @@
+"""A server round on Flower: 1,000 updates of 6.4 million parameters, beside Flower's own server-side fixed clipping.
+
+Both sides aggregate replies that are in memory already, as they lie there when the network has done its part. Flower's
+side needs all of them at once, so both are timed on a few at a time, in turns, and the time of a round is put together
+from the time an update takes and the time of what happens once. The last table counts what the server holds.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.supercore.task_identity import TaskIdentity
+
+import antiphase as ap
+from antiphase.flower._participants import Participants
+from antiphase.flower._round import Round, Terms
+from antiphase.flower._session import Session
+from antiphase.flower._wire import ARRAYS, TAG, Answer, to_array_record, to_record
+from benchmarks._measure import print_table, readable
+
+SHAPES = {"embedding": (10_000, 500), "lstm": (500, 2_000), "projection": (500, 800)}  # 6.4 million
+UPDATES = 1000
+AT_ONCE = 4
+TURNS = int(os.environ.get("TURNS", "5"))
+GOAL_RATIO = 0.5
+NODE = 7
+
+
+def model() -> dict[str, np.ndarray[Any, Any]]:
+    return {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+
+
+def replies(tag: bool) -> list[Message]:
+    """Replies as a client sends them, to messages that were asked of one node."""
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    made, rng = [], np.random.default_rng(0)
+    for i in range(AT_ONCE):
+        asked = Message(RecordDict(), NODE, "train")
+        asked.metadata.__dict__["_message_id"] = f"m{i}"
+        arrays = {name: rng.standard_normal(shape, dtype=np.float32) * 1e-3 for name, shape in SHAPES.items()}
+        content = {ARRAYS: to_array_record(arrays)}
+        if tag:
+            content[TAG] = to_record(Answer(f"client {i}", 0, "update", -1))
+        else:
+            content["metrics"] = MetricRecord({"num-examples": 1})
+        made.append(Message(RecordDict(content), reply_to=asked))
+    return made
+
+
+def flower_turn() -> float:
+    """Seconds an update in Flower's own strategy; clipping changes the replies, so they are made anew."""
+    strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, AT_ONCE)
+    strategy.current_arrays, messages = to_array_record(model()), replies(tag=False)
+    start = time.perf_counter()
+    strategy.aggregate_train(1, messages)
+    return (time.perf_counter() - start) / AT_ONCE
+
+
+def our_turn() -> float:
+    """Seconds an update in a release in the making."""
+    messages = replies(tag=True)
+    current = Round(Terms(0, 1, 1, 1.0, None, False), model(), Participants(), Counter())
+    current.asked = {f"m{i}": NODE for i in range(AT_ONCE)}
+    start = time.perf_counter()
+    for message in messages:
+        answer = current.answer(message)
+        assert answer is not None
+        current.take(message, answer, answer.client)
+    assert len(current.clients) == AT_ONCE
+    return (time.perf_counter() - start) / AT_ONCE
+
+
+def session(directory: Path, strategy: ap.strategies.Strategy) -> Session:
+    budget, participation = ap.Budget(8.0, 1e-6), ap.MinSeparation(4)
+    mechanism = ap.Mechanism(strategy, participation, 1.0)
+    problem = ap.Problem(steps=strategy.steps, budget=budget, participation=participation)
+    plan = ap.Plan(problem, mechanism, ap.epsilon(mechanism, budget.delta), error=1.0)
+    return Session.open(plan, directory, {"noise_scale": 1.0}, model(), secret=ap.Secret.insecure(0))
+
+
+def release_seconds(strategy: ap.strategies.Strategy) -> float:
+    """Noise, model and both ledgers of a release, on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        opened, times = session(Path(folder) / "run", strategy), []
+        for _ in range(TURNS):
+            start = time.perf_counter()
+            noise = opened.noise()
+            moved = {n: (v + z / UPDATES) for (n, v), z in zip(opened.state.model.items(), noise, strict=True)}
+            opened.release(moved, {}, [f"{i:016x}" for i in range(UPDATES)])
+            times.append(time.perf_counter() - start)
+        opened.close()
+    return statistics.median(times[1:])
+
+
+def noise_copies(strategy: ap.strategies.Strategy) -> float:
+    """Model-sized buffers that live on after a step of the noise, apart from the last step's noise itself."""
+    one = sum(value.nbytes for value in model().values())
+    with tempfile.TemporaryDirectory() as folder:
+        opened = session(Path(folder) / "run", strategy)
+        tracemalloc.start()
+        opened.noise()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        opened.close()
+    return held / one - 1.0
+
+
+def main() -> None:
+    turns = [(our_turn(), flower_turn()) for _ in range(TURNS + 1)][1:]
+    ours, theirs = (statistics.median(column) for column in zip(*turns, strict=True))
+    blt = ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], 64)
+    once = release_seconds(blt)
+    mine, flowers = UPDATES * ours + once, UPDATES * theirs
+    print_table(
+        f"A round of {UPDATES} updates of 6.4 million parameters; goal: at most {GOAL_RATIO} of Flower's time",
+        ["", "an update", "once", "a round", "ratio"],
+        [
+            ["antiphase", readable(ours), readable(once), readable(mine), f"{mine / flowers:.3f}"],
+            ["Flower's fixed clipping", readable(theirs), "", readable(flowers), "1"],
+        ],
+    )
+    rows = []
+    for name, strategy in {
+        "BLT, 4 buffers": blt,
+        "Toeplitz, 8 bands": ap.strategies.Toeplitz.square_root(64, 8),
+    }.items():
+        rows.append([name, f"{strategy.memory_copies}", f"{noise_copies(strategy):.2f}"])
+    print_table("Memory of the noise, in copies of the model", ["", "memory_copies", "held"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Digits, split by user: a small federated task."""

@@ -1,0 +1,29 @@
+"""The client: trains on its own digits; the mod clips the update and keeps the timer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from antiphase.flower import participation_mod
+from digits.task import of_user, trained
+
+
+def directory(context: Context) -> Path:
+    """One for each virtual client of a simulation; a device of its own would take a fixed one."""
+    return (
+        Path(str(context.run_config["directory"])).expanduser() / "clients" / str(context.node_config["partition-id"])
+    )
+
+
+app = ClientApp(mods=[participation_mod(directory)])
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    arrays = message.content.array_records["arrays"]
+    images, labels = of_user(int(context.node_config["partition-id"]), int(context.run_config["users"]))
+    after = trained(arrays.to_numpy_ndarrays(), images, labels)
+    return Message(RecordDict({"arrays": ArrayRecord(after)}), reply_to=message)

@@ -1,0 +1,144 @@
+"""Amplified mechanisms whose pair of distributions is sampled: balls-in-bins and random min-separation.
+
+Truncated batches. An example that is drawn can push another one out of its batch, so with and without it the other
+contributions differ. Let T be the event that some batch holds `max_batch` or more *other* examples. The others draw on
+their own, so T and its probability are the same for both data sets of a neighbouring pair; outside of T nothing is
+pushed out wherever the example falls, and the two mechanisms are those without truncation. Divergences are jointly
+convex, hence
+
+    delta(truncated) <= (1 - Pr T) delta(not truncated) + Pr T.
+
+Without this, or where Pr T is not small, no amplification is proved: `tests/montecarlo/test_truncation.py` has a case
+in which delta of a truncated mechanism exceeds the amplified one, under zero-out adjacency too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from antiphase._accounting._poisson import at_least
+from antiphase._bound import Bound
+from antiphase._errors import NotProved
+from antiphase._montecarlo import Sampling
+from antiphase._montecarlo import calibrate as sampled_noise
+from antiphase._montecarlo import delta as sampled_delta
+from antiphase._montecarlo import epsilon as sampled_epsilon
+from antiphase._participation import BallsInBins, PoissonMinSeparation
+from antiphase._record import fingerprint
+
+if TYPE_CHECKING:
+    from antiphase._accounting._budget import Budget
+    from antiphase._accounting._mechanism import Mechanism
+    from antiphase._accounting._theorems import Setting
+
+LARGEST_SHARE = 0.5  # of delta that overflowing batches may take
+_known: dict[str, Bound] = {}
+
+
+def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling) -> Bound:
+    """epsilon at delta; the same arguments give the same bound, and are computed once.
+
+    **Guarantee**: as `_montecarlo.epsilon`, under zero-out and add-or-remove adjacency.
+    """
+    key = fingerprint([mechanism, delta, replace(sampling, workers=1)])
+    if key not in _known:
+        _known[key] = _epsilon(mechanism, delta, sampling)
+    return _known[key]
+
+
+def _epsilon(mechanism: Mechanism, delta: float, sampling: Sampling) -> Bound:
+    overflow = overflow_probability(mechanism.reduction.setting)
+    if overflow > LARGEST_SHARE * delta:
+        return _without_amplification(mechanism, delta, overflow)
+    seeded = _seeded(sampling, "epsilon", mechanism, delta)
+    found = sampled_epsilon(mechanism.strategy, whole(mechanism), mechanism.noise_std, delta - overflow, seeded)
+    return described(found, found.value, overflow)
+
+
+def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: Sampling) -> Bound:
+    """delta at epsilon, as `amplified_epsilon`."""
+    overflow = overflow_probability(mechanism.reduction.setting)
+    seeded = _seeded(sampling, "delta", mechanism, epsilon)
+    found = sampled_delta(mechanism.strategy, whole(mechanism), mechanism.noise_std, epsilon, seeded)
+    found = described(found, min(1.0, found.value + overflow), overflow)
+    if overflow == 0.0 or mechanism.adjacency != "zero-out":
+        return found
+    release = mechanism.reduction.release(mechanism.noise_std)
+    unamplified = mechanism.reduction.bound(release.delta(epsilon), release.method)
+    return min(found, unamplified, key=lambda bound: bound.value)
+
+
+def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: Sampling) -> Mechanism | None:
+    """The mechanism with the noise for the budget; None where overflowing batches take too much of delta."""
+    overflow = overflow_probability(mechanism.reduction.setting)
+    if overflow > LARGEST_SHARE * budget.delta:
+        return None
+
+    def settle(noise: float) -> Bound:
+        return amplified_epsilon(replace(mechanism, noise_std=noise), budget.delta, sampling)
+
+    noise, _ = sampled_noise(
+        mechanism.strategy,
+        whole(mechanism),
+        budget.epsilon,
+        budget.delta - overflow,
+        _seeded(sampling, "calibrate", mechanism, [budget.epsilon, budget.delta]),
+        settle,
+    )
+    return replace(mechanism, noise_std=noise)
+
+
+def overflow_probability(setting: Setting) -> float:
+    """An upper bound on the probability that some batch holds max_batch or more examples beside any one.
+
+    A step holds each other example with probability 1 / bins, or `rate` at most, independently.
+    """
+    given: BallsInBins | PoissonMinSeparation = setting.participation
+    if given.max_batch is None:
+        return 0.0
+    if setting.examples is None:
+        return 1.0
+    # Of two neighbouring data sets the larger one counts.
+    others = setting.examples - (setting.adjacency != "add-or-remove")
+    if isinstance(given, BallsInBins):
+        batches, rate = given.steps_per_epoch, 1.0 / given.steps_per_epoch
+    else:
+        batches, rate = setting.strategy.steps, given.rate
+    return min(1.0, batches * at_least(given.max_batch, others, rate) * (1.0 + 1e-9))
+
+
+def _without_amplification(mechanism: Mechanism, delta: float, overflow: float) -> Bound:
+    if mechanism.adjacency != "zero-out":
+        given = mechanism.participation
+        what = "an unknown number of examples" if mechanism.examples is None else f"{mechanism.examples} examples"
+        raise NotProved(
+            f"With {what} a batch of {given} overflows with probability {overflow:.2g}, too often for "
+            f"delta = {delta} under {mechanism.adjacency} adjacency.",
+            hint="use a larger max_batch, pass examples=..., or leave max_batch=None",
+        )
+    release = mechanism.reduction.release(mechanism.noise_std)
+    return mechanism.reduction.bound(release.epsilon(delta), release.method)
+
+
+def described(bound: Bound, value: float, overflow: float) -> Bound:
+    """With the probability of overflowing batches, which the value contains."""
+    if overflow == 0.0:
+        return bound
+    return Bound(
+        value, bound.kind, f"{bound.method}; batches overflow with probability {overflow:.1e}", bound.reference
+    )
+
+
+def whole(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
+    """The participation without truncation."""
+    given = mechanism.participation
+    assert isinstance(given, (BallsInBins, PoissonMinSeparation))
+    return replace(given, max_batch=None)
+
+
+def _seeded(sampling: Sampling, name: str, mechanism: Mechanism, at: object) -> Sampling:
+    """With a seed made from the question, so that asking again is not another try."""
+    if sampling.seed is not None:
+        return sampling
+    return replace(sampling, seed=int(fingerprint([name, mechanism, at]), 16))

@@ -1,0 +1,147 @@
+"""`antiphase verify`: whether a plan or a run is what it says it is."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import antiphase as ap
+from antiphase._accounting import verify as verify_claim
+from antiphase._cli._output import print_facts, print_json, progress_bar
+from antiphase._errors import Corrupted, Refused
+from antiphase._ledger import Ledger
+from antiphase._record import from_json
+from antiphase._run._directory import Header, own_secret, read_header
+
+# The kept heads first: a run that is under way may add entries in between, but never takes one back.
+FILES = ("private/heads", "private/secret", "run.json", "plan.json", "private/ledger.jsonl", "public/ledger.jsonl")
+
+Facts = dict[str, Any]
+Tell = Callable[[str, float], None]
+
+
+def verify(
+    paths: Annotated[list[Path], typer.Argument(help="Plan files and run directories.")],
+    secret: Annotated[Path | None, typer.Option(help="The secret of a run that does not keep its own.")] = None,
+    attempt: Annotated[int, typer.Option(min=1, help="Count sampled verifications of one claim, from 1.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings for a program to read.")] = False,
+) -> None:
+    """Check a plan (fingerprint, guarantee derived again) or a run (ledger, batches, guarantee of what ran).
+
+    Ends with code 0 if everything holds, and with 1 and the reason if something does not. Nothing is changed: a run
+    may be under way. A guarantee that rests on sampling is verified with fresh samples; if that fails by chance, the
+    next try is --attempt 2, which spends less of the failure probability.
+
+    Example: antiphase verify plan.json antiphase-demo/chosen-01
+    """
+    findings = []
+    for path in paths:
+        with progress_bar() as tell:
+            findings.append(_run(path, secret, attempt, tell) if path.is_dir() else _plan(path, attempt, tell))
+        if not as_json:
+            print_facts((name, _text(value)) for name, value in findings[-1].items())
+            typer.echo()
+    if as_json:
+        print_json(findings)
+
+
+def _plan(path: Path, attempt: int, tell: Tell) -> Facts:
+    tell(f"accounting {path.name}", 0.1)
+    plan = ap.Plan.load(path)
+    tell(f"verifying {path.name}", 0.5)
+    return {"plan": str(path), "fingerprint": plan.fingerprint, **_guarantee(plan, attempt), "verified": True}
+
+
+def _guarantee(plan: ap.Plan, attempt: int) -> Facts:
+    """The guarantee as it was derived again, or verified with fresh samples where sampling gave it."""
+    bound, delta = plan.guarantee, plan.problem.budget.delta
+    facts = {"epsilon": bound.value, "delta": delta, "adjacency": plan.mechanism.adjacency, "kind": bound.kind}
+    if bound.kind == "confident":
+        fresh = verify_claim(plan, attempt=attempt)
+        return {**facts, "method": f"verified now: {fresh.method}"}
+    return {**facts, "method": bound.method}
+
+
+def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) -> Facts:
+    """Everything is checked in a copy, as resuming the run would check it."""
+    if not (directory / "run.json").exists():
+        raise Refused(f"{directory} holds no run: there is no run.json.", hint="give the directory that Run.open made")
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name)
+        _copy(directory, copy)
+        plan, header = ap.Plan.load(copy / "plan.json"), read_header(copy)
+        assert header is not None
+        secret = own_secret(copy, create=False) if secret_file is None else ap.Secret.load(secret_file)
+        entries = _entries(copy, secret, header)
+        with _opened(copy, plan, header, secret) as run:
+            batches = _check_batches(run, entries["private"], tell)
+            report = run.report()
+        torn = (directory / "public" / "ledger.jsonl").stat().st_size - (
+            copy / "public" / "ledger.jsonl"
+        ).stat().st_size
+    return {
+        "run": str(directory),
+        "run id": report.run_id,
+        "plan": plan.fingerprint,
+        **_guarantee(plan, attempt),
+        "steps": f"{report.steps_run} of {report.steps_planned}",
+        "epsilon of what ran": None if report.guarantee is None else report.guarantee.value,
+        "ledger": f"{len(entries['public'])} public and {len(entries['private'])} private entries, all authentic",
+        "after the ledger": f"{torn} bytes that are not authentic: a crash, or a step under way"
+        if torn > 0
+        else "nothing",
+        "batches": batches,
+        "published": [f"{p.label} (after step {p.steps})" for p in report.publications],
+        "remarks": list(report.remarks),
+        "verified": True,
+    }
+
+
+def _copy(directory: Path, copy: Path) -> None:
+    for name in FILES:
+        if (directory / name).exists():
+            (copy / name).parent.mkdir(mode=0o700, exist_ok=True)
+            shutil.copy(directory / name, copy / name)
+
+
+def _entries(copy: Path, secret: ap.Secret, header: Header) -> dict[str, list[Facts]]:
+    """All entries of both chains; raises where one that was kept is missing or not authentic."""
+    ledger = Ledger(copy, secret, header.run_id, create=False)
+    found = {"public": list(ledger.public.entries()), "private": list(ledger.private.entries())}
+    ledger.close()
+    return found
+
+
+def _opened(copy: Path, plan: ap.Plan, header: Header, secret: ap.Secret) -> ap.Run:
+    leaves = {name: from_json(leaf) for name, leaf in header.leaves}
+    return ap.Run.open(plan, copy, leaves=leaves, examples=header.examples, secret=secret, dtype=header.dtype)
+
+
+def _check_batches(run: ap.Run, entries: list[Facts], tell: Tell) -> str:
+    """Every batch that was recorded must be the one that the sampler draws."""
+    recorded = [entry for entry in entries if entry["kind"] == "batch"]
+    for i, entry in enumerate(recorded):
+        tell("drawing the batches again", i / len(recorded))
+        indices, mask = run.batch(entry["step"])
+        used = np.ascontiguousarray(indices[mask], dtype="<i8")
+        if hashlib.sha256(used.tobytes()).hexdigest() != entry["indices"]:
+            raise Corrupted(
+                f"The batch recorded for step {entry['step']} is not the one that the sampler draws.",
+                hint="the run took its batches from elsewhere, so the guarantee does not cover it",
+            )
+    return f"{len(recorded)} drawn again, all as recorded" if recorded else "none recorded"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "\n".join(value) or "nothing"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

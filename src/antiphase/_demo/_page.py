@@ -1,0 +1,114 @@
+"""The demo's report, as plain text and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphase._demo._comparison import BARE_RATE, Arm, Comparison
+from antiphase._plan import in_words
+
+Row = Sequence[str]
+
+
+def as_text(found: Comparison) -> str:
+    """For a terminal."""
+    lines = [*_title(found), "", *_aligned(_results(found)), "", *_gain(found), ""]
+    lines += [*_aligned(_promises(found)), "", *(f"- {remark}" for remark in _remarks(found))]
+    return "\n".join(lines) + "\n"
+
+
+def as_markdown(found: Comparison) -> str:
+    """For a file."""
+    lines = ["# Private training on handwritten digits", "", *_title(found), "", *_piped(_results(found)), ""]
+    lines += [*_gain(found), "", "## What was promised and what ran", "", *_piped(_promises(found)), ""]
+    lines += ["## How to read this", "", *(f"- {remark}" for remark in _remarks(found))]
+    return "\n".join(lines) + "\n"
+
+
+def _title(found: Comparison) -> list[str]:
+    problem, seeds = found.chosen.plan.problem, len(found.chosen.accuracies)
+    return [
+        f"Softmax regression on {problem.examples:,} handwritten digits, one pass over the data, {seeds} runs each.",
+        f"Every run keeps epsilon {problem.budget.epsilon:g} at delta {problem.budget.delta:g}.",
+    ]
+
+
+def _results(found: Comparison) -> list[Row]:
+    return [
+        ("noise", "batches of", "steps", "test accuracy (95 %)", "noise in the model", "memory copies", "first rate"),
+        *(_result(arm) for arm in found.arms),
+        ("none, no privacy", *_size(found.chosen), str(found.without_noise), "0", "0", f"{BARE_RATE:g}"),
+    ]
+
+
+def _result(arm: Arm) -> Row:
+    """Noise in the model is that of a parameter, rms over the steps."""
+    copies = arm.plan.mechanism.strategy.memory_copies
+    noise = arm.learning_rate * arm.plan.error / _batch(arm)
+    return arm.name, *_size(arm), str(arm.accuracy), f"{noise:.2f}", f"{copies}", f"{arm.learning_rate:g}"
+
+
+def _promises(found: Comparison) -> list[Row]:
+    return [
+        ("noise", "batches by", "steps run", "epsilon planned", "epsilon of the ledger", "adjacency"),
+        *(
+            (
+                arm.name,
+                in_words(arm.plan.mechanism.participation),
+                f"{arm.report.steps_run} of {arm.report.steps_planned}",
+                f"{arm.report.planned.value:.4f}",
+                _of_the_ledger(arm),
+                arm.report.adjacency,
+            )
+            for arm in found.arms
+        ),
+    ]
+
+
+def _gain(found: Comparison) -> list[str]:
+    plain, larger = found.gain(found.plain), found.gain(found.larger)
+    return [
+        f"At the same epsilon correlated noise gains {_points(plain.value)} +- {_points(plain.margin)} points over "
+        "DP-SGD with the same batches,",
+        f"and {_points(larger.value)} +- {_points(larger.margin)} points over DP-SGD with the batch size that suits it "
+        "best.",
+    ]
+
+
+def _remarks(found: Comparison) -> list[str]:
+    return [
+        "DP-SGD has the amplification of Poisson sampling; every learning rate is the best of one grid, found in other "
+        "runs.",
+        "With more passes over the data, or with larger batches, the two come closer: amplification then does most of "
+        "the work.",
+        "Epsilon is that of one run. Releasing all of them would cost more.",
+        *(f"{arm.name}: {remark}" for arm in found.arms for remark in arm.report.remarks),
+    ]
+
+
+def _batch(arm: Arm) -> int:
+    assert arm.plan.problem.batch_size is not None
+    return arm.plan.problem.batch_size
+
+
+def _size(arm: Arm) -> Row:
+    return f"{_batch(arm)}", f"{arm.plan.steps}"
+
+
+def _points(value: float) -> str:
+    return f"{100.0 * value:.1f}"
+
+
+def _of_the_ledger(arm: Arm) -> str:
+    bound = arm.report.guarantee
+    return "no step was taken" if bound is None else f"{bound.value:.4f} ({bound.kind})"
+
+
+def _aligned(rows: Sequence[Row]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _piped(rows: Sequence[Row]) -> list[str]:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]]

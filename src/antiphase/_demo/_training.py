@@ -1,0 +1,72 @@
+"""One private training run: plan, batches, noise and ledger through `Run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._check import Array
+from antiphase._demo._digits import Digits
+from antiphase._demo._model import Model, accuracy, clipped_sum, zero_model
+from antiphase._plan import Plan
+from antiphase._run import PrivacyReport, Run, digest
+from antiphase._secret import Secret
+from antiphase.schedules import linear
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run gave.
+
+    Args:
+        accuracy: on the test examples.
+        report: what the run promises, derived from its ledger.
+        directory: where the run is kept.
+    """
+
+    accuracy: float
+    report: PrivacyReport
+    directory: Path
+
+
+def schedule(steps: int) -> Array:
+    """Learning rates that fall in a straight line to a twentieth of the first; the plan knows them as its workload."""
+    return linear(steps, warmup=0.0, cooldown=1.0, floor=0.05)
+
+
+def train(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float, directory: Path) -> Trained:
+    """Train for all steps of the plan, publish the model, measure it."""
+    model, rates = zero_model(train_set.images.shape[1]), learning_rate * schedule(plan.steps)
+    with Run.open(plan, directory, leaves=[leaf.shape for leaf in model], examples=len(train_set)) as run:
+        for step in range(run.steps):
+            indices, mask = run.batch(step)
+            total = clipped_sum(model, _take(train_set, indices[mask]), plan.problem.clip_norm)
+            model = _descend(model, total, run.noise(step), plan, rates[step])
+            run.commit(step, digest(model))
+        run.publish("model and its test accuracy")
+        return Trained(accuracy(model, test_set), run.report(), directory)
+
+
+def train_without_privacy(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float) -> float:
+    """The accuracy with the same batches, the same clipping and no noise: the most that can be hoped for."""
+    model, rates = zero_model(train_set.images.shape[1]), learning_rate * schedule(plan.steps)
+    sampler = plan.mechanism.participation.sampler(len(train_set), plan.steps, Secret.generate())
+    for step in range(plan.steps):
+        indices, mask = sampler.batch(step)
+        total = clipped_sum(model, _take(train_set, indices[mask]), plan.problem.clip_norm)
+        model = _descend(model, total, [np.zeros_like(leaf) for leaf in model], plan, rates[step])
+    return accuracy(model, test_set)
+
+
+def _descend(model: Model, total: Model, noise: list[Array], plan: Plan, learning_rate: float) -> Model:
+    """A step of SGD. The noise is for a clipping norm of 1 and belongs to the sum; the mean comes after."""
+    assert plan.problem.batch_size is not None
+    scale = learning_rate / plan.problem.batch_size
+    return [m - scale * (g + plan.problem.clip_norm * z) for m, g, z in zip(model, total, noise, strict=True)]
+
+
+def _take(data: Digits, indices: NDArray[np.int64]) -> Digits:
+    return Digits(data.images[indices], data.labels[indices])

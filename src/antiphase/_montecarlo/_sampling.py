@@ -1,0 +1,53 @@
+"""How much work a sampled bound may take."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from antiphase import _check
+from antiphase._check import refuse
+from antiphase._record import record
+
+
+@final
+@record
+class Sampling:
+    """How a bound is sampled, where nothing but samples gives a small one. Nothing here can make a bound wrong.
+
+    A confidence limit lies above what it bounds, by about 1 / sqrt(samples). So many samples are drawn that `slack` of
+    delta is lost to it: 5 % cost some 0.3 % of noise. A quarter of the slack takes sixteen times the samples.
+
+    Args:
+        slack: share of delta that may be lost to the confidence limit.
+        samples: most samples in one direction; where they do not suffice the limit is wider, or a bound without
+            samples is given. None: what about ten seconds on two cores allow.
+        workers: joblib's n_jobs; -1 for all cores. Results do not depend on it, nor on joblib's backend.
+        seed: None: `epsilon`, `delta` and `calibrate` derive it from what they are asked for, so that asking again
+            gives the same answer, not another try; `verify` takes fresh entropy.
+
+    >>> Sampling(slack=0.2).workers
+    -1
+    """
+
+    slack: float = 0.05
+    samples: int | None = None
+    workers: int = -1
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        owner, hint = "Sampling", "0.05 loses 5 % of delta, 0.3 % of noise"
+        slack = _check.real(owner, "slack", self.slack, 1e-3, 1.0, hint)
+        object.__setattr__(self, "slack", slack)
+        if self.samples is not None:
+            _check.positive_integer(owner, "samples", self.samples, "None for what ten seconds allow")
+        if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers == 0:
+            raise refuse(owner, "workers", "an integer other than 0", self.workers, "-1 for all cores")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
+            raise refuse(owner, "seed", "an integer of at least 0, or None", self.seed, "None is right outside tests")
+
+
+def check_sampling(owner: str, value: Any) -> Sampling:
+    """`value` if it is a `Sampling`."""
+    if not isinstance(value, Sampling):
+        raise refuse(owner, "sampling", "a Sampling", value, "such as Sampling(slack=0.2)")
+    return value

@@ -1,0 +1,214 @@
+"""The best strategy under amplification by balls-in-bins: noise x error at a budget, not sensitivity x error.
+
+The noise that a budget needs depends on C through the Gram matrix G of its modes alone, and its logarithm has the
+gradient H / 2 (`_noise_level`). At the current C the search minimises log error + log <H, G> / 2, which has the same
+value and gradient there and needs no samples, moves there, or part of the way where the true objective would grow, and
+finds H anew. The samples are few and the same in all steps of a stage; the noise at the end is calibrated, with samples
+of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase import _check
+from antiphase._accounting import Budget, calibrate
+from antiphase._check import Array
+from antiphase._error import error
+from antiphase._loss import Objective
+from antiphase._montecarlo import bins_gram
+from antiphase._montecarlo._threads import single_threaded
+from antiphase._optimize._amplified_families import BandedFamily, BLTFamily, Family, ToeplitzFamily
+from antiphase._optimize._amplified_starts import banded_starts, blt_starts, toeplitz_starts
+from antiphase._optimize._noise_level import Level, NoiseLevel
+from antiphase._optimize._schema import check_bands
+from antiphase._optimize._solution import Limits, Solution
+from antiphase._participation import BallsInBins
+from antiphase._workload import Workload
+from antiphase.strategies import Strategy
+
+STAGES = ((1 << 11, 1), (1 << 13, 2))  # samples and seed
+DAMPING = (1.0, 0.5, 0.25, 0.1)
+ENOUGH = 5e-5  # a step that gains less in log loss ends a stage
+BUFFERS = 3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is optimised for."""
+
+    steps: int
+    participation: BallsInBins
+    workload: Workload
+    objective: Objective
+    budget: Budget
+
+    def log_error(self, strategy: Strategy) -> float:
+        """log of the error under the objective."""
+        found = error(strategy, self.workload)
+        return math.log(found.rms if self.objective == "rms" else found.max)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point of a family with an estimate of its loss."""
+
+    point: Array
+    strategy: Strategy
+    value: float
+    level: Level
+
+
+def amplified_toeplitz(
+    steps: int,
+    participation: BallsInBins,
+    workload: Workload,
+    objective: Objective,
+    limits: Limits,
+    budget: Budget,
+    *,
+    bands: int | None = None,
+) -> Solution:
+    """Minimise noise x error over the coefficients of a Toeplitz C, non-negative and not increasing.
+
+    Args:
+        steps: n.
+        participation: bins and epochs.
+        workload: A.
+        objective: "rms" or "max".
+        limits: when to stop early.
+        budget: (epsilon, delta).
+        bands: most coefficients; by default those of two epochs.
+    """
+    setting = Setting(steps, participation, workload, objective, budget)
+    widest = min(steps, 2 * participation.steps_per_epoch) if bands is None else bands
+    count = check_bands("optimize('toeplitz')", widest, steps, steps)
+    known = toeplitz_starts(setting, count)
+    family = ToeplitzFamily(steps, workload, objective)
+    points = [family.point(s.coefficients, count) for s in known]
+    return _optimize(setting, family, known, points, limits)
+
+
+def amplified_banded(
+    steps: int,
+    participation: BallsInBins,
+    workload: Workload,
+    objective: Objective,
+    limits: Limits,
+    budget: Budget,
+    *,
+    bands: int | None = None,
+) -> Solution:
+    """Minimise noise x error over all columns of a banded C.
+
+    Args:
+        steps: n.
+        participation: bins and epochs.
+        workload: A.
+        objective: "rms" or "max".
+        limits: when to stop early.
+        budget: (epsilon, delta).
+        bands: at most as many as there are bins; by default 32.
+    """
+    setting = Setting(steps, participation, workload, objective, budget)
+    bins = participation.steps_per_epoch
+    count = check_bands("optimize('banded')", bands, steps, bins)
+    if count > bins:
+        raise _check.refuse("optimize('banded')", "bands", f"at most {bins}, the bins", bands, "use family='toeplitz'")
+    family = BandedFamily(steps, workload, objective, count)
+    known = banded_starts(setting, count)
+    points = [family.point(np.pad(s.columns, ((0, 0), (0, count - s.columns.shape[1])))) for s in known]
+    return _optimize(setting, family, known, points, limits)
+
+
+def amplified_blt(
+    steps: int,
+    participation: BallsInBins,
+    workload: Workload,
+    objective: Objective,
+    limits: Limits,
+    budget: Budget,
+    *,
+    buffers: int = BUFFERS,
+) -> Solution:
+    """Minimise noise x error over the decays and scales of a BLT.
+
+    Args:
+        steps: n.
+        participation: bins and epochs.
+        workload: A.
+        objective: "rms" or "max".
+        limits: when to stop early.
+        budget: (epsilon, delta).
+        buffers: d, from 1 to 10.
+    """
+    if not 1 <= _check.positive_integer("optimize('blt')", "buffers", buffers) <= 10:
+        raise _check.refuse("optimize('blt')", "buffers", "at most 10", buffers, "3 are nearly optimal")
+    setting = Setting(steps, participation, workload, objective, budget)
+    known, points = blt_starts(setting, buffers)
+    return _optimize(setting, BLTFamily(steps, workload, objective), known, points, limits)
+
+
+def _optimize(
+    setting: Setting, family: Family, known: Sequence[Strategy], points: Sequence[Array], limits: Limits
+) -> Solution:
+    """Descend from the best of the known strategies, and keep the better of start and end by their calibrated noise."""
+    with single_threaded():
+        start, end = _search(setting, family, known, points, limits)
+    losses = {id(trial): _loss(setting, trial.strategy) for trial in (start, end)}
+    best = min((end, start), key=lambda trial: losses[id(trial)])
+    return Solution(best.strategy, losses[id(best)], None, limits.count, limits.elapsed, not limits.reached)
+
+
+def _search(
+    setting: Setting, family: Family, known: Sequence[Strategy], points: Sequence[Array], limits: Limits
+) -> tuple[Trial, Trial]:
+    """The best of the known strategies, and where the descent from it ends."""
+    level = NoiseLevel(setting.budget, *STAGES[0])
+    starts = [trial_at(setting, strategy, point, level) for strategy, point in zip(known, points, strict=True)]
+    start = end = min(starts, key=lambda trial: trial.value)
+    for samples, seed in STAGES:
+        end = _descend(setting, family, end, NoiseLevel(setting.budget, samples, seed), limits)
+    return start, end
+
+
+def _descend(setting: Setting, family: Family, trial: Trial, level: NoiseLevel, limits: Limits) -> Trial:
+    trial = trial_at(setting, trial.strategy, trial.point, level)
+    while not limits.reached:
+        goal = family.minimise(trial.point, trial.level.weights)
+        better = _towards(setting, family, trial, goal, level)
+        gained = 0.0 if better is None else trial.value - better.value
+        trial = better or trial
+        if limits.tick(math.exp(trial.value)) or gained < ENOUGH:
+            break
+    return trial
+
+
+def _towards(setting: Setting, family: Family, trial: Trial, goal: Array, level: NoiseLevel) -> Trial | None:
+    """All or part of the way to the goal, where the true objective falls; None where it does not."""
+    for share in DAMPING:
+        point = trial.point + share * (goal - trial.point)
+        found = trial_at(setting, family.strategy(point), point, level, trial.level)
+        if found.value < trial.value:
+            return found
+    return None
+
+
+def trial_at(
+    setting: Setting, strategy: Strategy, point: Array, level: NoiseLevel, before: Level | None = None
+) -> Trial:
+    """The estimate at a point; the tangent at the point before gives a first guess at the noise."""
+    gram = bins_gram(strategy, setting.participation)
+    guess = None if before is None else before.log_noise + 0.5 * math.log(float((before.weights * gram).sum()))
+    found = level(gram, guess)
+    return Trial(point, strategy, found.log_noise + setting.log_error(strategy), found)
+
+
+def _loss(setting: Setting, strategy: Strategy) -> float:
+    """noise_std x error at the budget, with a noise that is proved."""
+    noise = calibrate(strategy, setting.participation, setting.budget).mechanism.noise_std
+    return noise * math.exp(setting.log_error(strategy))

@@ -1,0 +1,81 @@
+"""What the charts show: epsilon against delta and against steps, and the error of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+
+from antiphase._accounting import epsilon, stopped
+from antiphase._check import Array
+from antiphase._error import error
+from antiphase._plan import Plan
+from antiphase._report._chart import Chart, Series, series, thinned
+from antiphase._report._families import FamilyCurves
+
+POINTS = 33
+FEWEST = 5
+SECONDS = 15.0
+
+
+def by_delta(plan: Plan) -> Chart:
+    """Epsilon of the plan at deltas around the budget's."""
+    target = plan.problem.budget.delta
+    deltas = np.geomspace(max(target * 1e-6, 1e-300), min(0.1, target * 1e4), POINTS)
+    line = _curve("plan", deltas, lambda d: epsilon(plan.mechanism, float(d)).value)
+    return Chart("Epsilon against delta", "delta", "epsilon", (line,), log_x=True, marks=((target, "budget"),))
+
+
+def by_step(plan: Plan, steps_run: int | None) -> Chart:
+    """Epsilon of a run that stops after so many steps, for a step chosen without looking at the outputs."""
+    n, delta = plan.steps, plan.problem.budget.delta
+    steps = np.unique(np.linspace(1, n, min(n, POINTS)).round())
+    line = _curve("steps so far", steps, lambda t: epsilon(stopped(plan.mechanism, int(t)), delta).value)
+    marks = ((float(steps_run), f"ran {steps_run:,}"),) if steps_run else ()
+    return Chart(f"Epsilon against steps, delta = {delta:g}", "steps", "epsilon", (line,), marks=marks)
+
+
+def error_by_step(plan: Plan, families: FamilyCurves) -> Chart:
+    """Standard deviation of the noise in the model after every step, for clipping norm 1."""
+    lines = [_errors(f"{families.chosen} (planned)", plan)]
+    lines += [_errors(name, other) for name, other in families.others]
+    return Chart("Noise in the model after every step", "step", "standard deviation", tuple(lines), log_y=True)
+
+
+def coefficients(C: Array, N: Array) -> Chart:
+    """The first columns of C and of its inverse: how the noise of a step is taken back later."""
+    lag = np.arange(min(len(C), len(N), 64))
+    lines = (series("C, first column", lag, C[lag, 0]), series("inverse, first column", lag, N[lag, 0]))
+    return Chart("Coefficients", "lag in steps", "coefficient", lines)
+
+
+def _errors(name: str, plan: Plan) -> Series:
+    values = plan.mechanism.noise_std * np.sqrt(error(plan.mechanism.strategy, plan.problem.workload).per_step)
+    at = thinned(len(values))
+    return series(name, at + 1, values[at])
+
+
+def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:
+    """Values at the points, coarse first; where accounting takes samples, only as many as the time allows."""
+    start, found = perf_counter(), {}
+    for i in _coarse_to_fine(len(points)):
+        found[i] = value(points[i])
+        if len(found) >= FEWEST and perf_counter() - start > SECONDS:
+            break
+    order = sorted(found)
+    return series(name, points[order], [found[i] for i in order])
+
+
+def _coarse_to_fine(count: int) -> list[int]:
+    """All indices: the ends, the middle, the quarters, ...
+
+    >>> _coarse_to_fine(5)
+    [0, 4, 2, 1, 3]
+    """
+    seen: dict[int, None] = {}
+    step = max(1, count - 1)
+    while len(seen) < count:
+        seen.update(dict.fromkeys([*range(0, count, step), count - 1]))
+        step = max(1, step // 2)
+    return list(seen)

@@ -1,0 +1,149 @@
+"""The client's side: a mod that clips the update and keeps the participation timer on disk."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp.typing import ClientAppCallable, Mod
+
+from antiphase import _check
+from antiphase._durable import make_directory, write_atomically
+from antiphase._errors import Corrupted
+from antiphase.flower._clip import clip_factor, norm
+from antiphase.flower._wire import (
+    ARRAYS,
+    METRICS,
+    TAG,
+    Answer,
+    Arrays,
+    Malformed,
+    Task,
+    read_task,
+    to_array_record,
+    to_arrays,
+    to_record,
+)
+
+FILE = "client.json"
+PRECONDITION = 6  # Flower's code for a mod that cannot do its work
+
+
+def participation_mod(directory: str | Path | Callable[[Context], str | Path], separation: int = 1) -> Mod:
+    """A mod for training that turns the new weights of a `ClientApp` into a clipped update, not sent too often.
+
+    The app trains as usual and replies with one ArrayRecord: the model's arrays after training. The mod sends
+    their difference to the arrays that came, clipped. Where the client's own timer has not run out it declines, and
+    the app is not called. Metrics stay on the client unless the server was told to release them raw.
+
+    The client sends an update for release t where its last one was for a release up to t - separation, or for t
+    itself: a release that failed is tried again, and at most one update of a client enters it.
+
+    **Guarantee**: an update leaves the client after the timer that counts it is on disk. The timer and the pseudonym
+    are as durable as the directory. Whether the server honours them is the server's part.
+
+    Args:
+        directory: of this client alone, or a function that gives it; virtual clients of a simulation have a
+            `context.node_config["partition-id"]` to tell them apart.
+        separation: the least that this client accepts, whatever the server says.
+    """
+    own = _check.positive_integer("participation_mod", "separation", separation, "1 leaves it to the server")
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        try:
+            task = read_task(message.content)
+            before = to_arrays(message.content.array_records[ARRAYS])
+        except (Malformed, KeyError, ValueError, TypeError) as error:
+            return _failed(message, f"this is no task of antiphase.flower.DPFTRL: {error}")
+        timer = Timer.read(Path(directory(context) if callable(directory) else directory))
+        answer = timer.answer(task, own)
+        if answer.status == "declined":
+            return Message(RecordDict({TAG: to_record(answer)}), reply_to=message)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        records = list(reply.content.array_records.values())
+        try:
+            update = _update(before, records, task.clip_norm)
+        except Malformed as error:
+            return _failed(message, str(error))
+        timer.start(task)
+        return Message(_content(answer, update, reply, task), reply_to=message)
+
+    return mod
+
+
+@final
+@dataclass
+class Timer:
+    """The pseudonym of a client and, for each run of a server, the last release it sent an update for."""
+
+    directory: Path
+    client: str
+    last: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, directory: Path) -> Timer:
+        """What is in the directory, or a new pseudonym, which is stored at once."""
+        path = directory / FILE
+        if not path.exists():
+            made = cls(directory, secrets.token_hex(16))
+            make_directory(directory, 0o700)
+            made._write()
+            return made
+        try:
+            data = json.loads(path.read_bytes())
+            return cls(directory, str(data["client"]), {str(run): int(t) for run, t in data["last"].items()})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Corrupted(
+                f"The client's file {path} cannot be read: {error}.",
+                hint="restore it from a copy; without it the client would take part too often",
+            ) from error
+
+    def answer(self, task: Task, separation: int) -> Answer:
+        """Whether the timer allows an update for this task."""
+        last = self.last.get(task.run_id, -1)
+        apart = max(task.separation, separation)
+        allowed = last < 0 or task.release == last or task.release >= last + apart
+        return Answer(self.client, task.release, "update" if allowed else "declined", last)
+
+    def start(self, task: Task) -> None:
+        """Count a participation; on disk when this returns."""
+        self.last[task.run_id] = task.release
+        self._write()
+
+    def _write(self) -> None:
+        data = {name: value for name, value in asdict(self).items() if name != "directory"}
+        write_atomically(self.directory / FILE, json.dumps(data).encode())
+
+
+def _update(before: Arrays, records: list[ArrayRecord], clip_norm: float) -> Arrays:
+    """After minus before, clipped; NaN and infinity go to the server, which counts them and adds zero."""
+    if len(records) != 1:
+        raise Malformed(f"the ClientApp must reply with one ArrayRecord, not {len(records)}")
+    after = to_arrays(records[0])
+    if {name: value.shape for name, value in after.items()} != {name: value.shape for name, value in before.items()}:
+        raise Malformed("the ClientApp must reply with arrays of the names and shapes that came, in any order")
+    with np.errstate(invalid="ignore", over="ignore"):
+        update = {name: (after[name] - value).astype(value.dtype) for name, value in before.items()}
+        factor = clip_factor(norm(update.values()), clip_norm)
+        return {name: (value * factor).astype(value.dtype) for name, value in update.items()}
+
+
+def _content(answer: Answer, update: Arrays, reply: Message, task: Task) -> RecordDict:
+    content = RecordDict({ARRAYS: to_array_record(update), TAG: to_record(answer)})
+    for metrics in list(reply.content.metric_records.values())[: 1 if task.raw_metrics else 0]:
+        content[METRICS] = metrics
+    return content
+
+
+def _failed(message: Message, reason: str) -> Message:
+    return Message(Error(code=PRECONDITION, reason=f"participation_mod: {reason}."), reply_to=message)

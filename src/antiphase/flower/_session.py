@@ -1,0 +1,220 @@
+"""The server's durable side: the run, the participation record and the state file, moving together.
+
+A directory holds
+
+- secret: names clients, authenticates the ledgers, makes the noise; owner-only
+- state.npz: model and release index (`_state.py`)
+- run/: the `Run`, with its ledger of releases
+- clients/: a ledger whose private part says who took part in each release
+
+A release t is made by one atomic rename of state.npz. The two ledgers follow, before anything is broadcast; where the
+server is killed in between, the next opening takes them from state.npz.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._durable import make_directory
+from antiphase._errors import Corrupted, InvalidArgument
+from antiphase._ledger import Entry, Ledger, ledger_exists
+from antiphase._plan import Plan
+from antiphase._run import Run
+from antiphase._secret import Secret
+from antiphase.flower._participants import Participants
+from antiphase.flower._state import State, read_state
+from antiphase.flower._wire import Arrays
+
+SAVE_EVERY = 16  # releases between two saved noise states: what a restart replays at most
+NAME_BYTES = 8  # two clients that share a name would only wait for each other
+
+
+class Initial(Protocol):
+    """Gives the state of the optimizer for a new model."""
+
+    def __call__(self, model: Arrays) -> Arrays:
+        """The state before the first release."""
+
+
+@final
+class Session:
+    """One server process on one directory. Use `open`, then `noise` and `release` in turn, then `close`.
+
+    **Guarantee**: the noise of release t is used for one output only, which is on disk with its participants before
+    `release` returns. A second live process is refused. A state file that is older than the ledger, or changed, is
+    refused: it would release a step twice.
+    """
+
+    def __init__(self, directory: Path, run: Run, secret: Secret, ledger: Ledger, state: State) -> None:
+        self._directory, self._ledger, self.run, self.state = directory, ledger, run, state
+        self._key = secret.derive("antiphase flower client names", run.run_id)
+        self.participants = Participants()
+        self.counts: Counter[str] = Counter()  # since the last release
+        self.totals: Counter[str] = Counter()  # of all releases
+        self.settings: Entry = {}
+
+    @classmethod
+    def open(
+        cls,
+        plan: Plan,
+        directory: Path,
+        settings: Entry,
+        model: Arrays | None = None,
+        initial: Initial = lambda model: {},
+        secret: Secret | None = None,
+    ) -> Session:
+        """Make a session in an empty directory, or resume the one that is there.
+
+        Args:
+            plan: what runs.
+            directory: kept apart from the model that is given away: it holds the secret.
+            settings: must stay the same for the whole run; empty to take what the ledger has.
+            model: before the first release; where there is a state its names, shapes and dtypes must fit.
+            initial: gives the optimizer's state for a new model.
+            secret: None keeps one in the directory.
+        """
+        make_directory(directory)
+        stored = read_state(directory)
+        if stored is None and model is None:
+            raise InvalidArgument(f"There is no federated run in {directory}.", hint="check the path")
+        first = State(0, model, initial(model)) if model is not None else stored
+        assert first is not None
+        _check_fits(stored, first)
+        own = _own_secret(directory) if secret is None else secret
+        shapes = {name: value.shape for name, value in first.model.items()}
+        run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=_noise_dtype(first.model))
+        try:
+            stored = read_state(directory)  # again, now that no other process can change it
+            here = directory / "clients"
+            ledger = Ledger(here, own, run.run_id, create=not ledger_exists(here) and run.committed == 0)
+            session = cls(directory, run, own, ledger, stored or first)
+            session._resume(settings, new=stored is None)
+            return session
+        except BaseException:
+            run.close()
+            raise
+
+    def name(self, identity: bytes) -> str:
+        """What the ledger calls a client: a keyed code, so that the ledger alone does not tell who it is."""
+        return hmac.digest(self._key, identity, hashlib.sha256)[:NAME_BYTES].hex()
+
+    def noise(self) -> list[NDArray[Any]]:
+        """The noise of the next release for clipping norm 1, in the order of the model's arrays."""
+        return self.run.noise(self.state.release)
+
+    def release(self, model: Arrays, optimizer: Arrays, clients: list[str]) -> None:
+        """Make the next release; returns when it is on disk and may be broadcast.
+
+        Args:
+            model: after the release.
+            optimizer: its state after the release.
+            clients: the names of all whose update entered it.
+        """
+        made = {name: np.asarray(value) for name, value in model.items()}
+        state = State(self.state.release + 1, made, optimizer, tuple(clients), dict(self.counts))
+        _check_fits(self.state, state)
+        state.write(self._directory)
+        self.state = state
+        self._follow()
+        self.counts.clear()
+        if state.release % SAVE_EVERY == 0:
+            self.run.save()
+
+    def close(self) -> None:
+        """Put everything on disk and let other processes in."""
+        self._ledger.close()
+        self.run.close()
+
+    def _resume(self, settings: Entry, *, new: bool) -> None:
+        for entry in self._ledger.private.entries():
+            self._read(entry)
+        if not self.settings:
+            self._enter({"kind": "open", **settings})
+            self._ledger.keep()
+        elif settings and {**settings, "kind": "open"} != self.settings:
+            differing = [name for name in settings if settings[name] != self.settings.get(name)]
+            raise InvalidArgument(
+                f"The run was begun with other settings: {', '.join(differing)}.",
+                hint="go on with the settings it was begun with, or start a new run in another directory",
+            )
+        ahead = (self.state.release - self.run.committed, self.state.release - self.participants.releases)
+        if ahead not in ((0, 0), (1, 1), (1, 0)) or (new and self.run.committed):
+            raise Corrupted(
+                f"The state file has {self.state.release} releases, the ledgers have {self.run.committed} and "
+                f"{self.participants.releases}.",
+                hint="restore the whole directory from one copy; an older state would release a step twice",
+            )
+        if new:
+            self.state.write(self._directory)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Bring both ledgers up to the state file."""
+        release = self.state.release - 1
+        if release < 0:
+            return
+        if self.participants.releases == release:
+            clients, counts = list(self.state.clients), self.state.counts
+            self._enter({"kind": "release", "release": release, "clients": clients, "counts": counts})
+            self._ledger.keep()
+        if self.run.committed == release:
+            self.run.noise(release)  # a step is committed by a process that has read its noise
+        self.run.commit(release, self.state.digest)
+        if self.run.published <= release:
+            self.run.publish(f"release {release}")
+
+    def _enter(self, entry: Entry) -> None:
+        self._ledger.private.append(entry)
+        self._read(entry)
+
+    def _read(self, entry: Entry) -> None:
+        match entry:
+            case {"kind": "open"} if not self.settings:
+                self.settings = dict(entry)
+            case {"kind": "release", "release": int(release), "clients": [*clients], "counts": dict()} if (
+                self.settings and release == self.participants.releases and len(set(clients)) == len(clients)
+            ):
+                self.participants.enter(clients)
+                self.totals.update(entry["counts"])
+            case _:
+                raise Corrupted(
+                    f"The clients' ledger has an entry that cannot follow those before it: {str(entry)[:200]}.",
+                    hint="it was written by another version; read it with the one that wrote it",
+                )
+
+
+def _check_fits(stored: State | None, given: State) -> None:
+    if stored is None:
+        return
+    described = [{n: (v.shape, v.dtype.name) for n, v in state.model.items()} for state in (stored, given)]
+    if described[0] != described[1] or list(stored.model) != list(given.model):
+        raise InvalidArgument(
+            f"The run has a model with arrays {described[0]}. Got {described[1]} instead.",
+            hint="names, shapes and dtypes stay the same for the whole run; another model is a new run",
+        )
+
+
+def _noise_dtype(model: Arrays) -> str:
+    kinds = {value.dtype.name for value in model.values()}
+    if not kinds or not kinds <= {"float32", "float64"}:
+        raise InvalidArgument(
+            f"The model must have float32 or float64 arrays. Got {', '.join(sorted(kinds)) or 'none'} instead.",
+            hint="send counters and buffers that are not trained apart from the model",
+        )
+    return "float64" if "float64" in kinds else "float32"
+
+
+def _own_secret(directory: Path) -> Secret:
+    path = directory / "secret"
+    if not path.exists():
+        if (directory / "run" / "run.json").exists():
+            raise Corrupted("The run's own secret is missing.", hint="restore the file secret, or pass the secret")
+        Secret.generate().save(path)
+    return Secret.load(path)

@@ -1,0 +1,330 @@
+"""The server strategy: DP-FTRL for clients that come and go."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal, final
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from antiphase import _check
+from antiphase._errors import InvalidArgument, Refused
+from antiphase._participation import MinSeparation
+from antiphase._plan import Plan
+from antiphase._secret import Secret
+from antiphase.flower._collect import replies
+from antiphase.flower._force import plan_in_force, planned_participation
+from antiphase.flower._metrics import mean_metrics
+from antiphase.flower._optimizer import ServerOptimizer, optimizer_for
+from antiphase.flower._round import Round, Terms
+from antiphase.flower._selection import Identity, Selection
+from antiphase.flower._session import Session
+from antiphase.flower._wire import ARRAYS, CONFIG, TAG, Arrays, Task, to_array_record, to_arrays, to_record
+
+LOG = logging.getLogger("flwr")
+Short = Literal["retry", "release"]
+
+
+@final
+class DPFTRL(Strategy):
+    """Federated averaging with correlated noise, for clients that come and go.
+
+    Release t of a plan with strategy C, noising matrix N and clipping norm c:
+
+        update_t = (sum over `goal` clients of their clipped updates + c (N z)_t) / goal,     then the optimizer
+
+    Every update is clipped again on the server. A client takes part again after `separation` releases, counted by
+    the server's own record. A release is one atomic rename on disk, before anything is broadcast; the same script
+    started again after a kill goes on with it.
+
+    **Guarantee**: that of the plan for each client (`Problem.unit` says what a client stands for) under the plan's
+    adjacency, over all models that leave the server. It rests on identities that last: see `identity`. `report` states
+    what the participations that happened amount to.
+
+    Args:
+        plan: its participation must be `MinSeparation`; its clipping norm is that of an update.
+        directory: of the server alone: it holds the secret and the record of who took part.
+        goal: updates in a release, and what their sum is divided by.
+        optimizer: None for the one that the plan's workload describes.
+        identity: what the server's record is kept by: "pseudonym", which `participation_mod` keeps on the client's
+            disk, or "key", the node's authentication key, for a SuperLink that authenticates its SuperNodes. Node ids
+            serve for neither: Flower gives out a new one at every start.
+        separation: None for the plan's. A smaller one lets clients come back sooner than was planned, and the report
+            states what that costs.
+        oversampling: how many clients are asked for each update that is wanted.
+        when_short: what happens where fewer than `goal` updates come in time. "retry": nothing is released, what came
+            is kept in memory, and more clients are asked. "release": what came, even nothing, is released with the
+            same noise and divisor.
+        attempts: how often in a row a release may fall short before `start` gives up.
+        wait: seconds to wait for `goal` clients that may take part.
+        zero_above: updates with a larger entry than so many clipping norms count as zero; None clips them like others.
+        raw_metrics: whether the clients' own metrics are averaged and returned. They are not private, and no
+            guarantee covers them.
+        simulated_goal: for simulations with few clients: collect so many updates and scale the noise by
+            simulated_goal / goal, so that the model sees the noise it would see with `goal` clients. Such a run is
+            not private, and no guarantee is ever stated for it.
+        secret: None keeps one in the directory.
+
+    Reference: McMahan, Xu and Zhang 2024, Alg. 1; Kairouz et al. 2021.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        directory: str | Path,
+        *,
+        goal: int,
+        optimizer: ServerOptimizer | None = None,
+        identity: Identity = "pseudonym",
+        separation: int | None = None,
+        oversampling: float = 1.0,
+        when_short: Short = "retry",
+        attempts: int = 10,
+        wait: float = 60.0,
+        zero_above: float | None = None,
+        raw_metrics: bool = False,
+        simulated_goal: int | None = None,
+        secret: Secret | None = None,
+    ) -> None:
+        planned = planned_participation(plan)
+        self.directory, self._secret = Path(directory), secret
+        self.goal = _check.positive_integer("DPFTRL", "goal", goal, "how many updates make a release")
+        self._collected = self.goal
+        if simulated_goal is not None:
+            self._collected = _check.positive_integer("DPFTRL", "simulated_goal", simulated_goal)
+        self._separation = planned.separation
+        if separation is not None:
+            self._separation = _check.positive_integer("DPFTRL", "separation", separation, "None takes the plan's")
+        self._limit = planned.max_participations
+        self._scale = self._collected / self.goal
+        self.plan = plan_in_force(plan, MinSeparation(self._separation, self._limit), self._scale)
+        self._planned = {"separation": planned.separation, "limit": self._limit}
+        _one_of("identity", identity, ("pseudonym", "key"))
+        _one_of("when_short", when_short, ("retry", "release"))
+        self._identity, self._when_short, self._raw_metrics = identity, when_short, bool(raw_metrics)
+        self._oversampling = _check.real("DPFTRL", "oversampling", oversampling, 1.0, 1e6, "1.3 asks 30 % more")
+        self._attempts = _check.positive_integer("DPFTRL", "attempts", attempts, "1 gives up at the first failure")
+        self._wait = _check.real("DPFTRL", "wait", wait, 0.0, 1e9, "seconds")
+        self._zero_above = zero_above
+        if zero_above is not None:
+            _check.real("DPFTRL", "zero_above", zero_above, 1.0, 1e300, "100 is usual; None clips instead")
+        self._optimizer = optimizer_for(plan.problem.workload) if optimizer is None else optimizer
+        self._session: Session | None = None
+        self._round: Round | None = None
+        self._selection = Selection(identity)
+        self._fresh: list[int] = []  # nodes that may be asked in this attempt
+        self._content = RecordDict()
+        self._ttl: float | None = None
+
+    def summary(self) -> None:
+        """Log the settings, as Flower does before the first round."""
+        LOG.info("\t├──> Plan: %s, %d releases", type(self.plan.mechanism.strategy).__name__, self.plan.steps)
+        LOG.info("\t├──> Clipping norm %g, noise_std %g", self._clip_norm, self.plan.mechanism.noise_std)
+        LOG.info("\t├──> Report goal %d, separation %d", self.goal, self._separation)
+        LOG.info("\t└──> Planned epsilon %g", self.plan.guarantee.value)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Train, from where the directory says the run has come to.
+
+        Args:
+            grid: Flower's.
+            initial_arrays: the model before the first release; on a resumed run only names and shapes are used.
+            num_rounds: releases of the whole run when this returns; None for all of the plan.
+            timeout: seconds for one attempt at a release.
+            train_config: sent to the clients with every task.
+            evaluate_config: not used: metrics of clients are releases, so they do not evaluate.
+            evaluate_fn: called with the number of releases and the model, before the first one and after each; it
+                should look at data that need no protection.
+        """
+        session = self._open(initial_arrays)
+        try:
+            return self._train(session, grid, num_rounds, timeout, train_config or ConfigRecord(), evaluate_fn)
+        finally:
+            self._session = self._round = None
+            session.close()
+
+    def _train(
+        self,
+        session: Session,
+        grid: Grid,
+        num_rounds: int | None,
+        timeout: float,
+        config: ConfigRecord,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> Result:
+        self.summary()
+        self._ttl = timeout
+        last = self.plan.steps if num_rounds is None else num_rounds
+        if not 0 <= last <= self.plan.steps:
+            raise _check.refuse("DPFTRL.start", "num_rounds", f"at most {self.plan.steps}", last, "extend the plan")
+        result, failures = Result(arrays=to_array_record(session.state.model)), 0
+        _evaluate(evaluate_fn, session.state.release, result)
+        while session.state.release < last:
+            number = session.state.release + 1
+            LOG.info("[RELEASE %d/%d]", number, last)
+            messages = list(self.configure_train(number, result.arrays, config, grid))
+            arrays, metrics = self.aggregate_train(number, self._replies(grid, messages, timeout))
+            if arrays is None:
+                failures += 1
+                self._give_up_after(failures)
+                continue
+            failures, result.arrays = 0, arrays
+            if metrics is not None:
+                result.train_metrics_clientapp[number] = metrics
+            _evaluate(evaluate_fn, number, result)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Tasks for clients that may take part in the next release.
+
+        Args:
+            server_round: not used: Flower's numbers start again with the process, releases do not.
+            arrays: not used: what is broadcast is what is on disk.
+            config: sent along.
+            grid: Flower's.
+        """
+        session = self._opened()
+        current, state = self._current(session), session.state
+        task = Task(session.run.run_id, state.release, self._separation, self._clip_norm, self._raw_metrics)
+        self._content = RecordDict({ARRAYS: to_array_record(state.model), CONFIG: config, TAG: to_record(task)})
+
+        def allowed(identity: bytes) -> bool:
+            return current.may_enter(session.name(identity))
+
+        wanted = self._collected - len(current.clients)
+        self._fresh = self._selection.candidates(grid, allowed, wanted, self._wait)
+        return self._messages(math.ceil(wanted * self._oversampling))
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Make the release from replies, read one by one and no further than needed; (None, None) where too few came.
+
+        Args:
+            server_round: not used.
+            replies: any iterable; each message is dropped before the next one is asked for.
+        """
+        session, current = self._opened(), self._round
+        if current is None:
+            raise Refused("aggregate_train was called before configure_train.", hint="call `start`")
+        for message in replies:
+            self._take(session, current, message)
+            if len(current.clients) >= self._collected:
+                break
+        if len(current.clients) < self._collected and self._when_short == "retry":
+            session.counts["failed attempts"] += 1
+            LOG.warning("release %d failed: %d of %d", current.terms.release, len(current.clients), self._collected)
+            return None, None
+        self._round = None
+        self._release(session, current)
+        return to_array_record(session.state.model), mean_metrics(current.metrics)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """None: what clients measure on their data would be one more release."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """None."""
+        return None
+
+    @property
+    def _clip_norm(self) -> float:
+        return self.plan.problem.clip_norm
+
+    def _open(self, initial: ArrayRecord) -> Session:
+        settings: dict[str, Any] = {
+            "clip_norm": self._clip_norm,
+            "goal": self.goal,
+            "identity": self._identity,
+            "noise_scale": self._scale,
+            "planned": self._planned,
+            "raw_metrics": self._raw_metrics,
+        }
+        model = to_arrays(initial)
+        if not all(np.isfinite(value).all() for value in model.values()):
+            raise InvalidArgument("The initial model has NaN or infinite entries.", hint="check how it was made")
+        self._session = Session.open(self.plan, self.directory, settings, model, self._optimizer.init, self._secret)
+        return self._session
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            raise Refused("The strategy is not running.", hint="call `start`, which opens the run's directory")
+        return self._session
+
+    def _current(self, session: Session) -> Round:
+        """The release in the making, with what earlier attempts collected."""
+        release, limit = session.state.release, self._limit or self.plan.steps
+        if self._round is None:
+            terms = Terms(release, self._separation, limit, self._clip_norm, self._zero_above, self._raw_metrics)
+            self._round = Round(terms, session.state.model, session.participants, session.counts)
+        return self._round
+
+    def _messages(self, count: int) -> list[Message]:
+        nodes, self._fresh = self._fresh[:count], self._fresh[count:]
+        return [Message(self._content, node, MessageType.TRAIN, ttl=self._ttl) for node in nodes]
+
+    def _replies(self, grid: Grid, messages: list[Message], timeout: float) -> Iterable[Message]:
+        current = self._round
+        assert current is not None
+
+        def wanted() -> int:
+            return self._collected - len(current.clients)
+
+        return replies(grid, messages, current.asked, wanted, self._messages, self._oversampling, timeout)
+
+    def _take(self, session: Session, current: Round, message: Message) -> None:
+        answer = current.answer(message)
+        if answer is not None:
+            identity = self._selection.identify(message.metadata.src_node_id, answer)
+            current.take(message, answer, session.name(identity))
+
+    def _release(self, session: Session, current: Round) -> None:
+        """(sum + clip x noise) / goal, then the optimizer; the noise is that of the step, whoever came."""
+        update: Arrays = {}
+        for (name, total), noise in zip(current.total.items(), session.noise(), strict=True):
+            update[name] = (total + self._clip_norm * noise.astype(np.float64)) / self._collected
+        state = session.state
+        model, optimizer = self._optimizer.step(state.release, state.model, update, state.optimizer)
+        session.release(model, optimizer, current.clients)
+
+    def _give_up_after(self, failures: int) -> None:
+        if failures < self._attempts:
+            return
+        session = self._opened()
+        raise Refused(
+            f"Release {session.state.release} failed {failures} times in a row: fewer than {self._collected} updates "
+            f"came from clients that may take part. What happened to replies: {dict(session.counts)}.",
+            hint="wait for more clients, lower goal or separation, or use when_short='release'; nothing was released",
+        )
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise _check.refuse("DPFTRL", name, f"one of {', '.join(allowed)}", value, "see the documentation")
+
+
+def _evaluate(
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None, releases: int, result: Result
+) -> None:
+    found = evaluate_fn(releases, result.arrays) if evaluate_fn is not None else None
+    if found is not None:
+        result.evaluate_metrics_serverapp[releases] = found

@@ -1,0 +1,141 @@
+"""What server and clients tell each other beside Flower's own envelope, and arrays read from untrusted bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+TAG = "antiphase"  # the record that carries a Task one way and an Answer the other
+ARRAYS = "arrays"
+CONFIG = "config"
+METRICS = "metrics"
+LONGEST_NAME = 128
+
+Arrays = dict[str, NDArray[Any]]
+Status = Literal["update", "declined"]
+
+
+class Malformed(Exception):
+    """A message that does not have the agreed form; the text says why."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the server asks a client: an update for one release.
+
+    Args:
+        run_id: the run of the server; a client has one timer for each.
+        release: index of the release that the update is for, from 0. Not Flower's round number, which starts again
+            with the process and counts rounds that failed.
+        separation: releases between two participations of a client.
+        clip_norm: the largest norm of an update.
+        raw_metrics: whether the client's metrics may leave it.
+    """
+
+    run_id: str
+    release: int
+    separation: int
+    clip_norm: float
+    raw_metrics: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client says beside its update.
+
+    Args:
+        client: the pseudonym that it keeps on disk.
+        release: the release that it answers for.
+        status: "update", or "declined" where its own timer has not run out.
+        last: the latest release it sent an update for before, -1 for none.
+    """
+
+    client: str
+    release: int
+    status: Status
+    last: int
+
+
+def to_record(item: Task | Answer) -> ConfigRecord:
+    """As Flower sends it."""
+    return ConfigRecord(asdict(item))
+
+
+def read_task(content: RecordDict) -> Task:
+    """The task in a message from the server."""
+    fields = _fields(content, Task)
+    if fields["separation"] < 1 or not fields["clip_norm"] > 0.0:
+        raise Malformed("the task has a separation or a clipping norm that cannot be")
+    return Task(**fields)
+
+
+def read_answer(content: RecordDict) -> Answer:
+    """The answer in a message from a client."""
+    answer = Answer(**_fields(content, Answer))
+    if answer.status not in ("update", "declined"):
+        raise Malformed(f"the status is {answer.status[:20]!r}")
+    if not 0 < len(answer.client) <= LONGEST_NAME:
+        raise Malformed("the pseudonym is empty or too long")
+    return answer
+
+
+def _fields(content: RecordDict, kind: type[Task] | type[Answer]) -> dict[str, Any]:
+    record = content.config_records.get(TAG)
+    wanted: dict[str, str] = dict(kind.__annotations__)
+    if record is None or set(record) != set(wanted):
+        raise Malformed(f"there is no record {TAG!r} with {', '.join(wanted)}")
+    kinds = {"str": str, "Status": str, "int": int, "float": float, "bool": bool}
+    for name, annotation in wanted.items():
+        if type(record[name]) is not kinds[annotation]:
+            raise Malformed(f"{name} is of type {type(record[name]).__name__}")
+    return dict(record)
+
+
+def to_arrays(record: ArrayRecord) -> Arrays:
+    """Arrays by name, from a record that is trusted."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def to_array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """As Flower sends it: C-contiguous, so that `read_update` can view it without a copy."""
+    # ascontiguousarray would give a scalar one dimension.
+    return ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in arrays.items()})
+
+
+def read_update(content: RecordDict, model: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The arrays of a client's reply, which must have the names, shapes and dtypes of the model.
+
+    Nothing in the reply is trusted: sizes are compared before a byte of it is used, and the bytes are viewed in place.
+    """
+    if list(content.array_records) != [ARRAYS]:
+        raise Malformed(f"there must be one ArrayRecord {ARRAYS!r}")
+    record = content.array_records[ARRAYS]
+    if list(record) != list(model):
+        raise Malformed("the arrays have other names than the model's")
+    return {name: _view(record[name], like) for name, like in model.items()}
+
+
+def _view(array: Array, like: NDArray[Any]) -> NDArray[Any]:
+    if array.stype != "numpy.ndarray":
+        raise Malformed(f"the serialisation is {array.stype[:20]!r}")
+    file = io.BytesIO(array.data)
+    try:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise Malformed(f"the array has version {version}")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise Malformed(f"an array has no readable header: {error}") from error
+    if shape != like.shape or tuple(array.shape) != like.shape:
+        raise Malformed(f"an array has shape {shape} instead of {like.shape}")
+    if dtype != like.dtype or fortran:
+        raise Malformed(f"an array has dtype {dtype} or another order instead of {like.dtype}")
+    if len(array.data) - file.tell() != like.nbytes:
+        raise Malformed("an array is cut short or too long")
+    return np.frombuffer(array.data, dtype=like.dtype, offset=file.tell()).reshape(like.shape)

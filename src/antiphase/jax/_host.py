@@ -1,0 +1,113 @@
+"""Noise from the run on the host: AES, asked for by step from inside a compiled program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+from jax.sharding import NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from antiphase._errors import InvalidArgument, Refused
+from antiphase._noise import Leaf
+from antiphase._run import Run
+from antiphase.jax._state import run_words
+
+Words = np.ndarray[Any, np.dtype[np.uint32]]
+Index = tuple[slice, ...]
+
+
+@final
+class HostNoise:
+    """The noise of a step from a run, as often as devices ask for it; made once.
+
+    Args:
+        run: open; it decides which steps may be taken.
+        dtype: of the arrays given out.
+    """
+
+    def __init__(self, run: Run, dtype: np.dtype[Any]) -> None:
+        self._run, self._dtype = run, dtype
+        self._id = run_words(run.run_id)
+        self._lock = threading.Lock()  # devices ask from threads of their own
+        self._made: tuple[int, list[NDArray[Any]]] | None = None
+
+    def read(self, step: Any, run_id: Any) -> list[NDArray[Any]]:
+        """All leaves of a step, for clipping norm 1; the same however often it is read."""
+        t = int(np.asarray(step))
+        with self._lock:
+            if not np.array_equal(np.asarray(run_id), self._id):
+                raise Refused(
+                    "The state of the optimizer belongs to another run.",
+                    hint="resume from a checkpoint of this run, or make a new state with init",
+                )
+            if self._made is None or self._made[0] != t:
+                self._made = (t, [array.astype(self._dtype) for array in self._run.noise(t)])
+            return self._made[1]
+
+
+def whole(noise: HostNoise, leaves: list[Leaf], step: Any, run_id: Any, dtype: Any) -> list[jax.Array]:
+    """All leaves of a step, inside or outside of a compiled program."""
+    shapes: list[Any] = [jax.ShapeDtypeStruct(leaf.global_shape, dtype) for leaf in leaves]  # type: ignore[no-untyped-call]
+    return list(io_callback(noise.read, shapes, step, run_id))
+
+
+def sharded(
+    noise: HostNoise, leaves: list[Leaf], step: Any, run_id: Any, dtype: Any, shardings: list[NamedSharding]
+) -> list[jax.Array]:
+    """All leaves of a step, each device given its own part alone."""
+    return [
+        _shards(_reader(noise, i, leaf.global_shape, sharding), leaf, step, run_id, dtype, sharding)
+        for i, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True))
+    ]
+
+
+def check_shardings(shardings: Any) -> list[NamedSharding]:
+    """The shardings of the leaves in order; this process must see all devices of their meshes."""
+    found = jax.tree.leaves(shardings, is_leaf=lambda part: isinstance(part, jax.sharding.Sharding))
+    if not found or not all(isinstance(part, NamedSharding) for part in found):
+        raise InvalidArgument(
+            "The 'shardings' parameter of add_noise must be a tree of NamedSharding, one for each array.",
+            hint="jax.tree.map(lambda p: p.sharding, params)",
+        )
+    if jax.process_count() > 1:
+        raise Refused(
+            "A run belongs to one process, and JAX runs in several.", hint="use add_noise(run, source='device')"
+        )
+    return found
+
+
+def _shards(
+    read: Callable[..., Any], leaf: Leaf, step: Any, run_id: Any, dtype: Any, sharding: NamedSharding
+) -> jax.Array:
+    mesh, spec = sharding.mesh, sharding.spec
+    shape: Any = jax.ShapeDtypeStruct(sharding.shard_shape(leaf.global_shape), dtype)  # type: ignore[no-untyped-call]
+
+    def ask(step: jax.Array, run_id: jax.Array) -> jax.Array:
+        place = jax.lax.axis_index(mesh.axis_names)
+        return io_callback(read, shape, step, run_id, place)
+
+    rule = PartitionSpec()  # type: ignore[no-untyped-call]
+    made = jax.shard_map(ask, mesh=mesh, in_specs=(rule, rule), out_specs=spec, check_vma=False)
+    return made(step, run_id)
+
+
+def _reader(noise: HostNoise, leaf: int, shape: tuple[int, ...], sharding: NamedSharding) -> Callable[..., Any]:
+    """What gives the device at a place of the mesh its part of a leaf."""
+    parts = sharding.devices_indices_map(shape)
+    by_place: list[Index] = [parts[device] for device in sharding.mesh.devices.flat]
+
+    def read(step: Any, run_id: Any, place: Any) -> NDArray[Any]:
+        return np.array(noise.read(step, run_id)[leaf][by_place[int(np.asarray(place))]])
+
+    return read
+
+
+def host_dtype(run_dtype: str) -> np.dtype[Any]:
+    """The dtype of the run, or float32 where JAX has no float64."""
+    return np.dtype(jnp.zeros(0, jax.dtypes.canonicalize_dtype(run_dtype)).dtype)

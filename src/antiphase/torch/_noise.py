@@ -1,0 +1,234 @@
+"""The step's noise, added in place to the gradients of a list of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, final
+
+import torch
+
+from antiphase._check import refuse
+from antiphase._errors import InvalidArgument, Refused
+from antiphase._plan import Plan
+from antiphase._run import PrivacyReport, digest
+from antiphase._samplers import Batch
+from antiphase._secret import Secret
+from antiphase.torch._device import REMARK
+from antiphase.torch._pieces import flat_gradient, is_sharded, noise_dtype, own_leaves, whole_leaves
+from antiphase.torch._shared_run import SharedRun
+from antiphase.torch._world import World
+
+OUTSIDE = (
+    "Batches came from outside the run: the guarantee holds if every example kept the plan's participation, "
+    "which nothing here has checked."
+)
+
+
+@final
+class NoiseAdder:
+    """Adds a plan's noise to the summed, clipped gradients of any training loop, once a step.
+
+    After `add`, `p.grad` of each parameter is S + clip_norm noise_std (N z)_t, where S is what it was before.
+
+    **Guarantee**: that of the plan, if before `add` the gradients are the *sum*, not the mean, over the step's batch
+    of contributions whose norm over all parameters together is at most the plan's `clip_norm`.
+
+    With several processes (torch.distributed), each makes only its own part of the noise: with parameters sharded by
+    FSDP2, that of its shard; with replicated parameters, an equal slice of the model, so that the noise is complete
+    after the processes' gradients have been *summed*: `add`, then all-reduce, then `commit`.
+
+    Args:
+        parameters: all that are trained, in an order that stays the same from start to start.
+        plan: what to run.
+        directory: of the run; kept apart from the model, since it holds the secret and the noise state.
+        examples: size of the data set, for batches from `batch`; needed where the guarantee rests on random ones. None
+            where batches come from elsewhere, which the report says.
+        secret: None keeps one in the directory.
+        source: "host" for AES-256 on the processor; "device" for PyTorch's generator where the parameters are, which
+            is not cryptographic and is named in the report.
+
+    >>> import tempfile, antiphase as ap
+    >>> plan = ap.plan(ap.Problem(steps=4, budget=ap.Budget(4.0, 1e-6), participation=ap.EveryStep()))
+    >>> weight = torch.zeros(3, requires_grad=True)
+    >>> with tempfile.TemporaryDirectory() as directory, NoiseAdder([weight], plan, directory, examples=8) as noise:
+    ...     while noise.step < plan.steps:
+    ...         indices, mask = noise.batch()
+    ...         weight.grad = torch.ones(3)  # the sum of the clipped gradients of these examples
+    ...         noise.add()
+    ...         noise.commit()
+    ...     noise.report().steps_run
+    4
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        plan: Plan,
+        directory: str | Path,
+        *,
+        examples: int | None = None,
+        secret: Secret | None = None,
+        source: Literal["host", "device"] = "host",
+    ) -> None:
+        self.parameters = _checked(parameters)
+        self.plan, self.world = plan, World.current()
+        self._is_sharded = is_sharded(self.parameters)
+        self._own = own_leaves(self.parameters, self.world)
+        self._run = SharedRun(
+            plan,
+            directory,
+            whole_leaves(self.parameters),
+            self._own,
+            examples=examples,
+            secret=secret,
+            dtype=noise_dtype(self.parameters),
+            world=self.world,
+            device=_device_of(self.parameters, source),
+        )
+        self._source = source
+        self._step: int | None = 0 if self._run.committed == 0 else None
+        self._is_added = False
+        self._asked = -1  # the last step whose batch was asked for
+
+    @property
+    def run_id(self) -> str:
+        """Of the run in the directory."""
+        return self._run.run_id
+
+    @property
+    def step(self) -> int:
+        """The step to take next."""
+        if self._step is None:
+            raise Refused(
+                f"The run has {self._run.committed} committed steps; where the model stands is not known.",
+                hint="load_state_dict what state_dict gave with the model's checkpoint, "
+                "or begin again with restart() and the model as it was first",
+            )
+        return self._step
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory that this process keeps for the noise from step to step; 0 before the first step."""
+        return self._run.state_bytes
+
+    def batch(self, step: int | None = None) -> Batch:
+        """The examples of a step, by default of the next one, from the sampler that the plan's proof assumes."""
+        wanted = self.step if step is None else step
+        self._asked = max(self._asked, wanted)
+        return self._run.batch(wanted)
+
+    def add(self) -> None:
+        """Add the step's noise to the gradients, in place; a missing gradient counts as zero."""
+        if self._is_added:
+            raise Refused(
+                f"The noise of step {self.step} was added already.", hint="add noise once a step, then call commit"
+            )
+        if self._run.examples is not None and self._asked < self.step:
+            raise Refused(
+                f"The batch of step {self.step} was not asked for, so the gradients are not those of its examples.",
+                hint="take every batch from batch(); where batches come from elsewhere, leave examples out",
+            )
+        for p, part, noise in zip(self.parameters, self._own.values(), self._run.noise(self.step), strict=True):
+            gradient = flat_gradient(p)
+            held = gradient if self._is_sharded else gradient[slice(*part.box[0])]
+            held.add_(noise.to(held.device), alpha=self.plan.problem.clip_norm)
+        self._is_added = True
+
+    def commit(self) -> None:
+        """Say that the step is final, after `add` and, with replicated parameters, after the all-reduce."""
+        if not self._is_added:
+            raise Refused(f"Step {self.step} has no noise yet.", hint="call add before commit, for empty batches too")
+        self._run.commit(self.step, self._digest())
+        self._is_added = False
+        self._step = self.step + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """What belongs in the model's checkpoint: run id and step. Ledger and noise state are put on disk first."""
+        if self._is_added:
+            raise Refused(f"Step {self.step} is not committed.", hint="make checkpoints between steps")
+        self._run.save()
+        return {"run_id": self.run_id, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the checkpoint that held `state` was made; steps taken since then are replayed."""
+        run_id, step = state["run_id"], state["step"]
+        if run_id != self.run_id:
+            raise InvalidArgument(
+                f"The checkpoint belongs to run {run_id}; the directory holds run {self.run_id}.",
+                hint="open the directory that the checkpoint was made with",
+            )
+        if not 0 <= step <= self._run.committed:
+            raise Refused(
+                f"The checkpoint is from step {step}, but the ledger has {self._run.committed} steps.",
+                hint="the run directory is older than the checkpoint: restore the newest copy of it",
+            )
+        self._step, self._is_added = step, False
+
+    def restart(self) -> None:
+        """Go back to the first step, for a model that begins again as it was first."""
+        self._step, self._is_added = 0, False
+
+    def publish(self, label: str) -> None:
+        """Record that something leaves the building; call it before, on every rank."""
+        self._run.publish(label)
+
+    def report(self) -> PrivacyReport:
+        """The guarantee of what ran. On rank 0 alone."""
+        report = self._run.report()
+        outside = (OUTSIDE,) if self._run.examples is None else ()
+        device = (REMARK,) if self._source == "device" else ()
+        return replace(report, remarks=(*report.remarks, *outside, *device))
+
+    def save(self) -> None:
+        """Store the noise state, so that resuming here need not generate the noise from the start."""
+        self._run.save()
+
+    def close(self) -> None:
+        """Put everything on disk and let other processes in."""
+        self._run.close()
+
+    def __enter__(self) -> NoiseAdder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _digest(self) -> bytes:
+        """Over the step's whole output: of all ranks where each holds a part, else rank 0's."""
+        if not self._is_sharded and self.world.rank > 0:
+            return b""
+        mine = digest([flat_gradient(p).detach().cpu().numpy() for p in self.parameters])
+        return self.world.joined_digest(mine) if self._is_sharded else mine
+
+
+def _checked(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    if isinstance(parameters, torch.Tensor):
+        raise InvalidArgument(
+            "The 'parameters' parameter of NoiseAdder must be a list of tensors. Got one tensor instead.",
+            hint="put it in a list",
+        )
+    found = list(parameters)
+    if not found or not all(isinstance(p, torch.Tensor) for p in found):
+        raise InvalidArgument(
+            f"The 'parameters' parameter of NoiseAdder must be one or more tensors. Got {found!r} instead.",
+            hint="such as [p for p in model.parameters() if p.requires_grad]",
+        )
+    if len({id(p) for p in found}) < len(found):
+        raise InvalidArgument("A parameter is there twice.", hint="list each parameter once")
+    return found
+
+
+def _device_of(parameters: list[torch.Tensor], source: str) -> torch.Tensor | None:
+    """A tensor like those that device noise is made as; None for the host source."""
+    if source == "host":
+        return None
+    if source != "device":
+        raise refuse("NoiseAdder", "source", "'host' or 'device'", source, "'host' is cryptographic")
+    if len({p.device for p in parameters}) > 1:
+        raise Refused("The parameters are on several devices.", hint="use source='host'")
+    return torch.empty(0, dtype=parameters[0].dtype, device=parameters[0].device)

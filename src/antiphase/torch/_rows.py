@@ -1,0 +1,85 @@
+"""How many per-example gradients a physical batch gave, and that each was clipped to the plan's norm."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, final
+
+import torch
+from opacus.optimizers import DPOptimizer
+
+from antiphase._errors import Refused
+
+
+class Rows(ABC):
+    """Reads off Opacus's objects what its optimizer is about to sum up."""
+
+    def __init__(self, module: Any, parameters: list[torch.Tensor], clip_norms: tuple[float, ...]) -> None:
+        self._module, self._parameters, self._clip_norms = module, parameters, clip_norms
+
+    @abstractmethod
+    def count(self, optimizer: DPOptimizer) -> int:
+        """The number of per-example gradients of this physical batch; each is counted once."""
+
+    def check_unchanged(self, optimizer: DPOptimizer) -> None:
+        """Refuse where the parameters or the clipping norms are no longer those that the noise was made for."""
+        now = optimizer.params
+        if len(now) != len(self._parameters) or any(p is not q for p, q in zip(now, self._parameters, strict=True)):
+            raise Refused(
+                "The parameters that are trained are not those that make_private was given.",
+                hint="freeze and add parameters before make_private; for others start a new run",
+            )
+        if self._norms(optimizer) != self._clip_norms:
+            raise Refused(
+                f"The clipping norms were changed from {self._clip_norms} to {self._norms(optimizer)}.",
+                hint="the noise is calibrated to the plan's clip_norm; make a plan with another one",
+            )
+
+    def _norms(self, optimizer: DPOptimizer) -> tuple[float, ...]:
+        norms = getattr(optimizer, "max_grad_norms", None)
+        return (optimizer.max_grad_norm,) if norms is None else tuple(norms)
+
+
+@final
+class MaterializedRows(Rows):
+    """For the modes that keep a gradient for each example in `p.grad_sample`."""
+
+    def count(self, optimizer: DPOptimizer) -> int:
+        """The length of `grad_sample`."""
+        sample = self._parameters[0].grad_sample  # type: ignore[attr-defined]
+        if isinstance(sample, list) and len(sample) == 1:
+            sample = sample[0]
+        if not isinstance(sample, torch.Tensor):
+            raise Refused(
+                "There is not exactly one backward pass to take a step with.",
+                hint="call optimizer.zero_grad(), loss.backward() and optimizer.step() once for each batch",
+            )
+        return len(sample)
+
+
+@final
+class GhostRows(Rows):
+    """For ghost clipping, which keeps only the norm of each example's gradient."""
+
+    def count(self, optimizer: DPOptimizer) -> int:
+        """How many norms there are; they are forgotten, so that none is used for a second batch."""
+        norms = self._module._per_sample_gradient_norms
+        if norms is None:
+            raise Refused(
+                "Gradients were not clipped.",
+                hint="with ghost clipping, compute the loss with the criterion that make_private returned",
+            )
+        self._forget()
+        return len(norms)
+
+    def _norms(self, optimizer: DPOptimizer) -> tuple[float, ...]:
+        return (self._module.max_grad_norm,)
+
+    def _forget(self) -> None:
+        self._module._per_sample_gradient_norms = None
+        for p in self._parameters:
+            if hasattr(p, "_norm_sample"):
+                p._norm_sample = None
+        for module in self._module.modules():
+            if "norm_sample" in module.__dict__:
+                del module.norm_sample

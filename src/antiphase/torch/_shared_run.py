@@ -1,0 +1,184 @@
+"""A run that several processes share: rank 0 keeps it, every rank makes its own part of the noise."""
+
+from __future__ import annotations
+
+import hmac
+import shutil
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from antiphase._durable import make_directory
+from antiphase._errors import InvalidArgument, Refused
+from antiphase._noise import NoiseStream
+from antiphase._plan import Plan
+from antiphase._run import PrivacyReport, Run
+from antiphase._run._tape import Tape
+from antiphase._samplers import Batch, Sampler
+from antiphase._secret import Secret
+from antiphase.torch._device import DeviceTape, check_source
+from antiphase.torch._pieces import Leaves
+from antiphase.torch._world import World
+
+
+@final
+class SharedRun:
+    """What a `Run` offers, on every rank of `world`.
+
+    Nothing secret is sent: every rank has the secret and makes batches and its own noise from it. Rank 0 alone
+    writes the ledger, so rank 0 alone reports and publishes.
+
+    Args:
+        plan, directory, examples, secret, dtype: as for `Run.open`. The directory is one that all ranks see; where
+            they do not, each is given the same `secret`.
+        whole: all leaves.
+        own: the part of them that this rank makes noise for.
+        world: the processes.
+        device: a tensor of the device and dtype to make noise with, or None for the host's AES source.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        directory: str | Path,
+        whole: Leaves,
+        own: Leaves,
+        *,
+        examples: int | None,
+        secret: Secret | None,
+        dtype: str,
+        world: World,
+        device: torch.Tensor | None,
+    ) -> None:
+        self.plan, self.world, self.examples = plan, world, examples
+        self._directory, self._own, self._dtype = Path(directory), own, dtype
+        self._device = device
+        self.run_id, self.committed = "", 0
+        self._sampler: Sampler | None = None
+        self._stream: NoiseStream | None = None
+        self._run = self._open(whole, secret) if world.rank == 0 else None
+        try:
+            self._join(secret)
+        except BaseException:
+            self.close()
+            raise
+
+    def batch(self, step: int) -> Batch:
+        """The whole batch of a step, the same on every rank."""
+        if self._run is not None:
+            return self._run.batch(step)
+        if self._sampler is None:
+            self._sampler = self._follow_batches()
+        return self._sampler.batch(step)
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the state that this rank's noise goes on from, on the host; 0 before the first step."""
+        return 0 if self._stream is None else self._stream.state_bytes
+
+    def noise(self, step: int) -> list[torch.Tensor]:
+        """The part of this rank of the step's noise for clipping norm 1, a flat tensor for each leaf."""
+        read: list[Any] = self._tape.read(step) if self._run is None else self._run.noise(step)
+        return [torch.as_tensor(part) for part in read]
+
+    def commit(self, step: int, digest: bytes) -> None:
+        """As `Run.commit`."""
+        if self._run is not None:
+            self._run.commit(step, digest)
+        self.committed = max(self.committed, step + 1)
+
+    def publish(self, label: str) -> None:
+        """As `Run.publish`; the other ranks wait for rank 0."""
+        if self._run is not None:
+            self._run.publish(label)
+        self.world.from_first(None)
+
+    def save(self) -> None:
+        """Store this rank's noise state; on rank 0 also put the ledger on disk."""
+        if self._run is not None:
+            self._run.save()
+        else:
+            self._tape.save()
+
+    def report(self) -> PrivacyReport:
+        """As `Run.report`."""
+        if self._run is None:
+            raise Refused("The ledger is with rank 0.", hint="call report on rank 0 alone")
+        return self._run.report()
+
+    def close(self) -> None:
+        """As `Run.close`."""
+        if self._run is not None:
+            self._run.close()
+
+    def _join(self, secret: Secret | None) -> None:
+        """Learn from rank 0 which run it is, and get ready to make this rank's noise."""
+        self.run_id, self.committed, proof = self.world.from_first(self._introduction())
+        self._secret = self._run._secret if self._run is not None else self._same_secret(secret, proof)
+        self._tape = self._make_tape()
+        if self._run is not None:
+            # The run itself keeps the whole leaves, so that it can be resumed with another number of processes.
+            self._run._tape = self._tape
+
+    def _open(self, whole: Leaves, secret: Secret | None) -> Run:
+        return Run.open(
+            self.plan, self._directory, leaves=whole, examples=self.examples, secret=secret, dtype=self._dtype
+        )
+
+    def _introduction(self) -> tuple[str, int, bytes]:
+        """What rank 0 tells the others: the run, how far it is, and a proof of the secret that does not reveal it."""
+        if self._run is None:
+            return "", 0, b""
+        return self._run.run_id, self._run.committed, self._run._secret.derive("same secret", self._run.run_id)
+
+    def _same_secret(self, secret: Secret | None, proof: bytes) -> Secret:
+        own = Secret.load(self._directory / "private" / "secret") if secret is None else secret
+        if not hmac.compare_digest(own.derive("same secret", self.run_id), proof):
+            raise InvalidArgument(
+                f"Rank {self.world.rank} has another secret than rank 0.", hint="give every rank the same secret"
+            )
+        return own
+
+    def _follow_batches(self) -> Sampler:
+        if self.examples is None:
+            raise InvalidArgument(
+                "The run was opened without the number of examples, so it has no batches.",
+                hint="open it with examples=len(data_set)",
+            )
+        secret = self._secret.child("batches", self.run_id)
+        return self.plan.mechanism.participation.sampler(self.examples, self.plan.steps, secret)
+
+    def _make_tape(self) -> Any:
+        """The noise of this rank's part; refused where the run was begun with another source."""
+        if self._device is None:
+            tape: Any = Tape(self._states(), self._new_stream, self._stored_stream)
+            check = None
+        else:
+            tape = DeviceTape(self.plan, self._secret, self.run_id, self._own, self._device)
+            check = tape.check()
+        if self._run is not None:
+            check_source(self._directory, self.committed, check)
+        return tape
+
+    def _states(self) -> Path:
+        """Where noise states are kept. Those of another way to cut the model are removed: they are replayed."""
+        private = self._directory / "private"
+        ending = f"of-{self.world.size}-{self.plan.fingerprint[:16]}"
+        if self._run is not None:
+            for other in private.glob("shard-*"):
+                if not other.name.endswith(ending):
+                    shutil.rmtree(other)
+        self.world.from_first(None)
+        directory = private / f"shard-{self.world.rank}-{ending}"
+        make_directory(private, 0o700)
+        make_directory(directory, 0o700)
+        return directory
+
+    def _new_stream(self) -> NoiseStream:
+        self._stream = NoiseStream(self.plan, self._own, self._secret, self.run_id, dtype=self._dtype)
+        return self._stream
+
+    def _stored_stream(self, path: Path) -> NoiseStream:
+        self._stream = NoiseStream.load(path, self.plan, self._secret, leaves=self._own, dtype=self._dtype)
+        return self._stream

@@ -1,0 +1,81 @@
+"""The demo from end to end, with few runs; and what it says where scikit-learn is missing."""
+
+import json
+import sys
+
+import pytest
+
+import antiphase as ap
+from antiphase._demo._comparison import demo_problem
+from antiphase._demo._digits import load_digits
+from antiphase._demo._training import train
+from tests.test_cli import run
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("demo") / "first"
+    result = run("demo", "--seeds", "2", "--output", str(directory), "--json")
+    assert result.exit_code == 0, result.stderr
+    return directory, json.loads(result.stdout), result.stderr
+
+
+def test_both_sides_have_the_same_epsilon_and_the_chosen_one_less_noise(done):
+    _, found, _ = done
+    plain, larger, chosen = found["arms"]
+    for arm in found["arms"]:
+        assert 0.999 * found["epsilon"] <= arm["epsilon"] <= found["epsilon"]
+        assert len(arm["accuracies"]) == 2
+    assert (plain["batch_size"], larger["batch_size"], chosen["batch_size"]) == (16, 64, 16)
+    assert chosen["error"] < 0.7 * plain["error"]
+    assert found["without_noise"]["accuracy"] > 0.8
+    assert [gain["over"] for gain in found["gains"]] == [0, 1]
+
+
+def test_every_run_is_kept_and_verifies(done):
+    directory, found, _ = done
+    runs = sorted(path.name for path in directory.iterdir() if path.is_dir())
+    assert runs == ["chosen-01", "chosen-02", "dp-sgd-01", "dp-sgd-02", "dp-sgd-larger-01", "dp-sgd-larger-02"]
+    checked = json.loads(run("verify", found["arms"][2]["run"], str(directory / "plan.json"), "--json").stdout)
+    assert all(item["verified"] for item in checked)
+    assert checked[0]["published"] == [f"model and its test accuracy (after step {found['arms'][2]['steps']})"]
+
+
+def test_the_report_is_written_and_its_path_comes_last(done):
+    directory, found, talk = done
+    text, page = (directory / "report.txt").read_text(), (directory / "report.md").read_text()
+    for report in (text, page):
+        assert "DP-SGD" in report
+        assert f"{100 * found['arms'][2]['accuracy']:.1f} %" in report
+        assert "epsilon of the ledger" in report
+    assert page.startswith("# ")
+    for name in ("report.md", "report.txt", "plan.json"):
+        assert str(directory / name) in talk
+
+
+def test_another_demo_removes_nothing(done, monkeypatch):
+    directory, _, _ = done
+    from antiphase._cli import _demo
+
+    assert _demo._unused(directory) == directory.with_name("first-2")
+    assert _demo._unused(directory.with_name("new")) == directory.with_name("new")
+
+
+def test_noise_reaches_the_model(tmp_path):
+    """A run with a thousand times the noise learns nothing."""
+    data = load_digits()
+    loud = ap.plan(demo_problem(len(data[0]), 16), ["identity"])
+    from dataclasses import replace
+
+    drowned = replace(loud, mechanism=replace(loud.mechanism, noise_std=1000.0 * loud.mechanism.noise_std))
+    assert train(drowned, *data, 4.0, tmp_path / "run").accuracy < 0.6
+
+
+def test_without_scikit_learn_the_demo_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    result = run("demo", "--output", str(tmp_path / "demo"))
+    assert result.exit_code == 1
+    message, _, hint = result.stderr.rstrip("\n").split("\n")
+    assert "not installed" in message
+    assert "pip install 'antiphase[demo]'" in hint
+    assert not (tmp_path / "demo").exists()

@@ -1,0 +1,159 @@
+"""The client's side: clipping, the timer on disk, and what leaves the client."""
+
+import json
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+import antiphase as ap
+from antiphase.flower import _client, participation_mod
+
+START = {"w": np.array([[1.0, 2.0]], "float32"), "b": np.array(3.0, "float32")}
+
+
+def ask(mod, release, *, run_id="run", separation=3, clip=1.0, raw=False, after=None, kind="train", node=1):
+    """The reply of a client whose app replies with `after`."""
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    task = {"run_id": run_id, "release": release, "separation": separation, "clip_norm": clip, "raw_metrics": raw}
+    content = RecordDict({"arrays": record(START), "config": ConfigRecord(), "antiphase": ConfigRecord(task)})
+    message = Message(content, node, kind)
+
+    def app(message, context):
+        new = record(after or {"w": START["w"] + 3.0, "b": START["b"] + 4.0})
+        return Message(RecordDict({"x": new, "m": MetricRecord({"loss": 1.0})}), reply_to=message)
+
+    return mod(message, Context(1, node, {"partition-id": 5}, RecordDict(), {}), app)
+
+
+def record(arrays):
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+
+
+def sent(reply):
+    return {name: array.numpy() for name, array in reply.content["arrays"].items()}
+
+
+def status(reply):
+    return reply.content["antiphase"]["status"]
+
+
+def test_it_sends_the_clipped_difference_and_nothing_else(tmp_path):
+    reply = ask(participation_mod(tmp_path), 0)
+    length = np.sqrt(9 + 9 + 16)
+    np.testing.assert_allclose(sent(reply)["w"], np.array([[3.0, 3.0]]) / length, rtol=1e-6)
+    np.testing.assert_allclose(sent(reply)["b"], 4.0 / length, rtol=1e-6)
+    assert sent(reply)["b"].shape == ()
+    assert set(reply.content) == {"arrays", "antiphase"}
+
+
+def test_a_small_update_is_sent_as_it_is(tmp_path):
+    small = {"w": START["w"] + 0.25, "b": START["b"]}
+    np.testing.assert_array_equal(sent(ask(participation_mod(tmp_path), 0, after=small))["w"], [[0.25, 0.25]])
+
+
+def test_metrics_leave_only_where_the_server_releases_them(tmp_path):
+    assert dict(ask(participation_mod(tmp_path), 0, raw=True).content["metrics"]) == {"loss": 1.0}
+
+
+def test_timer_counts_releases_and_survives_a_restart(tmp_path):
+    """Separation 3: after release 5 the next one is 8. Every question is asked of a mod that was just made."""
+    answers = {release: status(ask(participation_mod(tmp_path), release)) for release in (5, 6, 7, 8, 9, 10, 11)}
+    assert answers == {
+        5: "update",
+        6: "declined",
+        7: "declined",
+        8: "update",
+        9: "declined",
+        10: "declined",
+        11: "update",
+    }
+
+
+def test_a_failed_release_may_be_answered_again_but_no_earlier_one(tmp_path):
+    mod = participation_mod(tmp_path)
+    assert [status(ask(mod, release)) for release in (5, 5, 4, 2, 5)] == [
+        "update",
+        "update",
+        "declined",
+        "declined",
+        "update",
+    ]
+
+
+def test_each_run_has_its_own_timer_and_one_pseudonym(tmp_path):
+    mod = participation_mod(tmp_path)
+    replies = [ask(mod, 0), ask(mod, 0, run_id="other"), ask(mod, 1)]
+    assert [status(reply) for reply in replies] == ["update", "update", "declined"]
+    names = {reply.content["antiphase"]["client"] for reply in replies}
+    assert len(names) == 1
+    assert len(names.pop()) == 32
+
+
+def test_the_client_may_insist_on_a_larger_separation(tmp_path):
+    mod = participation_mod(tmp_path, separation=5)
+    assert [status(ask(mod, release, separation=1)) for release in (0, 1, 4, 5)] == [
+        "update",
+        "declined",
+        "declined",
+        "update",
+    ]
+
+
+def test_the_timer_is_on_disk_before_the_update_leaves(tmp_path, monkeypatch):
+    def full(path, data):
+        raise OSError("no space")
+
+    mod = participation_mod(tmp_path)
+    ask(mod, 0)
+    monkeypatch.setattr(_client, "write_atomically", full)
+    with pytest.raises(OSError, match="no space"):
+        ask(mod, 3)
+
+
+def test_a_declining_client_does_not_train(tmp_path):
+    mod = participation_mod(tmp_path)
+    ask(mod, 0)
+    reply = ask(mod, 1, after={"w": np.zeros(99)})  # the app's reply would be an error
+    assert (status(reply), set(reply.content)) == ("declined", {"antiphase"})
+
+
+def test_a_damaged_timer_is_refused(tmp_path):
+    mod = participation_mod(tmp_path)
+    ask(mod, 0)
+    (tmp_path / "client.json").write_text('{"client": "x"')
+    with pytest.raises(ap.Corrupted, match="too often"):
+        ask(mod, 1)
+
+
+def test_directories_of_virtual_clients(tmp_path):
+    ask(participation_mod(lambda context: tmp_path / str(context.node_config["partition-id"])), 0)
+    assert json.loads((tmp_path / "5" / "client.json").read_text())["last"] == {"run": 0}
+
+
+@pytest.mark.parametrize("after", [{"w": START["w"]}, {"w": np.zeros((2, 1)), "b": START["b"]}], ids=["names", "shape"])
+def test_an_app_that_replies_with_other_arrays_fails_and_starts_no_timer(tmp_path, after):
+    mod = participation_mod(tmp_path)
+    assert "names and shapes" in ask(mod, 0, after=after).error.reason
+    assert status(ask(mod, 1)) == "update"
+
+
+def test_messages_of_other_strategies_are_refused(tmp_path):
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    message = Message(RecordDict({"arrays": record(START), "config": ConfigRecord()}), 1, "train")
+    reply = participation_mod(tmp_path)(message, Context(1, 1, {}, RecordDict(), {}), None)
+    assert "no task" in reply.error.reason
+
+
+def test_other_messages_pass(tmp_path):
+    assert "m" in ask(participation_mod(tmp_path), 0, kind="evaluate").content
+
+
+def test_a_task_with_a_bad_norm_is_refused(tmp_path):
+    assert ask(participation_mod(tmp_path), 0, clip=-1.0).has_error()
+
+
+def test_a_bad_separation_is_refused(tmp_path):
+    with pytest.raises(ap.InvalidArgument, match="separation"):
+        participation_mod(tmp_path, separation=0)

@@ -1,0 +1,308 @@
+"""A server killed at any instant goes on with the same release, the same noise and the same record.
+
+A child process serves; it ends itself right before the n-th operation that makes something durable, or is killed
+from outside. Clients fail at random. In the end the model must be the one that the record and the run's noise give.
+"""
+
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import time
+import traceback
+
+import numpy as np
+import pytest
+
+import antiphase as ap
+from antiphase.flower import report
+from antiphase.flower._state import read_state
+from tests.flower.federation import (
+    SECRET,
+    Client,
+    FakeGrid,
+    blt,
+    epsilon_by_hand,
+    federation,
+    model,
+    model_by_hand,
+    participation_by_hand,
+    plan_for,
+    record_by_hand,
+    strategy,
+    updates,
+)
+
+STEPS, CLIENTS, GOAL, SEPARATION = 6, 40, 4, 3
+PLAN = plan_for(blt(STEPS), SEPARATION)
+DURABLE = ("replace", "fsync", "write", "ftruncate")
+KILLED = 9
+
+
+class Flaky(Client):
+    """Dies at times: before it trains, or after its timer is on disk and before its reply is out."""
+
+    def __init__(self, *args, rng, **named):
+        super().__init__(*args, **named)
+        self._rng = rng
+
+    def answer(self, message):
+        fate = self._rng.random()
+        if fate < 0.15:
+            return []
+        replies = super().answer(message)
+        return [] if fate < 0.3 else replies
+
+
+def serve(folder, seed, *, flaky):
+    """Train to the end from where the directory stands; what is broadcast goes to a file, as the network saw it."""
+    rng = random.Random(seed)
+    nodes = rng.sample(range(10_000), CLIENTS)  # new at every start
+    made = (Flaky, {"rng": rng}) if flaky else (Client, {})
+    given = zip(nodes, updates(CLIENTS), itertools.count())
+    grid = FakeGrid({node: made[0](folder / "c" / f"c{i}", update, **made[1]) for node, update, i in given})
+    send = grid.push_messages
+
+    def push(messages):
+        with (folder / "network").open("a") as file:
+            for message in messages:
+                arrays = [array.numpy().tolist() for array in message.content["arrays"].values()]
+                file.write(json.dumps([message.content["antiphase"]["release"], arrays]) + "\n")
+        return send(messages)
+
+    grid.push_messages = push
+    strategy(PLAN, folder / "s", goal=GOAL, attempts=20).start(grid, model(), timeout=0.1)
+
+
+def forked(work):
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return pid
+
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def dying(at):
+    """End this process right before its at-th durable operation, which is right after the one before it.
+
+    Gives the counter of operations.
+    """
+    count = itertools.count(1)
+    for name in DURABLE:
+        original = getattr(os, name)
+
+        def operation(*args, original=original, **named):
+            if next(count) == at:
+                os._exit(KILLED)
+            return original(*args, **named)
+
+        setattr(os, name, operation)
+    return count
+
+
+def check(folder):
+    """Nothing lost, nothing doubled, nothing released twice, and the epsilon is that of the record."""
+    record = record_by_hand(folder / "s")
+    assert len(record) == STEPS
+    assert [len(present) for present in record] == [GOAL] * STEPS
+    expected = model_by_hand(folder / "s", folder / "c", PLAN, GOAL, updates(CLIENTS))
+    for found, wanted in zip(read_state(folder / "s").model.values(), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-9)
+    sent: dict[int, object] = {}
+    for line in (folder / "network").read_text().splitlines():
+        release, arrays = json.loads(line)
+        assert sent.setdefault(release, arrays) == arrays, f"release {release} was broadcast with other bytes"
+    gap, count = participation_by_hand(record)
+    found = report(folder / "s", secret=SECRET)
+    assert (gap or STEPS) >= SEPARATION
+    assert found.run.steps_run == STEPS
+    assert [p.steps for p in found.run.publications] == list(range(1, STEPS + 1))
+    by_hand = epsilon_by_hand(PLAN.mechanism.strategy.encoder(), gap or STEPS, count, PLAN.mechanism.noise_std, 1e-6)
+    assert found.guarantee.value == pytest.approx(by_hand, rel=1e-6)
+
+
+def operations(folder):
+    """About how many durable operations a run has: which clients are new to it is left to chance."""
+
+    def counted():
+        count = dying(0)
+        serve(folder, 1, flaky=False)
+        (folder / "count").write_text(str(next(count) - 1))
+
+    folder.mkdir()
+    assert ended(forked(counted)) == 0
+    return int((folder / "count").read_text())
+
+
+def killed_at(folder, at):
+    """Whether the run had so many operations that it was killed; it is finished and checked in any case."""
+    folder.mkdir()
+    code = ended(forked(lambda: (dying(at), serve(folder, at, flaky=False))))
+    assert code in (0, KILLED)
+    assert ended(forked(lambda: serve(folder, at + 1, flaky=False))) == 0
+    check(folder)
+    shutil.rmtree(folder)
+    return code == KILLED
+
+
+def test_killed_at_some_durable_operations(tmp_path):
+    total, rng = operations(tmp_path / "whole"), random.Random(3)
+    points = sorted(rng.sample(range(1, total), 12))
+    assert sum(killed_at(tmp_path / f"{at}", at) for at in points) >= 9
+
+
+@pytest.mark.slow
+def test_killed_at_every_durable_operation(tmp_path):
+    total = operations(tmp_path / "whole")
+    killed = [killed_at(tmp_path / f"{at}", at) for at in range(1, total)]
+    assert sum(killed) >= 0.9 * len(killed)
+
+
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 20))])
+def test_random_kills_of_server_and_clients(tmp_path, seed):
+    """SIGKILL at random instants and ends at random operations, in turn, with clients that fail: one of 20 runs."""
+    rng = random.Random(seed)
+    for kill in range(2):
+        pid = forked(lambda kill=kill: serve(tmp_path, 100 * seed + kill, flaky=True))
+        time.sleep(rng.random() * 0.3)
+        os.kill(pid, signal.SIGKILL)
+        assert ended(pid) in (0, -signal.SIGKILL)
+        at = rng.randrange(1, 120)
+        assert ended(forked(lambda at=at: (dying(at), serve(tmp_path, at, flaky=True)))) in (0, KILLED)
+    assert ended(forked(lambda: serve(tmp_path, 100 * seed + 99, flaky=True))) == 0
+    check(tmp_path)
+
+
+def started(folder, stop, **options):
+    grid = federation(folder / "c", CLIENTS)
+    return strategy(PLAN, folder / "s", goal=GOAL, **options).start(grid, model(), num_rounds=stop), grid
+
+
+def test_recovery_broadcasts_the_stored_bytes(tmp_path):
+    first, _ = started(tmp_path, 3)
+    _, grid = started(tmp_path, 4)
+    sent = grid.sent[0].content["arrays"]
+    assert [array.data for array in sent.values()] == [array.data for array in first.arrays.values()]
+    assert grid.sent[0].content["antiphase"]["release"] == 3
+
+
+def test_starting_again_after_the_end_does_nothing(tmp_path):
+    first, _ = started(tmp_path, None)
+    again, grid = started(tmp_path, None)
+    assert grid.sent == []
+    assert [a.data for a in again.arrays.values()] == [a.data for a in first.arrays.values()]
+
+
+def test_an_older_state_file_is_refused(tmp_path):
+    started(tmp_path, 2)
+    shutil.copy(tmp_path / "s" / "state.npz", tmp_path / "old")
+    started(tmp_path, 3)
+    shutil.copy(tmp_path / "old", tmp_path / "s" / "state.npz")
+    with pytest.raises(ap.Corrupted, match="release a step twice"):
+        started(tmp_path, 4)
+
+
+def test_a_changed_model_is_refused(tmp_path):
+    started(tmp_path, 3)
+    state = read_state(tmp_path / "s")
+    state.model["0"][0, 0] += 1.0
+    state.write(tmp_path / "s")
+    with pytest.raises(ap.Refused, match="another output"):
+        started(tmp_path, 4)
+
+
+def test_changed_participants_are_noticed(tmp_path):
+    started(tmp_path, 3)
+    path = tmp_path / "s" / "clients" / "private" / "ledger.jsonl"
+    path.write_text(path.read_text().replace('"release":1', '"release":9'))
+    with pytest.raises(ap.Corrupted):
+        started(tmp_path, 4)
+
+
+@pytest.mark.parametrize("gone", ["state.npz", "clients", "run"])
+def test_missing_parts_are_refused(tmp_path, gone):
+    started(tmp_path, 3)
+    path = tmp_path / "s" / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(ap.Corrupted):
+        started(tmp_path, 4)
+
+
+def test_a_torn_state_file_is_refused(tmp_path):
+    started(tmp_path, 3)
+    path = tmp_path / "s" / "state.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ap.Corrupted, match="cannot be read"):
+        started(tmp_path, 4)
+
+
+def test_a_second_server_is_refused(tmp_path):
+    grid = federation(tmp_path / "c", CLIENTS)
+    seen = []
+
+    def second(release, arrays):
+        if release == 1:
+            with pytest.raises(ap.Refused, match="Another live process"):
+                started(tmp_path, 4)
+            seen.append(release)
+
+    strategy(PLAN, tmp_path / "s", goal=GOAL).start(grid, model(), num_rounds=2, evaluate_fn=second)
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("options", [{"raw_metrics": True}, {"identity": "key"}, {"goal": 5}], ids=str)
+def test_settings_cannot_change_within_a_run(tmp_path, options):
+    started(tmp_path, 1)
+    grid = federation(tmp_path / "c", CLIENTS)
+    with pytest.raises(ap.InvalidArgument, match=next(iter(options))):
+        strategy(PLAN, tmp_path / "s", **{"goal": GOAL, **options}).start(grid, model())
+
+
+def test_another_model_is_refused(tmp_path):
+    started(tmp_path, 1)
+    with pytest.raises(ap.InvalidArgument, match="float32"):
+        strategy(PLAN, tmp_path / "s", goal=GOAL).start(federation(tmp_path / "c", CLIENTS), model("float32"))
+
+
+def test_another_secret_is_refused(tmp_path):
+    started(tmp_path, 1)
+    with pytest.raises(ap.Corrupted):
+        started(tmp_path, 2, secret=ap.Secret.insecure(6))
+
+
+def test_the_secret_is_kept_in_the_directory_where_none_is_given(tmp_path):
+    started(tmp_path, 1, secret=None)
+    started(tmp_path, 2, secret=None)
+    assert (tmp_path / "s" / "secret").stat().st_mode & 0o077 == 0
+    assert report(tmp_path / "s").run.steps_run == 2
+    (tmp_path / "s" / "secret").unlink()
+    with pytest.raises(ap.Corrupted, match="secret is missing"):
+        started(tmp_path, 3, secret=None)
+
+
+def test_more_rounds_than_the_plan_has_are_refused(tmp_path):
+    with pytest.raises(ap.InvalidArgument, match="num_rounds"):
+        started(tmp_path, STEPS + 1)
+
+
+def test_an_extended_plan_goes_on(tmp_path):
+    started(tmp_path, STEPS)
+    longer = PLAN.extend(STEPS + 3)
+    grid = federation(tmp_path / "c", CLIENTS)
+    strategy(longer, tmp_path / "s", goal=GOAL).start(grid, model())
+    found = report(tmp_path / "s", secret=SECRET)
+    assert (found.run.steps_run, len(record_by_hand(tmp_path / "s"))) == (STEPS + 3, STEPS + 3)
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", PLAN.extend(STEPS + 3), GOAL, updates(CLIENTS))
+    np.testing.assert_allclose(read_state(tmp_path / "s").model["0"], expected[0], rtol=1e-7, atol=1e-9)

@@ -1,0 +1,412 @@
+"""What is wrong with a reply: rejected, counted and reported; the round goes on with the rest or fails by the rule."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+import antiphase as ap
+from antiphase.flower import report
+from tests.flower.federation import (
+    SECRET,
+    SHAPES,
+    Client,
+    FakeGrid,
+    blt,
+    clipped,
+    failed,
+    federation,
+    ledger_entries,
+    model,
+    model_by_hand,
+    plan_for,
+    record_by_hand,
+    strategy,
+    updates,
+)
+
+BAD = 100  # node of the client that misbehaves
+
+
+def replaced(arrays):
+    """A reply with other arrays, everything else as an honest client sends it."""
+
+    def tamper(message: Message, reply: Message) -> list[Message]:
+        content = RecordDict({"arrays": arrays(reply.content["arrays"]), "antiphase": reply.content["antiphase"]})
+        return [Message(content, reply_to=message)]
+
+    return tamper
+
+
+def stated(**fields):
+    """A reply that states other things about itself."""
+
+    def tamper(message: Message, reply: Message) -> list[Message]:
+        tag = ConfigRecord({**reply.content["antiphase"], **fields})
+        return [Message(RecordDict({"arrays": reply.content["arrays"], "antiphase": tag}), reply_to=message)]
+
+    return tamper
+
+
+def each(change):
+    return lambda record: ArrayRecord({name: Array(change(array.numpy())) for name, array in record.items()})
+
+
+def one_entry(value):
+    def change(array):
+        made = array.copy()
+        made.reshape(-1)[0] = value
+        return made
+
+    return each(change)
+
+
+def raw(change):
+    """Tampers with the bytes behind an array, past what Flower's constructors allow."""
+
+    def made(record):
+        for array in record.values():
+            change(array)
+        return record
+
+    return replaced(made)
+
+
+def header_says(array: Array) -> None:
+    array.data = array.data.replace(b"(2,)", b"(9,)").replace(b"(3, 2)", b"(3, 9)")
+
+
+def cut_short(array: Array) -> None:
+    array.data = array.data[:-1]
+
+
+def no_array_at_all(array: Array) -> None:
+    array.data = b"\x93NUMPY" + b"\xff" * 60
+
+
+def huge_header(array: Array) -> None:
+    array.data = array.data.replace(b"(2,)", b"(2000000000000,)")
+
+
+def unknown_kind(array: Array) -> None:
+    array.stype = "pickle"
+
+
+MALFORMED = {
+    "shape": replaced(each(lambda a: np.zeros(7))),
+    "dtype": replaced(each(lambda a: a.astype("float32"))),
+    "complex": replaced(each(lambda a: a.astype("complex128"))),
+    "integer": replaced(each(lambda a: a.astype("int64"))),
+    "byte order": replaced(each(lambda a: a.astype(">f8"))),
+    "memory order": replaced(each(np.asfortranarray)),
+    "names": replaced(lambda record: ArrayRecord({f"x{n}": a for n, a in record.items()})),
+    "order of names": replaced(lambda record: ArrayRecord(dict(reversed(record.items())))),
+    "one array more": replaced(lambda record: ArrayRecord({**record, "z": Array(np.zeros(1))})),
+    "no array": replaced(lambda record: ArrayRecord()),
+    "header": raw(header_says),
+    "cut short": raw(cut_short),
+    "garbage": raw(no_array_at_all),
+    "huge": raw(huge_header),
+    "pickle": raw(unknown_kind),
+    "no tag": lambda message, reply: [Message(RecordDict({"arrays": reply.content["arrays"]}), reply_to=message)],
+    "extra field": stated(extra=1),
+    "type of a field": stated(release=0.0),
+    "status": stated(status="accepted"),
+    "no name": stated(client=""),
+    "long name": stated(client="x" * 1000),
+    "nothing": lambda message, reply: [Message(RecordDict(), reply_to=message)],
+}
+
+
+def with_bad_client(folder, tamper, count=12, update=None):
+    grid = federation(folder, count)
+    grid.clients[BAD] = Client(folder / "c0", update or updates(1)[0], tamper)
+    return grid
+
+
+def run(tmp_path, grid, steps=3, **options):
+    """Asks everybody, so that the bad client is asked as well; gives the counts of the whole run."""
+    plan = plan_for(blt(steps), separation=3)
+    result = strategy(plan, tmp_path / "s", oversampling=4.0, **options).start(grid, model())
+    return plan, result, report(tmp_path / "s", secret=SECRET).counts
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_a_malformed_reply_is_counted_and_never_enters(tmp_path, kind):
+    """Only the bad client and three honest ones: the attempt must fail, and say why."""
+    grid = with_bad_client(tmp_path / "c", MALFORMED[kind], count=4)
+    with pytest.raises(ap.Refused, match=r"malformed.: 2"):
+        run(tmp_path, grid, steps=1)
+    assert record_by_hand(tmp_path / "s") == []
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_updates_that_are_not_finite_count_as_zero_and_keep_their_place(tmp_path, value):
+    """Their data decides that they are not finite, so whether another client takes part must not depend on it."""
+    given = updates(4)
+    grid = with_bad_client(tmp_path / "c", replaced(one_entry(value)), count=4)
+    plan, result, counts = run(tmp_path, grid, steps=1)
+    assert (counts["not-finite"], counts["accepted"]) == (1, 3)
+    assert len(record_by_hand(tmp_path / "s")[0]) == 4
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, [[0 * a for a in given[0]], *given[1:]])
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
+
+
+def test_an_app_that_diverges_is_not_a_failure_but_a_zero(tmp_path):
+    grid = with_bad_client(tmp_path / "c", None, count=4, update=[np.full(s, np.inf) for s in SHAPES.values()])
+    assert run(tmp_path, grid, steps=1)[2]["not-finite"] == 1
+
+
+@pytest.mark.parametrize(("zero_above", "kept"), [(None, 1.0), (100.0, 0.0)])
+def test_updates_far_over_the_norm_are_clipped_or_zeroed(tmp_path, zero_above, kept):
+    given = updates(4)
+    huge = [1e6 * array for array in given[0]]
+    grid = with_bad_client(tmp_path / "c", replaced(lambda _: ArrayRecord(huge)), count=4)
+    plan, result, counts = run(tmp_path, grid, steps=1, zero_above=zero_above)
+    assert counts.get("too-large", 0) == (kept == 0.0)
+    assert counts["clipped"] == (kept == 1.0)
+    given[0] = [kept * array for array in clipped(huge)]
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, given)
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
+
+
+def test_a_malicious_client_moves_the_model_by_at_most_clip_over_goal(tmp_path):
+    """Against the same run with that client's update zero: whatever it sends, however often."""
+    goal, clip, rng = 4, 0.3, np.random.default_rng(1)
+    plan = plan_for(blt(1), separation=1, clip=clip)
+
+    def released(name, tamper):
+        folder = tmp_path / name
+        grid = federation(folder / "c", 4)
+        grid.clients[BAD] = Client(folder / "c" / "c0", [np.zeros(s) for s in SHAPES.values()], tamper)
+        result = strategy(plan, folder / "s", goal=goal).start(grid, model())
+        noise = model_by_hand(folder / "s", folder / "c", plan, goal, [[np.zeros(s) for s in SHAPES.values()]] * 4)
+        return [a - n for a, n in zip(result.arrays.to_numpy_ndarrays(), noise, strict=True)]
+
+    def distance(a, b):
+        return np.sqrt(sum(((x - y) ** 2).sum() for x, y in zip(a, b, strict=True)))
+
+    still = released("still", None)
+    for i, scale in enumerate((1e-3, 1.0, 50.0, 1e150, 1e308)):
+        send = ArrayRecord([scale * (0.5 + rng.random(shape) / 2) for shape in SHAPES.values()])
+
+        def often(message, reply, send=send):
+            return [*replaced(lambda _: send)(message, reply)] * 5
+
+        moved = distance(released(f"moved{i}", often), still)
+        assert moved <= clip / goal * (1 + 1e-9)
+        if 1.0 <= scale < 1e300:
+            assert moved >= clip / goal * (1 - 1e-6), "the test must reach the limit to show it"
+
+
+def test_two_replies_from_one_client_count_once(tmp_path):
+    grid = with_bad_client(tmp_path / "c", lambda message, reply: [reply, reply], count=4)
+    _, _, counts = run(tmp_path, grid, steps=1)
+    assert counts["accepted"] == 4
+    assert len(set(record_by_hand(tmp_path / "s")[0])) == 4
+
+
+def test_two_nodes_with_one_pseudonym_count_once(tmp_path):
+    """A client started twice from one directory, with one timer."""
+    grid = federation(tmp_path / "c", 4)
+    grid.clients[50] = Client(tmp_path / "c" / "c0", updates(1)[0])
+    plan = plan_for(blt(1), separation=3)
+    strategy(plan, tmp_path / "s", goal=4, oversampling=2.0).start(grid, model())
+    assert len(set(record_by_hand(tmp_path / "s")[0])) == 4
+
+
+def test_a_reply_for_another_release_is_rejected(tmp_path):
+    with pytest.raises(ap.Refused, match="other-release"):
+        run(tmp_path, with_bad_client(tmp_path / "c", stated(release=7), count=4), steps=1)
+
+
+@pytest.mark.parametrize("last", [1, 7, -2])
+def test_a_client_that_claims_a_participation_it_did_not_have_is_rejected(tmp_path, last):
+    with pytest.raises(ap.Refused, match="false-claim"):
+        run(tmp_path, with_bad_client(tmp_path / "c", stated(last=last), count=4), steps=1)
+
+
+def test_a_reply_that_nobody_asked_for_is_rejected(tmp_path):
+    def forged(message, reply):
+        made = Message(reply.content, reply_to=message)
+        made.metadata.__dict__["_src_node_id"] = 101  # in the name of another node
+        return [made]
+
+    with pytest.raises(ap.Refused, match="unsolicited"):
+        run(tmp_path, with_bad_client(tmp_path / "c", forged, count=4), steps=1)
+
+
+def test_a_client_that_ignores_its_timer_is_refused_by_the_server(tmp_path):
+    """It comes with a new node id each time, as a restart gives it, and lies about its last release."""
+    plan = plan_for(blt(4), separation=3)
+
+    def eager(message, reply):
+        fields = {"client": "eager", "release": message.content["antiphase"]["release"], "status": "update", "last": -1}
+        arrays = dict(zip(message.content["arrays"], map(Array, updates(1)[0]), strict=True))
+        content = RecordDict({"arrays": ArrayRecord(arrays), "antiphase": ConfigRecord(fields)})
+        return [Message(content, reply_to=message)]
+
+    def released(release, with_eager):
+        others = federation(tmp_path / f"c{release}", 2 if with_eager else 3, first=1000 * release).clients
+        if with_eager:
+            others |= {1000 * release + 50: Client(tmp_path / "eager", updates(1)[0], eager)}
+        strategy(plan, tmp_path / "s", goal=3).start(FakeGrid(others), model(), num_rounds=release + 1)
+
+    released(0, with_eager=True)
+    for release in (1, 2):
+        with pytest.raises(ap.Refused, match="early"):
+            released(release, with_eager=True)
+        released(release, with_eager=False)
+    released(3, with_eager=True)
+    assert report(tmp_path / "s", secret=SECRET).achieved == ap.MinSeparation(3, 2)
+
+
+def test_a_client_with_all_its_participations_is_refused(tmp_path):
+    plan = plan_for(blt(6), separation=1, count=2)
+    with pytest.raises(ap.Refused):
+        strategy(plan, tmp_path / "s", goal=4).start(federation(tmp_path / "c", 4), model())
+    assert len(record_by_hand(tmp_path / "s")) == 2
+    assert report(tmp_path / "s", secret=SECRET).achieved == ap.MinSeparation(1, 2)
+
+
+@pytest.mark.parametrize("tamper", [lambda message, reply: [failed(message)], MALFORMED["shape"]], ids=["fails", "bad"])
+def test_clients_that_do_not_count_are_replaced(tmp_path, tamper):
+    grid = with_bad_client(tmp_path / "c", tamper, count=5)
+    plan, result, counts = run(tmp_path, grid, steps=1)
+    assert counts["accepted"] == 4
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, updates(5))
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
+
+
+def test_with_too_few_clients_the_release_waits_or_fails_and_spends_nothing(tmp_path):
+    plan = plan_for(blt(3), separation=3)
+    with pytest.raises(ap.Refused, match="failed 2 times"):
+        strategy(plan, tmp_path / "s").start(federation(tmp_path / "c", 3), model())
+    assert record_by_hand(tmp_path / "s") == []
+    result = strategy(plan, tmp_path / "s").start(federation(tmp_path / "c", 16), model())
+    counts = [entry["counts"] for entry in ledger_entries(tmp_path / "s") if entry["kind"] == "release"]
+    assert sum(c.get("failed attempts", 0) for c in counts) == 0  # they belong to the process that ended
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, updates(16))
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
+
+
+def test_a_client_asked_again_for_a_release_that_failed_takes_part(tmp_path):
+    """Its timer holds the attempt that failed, which was for the same release: together they are one participation."""
+    plan, silent = plan_for(blt(1), separation=3), federation(tmp_path / "c", 4)
+    silent.clients[103] = None
+    with pytest.raises(ap.Refused):
+        strategy(plan, tmp_path / "s").start(silent, model(), timeout=0.3)
+    _, _, counts = run(tmp_path, federation(tmp_path / "c", 4), steps=1)
+    assert counts["accepted"] == 4
+
+
+def test_what_came_in_a_short_attempt_is_kept_for_the_next(tmp_path):
+    """Three of four answer at first; the fourth one answers when it is asked again, and the three are not."""
+    plan, grid = plan_for(blt(1), separation=3), federation(tmp_path / "c", 4)
+    slow, grid.clients[103] = grid.clients[103], None
+    send = grid.push_messages
+
+    def push(messages):
+        ids = send(messages)
+        grid.clients[103] = slow
+        return ids
+
+    grid.push_messages = push
+    result = strategy(plan, tmp_path / "s").start(grid, model(), timeout=0.3)
+    assert sorted(message.metadata.dst_node_id for message in grid.sent) == [100, 101, 102, 103, 103]
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, updates(4))
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
+
+
+def test_short_rounds_can_be_released(tmp_path):
+    plan = plan_for(blt(3), separation=3)
+    result = strategy(plan, tmp_path / "s", when_short="release").start(federation(tmp_path / "c", 3), model())
+    assert list(map(len, record_by_hand(tmp_path / "s"))) == [3, 0, 0]
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, updates(3))
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
+
+
+def test_it_goes_on_at_the_goal_and_never_holds_many_updates(tmp_path):
+    """Twice as many are asked as are wanted; half of the replies are never pulled."""
+    grid, pulled = federation(tmp_path / "c", 24), []
+    original = grid.pull_messages
+
+    def pull(ids):
+        found = original(ids)
+        pulled.append(len(found))
+        return found
+
+    grid.pull_messages = pull
+    strategy(plan_for(blt(1)), tmp_path / "s", goal=12, oversampling=2.0).start(grid, model())
+    assert sum(pulled) < 24
+    assert max(pulled) <= 8
+
+
+def test_identity_by_authentication_key(tmp_path):
+    """Node ids and pseudonyms change at every start; the keys do not, and the separation holds."""
+    plan = plan_for(blt(6), separation=3)
+    for start in range(6):
+        grid = federation(tmp_path / f"c{start}", 12, first=100 * start)
+        grid.keys = {100 * start + i: b"key %d" % i for i in range(12)}
+        strategy(plan, tmp_path / "s", identity="key").start(grid, model(), num_rounds=start + 1)
+    found = report(tmp_path / "s", secret=SECRET)
+    assert (found.clients, found.achieved) == (12, ap.MinSeparation(3, 2))
+
+
+def test_a_node_without_a_key_is_refused_where_keys_count(tmp_path):
+    with pytest.raises(ap.Refused, match="no authentication key"):
+        strategy(plan_for(blt()), tmp_path / "s", identity="key").start(federation(tmp_path / "c", 12), model())
+
+
+def test_a_timer_by_node_id_would_be_defeated_by_a_restart(tmp_path):
+    """Fresh node ids, the same disks: the pseudonyms keep the separation."""
+    plan = plan_for(blt(6), separation=3)
+    for start in range(6):
+        grid = federation(tmp_path / "c", 12, first=100 * start)
+        strategy(plan, tmp_path / "s").start(grid, model(), num_rounds=start + 1)
+    found = report(tmp_path / "s", secret=SECRET)
+    assert (found.clients, found.achieved) == (12, ap.MinSeparation(3, 2))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"goal": 0},
+        {"goal": 2.5},
+        {"identity": "node-id"},
+        {"when_short": "skip"},
+        {"oversampling": 0.5},
+        {"attempts": 0},
+        {"separation": 0},
+        {"zero_above": 0.5},
+        {"simulated_goal": 0},
+        {"wait": -1.0},
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused(tmp_path, options):
+    with pytest.raises(ap.InvalidArgument, match=next(iter(options))):
+        strategy(plan_for(blt()), tmp_path / "s", **options)
+
+
+def test_plans_for_other_participations_are_refused(tmp_path):
+    mechanism = ap.Mechanism(blt(), ap.FixedEpochs(3, 4), 1.0)
+    problem = ap.Problem(steps=12, budget=ap.Budget(8.0, 1e-6))
+    plan = ap.Plan(problem, mechanism, ap.epsilon(mechanism, 1e-6), error=1.0)
+    with pytest.raises(ap.InvalidArgument, match="MinSeparation"):
+        strategy(plan, tmp_path / "s")
+
+
+def test_add_or_remove_is_not_proved(tmp_path):
+    """With a goal to fill, one client less makes room for another one."""
+    plan = plan_for(blt())
+    object.__setattr__(plan.mechanism, "adjacency", "add-or-remove")
+    with pytest.raises(ap.NotProved, match="who else takes part"):
+        strategy(plan, tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([1, 2]), np.array([np.nan]), np.array([1.0], dtype="float16")], ids=["integer", "nan", "half"]
+)
+def test_models_that_cannot_be_trained_are_refused(tmp_path, array):
+    with pytest.raises(ap.InvalidArgument):
+        strategy(plan_for(blt()), tmp_path / "s").start(FakeGrid({}), ArrayRecord([array]))

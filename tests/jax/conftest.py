@@ -1,0 +1,6 @@
+"""Four devices on one processor, so that sharding can be tried; must be said before JAX starts."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"

@@ -1,0 +1,89 @@
+"""The sum of clipped gradients against NumPy, one example at a time, and what an example can do to it at most."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import antiphase as ap
+import antiphase.jax as apj
+
+RNG = np.random.default_rng(0)
+PARAMS = {"w": jnp.asarray(RNG.normal(size=(3, 2)), jnp.float32), "b": jnp.asarray(RNG.normal(size=2), jnp.float32)}
+X, Y = RNG.normal(size=(12, 3)).astype(np.float32), RNG.normal(size=(12, 2)).astype(np.float32)
+MASK = RNG.random(12) < 0.7
+
+
+def loss(params, x, y):
+    return jnp.square(jnp.tanh(x @ params["w"] + params["b"]) - y).sum()
+
+
+def by_hand(x, y, mask, norm):
+    total = {name: np.zeros(p.shape) for name, p in PARAMS.items()}
+    for xi, yi in zip(x[mask], y[mask], strict=True):
+        out = np.tanh(xi @ np.asarray(PARAMS["w"]) + np.asarray(PARAMS["b"]))
+        back = 2 * (out - yi) * (1 - out**2)
+        gradient = {"w": np.outer(xi, back), "b": back}
+        length = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+        for name, g in gradient.items():
+            total[name] += g * min(1.0, norm / length)
+    return total
+
+
+@pytest.mark.parametrize(("norm", "microbatch"), [(0.01, None), (1.0, None), (100.0, 4), (1.0, 4), (1.0, 1), (1.0, 64)])
+def test_the_sum_is_that_of_examples_clipped_one_by_one(norm, microbatch):
+    total = jax.jit(apj.clipped_sum(loss, norm, microbatch=microbatch))(PARAMS, (X, Y), MASK)
+    for name, wanted in by_hand(X, Y, MASK, norm).items():
+        np.testing.assert_allclose(total[name], wanted, rtol=2e-5, atol=1e-6)
+
+
+def linear(params, x, y):
+    return (x @ params["w"]).sum() * 1e6
+
+
+@pytest.mark.parametrize("function", [loss, linear])
+def test_no_example_moves_the_sum_by_more_than_the_norm(function):
+    """Whatever it holds: were its gradient not finite, the sum would show that it took part."""
+    total = jax.jit(apj.clipped_sum(function, 1.0))
+    without, with_it, bad = MASK.copy(), MASK.copy(), X.copy()
+    without[0], with_it[0] = False, True
+    for poison in (1e-30, 1e30, 1e38, np.inf, -np.inf, np.nan):
+        bad[0] = poison
+        a, b = total(PARAMS, (bad, Y), with_it), total(PARAMS, (bad, Y), without)
+        assert length(jax.tree.map(np.subtract, a, b)) <= 1.0 + 1e-5
+
+
+def test_one_example_alone_has_at_most_the_norm():
+    total = jax.jit(apj.clipped_sum(lambda p, x, y: (x @ p["w"] * y).sum(), 0.3))
+    for scale in (1e-3, 1.0, 1e3, 1e12):
+        x = (scale * np.random.default_rng(1).normal(size=(1, 3))).astype(np.float32)
+        assert length(total(PARAMS, (x, Y[:1]), np.ones(1, bool))) <= 0.3 * (1 + 1e-6)
+
+
+def length(tree):
+    return np.sqrt(sum(np.square(np.asarray(leaf, np.float64)).sum() for leaf in jax.tree.leaves(tree)))
+
+
+def test_an_empty_batch_gives_zero():
+    total = jax.jit(apj.clipped_sum(loss, 1.0))
+    for x, y, mask in ((X[:0], Y[:0], np.zeros(0, bool)), (X, Y, np.zeros(12, bool))):
+        assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(total(PARAMS, (x, y), mask)))
+
+
+def test_half_precision_is_summed_in_single():
+    half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), PARAMS)
+    total = jax.jit(apj.clipped_sum(lambda p, x: (p["w"] * x).sum() + p["b"].sum() * 0, 100.0))
+    made = total(half, (jnp.ones(600, jnp.bfloat16),), np.ones(600, bool))
+    assert made["w"].dtype == jnp.float32
+    assert np.array_equal(made["w"], np.full((3, 2), 600.0))
+
+
+def test_a_microbatch_that_does_not_divide_the_batch_is_refused():
+    with pytest.raises(ap.InvalidArgument, match="divisor of the batch"):
+        apj.clipped_sum(loss, 1.0, microbatch=5)(PARAMS, (X, Y), MASK)
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, np.nan, np.inf])
+def test_a_norm_that_is_none_is_refused(norm):
+    with pytest.raises(ap.InvalidArgument, match="clip_norm"):
+        apj.clipped_sum(loss, norm)

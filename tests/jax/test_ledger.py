@@ -1,0 +1,175 @@
+"""The ledger and the report say what ran; what does not fit the run is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import antiphase as ap
+import antiphase.jax as apj
+from antiphase._samplers import Batch
+from antiphase.strategies import BLT, Fourier, Toeplitz
+from tests.jax.plans import flat, plan_for, run_for
+from tests.jax.training import EXAMPLES, PARAMS, STEPS, X, Y, open_run, optimizer_for, plan, train
+
+
+@pytest.mark.parametrize("source", ["host", pytest.param("device", marks=pytest.mark.slow)])
+def test_a_whole_run_is_reported_with_the_epsilon_of_its_plan(tmp_path, source):
+    with open_run(tmp_path) as run:
+        optimizer = optimizer_for(run, source)
+        _, state = train(run, optimizer, PARAMS, optimizer.init(PARAMS))
+        run.publish("model")
+        report = apj.report(run, state)
+    assert report.steps_run == STEPS
+    assert report.guarantee.value == plan().guarantee.value
+    assert any("made on the device" in remark for remark in report.remarks) == (source == "device")
+
+
+def test_a_run_stopped_early_says_so(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = optimizer_for(run)
+        _, state = train(run, optimizer, PARAMS, optimizer.init(PARAMS), stop=5)
+        report = apj.report(run, state)
+    assert report.steps_run == 5
+    assert report.guarantee.value < plan().guarantee.value
+    assert any("Stopped after 5 of 12" in remark for remark in report.remarks)
+
+
+def test_other_examples_than_those_of_the_plan_are_refused(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = optimizer_for(run)
+        _, state = optimizer.update(PARAMS, optimizer.init(PARAMS), PARAMS)
+        own = run.batch(0).indices
+        for wrong in (own[:-1], np.arange(10), [*own, (own[-1] + 1) % EXAMPLES]):
+            with pytest.raises(ap.Refused, match="not the run's own batch"):
+                apj.commit(run, state, PARAMS, wrong)
+        apj.commit(run, state, PARAMS, own[::-1])
+        assert run.committed == 1
+
+
+def test_a_step_without_noise_cannot_be_committed(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = optimizer_for(run)
+        state = optimizer.init(PARAMS)
+        with pytest.raises(ap.Refused, match="no noise was added"):
+            apj.commit(run, state, PARAMS)
+        with pytest.raises(ap.InvalidArgument, match="0 states of noise"):
+            apj.commit(run, optax.adam(0.1).init(PARAMS), PARAMS)
+        forged = state[0]._replace(step=jnp.int32(1))
+        with pytest.raises(ap.Refused, match="noise has not been read"):
+            apj.commit(run, forged, PARAMS)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_state_of_another_run_is_refused(tmp_path, compiled):
+    with open_run(tmp_path / "a") as one, open_run(tmp_path / "b") as two:
+        state = apj.add_noise(one).init(PARAMS)
+        update = apj.add_noise(two).update
+        with pytest.raises(Exception, match="belongs to another run"):
+            jax.block_until_ready((jax.jit(update) if compiled else update)(PARAMS, state))
+        with pytest.raises(ap.Refused, match="belongs to another run"):
+            apj.commit(two, state._replace(step=jnp.int32(1)), PARAMS)
+
+
+def test_a_host_step_ahead_of_the_ledger_is_refused(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_noise(run)
+        _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))
+        with pytest.raises(Exception, match="the next step is 0"):
+            jax.block_until_ready(jax.jit(optimizer.update)(PARAMS, state))
+
+
+@pytest.mark.parametrize("source", ["host", "device"])
+def test_there_is_no_noise_beyond_the_plan(tmp_path, source):
+    with run_for(plan_for(Toeplitz([1.0, 0.5], 3)), tmp_path, PARAMS) as run:
+        optimizer = apj.add_noise(run, source)
+        update, state = jax.jit(optimizer.update), optimizer.init(PARAMS)
+        for _ in range(3):
+            updates, state = update(PARAMS, state)
+            assert np.isfinite(flat(updates)).all()
+            apj.commit(run, state, updates)
+        with pytest.raises(ap.Refused, match="all have been taken"):
+            optimizer.update(PARAMS, state)
+        if source == "host":
+            with pytest.raises(Exception, match="all 3 steps"):
+                jax.block_until_ready(update(PARAMS, state))
+        else:
+            assert np.isnan(flat(update(PARAMS, state)[0])).all()
+
+
+def test_the_noise_of_the_host_is_the_run_s_own_times_the_clipping_norm(tmp_path):
+    made = plan_for(Fourier(4, "optimal"), clip_norm=2.5)
+    with run_for(made, tmp_path, PARAMS) as run:
+        optimizer = apj.add_noise(run)
+        ones = jax.tree.map(jnp.ones_like, PARAMS)
+        updates, _ = jax.jit(optimizer.update)(ones, optimizer.init(PARAMS))
+        for leaf, noise in zip(jax.tree.leaves(updates), run.noise(0), strict=True):
+            np.testing.assert_allclose(leaf, 1.0 + 2.5 * noise, rtol=1e-6, atol=1e-6)
+
+
+def test_an_update_thrown_away_uses_nothing_up(tmp_path):
+    """The same state gives the same noise, whichever way it is asked for."""
+    with open_run(tmp_path) as run:
+        for source in ("host", "device"):
+            optimizer = apj.add_noise(run, source)
+            update, state = jax.jit(optimizer.update), optimizer.init(PARAMS)
+            first, again = update(PARAMS, state)[0], update(PARAMS, state)[0]
+            assert flat(first).tobytes() == flat(again).tobytes()
+
+
+def test_half_precision_gradients_stay_half(tmp_path):
+    half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), PARAMS)
+    with run_for(plan_for(BLT([0.9], [0.1], 4)), tmp_path, half) as run:
+        optimizer = apj.add_noise(run)
+        updates, _ = jax.jit(optimizer.update)(half, optimizer.init(half))
+        assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+        assert flat(updates).any()
+
+
+def test_other_parameters_than_the_run_s_are_refused(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_noise(run)
+        for wrong in (
+            {"w": PARAMS["w"]},
+            {"w": jnp.zeros((2, 4)), "b": jnp.zeros(2)},
+            [jnp.zeros((4, 2)), jnp.zeros(2)],
+        ):
+            with pytest.raises(ap.InvalidArgument, match="The noise is for arrays"):
+                optimizer.init(wrong)
+            with pytest.raises(ap.InvalidArgument, match="The noise is for arrays"):
+                optimizer.update(wrong, optimizer.init(PARAMS))
+        with pytest.raises(ap.InvalidArgument, match="floating-point"):
+            apj.leaves({"w": jnp.zeros(3, int)})
+        with pytest.raises(ap.InvalidArgument, match="at least one array"):
+            apj.leaves({})
+        with pytest.raises(ap.InvalidArgument, match="'host' or 'device'"):
+            apj.add_noise(run, "gpu")
+        with pytest.raises(ap.InvalidArgument, match="a Run"):
+            apj.add_noise(plan())
+
+
+def test_batches_are_the_run_s_padded_to_few_shapes(tmp_path):
+    with open_run(tmp_path) as run:
+        shapes = set()
+        for batch in apj.batches(run, {"x": X, "y": Y}, multiple=8):
+            indices, mask = run.batch(batch.step)
+            assert np.array_equal(batch.indices, indices[mask])
+            assert np.array_equal(batch.data["x"][batch.mask], X[indices])
+            assert np.array_equal(batch.data["y"][batch.mask], Y[indices])
+            assert batch.mask.sum() == len(indices)
+            shapes.add(len(batch.mask))
+        assert {size % 8 for size in shapes} == {0}
+        with pytest.raises(ap.InvalidArgument, match="of 60 examples"):
+            next(apj.batches(run, X[:-1]))
+
+
+def test_an_empty_batch_still_gets_its_noise(tmp_path):
+    empty = apj.pad(Batch(np.empty(0, np.int64), np.empty(0, bool)), 8)
+    assert empty.mask.tolist() == [False] * 8
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_noise(run)
+        clipped = jax.jit(apj.clipped_sum(lambda p, x: (x @ p["w"]).sum(), 1.0))
+        total = clipped(PARAMS, (X[empty.indices],), empty.mask)
+        updates, _ = optimizer.update(total, optimizer.init(PARAMS))
+        np.testing.assert_allclose(flat(updates), 0.5 * flat(run.noise(0)), rtol=1e-6)

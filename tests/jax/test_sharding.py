@@ -1,0 +1,103 @@
+"""Four devices: every device makes, or is given, its own part of the noise, and the whole is that of one device."""
+
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import antiphase as ap
+import antiphase.jax as apj
+from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Stamped, Toeplitz, Tree
+from tests.jax.plans import flat, plan_for, run_for
+
+STEPS = 12
+STRATEGIES = {
+    "identity": Identity(STEPS),
+    "banded": Banded(Toeplitz.square_root(STEPS, 5).columns()),
+    "blt": BLT([0.9, 0.5], [0.1, 0.2], STEPS),
+    "banded-inverse": BandedInverse.square_root(4, STEPS),
+    "tree": Tree(STEPS),
+    "stamped": Stamped(Tree(4), 3),
+}
+PARAMS = {"w": jnp.zeros((8, 6)), "s": jnp.zeros(())}
+SPECS = {"w": P("rows", "columns"), "s": P()}
+QUICK = [("host", "blt", AxisType.Auto), ("device", "banded", AxisType.Explicit)]
+EVERY = product(["host", "device"], STRATEGIES, [AxisType.Auto, AxisType.Explicit])
+CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in EVERY if case not in QUICK)]
+
+
+def shardings_for(kind):
+    mesh = jax.make_mesh((2, 2), ("rows", "columns"), axis_types=(kind, kind))
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), SPECS, is_leaf=lambda part: isinstance(part, P))
+
+
+def noise_of(run, params, source, shardings=None):
+    optimizer = apj.add_noise(run, source, shardings=shardings)
+    update, state, rows = jax.jit(optimizer.update), optimizer.init(params), []
+    for _ in range(run.steps):
+        updates, state = update(jax.tree.map(jnp.zeros_like, params), state, params)
+        rows.append(flat(updates))
+        apj.commit(run, state, updates)
+    return np.stack(rows), updates, state
+
+
+@pytest.mark.parametrize(("source", "name", "kind"), CASES)
+def test_sharded_noise_is_the_noise_of_one_device(tmp_path, source, name, kind):
+    plan, shardings = plan_for(STRATEGIES[name]), shardings_for(kind)
+    with run_for(plan, tmp_path / "one", PARAMS) as run:
+        whole, _, _ = noise_of(run, PARAMS, source)
+        run_id = run.run_id
+    placed = jax.device_put(PARAMS, shardings)
+    with run_with_id(plan, tmp_path / "four", run_id) as run:
+        parts, updates, state = noise_of(run, placed, source, shardings)
+    assert parts.tobytes() == whole.tobytes()
+    assert all(jax.tree.leaves(jax.tree.map(lambda u, at: u.sharding.is_equivalent_to(at, u.ndim), updates, shardings)))
+    for buffer in jax.tree.leaves(state.hidden[1:]):
+        if buffer.size and buffer.ndim > 2:
+            assert {shard.data.size for shard in buffer.addressable_shards} == {buffer.size // 4}
+
+
+def run_with_id(plan, directory, run_id):
+    """A second run with the noise of the first, which only a test may want."""
+    made = run_for(plan, directory, PARAMS)
+    made.run_id = run_id
+    return made
+
+
+def test_every_device_asks_for_its_own_part_alone(tmp_path, monkeypatch):
+    from antiphase.jax import _host
+
+    asked = []
+    original = _host.io_callback
+    monkeypatch.setattr(
+        _host, "io_callback", lambda f, shape, *args: asked.append(shape.shape) or original(f, shape, *args)
+    )
+    shardings = shardings_for(AxisType.Auto)
+    with run_for(plan_for(STRATEGIES["blt"]), tmp_path, PARAMS) as run:
+        optimizer = apj.add_noise(run, shardings=shardings)
+        placed = jax.device_put(PARAMS, shardings)
+        jax.block_until_ready(jax.jit(optimizer.update)(placed, optimizer.init(placed), placed))
+    assert asked == [(), (4, 3)]
+
+
+def test_replicated_parameters_get_the_same_noise_everywhere(tmp_path):
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    shardings = jax.tree.map(lambda p: NamedSharding(mesh, P()), PARAMS)
+    with run_for(plan_for(STRATEGIES["blt"]), tmp_path, PARAMS) as run:
+        _, updates, _ = noise_of(run, jax.device_put(PARAMS, shardings), "host", shardings)
+    copies = [np.asarray(shard.data) for shard in updates["w"].addressable_shards]
+    assert len(copies) == 4
+    assert len({copy.tobytes() for copy in copies}) == 1
+
+
+@pytest.mark.parametrize("shardings", [{}, {"w": None}, {"w": "rows"}])
+def test_anything_but_named_shardings_is_refused(tmp_path, shardings):
+    with (
+        run_for(plan_for(STRATEGIES["blt"]), tmp_path, PARAMS) as run,
+        pytest.raises(ap.InvalidArgument, match="tree of"),
+    ):
+        apj.add_noise(run, shardings=shardings)

@@ -1,0 +1,110 @@
+"""A run directory that is not whole and authentic is refused, and nothing is reported about it."""
+
+import shutil
+
+import pytest
+
+import antiphase as ap
+from antiphase._report import read
+from tests.report.cases import command, made_plan, made_run
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("good") / "run"
+    made_run(directory, made_plan(), 10)
+    return directory
+
+
+def test_a_good_run_is_read_and_nothing_is_changed(good):
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in good.rglob("*") if p.is_file()}
+    source = read(good)
+    assert source.run.steps_run == 10
+    assert source.run.guarantee == ap.epsilon(ap.stopped(made_plan().mechanism, 10), 1e-6)
+    assert before == {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in good.rglob("*") if p.is_file()}
+
+
+def test_a_run_under_way_can_be_read(tmp_path):
+    plan = made_plan()
+    with ap.Run.open(plan, tmp_path / "run", leaves=[(2,)], examples=48) as run:
+        for step in range(3):
+            run.commit(step, ap.digest(run.noise(step)))
+        assert read(tmp_path / "run").run.steps_run == 3
+
+
+def edit(directory, name, change):
+    path = directory / name
+    data = path.read_bytes()
+    changed = change(data)
+    assert changed != data
+    path.write_bytes(changed)
+
+
+BAD = {
+    "nothing there": shutil.rmtree,
+    "an empty directory": lambda d: [shutil.rmtree(d), d.mkdir()],
+    "no header": lambda d: (d / "run.json").unlink(),
+    "no plan": lambda d: (d / "plan.json").unlink(),
+    "no secret": lambda d: (d / "private/secret").unlink(),
+    "no heads": lambda d: (d / "private/heads").unlink(),
+    "no ledger": lambda d: (d / "public/ledger.jsonl").unlink(),
+    "header cut short": lambda d: edit(d, "run.json", lambda b: b[:-9]),
+    "header of another kind": lambda d: edit(d, "run.json", lambda b: b"[1, 2]"),
+    "other examples": lambda d: edit(d, "run.json", lambda b: b.replace(b'"examples": 48', b'"examples": 47')),
+    "less noise": lambda d: edit(d, "plan.json", lambda b: b.replace(b'"noise_std": 3.0', b'"noise_std": 2.97')),
+    "better guarantee": lambda d: edit(d, "plan.json", lambda b: b.replace(b'"value": ', b'"value": 0.000')),
+    "plan cut short": lambda d: edit(d, "plan.json", lambda b: b[: len(b) // 2]),
+    "last entries cut off": lambda d: edit(d, "public/ledger.jsonl", lambda b: b[: b[:-1].rindex(b"\n") + 1]),
+    "half an entry cut off": lambda d: edit(d, "public/ledger.jsonl", lambda b: b[:-40]),
+    "one entry edited": lambda d: edit(d, "public/ledger.jsonl", lambda b: b.replace(b'"step":4', b'"step":5')),
+    "one entry dropped": lambda d: edit(d, "public/ledger.jsonl", lambda b: b"\n".join(b.split(b"\n")[1:])),
+    "half a line added": lambda d: edit(d, "public/ledger.jsonl", lambda b: b + b'{"kind":"commit"'),
+    "a forged line added": lambda d: edit(d, "public/ledger.jsonl", lambda b: b + b'{"kind":"x"} ' + b"0" * 64 + b"\n"),
+    "heads edited": lambda d: edit(d, "private/heads", lambda b: b.replace(b"1", b"2", 1)),
+    "private part emptied": lambda d: edit(d, "private/ledger.jsonl", lambda b: b""),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_run_is_refused_and_nothing_is_written(good, tmp_path, name):
+    directory = tmp_path / "run"
+    shutil.copytree(good, directory)
+    BAD[name](directory)
+    with pytest.raises(ap.AntiphaseError, match="hint"):
+        read(directory)
+    output = tmp_path / "report.html"
+    result = command("report", directory, "--output", output)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "error: " in result.stderr
+    assert not output.exists()
+
+
+def test_a_foreign_run_is_refused(good, tmp_path):
+    other = tmp_path / "other"
+    made_run(other, made_plan(), 5)
+    shutil.copy(other / "public/ledger.jsonl", tmp_path / "ledger")
+    mixed = tmp_path / "mixed"
+    shutil.copytree(good, mixed)
+    shutil.copy(other / "public/ledger.jsonl", mixed / "public/ledger.jsonl")
+    with pytest.raises(ap.Corrupted, match="ledger"):
+        read(mixed)
+    with pytest.raises(ap.Corrupted, match="not authentic"):
+        read(good, ap.Secret.insecure(1))
+
+
+def test_a_secret_kept_elsewhere(tmp_path):
+    secret = ap.Secret.insecure(3)
+    with ap.Run.open(made_plan(), tmp_path / "run", leaves=[(2,)], examples=48, secret=secret) as run:
+        run.commit(0, ap.digest(run.noise(0)))
+    with pytest.raises(ap.Corrupted, match="secret is missing"):
+        read(tmp_path / "run")
+    assert any("known integer" in text for text in read(tmp_path / "run", secret).run.remarks)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"not json", b"\xff\xfe"])
+def test_a_file_that_is_no_plan(tmp_path, content):
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    with pytest.raises(ap.Corrupted, match="cannot be read"):
+        read(path)

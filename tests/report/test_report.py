@@ -1,0 +1,262 @@
+"""What a report says is what the accountant says, in words, numbers and every form."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import antiphase as ap
+from antiphase._participation import Participation
+from antiphase._report import gather, html, markdown, plain, read
+from antiphase._report._changes import more_steps, smaller_separation
+from antiphase._report._families import best_of_families, family_of
+from antiphase._report._reading import Source
+from antiphase._report._statement import headline
+from antiphase._report._words import participation_words
+from antiphase.strategies import BLT, Identity, Toeplitz, Tree
+from tests.report.cases import STEPS, command, made_plan, made_run, searched_plan, with_less_noise
+
+# What bandmf-amplified App. K.1 asks of a report.
+CHECKLIST = {
+    "Setting",
+    "Data accesses covered",
+    "What is protected as output",
+    "Unit of privacy",
+    "Neighbouring data sets",
+    "Participation assumed",
+    "Accounting",
+    "Kind of bound",
+    "Noise",
+    "Formal statement",
+}
+
+
+@pytest.fixture(scope="module")
+def of_plan():
+    return gather(Source(searched_plan()), seconds=1e9)
+
+
+@pytest.fixture(scope="module")
+def of_run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "run"
+    made_run(directory, made_plan(), 10, label="<script>alert(1)</script> & co")
+    return gather(read(directory))
+
+
+def test_the_statement_has_every_item_of_the_checklist(of_plan, of_run):
+    assert {term for term, _ in of_plan.statement} == CHECKLIST
+    assert {term for term, _ in of_run.statement} == CHECKLIST | {"Published"}
+    words = dict(of_run.statement)
+    assert "device" in words["Unit of privacy"]
+    assert "to zero" in words["Neighbouring data sets"]
+    assert "at least 6 steps apart" in words["Participation assumed"]
+    assert words["Accounting"].startswith(made_plan().guarantee.method)
+
+
+EVERY = {
+    ap.SingleParticipation(): "at most one step",
+    ap.EveryStep(): "every step",
+    ap.FixedEpochs(3, 5): "after exactly 5 steps",
+    ap.ShuffledEpochs(3, 5): "once in each of 3 epochs",
+    ap.MinSeparation(7, 2): "at least 7 steps apart, and there are at most 2",
+    ap.Poisson(0.25): "probability 0.25",
+    ap.CyclicPoisson(4, 0.5): "4 groups take turns",
+    ap.FixedSize(2, 3): "draws 3 users of one group",
+    ap.BallsInBins(3, 5): "one of 5 places once",
+    ap.PoissonMinSeparation(6, 0.1): "waited 6 steps",
+}
+
+
+def test_every_participation_has_words():
+    for given, words in EVERY.items():
+        assert words in participation_words(given, "user", 15)
+    names = {c.__name__ for c in [*Participation.__subclasses__(), *Participation.__subclasses__()[0].__subclasses__()]}
+    assert {type(p).__name__ for p in EVERY} == names - {"Deterministic"}
+
+
+@pytest.mark.parametrize("value", [0.123449999, 1.00001, 3.99995, 4.0])
+def test_the_headline_never_states_less_than_was_proved(value):
+    plan = made_plan()
+    plan = replace(plan, guarantee=replace(plan.guarantee, value=value))
+    stated = float(re.search(r"epsilon = ([\d.]+)", headline(Source(plan)))[1])
+    assert value <= stated <= value + 1e-4
+
+
+def test_one_percent_less_noise_would_show():
+    plan = made_plan()
+    stated = float(re.search(r"epsilon = ([\d.]+)", headline(Source(plan)))[1])
+    assert ap.epsilon(with_less_noise(plan, 0.99), 1e-6).value > stated + 1e-3
+
+
+def test_a_run_is_reported_by_what_ran(of_run):
+    plan = made_plan()
+    bound = ap.epsilon(ap.stopped(plan.mechanism, 10), 1e-6)
+    assert f"epsilon = {math.ceil(bound.value * 1e4) / 1e4:.4f}" in of_run.headline
+    # Where the outputs decided when to stop, only the plan's guarantee holds.
+    assert f"epsilon = {math.ceil(plan.guarantee.value * 1e4) / 1e4:.4f} otherwise" in of_run.headline
+    assert any("Stopped after 10 of 24" in text for text in of_run.remarks)
+    assert plain(of_run)["ran"]["publications"] == [{"label": "<script>alert(1)</script> & co", "steps": 10}]
+    assert plain(of_run)["guarantee"]["epsilon"] == bound.value < plan.guarantee.value
+
+
+def test_a_run_without_steps_states_nothing(tmp_path):
+    made_run(tmp_path / "run", made_plan(), 0)
+    content = gather(read(tmp_path / "run"))
+    assert content.headline == "No step has been taken: nothing has been released."
+    assert plain(content)["guarantee"] is None
+    assert "nothing is stated" in dict(content.statement)["Formal statement"]
+
+
+def test_curves_are_those_of_the_accountant(of_plan):
+    plan = of_plan.source.plan
+    steps, deltas = of_plan.charts["steps"].series[0], of_plan.charts["delta"].series[0]
+    assert steps.x[-1] == STEPS
+    assert steps.y[-1] == plan.guarantee.value
+    assert (np.diff(steps.y) >= 0).all()
+    for i in (0, 7, -1):
+        assert deltas.y[i] == ap.epsilon(plan.mechanism, deltas.x[i]).value
+    assert (np.diff(deltas.y) < 0).all()
+
+
+def test_error_curves_of_all_families(of_plan):
+    plan, lines = of_plan.source.plan, of_plan.charts["error"].series
+    assert lines[0].name == f"{plan.candidates[0].name} (planned)"
+    for line in lines:
+        name = line.name.removesuffix(" (planned)")
+        error = next(c.error for c in plan.candidates if c.name == name)
+        assert math.sqrt((line.y**2).mean()) == pytest.approx(error, rel=1e-9)  # 24 steps: not thinned
+    assert {family_of(line.name) for line in lines} == {"identity", "toeplitz", "blt", "tree"}
+
+
+def test_families_that_take_long_are_named_not_drawn():
+    found = best_of_families(searched_plan(), seconds=0.0)
+    assert found.others == ()
+    assert set(found.left_out) | {family_of(found.chosen)} == {"identity", "toeplitz", "blt", "tree"}
+
+
+def test_what_more_steps_would_cost():
+    plan = made_plan()
+    found = list(more_steps(plan))
+    assert [c.what for c in found[:3]] == [f"{n} steps instead of 24" for n in (30, 36, 48)]
+    assert found[0].bound == plan.extend(30).guarantee
+    assert found[3].bound == ap.compose([plan.mechanism] * 2, 1e-6)
+    assert plan.guarantee.value < found[0].bound.value < found[2].bound.value
+
+
+def test_what_cannot_be_extended_says_why():
+    plan = made_plan(Tree(STEPS, "full"))
+    found = list(more_steps(plan))
+    assert found[0].bound is None
+    assert "cannot be extended" in found[0].reason
+    assert found[3].bound is not None
+
+
+def test_what_a_smaller_separation_would_cost():
+    plan = made_plan()
+    found = list(smaller_separation(plan))
+    assert [c.what.split()[2] for c in found] == ["5", "4", "3"]
+    for change, b in zip(found, (5, 4, 3), strict=True):
+        expected = ap.epsilon(replace(plan.mechanism, participation=ap.MinSeparation(b)), 1e-6)
+        assert change.bound == expected
+        assert expected.value >= plan.guarantee.value
+    fixed = made_plan(participation=ap.FixedEpochs(4, 6))
+    assert next(smaller_separation(fixed)).what == "at least 6 steps apart instead of exactly 6"
+    assert list(smaller_separation(made_plan(Identity(STEPS), ap.CyclicPoisson(4, 0.5)))) == []
+
+
+class Balanced(HTMLParser):
+    """Collects what a page would fetch or run, and whether its elements close."""
+
+    VOID = ("meta", "link", "br", "line", "image")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.references, self.tags = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.references += [value for name, value in attrs if name in ("href", "src", "action") and value]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("which", ["of_plan", "of_run"])
+def test_the_page_is_whole_and_needs_nothing_else(which, request):
+    text = html(request.getfixturevalue(which))
+    page = Balanced()
+    page.feed(text)
+    assert page.open == []
+    assert {"script", "iframe", "img"} & set(page.tags) == set()
+    assert all(r.startswith(("#", "data:")) for r in page.references)
+    anchors = {r[1:] for r in page.references if r.startswith("#")}
+    assert all(f'id="{name}"' in text for name in anchors)
+    assert "default-src 'none'" in text
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_what_users_wrote_is_shown_as_text(of_run):
+    assert "<script>" not in html(of_run)
+    assert "&lt;script&gt;alert(1)" in html(of_run)
+
+
+def test_all_candidates_are_in_every_form(of_plan):
+    forms = (html(of_plan), markdown(of_plan), json.dumps(plain(of_plan)))
+    for candidate in of_plan.source.plan.candidates:
+        assert all(candidate.name in form for form in forms)
+
+
+def test_a_long_run_with_a_large_matrix_stays_small():
+    rng = np.random.default_rng(0)
+    matrix = np.tril(rng.random((256, 256))) + np.eye(256)  # the worst for a picture: nothing repeats
+    big = made_plan(ap.strategies.Dense(matrix), ap.FixedEpochs(4, 64))
+    assert len(html(gather(Source(big))).encode()) < 1_000_000  # a matrix of any size is drawn with 192 cells a side
+    long = made_plan(BLT([0.99, 0.5], [0.1, 0.2], 100_000), ap.MinSeparation(1000))
+    content = gather(Source(long))
+    assert [heat.matrix.shape for heat in content.heats] == [(512, 512)] * 2
+    assert "the first 512 steps" in content.heats[0].title
+    np.testing.assert_allclose(content.heats[0].matrix @ content.heats[1].matrix, np.eye(512), atol=1e-9)
+
+
+def test_matrices_too_large_to_draw_are_said_so():
+    content = gather(Source(made_plan(Tree(1500, "full"), ap.MinSeparation(500))))
+    assert content.heats == ()
+    assert "The matrices are too large to draw." in content.left_out
+
+
+@pytest.mark.parametrize("form", ["html", "md", "json"])
+def test_the_command(tmp_path, form):
+    path = tmp_path / "plan.json"
+    made_plan(Toeplitz([1.0, 0.5], 12)).save(path)
+    output = tmp_path / "out"
+    result = command("report", path, "--format", form, "--output", output)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    text = output.read_text()
+    assert "differentially private" in text
+    if form == "json":
+        assert json.loads(text)["planned"]["steps"] == 12
+    if form != "html":
+        assert command("report", path, "--format", form).stdout == text
+
+
+def test_accounting_by_samples_gives_fewer_points_but_a_curve(monkeypatch):
+    from antiphase._report import _curves
+
+    monkeypatch.setattr(_curves, "SECONDS", 0.0)
+    line = _curves._curve("x", np.arange(33.0), lambda x: x * x)
+    assert line.x.tolist() == [0.0, 8.0, 16.0, 24.0, 32.0]
+    np.testing.assert_array_equal(line.y, line.x**2)
+    assert (line.x[0], line.x[-1]) == (0.0, 32.0)

@@ -1,0 +1,174 @@
+"""Two processes that train one model; run as a script, it writes what each scenario gave.
+
+python -m tests.torch.processes <directory> short|long
+"""
+
+import multiprocessing
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+import torch._dynamo  # loaded by the first optimizer; here, before the processes fork
+import torch.distributed as dist
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
+from opacus.utils.fsdp_utils import FSDP2Wrapper
+
+import antiphase as ap
+import antiphase._run
+from antiphase.torch import NoiseAdder
+from antiphase.torch._shared_run import SharedRun
+from tests.torch import statistics
+from tests.torch.training import SECRET, local, network, plan_for, private, record, run, train
+
+WORLD = 2
+MODE = {"ddp": {}, "fsdp": {"grad_sample_mode": "ghost_fsdp"}}
+SPARSE = ap.Poisson(0.03)  # 40 examples: a third of the batches is empty, a third has one example
+
+# plan, way to share the model, options; each is run by one process and by two
+SCENARIOS = {
+    "flat": (plan_for(), "ddp", {}),
+    "flat, sum": (plan_for(), "ddp", {"loss_reduction": "sum"}),
+    "per layer": (plan_for(), "ddp", {"clipping": "per_layer"}),
+    "ghost": (plan_for(clip_norm=0.5), "ddp", {"grad_sample_mode": "ghost"}),
+    "flat, pieces": (plan_for(), "ddp", {"physical": 3}),
+    "flat, empty": (plan_for(ap.strategies.Identity(12), SPARSE), "ddp", {}),
+    "fsdp": (plan_for(clip_norm=0.5), "fsdp", {}),
+    "fsdp, sum": (plan_for(), "fsdp", {"loss_reduction": "sum"}),
+    "fsdp, pieces": (plan_for(), "fsdp", {"physical": 3}),
+    "fsdp, empty": (plan_for(ap.strategies.Identity(12), SPARSE), "fsdp", {}),
+}
+
+
+def fix_run_id():
+    """One run id for all: runs in different directories then have the same noise and batches."""
+    antiphase._run.fresh_run_id = lambda: "0" * 32
+
+
+def shared(way, module):
+    return DPDDP(module) if way == "ddp" else FSDP2Wrapper(module)
+
+
+def scenario(directory, name):
+    plan, way, options = SCENARIOS[name]
+    return run(directory / name, plan, shared(way, network()), **{**MODE[way], **options})
+
+
+def alone(directory, name):
+    """The same training by one process."""
+    plan, way, options = SCENARIOS[name]
+    mode = {"grad_sample_mode": "ghost"} if way == "fsdp" else {}
+    return run(directory / name, plan, network(), **options, **mode)
+
+
+def half(directory, module, epochs, **options):
+    """Some epochs from the checkpoint on, or the first ones with a checkpoint after them; the parameters."""
+    engine, module, optimizer, criterion, loader = private(directory / "run", plan_for(), module, **options)
+    checkpoint = directory / "checkpoint.pt"
+    if checkpoint.exists():
+        engine.load_state_dict(torch.load(checkpoint)["privacy"])
+        for p, value in zip(optimizer.params, torch.load(checkpoint)["parameters"], strict=True):
+            p.data.copy_(value)
+    train(module, optimizer, criterion, loader, epochs)
+    parameters, state = [local(p) for p in optimizer.params], engine.state_dict()
+    engine.close()
+    if not checkpoint.exists():
+        torch.save({"parameters": parameters, "privacy": state}, checkpoint)
+    return torch.cat([p.reshape(-1) for p in parameters])
+
+
+def elastic(directory):
+    """Begun by one process, gone on with by two."""
+    return half(directory / "elastic", DPDDP(network()), 2, momentum=0.0)
+
+
+def long_noise(directory, way):
+    """500 steps with the model as it is: what the covariance is computed from."""
+    module, plan = shared(way, statistics.wide_network()), statistics.PLAN
+    options = {"lr": 0.0, "momentum": 0.0, "dataset": statistics.wide_data(), **MODE[way]}
+    engine, module, optimizer, criterion, loader = private(directory / way, plan, module, **options)
+    gradients = record(optimizer)
+    train(module, optimizer, criterion, loader, -(-plan.steps // len(loader)))
+    engine.close()
+    return torch.stack(gradients)
+
+
+def one_rank_only(directory, rank, steps=40):
+    """A mistake: rank 1 makes no noise, and its part is missing."""
+    weight = torch.zeros(2000)
+    right = SharedRun.noise
+    if rank == 1:
+        SharedRun.noise = lambda self, step: [0 * part for part in right(self, step)]
+    rows = []
+    with NoiseAdder([weight], statistics.PLAN, directory / "one", secret=SECRET) as noise:
+        for _ in range(steps):
+            weight.grad = None
+            noise.add()
+            dist.all_reduce(weight.grad)
+            noise.commit()
+            rows.append(weight.grad.clone())
+    SharedRun.noise = right
+    return torch.stack(rows)
+
+
+def memory(directory):
+    """Bytes of noise state on this rank, for a model whose tensors cannot be halved evenly."""
+    weights = [torch.zeros(1001, 7), torch.zeros(13), torch.zeros(())]
+    with NoiseAdder(weights, plan_for(), directory / "memory", secret=SECRET) as noise:
+        noise.add()
+        return noise.state_bytes
+
+
+def short(directory, rank):
+    results = {name: scenario(directory, name) for name in SCENARIOS}
+    results["elastic"] = elastic(directory)
+    results["one rank only"] = one_rank_only(directory, rank)
+    results["memory"] = memory(directory)
+    return results
+
+
+def long(directory, rank):
+    return {way: long_noise(directory, way) for way in MODE}
+
+
+def work(rank, directory, task):
+    try:
+        torch.set_num_threads(1)
+        fix_run_id()
+        store = dist.FileStore(str(directory / "store"), WORLD)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+        torch.save(task(directory, rank), directory / f"results-{rank}.pt")
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def begin_alone(directory):
+    torch.set_num_threads(1)
+    fix_run_id()
+    (directory / "elastic").mkdir()
+    half(directory / "elastic", network(), 1, momentum=0.0)
+
+
+def main(directory, task):
+    """Forked before anything has run, so that PyTorch is loaded once."""
+    context = multiprocessing.get_context("fork")
+    first = context.Process(target=begin_alone, args=(directory,))
+    first.start()
+    first.join()
+    workers = [context.Process(target=work, args=(rank, directory, task)) for rank in range(WORLD)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(250)
+    failed = [worker for worker in workers if worker.exitcode != 0]
+    for worker in failed:
+        worker.kill()
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), {"short": short, "long": long}[sys.argv[2]])

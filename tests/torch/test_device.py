@@ -1,0 +1,81 @@
+"""Noise made on the device: the same mechanism from another generator, said in the report."""
+
+import numpy as np
+import pytest
+import torch
+
+import antiphase as ap
+from antiphase._noise import Leaf
+from antiphase.torch import NoiseAdder
+from antiphase.torch import _device as device
+from tests.torch.training import SECRET, plan_for
+
+N = 12
+LIKE = torch.empty(0)
+STRATEGIES = {
+    "identity": ap.strategies.Identity(N),
+    "blt": ap.strategies.BLT([0.9, 0.5], [0.1, 0.2], N),
+    "toeplitz": ap.strategies.Toeplitz([1.0, 0.6, 0.3], N),
+    "normalized": ap.strategies.Toeplitz([1.0, 0.6, 0.3], N, column_normalized=True),
+    "banded": ap.strategies.Banded(ap.strategies.Toeplitz([2.0, 0.5, 0.25], N).columns()),
+    "banded-inverse": ap.strategies.BandedInverse([1.0, -0.5, -0.125], N),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_is_noising_times_white(name):
+    plan, leaves = plan_for(STRATEGIES[name]), {"0": Leaf((7,)), "1": Leaf((3,))}
+    tape = device.DeviceTape(plan, SECRET, "run", leaves, LIKE)
+    made = np.stack([torch.cat(tape.read(t)).numpy() for t in range(N)])
+    white = device.White(SECRET, ("run", plan.fingerprint), LIKE)
+    z = np.stack([torch.cat([white.draw(t, *leaf) for leaf in leaves.items()]).numpy() for t in range(N)])
+    assert made == pytest.approx(3.0 * STRATEGIES[name].noising() @ z, rel=1e-5, abs=1e-5)
+    assert np.array_equal(torch.cat(tape.read(3)).numpy(), made[3])  # wound back
+
+
+def test_white_is_standard_normal_and_new_for_every_row_leaf_and_secret():
+    white, leaf = device.White(SECRET, ("run",), LIKE), Leaf((200_000,))
+    draws = [
+        white.draw(0, "0", leaf),
+        white.draw(1, "0", leaf),
+        white.draw(0, "1", leaf),
+        device.White(ap.Secret.insecure(6), ("run",), LIKE).draw(0, "0", leaf),
+        device.White(SECRET, ("other",), LIKE).draw(0, "0", leaf),
+    ]
+    z = torch.stack(draws).double().numpy()
+    assert np.abs(z @ z.T / z.shape[1] - np.eye(5)).max() < 5 * np.sqrt(2 / z.shape[1])
+
+
+def test_regions_are_cut_from_the_whole(monkeypatch):
+    monkeypatch.setattr(device, "BLOCK", 16)
+    white = device.White(SECRET, ("run",), LIKE)
+    whole = white.draw(2, "0", Leaf((50,)))
+    for start, stop in [(0, 0), (0, 50), (3, 7), (15, 33), (16, 32), (49, 50), (50, 50)]:
+        assert torch.equal(white.draw(2, "0", Leaf((50,), ((start, stop),))), whole[start:stop])
+
+
+def test_report_names_the_source_and_a_change_of_it_is_refused(tmp_path):
+    def adder(source):
+        return NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, examples=40, secret=SECRET, source=source)
+
+    with adder("device") as noise:
+        noise.batch()
+        noise.add()
+        noise.commit()
+        assert any("not cryptographic" in remark for remark in noise.report().remarks)
+    with pytest.raises(ap.Refused, match="another source"):
+        adder("host")
+    adder("device").close()
+
+
+def test_a_run_begun_on_the_host_stays_there(tmp_path):
+    with NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, secret=SECRET) as noise:
+        noise.add()
+        noise.commit()
+    with pytest.raises(ap.Refused, match="another source"):
+        NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, secret=SECRET, source="device")
+
+
+def test_other_strategies_are_refused(tmp_path):
+    with pytest.raises(ap.Refused, match="Tree"):
+        NoiseAdder([torch.zeros(4)], plan_for(ap.strategies.Tree(N)), tmp_path, source="device")

@@ -1,0 +1,172 @@
+"""The noise of any loop: what is added, where, how often, and what is refused."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import antiphase as ap
+from antiphase.torch import NoiseAdder
+from tests.torch.training import SECRET, STEPS, plan_for
+
+SHAPES = [(3, 2), (5,), (), (2, 2, 2)]
+
+
+def parameters(dtype=torch.float32):
+    return [torch.zeros(shape, dtype=dtype, requires_grad=True) for shape in SHAPES]
+
+
+def reference(noise, plan, dtype="float32"):
+    """The run's noise from the stream itself, with the leaves in their own shapes."""
+    return ap.NoiseStream(plan, [(6,), (5,), (1,), (8,)], SECRET, noise.run_id, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_adds_the_streams_noise_times_the_clipping_norm(tmp_path, dtype):
+    plan, trained = plan_for(clip_norm=0.25), parameters(dtype)
+    with NoiseAdder(trained, plan, tmp_path, examples=40, secret=SECRET) as noise:
+        stream = reference(noise, plan, str(dtype).removeprefix("torch."))
+        for step in range(STEPS):
+            for p in trained:
+                p.grad = torch.full_like(p, step)
+            held = [p.grad for p in trained]
+            with pytest.raises(ap.Refused, match="not asked for"):
+                noise.add()
+            assert noise.batch().indices.size == 10
+            noise.add()
+            for p, before, z in zip(trained, held, stream.next(), strict=True):
+                assert p.grad is before  # in place
+                assert p.grad.numpy() == pytest.approx(step + 0.25 * z.reshape(p.shape), rel=1e-6, abs=1e-6)
+            noise.commit()
+        assert noise.report().steps_run == STEPS
+
+
+def test_any_memory_layout(tmp_path):
+    weight = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    plan = plan_for()
+    with NoiseAdder([weight], plan, tmp_path, secret=SECRET) as noise:
+        weight.grad = torch.ones_like(weight)
+        noise.add()
+        expected = ap.NoiseStream(plan, [(96,)], SECRET, noise.run_id).next()[0].reshape(2, 3, 4, 4)
+        assert np.array_equal(weight.grad.numpy(), 1 + expected)
+
+
+def test_a_missing_gradient_is_zero(tmp_path):
+    trained = parameters()
+    with NoiseAdder(trained, plan_for(), tmp_path, secret=SECRET) as noise:
+        noise.add()
+        assert all((p.grad != 0).all() for p in trained)
+
+
+def test_once_a_step(tmp_path):
+    with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
+        with pytest.raises(ap.Refused, match="no noise yet"):
+            noise.commit()
+        noise.add()
+        with pytest.raises(ap.Refused, match="added already"):
+            noise.add()
+        with pytest.raises(ap.Refused, match="not committed"):
+            noise.state_dict()
+        noise.commit()
+        assert noise.step == 1
+
+
+def test_ends_with_the_plan(tmp_path):
+    with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
+        for _ in range(STEPS):
+            noise.add()
+            noise.commit()
+        with pytest.raises(ap.Refused, match="has ended"):
+            noise.add()
+
+
+def test_resumes_only_where_the_model_stands(tmp_path):
+    with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
+        noise.add()
+        noise.commit()
+        state = noise.state_dict()
+    assert set(state) == {"run_id", "step"}
+    with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
+        with pytest.raises(ap.Refused, match="where the model stands"):
+            noise.add()
+        with pytest.raises(ap.InvalidArgument, match="belongs to run"):
+            noise.load_state_dict({**state, "run_id": "other"})
+        with pytest.raises(ap.Refused, match="older than the checkpoint"):
+            noise.load_state_dict({**state, "step": 2})
+        noise.load_state_dict(state)
+        assert noise.step == 1
+        noise.restart()
+        assert noise.step == 0
+
+
+def test_a_changed_replay_after_a_publication_is_refused(tmp_path):
+    trained = parameters()
+    with NoiseAdder(trained, plan_for(), tmp_path, secret=SECRET) as noise:
+        noise.add()
+        noise.commit()
+        noise.publish("model")
+        noise.restart()
+        trained[0].grad = torch.ones_like(trained[0])
+        noise.add()
+        with pytest.raises(ap.Refused, match="replayed with another output"):
+            noise.commit()
+
+
+def test_report_says_what_ran(tmp_path):
+    plan = plan_for()
+    with NoiseAdder(parameters(), plan, tmp_path, secret=SECRET) as noise:
+        for _ in range(5):
+            noise.add()
+            noise.commit()
+        report = noise.report()
+    assert report.guarantee.value == ap.epsilon(ap.stopped(plan.mechanism, 5), 1e-6).value < report.planned.value
+    assert any("Stopped after 5 of 12" in remark for remark in report.remarks)
+    assert any("outside the run" in remark for remark in report.remarks)
+
+
+def test_bad_parameters(tmp_path):
+    one = torch.zeros(2)
+    for bad, error in (
+        (one, "list of tensors"),
+        ([], "one or more"),
+        ([one, one], "twice"),
+        ([one, one.double()], "float32"),
+        ([one.half()], "float32"),
+    ):
+        with pytest.raises(ap.InvalidArgument, match=error):
+            NoiseAdder(bad, plan_for(), tmp_path / "none")
+    with pytest.raises(ap.InvalidArgument, match="source"):
+        NoiseAdder([one], plan_for(), tmp_path / "none", source="disk")
+
+
+def test_an_extended_plan_goes_on_with_the_same_noise(tmp_path):
+    plan, trained = plan_for(), parameters()
+    longer = plan.extend(STEPS + 4)
+    with NoiseAdder(trained, plan, tmp_path, secret=SECRET) as noise:
+        for _ in range(5):
+            noise.add()
+            noise.commit()
+        state = noise.state_dict()
+    with NoiseAdder(trained, longer, tmp_path, secret=SECRET) as noise:
+        noise.load_state_dict(state)
+        stream = reference(noise, longer)
+        made = [stream.next() for _ in range(longer.steps)]
+        while noise.step < longer.steps:
+            for p in trained:
+                p.grad = None
+            step = noise.step
+            noise.add()
+            for p, z in zip(trained, made[step], strict=True):
+                assert np.array_equal(p.grad.numpy(), z.reshape(p.shape))
+            noise.commit()
+        assert noise.report().steps_run == STEPS + 4
+
+
+@pytest.mark.parametrize("missing", ["torch", "opacus"])
+def test_a_missing_package_names_the_command(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; import antiphase.torch"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError" in result.stderr
+    assert "pip install antiphase[torch]" in result.stderr

@@ -1,0 +1,99 @@
+"""Two processes train as one does: same noise, same batches, each rank with its own half of the noise."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import antiphase as ap
+from antiphase.torch import NoiseAdder
+from antiphase.torch._pieces import own_leaves, whole_leaves
+from antiphase.torch._shared_run import SharedRun
+from antiphase.torch._world import World
+from tests.torch import processes, statistics
+from tests.torch.training import HOOKS, SECRET, network, plan_for, run
+
+pytestmark = [pytest.mark.filterwarnings(HOOKS), pytest.mark.usefixtures("same_run_id")]
+
+
+def results(directory, task):
+    """What each rank recorded."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.torch.processes", str(directory), task]
+    subprocess.run(command, check=True, timeout=300)
+    return [torch.load(directory / f"results-{rank}.pt") for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """One start of two processes for all tests."""
+    return results(tmp_path_factory.mktemp("together"), "short")
+
+
+@pytest.mark.parametrize("name", processes.SCENARIOS)
+def test_equals_one_process(together, tmp_path, name):
+    parameters, gradients = processes.alone(tmp_path, name)
+    for rank in together:
+        found, steps = rank[name]
+        assert steps.numpy() == pytest.approx(gradients.numpy(), rel=1e-5, abs=1e-5)
+        assert found.numpy() == pytest.approx(parameters.numpy(), rel=1e-5, abs=1e-5)
+    assert all(torch.equal(a, b) for a, b in zip(together[0][name], together[1][name], strict=True))
+
+
+def test_a_run_goes_on_with_another_number_of_processes(together, tmp_path):
+    parameters, _ = run(tmp_path, plan_for(), network(), momentum=0.0)
+    assert together[0]["elastic"].numpy() == pytest.approx(parameters.numpy(), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_noise_over_500_steps_is_the_plans(tmp_path):
+    plan, secret = statistics.PLAN, SECRET.child("batches", "0" * 32)
+    clipped = statistics.clipped_gradients(statistics.wide_network(), statistics.wide_data(), statistics.CLIP)
+    sampler = plan.mechanism.participation.sampler(statistics.EXAMPLES, plan.steps, secret)
+    batches = [sampler.batch(step).indices for step in range(plan.steps)]
+    for gradients in results(tmp_path, "long")[0].values():
+        assert statistics.is_the_plans(statistics.added_noise(gradients, batches, clipped, divisor=4))
+
+
+def test_noise_of_one_rank_only_is_noticed(together):
+    noise = together[0]["one rank only"].double().numpy()
+    scaled = statistics.STRATEGY.encoder()[: len(noise), : len(noise)] @ noise / (statistics.SIGMA * statistics.CLIP)
+    entries = (scaled**2).mean(0)
+    assert np.abs(entries[:1000] - 1).max() < 6.5 * np.sqrt(2 / len(noise)) < 6.5 * (1 - entries[1000:].max())
+    assert abs((scaled**2).mean() - 1) > 5 * np.sqrt(2 / scaled.size)
+
+
+def test_each_rank_keeps_its_share_of_the_noise(together, tmp_path):
+    whole = processes.memory(tmp_path)
+    shares = [rank["memory"] / whole for rank in together]
+    assert max(shares) < 0.55
+    assert sum(shares) == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_slices_are_every_entry_once(size):
+    parameters = [torch.zeros(3, 2), torch.zeros(()), torch.zeros(11), torch.zeros(1)]
+    counts = {name: np.zeros(leaf.size, int) for name, leaf in whole_leaves(parameters).items()}
+    sizes = []
+    for rank in range(size):
+        leaves = own_leaves(parameters, World(rank, size))
+        sizes.append(sum(leaf.size for leaf in leaves.values()))
+        for name, leaf in leaves.items():
+            counts[name][slice(*leaf.box[0])] += 1
+    assert all((count == 1).all() for count in counts.values())
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_another_secret_is_noticed(tmp_path, monkeypatch):
+    with NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, secret=SECRET) as noise:
+        proof = SECRET.derive("same secret", noise.run_id)
+        monkeypatch.setattr(World, "from_first", lambda self, value: (noise.run_id, 0, proof))
+        leaves, options = whole_leaves([torch.zeros(4)]), {"examples": 40, "dtype": "float32", "device": None}
+        follower = SharedRun(plan_for(), tmp_path, leaves, leaves, secret=SECRET, world=World(1, 2), **options)
+        assert np.array_equal(follower.noise(0)[0], noise._run.noise(0)[0])
+        other = ap.Secret.insecure(1)
+        with pytest.raises(ap.InvalidArgument, match="another secret"):
+            SharedRun(plan_for(), tmp_path, leaves, leaves, secret=other, world=World(1, 2), **options)
+        with pytest.raises(ap.Refused, match="rank 0"):
+            follower.report()

@@ -1,0 +1,102 @@
+"""A small model, its data, and training loops that record what really was added."""
+
+from contextlib import nullcontext
+
+import torch
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import antiphase as ap
+import antiphase.torch
+
+EXAMPLES = 40
+STEPS = 12
+SECRET = ap.Secret.insecure(5)
+# Opacus's backward hooks on a model whose input needs no gradient; harmless, and not ours to change.
+HOOKS = "ignore:Full backward hook is firing:UserWarning"
+
+
+def plan_for(strategy=None, participation=None, noise_std=3.0, clip_norm=1.0, batch_size=None, examples=EXAMPLES):
+    strategy = ap.strategies.BLT([0.9, 0.5], [0.1, 0.2], STEPS) if strategy is None else strategy
+    participation = participation or ap.MinSeparation(4)
+    mechanism = ap.Mechanism(strategy, participation, noise_std)
+    problem = ap.Problem(
+        steps=strategy.steps,
+        budget=ap.Budget(8.0, 1e-6),
+        examples=examples,
+        batch_size=batch_size,
+        participation=participation,
+        clip_norm=clip_norm,
+    )
+    return ap.Plan(problem, mechanism, ap.epsilon(mechanism, 1e-6), error=1.0)
+
+
+def data(examples=EXAMPLES):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(examples, 6, generator=generator)
+    return TensorDataset(x, (x.sum(1) > 0).long() + (x[:, 0] > 1).long())
+
+
+def network(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def private(directory, plan, module=None, lr=0.1, momentum=0.9, dataset=None, **options):
+    """An engine with module, optimizer, criterion and loader, whatever the mode."""
+    module = network() if module is None else module
+    optimizer = torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum)
+    engine = antiphase.torch.PrivacyEngine(directory, secret=SECRET)
+    made = engine.make_private(module, optimizer, data() if dataset is None else dataset, plan, **options)
+    criterion = made[2] if len(made) == 4 else nn.CrossEntropyLoss(reduction=options.get("loss_reduction", "mean"))
+    return engine, made[0], made[1], criterion, made[-1]
+
+
+def pieces(loader, optimizer, physical):
+    """The loader itself, or Opacus's manager that cuts its batches."""
+    if physical is None:
+        return nullcontext(loader)
+    return BatchMemoryManager(data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer)
+
+
+def train(module, optimizer, criterion, loader, epochs, physical=None):
+    """Opacus's own loop."""
+    for _ in range(epochs):
+        with pieces(loader, optimizer, physical) as batches:
+            for x, y in batches:
+                optimizer.zero_grad()
+                criterion(module(x), y).backward()
+                optimizer.step()
+
+
+def epochs_of(plan, loader):
+    return -(-plan.steps // len(loader))
+
+
+def local(tensor):
+    """All of a tensor, gathered where it is sharded."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+
+
+def record(optimizer):
+    """The gradients that each step of the inner optimizer is given."""
+    steps, inner = [], optimizer.original_optimizer.step
+
+    def step(*args, **kwargs):
+        steps.append(torch.cat([local(p.grad).reshape(-1) for p in optimizer.params]))
+        return inner(*args, **kwargs)
+
+    optimizer.original_optimizer.step = step
+    return steps
+
+
+def run(directory, plan, module=None, physical=None, **options):
+    """Train to the end; the parameters and the gradients of all steps."""
+    engine, module, optimizer, criterion, loader = private(directory, plan, module, **options)
+    gradients = record(optimizer)
+    train(module, optimizer, criterion, loader, epochs_of(plan, loader), physical)
+    parameters = torch.cat([local(p).reshape(-1) for p in optimizer.params])
+    engine.close()
+    return parameters, torch.stack(gradients)
