@@ -10,7 +10,7 @@ BIN := .venv/bin
 PIP := -m pip --disable-pip-version-check --quiet install --constraint
 PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 
-.PHONY: test test-all lint types layers docs doctest unit demo bench format constraints clean
+.PHONY: test test-all lint types layers docs doctest unit browser demo bench format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -38,8 +38,12 @@ doctest: .venv/tested
 unit: .venv/tested
 	$(PYTEST) -m "not slow and not browser"
 
+# The report in Chromium; SCREENSHOTS=docs/images renews those of the documentation.
+browser: .venv/browser
+	$(BIN)/python -m pytest -m browser tests/browser
+
 demo: .venv/demo
-	$(BIN)/python -m antiphase demo
+	$(BIN)/python -m antiphase demo --output build/demo
 
 bench: .venv/tested .venv-peer/installed
 	@set -e; for name in $(NAME); do PEER=.venv-peer/bin/python $(BIN)/python -m benchmarks.$$name; done
@@ -65,6 +69,12 @@ format: .venv/tested
 	$(BIN)/python $(PIP) constraints.txt --no-build-isolation --editable ".[$(EXTRAS)]"
 	touch $@
 
+# Debian's browser and its driver, and the accessibility checker.
+.venv/browser: .venv/tested
+	command -v chromium && command -v chromedriver || { apt-get update -qq && apt-get install -y -qq chromium chromium-driver; }
+	$(BIN)/python $(PIP) constraints.txt axe-core-python
+	touch $@
+
 # jax_privacy, which benchmarks compare with; its own environment keeps the main one light.
 .venv-peer/installed: constraints-peer.txt
 	$(PYTHON) -m venv .venv-peer
@@ -75,7 +85,7 @@ format: .venv/tested
 constraints:
 	$(PYTHON) -m venv --clear .venv-new
 	.venv-new/bin/python -m pip --quiet install --upgrade setuptools
-	.venv-new/bin/python -m pip --quiet install --no-build-isolation --editable ".[$(EXTRAS)]"
+	.venv-new/bin/python -m pip --quiet install --no-build-isolation --editable ".[$(EXTRAS)]" axe-core-python
 	.venv-new/bin/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+cpu$$//' > constraints.txt
 	rm -r .venv-new
 

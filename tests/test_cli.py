@@ -15,7 +15,7 @@ import antiphase as ap
 from antiphase._cli import _demo
 from antiphase._cli._app import app
 
-COMMANDS = ["demo", "plan", "account", "verify", "bench"]
+COMMANDS = ["demo", "plan", "account", "verify", "report", "reproduce", "bench"]
 PROBLEM = ["--steps", "24", "--epsilon", "2", "--delta", "1e-5"]
 DATA = ["--examples", "600", "--batch-size", "100"]
 FEW = ["--families", "identity,toeplitz"]

@@ -61,7 +61,7 @@ def test_amplification_shows(calibrated):
 
 
 def test_calibrated_noise_keeps_the_budget_by_integrals_and_less_does_not():
-    """Two bins, one epoch: delta by a grid. 1 % less noise breaks the budget, so no percent of it is missing."""
+    """Two bins, one epoch: delta by a grid. The noise keeps the budget, 1.5 % less does not."""
     strategy, participation = Toeplitz([1.0, 0.5], 2), ap.BallsInBins(1, 2)
     gram = modes(strategy, 2) @ modes(strategy, 2).T
     for target, at in ((1.0, 1e-4), (4.0, 1e-6)):

@@ -14,6 +14,7 @@ BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FAMILIES = ["identity", "tree", "stamped", "toeplitz", "banded", "banded-inverse", "blt"]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

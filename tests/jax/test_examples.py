@@ -39,6 +39,7 @@ def test_teacher_images(tmp_path):
     assert accuracy_in(output_of("teacher_images.py", "--directory", tmp_path, *size)) > 20.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits_optax.py", "teacher_images.py"])
 def test_they_say_how_to_be_used(name):
     result = output_of(name, "--help")

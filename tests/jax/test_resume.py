@@ -94,7 +94,7 @@ def test_a_killed_process_is_resumed_by_another(tmp_path, source):
         assert run.report().rewinds == 0
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["host", pytest.param("device", marks=pytest.mark.slow)])
 def test_the_public_part_holds_no_secret(tmp_path, source):
     with open_run(tmp_path) as run:
         optimizer = optax.MultiSteps(optimizer_for(run, source), 2, use_grad_mean=False)

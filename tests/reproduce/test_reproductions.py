@@ -33,7 +33,7 @@ def test_quick(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", known().keys() - QUICK.keys())
+@pytest.mark.parametrize("name", sorted(known().keys() - QUICK.keys()))
 def test_the_others_in_their_quick_size(name):
     check(name, 0)
 

@@ -18,7 +18,7 @@ def demo(
 ) -> None:
     """Train a classifier of handwritten digits with DP-SGD and with the mechanism that the planner chooses.
 
-    Both have the same epsilon and the same passes over the data. Needs scikit-learn: pip install 'antiphase[demo]'.
+    Both have the same epsilon and the same passes over the data. Needs scikit-learn, which the extra "demo" brings.
 
     Example: antiphase demo --output my-demo
     """

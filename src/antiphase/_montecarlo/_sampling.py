@@ -20,7 +20,7 @@ class Sampling:
     Args:
         slack: share of delta that may be lost to the confidence limit.
         samples: most samples in one direction; where they do not suffice the limit is wider, or a bound without
-            samples is given. None: what about ten seconds on two cores allow.
+            samples is given. None: what about half a minute on two cores allows.
         workers: joblib's n_jobs; -1 for all cores. Results do not depend on it, nor on joblib's backend.
         seed: None: `epsilon`, `delta` and `calibrate` derive it from what they are asked for, so that asking again
             gives the same answer, not another try; `verify` takes fresh entropy.
@@ -39,7 +39,7 @@ class Sampling:
         slack = _check.real(owner, "slack", self.slack, 1e-3, 1.0, hint)
         object.__setattr__(self, "slack", slack)
         if self.samples is not None:
-            _check.positive_integer(owner, "samples", self.samples, "None for what ten seconds allow")
+            _check.positive_integer(owner, "samples", self.samples, "None for what half a minute allows")
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers == 0:
             raise refuse(owner, "workers", "an integer other than 0", self.workers, "-1 for all cores")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
