@@ -1,6 +1,7 @@
 """The command line: data on stdout, talk on stderr, errors without a traceback."""
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -231,7 +232,9 @@ def test_help_shows_an_example(command):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_can_complete(shell):
     code = f"import sys; sys.argv = ['antiphase', '--show-completion', '{shell}']; import antiphase._cli as c; c.main()"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    # The shell is otherwise that of the process above, which is not the same everywhere.
+    environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert "ANTIPHASE_COMPLETE" in result.stdout
 
 

@@ -9,22 +9,23 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import antiphase as ap
 from antiphase.flower import _client, participation_mod
+from tests.flower.federation import failed
 
 START = {"w": np.array([[1.0, 2.0]], "float32"), "b": np.array(3.0, "float32")}
 
 
-def ask(mod, release, *, run_id="run", separation=3, clip=1.0, raw=False, after=None, kind="train", node=1):
+def ask(mod, release, *, run_id="run", separation=3, clip=1.0, raw=False, after=None, kind="train", node=1, app=None):
     """The reply of a client whose app replies with `after`."""
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     task = {"run_id": run_id, "release": release, "separation": separation, "clip_norm": clip, "raw_metrics": raw}
     content = RecordDict({"arrays": record(START), "config": ConfigRecord(), "antiphase": ConfigRecord(task)})
     message = Message(content, node, kind)
 
-    def app(message, context):
+    def trains(message, context):
         new = record(after or {"w": START["w"] + 3.0, "b": START["b"] + 4.0})
         return Message(RecordDict({"x": new, "m": MetricRecord({"loss": 1.0})}), reply_to=message)
 
-    return mod(message, Context(1, node, {"partition-id": 5}, RecordDict(), {}), app)
+    return mod(message, Context(1, node, {"partition-id": 5}, RecordDict(), {}), app or trains)
 
 
 def record(arrays):
@@ -132,11 +133,53 @@ def test_directories_of_virtual_clients(tmp_path):
     assert json.loads((tmp_path / "5" / "client.json").read_text())["last"] == {"run": 0}
 
 
-@pytest.mark.parametrize("after", [{"w": START["w"]}, {"w": np.zeros((2, 1)), "b": START["b"]}], ids=["names", "shape"])
-def test_an_app_that_replies_with_other_arrays_fails_and_starts_no_timer(tmp_path, after):
+def raises(message):
+    raise RuntimeError("a label out of range")
+
+
+FAILING = {
+    "raises": raises,
+    "error reply": failed,
+    "no message": lambda message: None,
+    "no arrays": lambda message: Message(RecordDict({"m": MetricRecord({"loss": 1.0})}), reply_to=message),
+    "two records": lambda message: replying(message, record(START), record(START)),
+    "names": lambda message: replying(message, record({"w": START["w"]})),
+    "shape": lambda message: replying(message, record({"w": np.zeros((2, 1)), "b": START["b"]})),
+    "text": lambda message: replying(message, record({"w": np.array([["a", "b"]]), "b": START["b"]})),
+    "no header": lambda message: replying(message, ArrayRecord({n: broken() for n in START})),
+}
+
+
+def replying(message, *records):
+    content = {f"x{i}": item for i, item in enumerate(records)}
+    return Message(RecordDict({**content, "m": MetricRecord({"loss": 1.0})}), reply_to=message)
+
+
+def broken():
+    array = Array(np.zeros(2))
+    array.data = b"no array"
+    return array
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_an_app_that_fails_is_an_update_of_nan_that_starts_the_timer(tmp_path, kind):
+    """From outside it must look like any update: an error would let the data choose who else takes part."""
     mod = participation_mod(tmp_path)
-    assert "names and shapes" in ask(mod, 0, after=after).error.reason
-    assert status(ask(mod, 1)) == "update"
+    reply = ask(mod, 0, raw=True, app=lambda message, context: FAILING[kind](message))
+    assert (status(reply), set(reply.content)) == ("update", {"arrays", "antiphase"})
+    assert {n: (a.shape, a.dtype) for n, a in sent(reply).items()} == {n: (a.shape, a.dtype) for n, a in START.items()}
+    assert all(np.isnan(array).all() for array in sent(reply).values())
+    assert json.loads((tmp_path / "client.json").read_text())["last"] == {"run": 0}
+    assert status(ask(mod, 1)) == "declined"
+
+
+def test_an_app_that_is_interrupted_sends_nothing(tmp_path):
+    def interrupted(message, context):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(participation_mod(tmp_path), 0, app=interrupted)
+    assert json.loads((tmp_path / "client.json").read_text())["last"] == {}
 
 
 def test_messages_of_other_strategies_are_refused(tmp_path):
@@ -150,8 +193,12 @@ def test_other_messages_pass(tmp_path):
     assert "m" in ask(participation_mod(tmp_path), 0, kind="evaluate").content
 
 
-def test_a_task_with_a_bad_norm_is_refused(tmp_path):
-    assert ask(participation_mod(tmp_path), 0, clip=-1.0).has_error()
+@pytest.mark.parametrize(
+    "task", [{"clip": -1.0}, {"clip": np.nan}, {"separation": 0}, {"release": -1}, {"release": -5}], ids=str
+)
+def test_a_task_that_cannot_be_is_refused(tmp_path, task):
+    assert ask(participation_mod(tmp_path), **{"release": 0, **task}).has_error()
+    assert not (tmp_path / "client.json").exists()
 
 
 def test_a_bad_separation_is_refused(tmp_path):

@@ -18,6 +18,7 @@ import pytest
 
 import antiphase as ap
 from antiphase.flower import report
+from antiphase.flower._session import Session
 from antiphase.flower._state import read_state
 from tests.flower.federation import (
     SECRET,
@@ -124,6 +125,7 @@ def check(folder):
     for line in (folder / "network").read_text().splitlines():
         release, arrays = json.loads(line)
         assert sent.setdefault(release, arrays) == arrays, f"release {release} was broadcast with other bytes"
+    assert list((folder / "s").glob(".state.npz.*")) == []
     gap, count = participation_by_hand(record)
     found = report(folder / "s", secret=SECRET)
     assert (gap or STEPS) >= SEPARATION
@@ -185,6 +187,44 @@ def test_random_kills_of_server_and_clients(tmp_path, seed):
     check(tmp_path)
 
 
+@pytest.mark.parametrize("release", [0, 2])
+def test_an_output_that_was_not_released_does_not_stay_on_disk(tmp_path, release):
+    """Killed right before the rename of release 0 or 2: the file that was to be renamed is under noise used again."""
+
+    def unfinished():
+        return list((tmp_path / "s").glob(".state.npz.*"))
+
+    def dies_before_the_rename():
+        rename, states = os.replace, itertools.count()
+
+        def replace(source, target):
+            if os.fspath(target).endswith("state.npz") and next(states) == release + 1:  # the first is the new run's
+                os._exit(KILLED)
+            rename(source, target)
+
+        os.replace = replace
+        serve(tmp_path, 1, flaky=False)
+
+    assert ended(forked(dies_before_the_rename)) == KILLED
+    assert len(unfinished()) == 1
+    assert read_state(tmp_path / "s").release == release
+    assert report(tmp_path / "s", secret=SECRET).run.steps_run == release
+    assert unfinished() == []
+    assert ended(forked(lambda: serve(tmp_path, 2, flaky=False))) == 0
+    check(tmp_path)
+
+
+def test_the_file_that_a_live_server_is_writing_is_left_alone(tmp_path):
+    def second(release, arrays):
+        (tmp_path / "s" / ".state.npz.00.new").touch()
+        with pytest.raises(ap.Refused, match="Another live process"):
+            report(tmp_path / "s", secret=SECRET)
+        assert (tmp_path / "s" / ".state.npz.00.new").exists()
+
+    grid = federation(tmp_path / "c", CLIENTS)
+    strategy(PLAN, tmp_path / "s", goal=GOAL).start(grid, model(), num_rounds=1, evaluate_fn=second)
+
+
 def started(folder, stop, **options):
     grid = federation(folder / "c", CLIENTS)
     return strategy(PLAN, folder / "s", goal=GOAL, **options).start(grid, model(), num_rounds=stop), grid
@@ -196,6 +236,20 @@ def test_recovery_broadcasts_the_stored_bytes(tmp_path):
     sent = grid.sent[0].content["arrays"]
     assert [array.data for array in sent.values()] == [array.data for array in first.arrays.values()]
     assert grid.sent[0].content["antiphase"]["release"] == 3
+
+
+def test_counts_are_entered_once_where_the_ledger_fails_after_the_release(tmp_path, monkeypatch):
+    """The release is in the state file and its counts with it: closing must not enter them as well."""
+
+    def full(session):
+        if session.state.release:
+            raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_follow", full)
+        with pytest.raises(OSError, match="no space"):
+            started(tmp_path, 1)
+    assert report(tmp_path / "s", secret=SECRET).counts["accepted"] == GOAL
 
 
 def test_starting_again_after_the_end_does_nothing(tmp_path):

@@ -87,6 +87,15 @@ def huge_header(array: Array) -> None:
     array.data = array.data.replace(b"(2,)", b"(2000000000000,)")
 
 
+def header_is(text: bytes):
+    """A header of the right length whose dictionary is something else."""
+
+    def change(array: Array) -> None:
+        array.data = array.data[:10] + text.ljust(117) + b"\n" + array.data[128:]
+
+    return change
+
+
 def unknown_kind(array: Array) -> None:
     array.stype = "pickle"
 
@@ -106,6 +115,13 @@ MALFORMED = {
     "cut short": raw(cut_short),
     "garbage": raw(no_array_at_all),
     "huge": raw(huge_header),
+    "empty header": raw(header_is(b"")),
+    "open bracket": raw(header_is(b"{'descr': (")),
+    "open string": raw(header_is(b"'''")),
+    "empty descr": raw(header_is(b"{'descr': (), 'fortran_order': False, 'shape': (2,)}")),
+    "nested header": raw(header_is(b"(" * 110)),
+    "null in header": raw(header_is(b"{\x00}")),
+    "no bytes": raw(lambda array: setattr(array, "data", b"")),
     "pickle": raw(unknown_kind),
     "no tag": lambda message, reply: [Message(RecordDict({"arrays": reply.content["arrays"]}), reply_to=message)],
     "extra field": stated(extra=1),
@@ -154,6 +170,35 @@ def test_updates_that_are_not_finite_count_as_zero_and_keep_their_place(tmp_path
 def test_an_app_that_diverges_is_not_a_failure_but_a_zero(tmp_path):
     grid = with_bad_client(tmp_path / "c", None, count=4, update=[np.full(s, np.inf) for s in SHAPES.values()])
     assert run(tmp_path, grid, steps=1)[2]["not-finite"] == 1
+
+
+@pytest.mark.parametrize("reply", ["raises", "error"])
+def test_an_app_that_fails_keeps_its_place(tmp_path, reply):
+    """One client more than needed is there: with an error reply it would be asked in place of the one that fails."""
+
+    class Failing(Client):
+        def _train(self, message, context):
+            if reply == "raises":
+                raise ValueError("an empty batch")
+            return failed(message)
+
+    grid = federation(tmp_path / "c", 4)
+    grid.clients[BAD] = Failing(tmp_path / "c" / "c0", updates(1)[0])
+    send = grid.push_messages
+
+    def push(messages):  # the fifth client joins when the others are asked
+        grid.clients[104] = Client(tmp_path / "c" / "c4", updates(5)[4])
+        return send(messages)
+
+    grid.push_messages = push
+    plan = plan_for(blt(1), separation=3)
+    result = strategy(plan, tmp_path / "s", goal=4).start(grid, model())
+    counts = report(tmp_path / "s", secret=SECRET).counts
+    assert {name: n for name, n in counts.items() if n} == {"not-finite": 1, "accepted": 3}
+    assert {message.metadata.dst_node_id for message in grid.sent} == {100, 101, 102, 103}
+    given = updates(4)
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, [[0 * a for a in given[0]], *given[1:]])
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize(("zero_above", "kept"), [(None, 1.0), (100.0, 0.0)])
@@ -223,6 +268,9 @@ def test_a_reply_for_another_release_is_rejected(tmp_path):
 def test_a_client_that_claims_a_participation_it_did_not_have_is_rejected(tmp_path, last):
     with pytest.raises(ap.Refused, match="false-claim"):
         run(tmp_path, with_bad_client(tmp_path / "c", stated(last=last), count=4), steps=1)
+    found = report(tmp_path / "s", secret=SECRET)
+    assert found.counts == {"accepted": 3, "clipped": found.counts["clipped"], "false-claim": 2, "failed attempts": 2}
+    assert "2 replies claimed releases that were not made" in found.statement
 
 
 def test_a_reply_that_nobody_asked_for_is_rejected(tmp_path):
@@ -285,6 +333,7 @@ def test_with_too_few_clients_the_release_waits_or_fails_and_spends_nothing(tmp_
     result = strategy(plan, tmp_path / "s").start(federation(tmp_path / "c", 16), model())
     counts = [entry["counts"] for entry in ledger_entries(tmp_path / "s") if entry["kind"] == "release"]
     assert sum(c.get("failed attempts", 0) for c in counts) == 0  # they belong to the process that ended
+    assert report(tmp_path / "s", secret=SECRET).counts["failed attempts"] == 2
     expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, updates(16))
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
 
@@ -296,7 +345,8 @@ def test_a_client_asked_again_for_a_release_that_failed_takes_part(tmp_path):
     with pytest.raises(ap.Refused):
         strategy(plan, tmp_path / "s").start(silent, model(), timeout=0.3)
     _, _, counts = run(tmp_path, federation(tmp_path / "c", 4), steps=1)
-    assert counts["accepted"] == 4
+    assert counts["accepted"] == 3 + 4  # replies; those of the attempt that failed entered nothing
+    assert list(map(len, record_by_hand(tmp_path / "s"))) == [4]
 
 
 def test_what_came_in_a_short_attempt_is_kept_for_the_next(tmp_path):
@@ -350,6 +400,8 @@ def test_identity_by_authentication_key(tmp_path):
         strategy(plan, tmp_path / "s", identity="key").start(grid, model(), num_rounds=start + 1)
     found = report(tmp_path / "s", secret=SECRET)
     assert (found.clients, found.achieved) == (12, ap.MinSeparation(3, 2))
+    assert "only if the SuperLink authenticated its SuperNodes" in found.statement
+    assert "pseudonym" not in found.statement
 
 
 def test_a_node_without_a_key_is_refused_where_keys_count(tmp_path):
@@ -386,6 +438,20 @@ def test_a_timer_by_node_id_would_be_defeated_by_a_restart(tmp_path):
 def test_bad_settings_are_refused(tmp_path, options):
     with pytest.raises(ap.InvalidArgument, match=next(iter(options))):
         strategy(plan_for(blt()), tmp_path / "s", **options)
+
+
+@pytest.mark.parametrize("clip", [1e-101, 1e-200, 5e-324])
+def test_clipping_norms_whose_squares_vanish_are_refused(tmp_path, clip):
+    """An update of norm 1e-170 has norm zero in float64: it would pass a clipping norm of 1e-200 as it is."""
+    with pytest.raises(ap.InvalidArgument, match="clip_norm"):
+        strategy(plan_for(blt(), clip=clip), tmp_path / "s")
+
+
+def test_the_smallest_clipping_norm_clips(tmp_path):
+    plan = plan_for(blt(1), clip=1e-100)
+    result = strategy(plan, tmp_path / "s").start(federation(tmp_path / "c", 4), model())
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, updates(4))
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=0)
 
 
 def test_plans_for_other_participations_are_refused(tmp_path):

@@ -138,7 +138,6 @@ def whole(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
 
 
 def _seeded(sampling: Sampling, name: str, mechanism: Mechanism, at: object) -> Sampling:
-    """With a seed made from the question, so that asking again is not another try."""
-    if sampling.seed is not None:
-        return sampling
-    return replace(sampling, seed=int(fingerprint([name, mechanism, at]), 16))
+    """With a seed made from the whole question, a seed that was given included: another question has other samples."""
+    asked = [name, mechanism, at, replace(sampling, workers=1)]
+    return replace(sampling, seed=int(fingerprint(asked), 16))

@@ -30,8 +30,8 @@ class Mechanism:
         participation: how one example meets the steps.
         noise_std: standard deviation of z, for contributions of norm at most 1.
         adjacency: "zero-out", "add-or-remove" or "replace".
-        examples: how many examples there are. Needed by `FixedSize`, and as an upper bound by `max_batch` with
-            `Poisson` or `CyclicPoisson`; the rest does not depend on it.
+        examples: how many examples there are. Needed by `FixedSize`, and as an upper bound by `max_batch` with random
+            participations; the rest does not depend on it.
 
     >>> from antiphase import FixedEpochs, strategies
     >>> Mechanism(strategies.Identity(8), FixedEpochs(4, 2), noise_std=3.0).effective_noise_multiplier

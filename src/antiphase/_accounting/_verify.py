@@ -62,8 +62,9 @@ def verify(
         delta: of the claim, for a mechanism.
         method: "certified" weighted samples, or "plain" ones with Bernstein's inequality, as in the paper.
         tau: for plain samples: how far below delta, as a factor, the estimate must lie.
-        attempt: 1 for the first verification of this claim, 2 for the second, ...: attempt r spends 2^-r of the failure
-            probability. Attempts that are not counted void the guarantee.
+        attempt: 1 for the first verification, 2 for the second, ...: attempt r spends 2^-r of the failure probability.
+            All that could have led to this release count, whatever they claimed: another epsilon or noise that is tried
+            after a refusal is the next attempt. Attempts that are not counted void the guarantee.
         sampling: how much work to spend; without a seed fresh entropy is taken. Plain sampling draws all its samples.
 
     >>> from antiphase import BallsInBins, strategies

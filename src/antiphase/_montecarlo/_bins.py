@@ -75,7 +75,7 @@ class BinsPair(Pair):
             found.append(Upper(value, "random allocation by convolution, rounded up", _PAIR))
         else:
             removal, addition = (log_bound(e, epsilon) for e in self.estimators(epsilon))
-            found.append(Upper(math.exp(max(removal, addition)), "largest weight of the samples", _PAIR))
+            found.append(Upper(math.exp(min(0.0, max(removal, addition))), "largest weight of the samples", _PAIR))
         return min(found, key=lambda upper: upper.value)
 
     def plain(self) -> tuple[Estimator, Estimator]:

@@ -23,6 +23,7 @@ GENTLE = 0.75  # epsilon falls faster than the noise grows
 CHOICES = 1 << 10  # mechanisms that a calibration or a plan may choose from by their bounds
 NEAR, FAR = 3e-4, 1.5e-3  # share of epsilon that calibration leaves for what a bound may lie above its estimate
 TYPICAL = 30.0  # log(1 / beta) for choosing an estimator before delta is known
+SMALLEST = 1e-290  # of a delta whose logarithm is taken
 MORE = 1.02  # a further attempt aims lower by what the last one missed, and by this
 POWER = 1.7  # where samples are few the limit falls more slowly than the estimate
 
@@ -43,14 +44,14 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     expected = max(removal.estimate, addition.estimate)
     if expected <= 0.0:
         return _not_worth(proved, pair, sampling)
-    effort = replace(effort, log_inverse=-math.log(failure_share(expected, 1, CHOICES)))
+    effort = replace(effort, log_inverse=-math.log(failure_share(max(expected, SMALLEST), 1, CHOICES)))
     goal = (1.0 + sampling.slack) * expected
     runs = plan_run(removal, goal, effort), plan_run(addition, goal, effort)
     if max(run.expected for run in runs) >= upper.value:
         return _not_worth(proved, pair, sampling)
     limits = certify(runs, effort, child(seed, 1))
     check_estimates(limits, upper.value)
-    value = max(limit.value for limit in limits) + SHARE * expected
+    value = min(1.0, max(limit.value for limit in limits) + SHARE * expected)
     confident = Bound(value, "confident", method_text(limits, expected), f"{pair.reference}; {RELEASE}")
     return min(confident, proved, key=lambda bound: bound.value)
 
@@ -98,7 +99,9 @@ def pair_noise(
 
 def _within_reach(pair: Pair, delta: float, sampling: Sampling) -> bool:
     """Whether so many samples can certify so small a delta at all."""
-    return pair.reaches(delta, sampling.samples or pair.samples, -math.log(failure_share(delta, 1, CHOICES)))
+    return pair.reaches(
+        delta, sampling.samples or pair.samples, -math.log(failure_share(max(delta, SMALLEST), 1, CHOICES))
+    )
 
 
 def _settled(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: Sampling) -> tuple[float, Bound] | None:

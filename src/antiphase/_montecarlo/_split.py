@@ -85,4 +85,5 @@ def split(gram: Array, *, common: bool = True) -> Split:
             hint="it must be symmetric and positive semidefinite",
         )
     kept = values > floor
-    return Split(rho, vectors[:, kept] * np.sqrt(values[kept]))
+    # The symmetric root: eigenvectors of equal eigenvalues, and with them the samples, depend on the machine.
+    return Split(rho, (vectors[:, kept] * np.sqrt(values[kept])) @ vectors[:, kept].T)

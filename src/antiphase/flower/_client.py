@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from antiphase import _check
@@ -31,6 +32,7 @@ from antiphase.flower._wire import (
     to_record,
 )
 
+LOG = logging.getLogger("flwr")
 FILE = "client.json"
 PRECONDITION = 6  # Flower's code for a mod that cannot do its work
 
@@ -44,6 +46,10 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
 
     The client sends an update for release t where its last one was for a release up to t - separation, or for t
     itself: a release that failed is tried again, and at most one update of a client enters it.
+
+    Where the app raises, replies with an error or with other arrays, the update is NaN in every entry: the server adds
+    zero and the place stays taken. The client's data may be the cause, and they must not decide who else takes part.
+    What went wrong is in the client's log and nowhere else.
 
     **Guarantee**: an update leaves the client after the timer that counts it is on disk. The timer and the pseudonym
     are as durable as the directory. Whether the server honours them is the server's part.
@@ -67,16 +73,9 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
         answer = timer.answer(task, own)
         if answer.status == "declined":
             return Message(RecordDict({TAG: to_record(answer)}), reply_to=message)
-        reply = call_next(message, context)
-        if reply.has_error():
-            return reply
-        records = list(reply.content.array_records.values())
-        try:
-            update = _update(before, records, task.clip_norm)
-        except Malformed as error:
-            return _failed(message, str(error))
+        update, metrics = _trained(lambda: call_next(message, context), before, task)
         timer.start(task)
-        return Message(_content(answer, update, reply, task), reply_to=message)
+        return Message(_content(answer, update, metrics), reply_to=message)
 
     return mod
 
@@ -125,6 +124,19 @@ class Timer:
         write_atomically(self.directory / FILE, json.dumps(data).encode())
 
 
+def _trained(train: Callable[[], Message], before: Arrays, task: Task) -> tuple[Arrays, list[MetricRecord]]:
+    """The clipped update and the metrics that may leave; NaN and none where the app fails, in whatever way."""
+    try:
+        reply = train()
+        if reply.has_error():
+            raise Malformed(f"the ClientApp replied with an error: {reply.error.reason}")
+        update = _update(before, list(reply.content.array_records.values()), task.clip_norm)
+        return update, list(reply.content.metric_records.values())[: 1 if task.raw_metrics else 0]
+    except Exception:  # an error reply would free the place, and the data may be what raised
+        LOG.exception("participation_mod: the ClientApp failed; its update counts as zero")
+        return {name: np.full_like(value, np.nan) for name, value in before.items()}, []
+
+
 def _update(before: Arrays, records: list[ArrayRecord], clip_norm: float) -> Arrays:
     """After minus before, clipped; NaN and infinity go to the server, which counts them and adds zero."""
     if len(records) != 1:
@@ -138,10 +150,10 @@ def _update(before: Arrays, records: list[ArrayRecord], clip_norm: float) -> Arr
         return {name: (value * factor).astype(value.dtype) for name, value in update.items()}
 
 
-def _content(answer: Answer, update: Arrays, reply: Message, task: Task) -> RecordDict:
+def _content(answer: Answer, update: Arrays, metrics: list[MetricRecord]) -> RecordDict:
     content = RecordDict({ARRAYS: to_array_record(update), TAG: to_record(answer)})
-    for metrics in list(reply.content.metric_records.values())[: 1 if task.raw_metrics else 0]:
-        content[METRICS] = metrics
+    for record in metrics:
+        content[METRICS] = record
     return content
 
 

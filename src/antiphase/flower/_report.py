@@ -148,6 +148,11 @@ def _remarks(
         )
     if settings["identity"] == "pseudonym":
         remarks.append("Clients are known by a pseudonym on their disk: one that loses it counts as a new client.")
+    else:
+        remarks.append(
+            "Clients are known by their authentication keys: these count only if the SuperLink authenticated its "
+            "SuperNodes; otherwise each restart of a client made it a new one."
+        )
     if settings["raw_metrics"]:
         remarks.append("Metrics of clients were released raw: no guarantee covers them.")
     if session.totals["false-claim"]:

@@ -29,7 +29,7 @@ from antiphase._plan import Plan
 from antiphase._run import Run
 from antiphase._secret import Secret
 from antiphase.flower._participants import Participants
-from antiphase.flower._state import State, read_state
+from antiphase.flower._state import State, read_state, remove_unfinished
 from antiphase.flower._wire import Arrays
 
 SAVE_EVERY = 16  # releases between two saved noise states: what a restart replays at most
@@ -57,7 +57,7 @@ class Session:
         self._key = secret.derive("antiphase flower client names", run.run_id)
         self.participants = Participants()
         self.counts: Counter[str] = Counter()  # since the last release
-        self.totals: Counter[str] = Counter()  # of all releases
+        self.totals: Counter[str] = Counter()  # of the whole run, as far as they are in the ledger
         self.settings: Entry = {}
 
     @classmethod
@@ -91,6 +91,7 @@ class Session:
         shapes = {name: value.shape for name, value in first.model.items()}
         run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=_noise_dtype(first.model))
         try:
+            remove_unfinished(directory)
             stored = read_state(directory)  # again, now that no other process can change it
             here = directory / "clients"
             ledger = Ledger(here, own, run.run_id, create=not ledger_exists(here) and run.committed == 0)
@@ -122,15 +123,20 @@ class Session:
         _check_fits(self.state, state)
         state.write(self._directory)
         self.state = state
+        self.counts.clear()  # they are in the state, and from there they go to the ledger
         self._follow()
-        self.counts.clear()
         if state.release % SAVE_EVERY == 0:
             self.run.save()
 
     def close(self) -> None:
-        """Put everything on disk and let other processes in."""
-        self._ledger.close()
-        self.run.close()
+        """Put everything on disk, also what happened to replies since the last release, and let other processes in."""
+        try:
+            if self.counts:
+                self._enter({"kind": "counts", "counts": dict(self.counts)})
+                self.counts.clear()
+            self._ledger.close()
+        finally:
+            self.run.close()
 
     def _resume(self, settings: Entry, *, new: bool) -> None:
         for entry in self._ledger.private.entries():
@@ -182,6 +188,8 @@ class Session:
                 self.settings and release == self.participants.releases and len(set(clients)) == len(clients)
             ):
                 self.participants.enter(clients)
+                self.totals.update(entry["counts"])
+            case {"kind": "counts", "counts": dict()} if self.settings:  # of a server that stopped between releases
                 self.totals.update(entry["counts"])
             case _:
                 raise Corrupted(

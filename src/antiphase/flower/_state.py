@@ -15,7 +15,7 @@ from typing import final
 
 import numpy as np
 
-from antiphase._durable import write_atomically
+from antiphase._durable import sync_directory, write_atomically
 from antiphase._errors import Corrupted
 from antiphase._run import digest
 from antiphase.flower._wire import Arrays
@@ -63,6 +63,18 @@ class State:
         for part, arrays in parts.items():
             entries |= {f"{part}-{i}": array for i, array in enumerate(arrays.values())}
         return entries
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what a kill right before the rename left; only where no other process can be writing.
+
+    It is an output under the noise of a release that will be made with another one.
+    """
+    found = list(directory.glob(f".{FILE}.*.new"))
+    for path in found:
+        path.unlink()
+    if found:
+        sync_directory(directory)
 
 
 def read_state(directory: Path) -> State | None:

@@ -28,6 +28,7 @@ from antiphase.flower._session import Session
 from antiphase.flower._wire import ARRAYS, CONFIG, TAG, Arrays, Task, to_array_record, to_arrays, to_record
 
 LOG = logging.getLogger("flwr")
+SMALLEST_CLIP = 1e-100  # squares of smaller norms vanish in float64, and clipping would let them pass
 Short = Literal["retry", "release"]
 
 
@@ -93,6 +94,7 @@ class DPFTRL(Strategy):
         secret: Secret | None = None,
     ) -> None:
         planned = planned_participation(plan)
+        _check.real("DPFTRL", "clip_norm", plan.problem.clip_norm, SMALLEST_CLIP, 1e300, "scale the updates up")
         self.directory, self._secret = Path(directory), secret
         self.goal = _check.positive_integer("DPFTRL", "goal", goal, "how many updates make a release")
         self._collected = self.goal

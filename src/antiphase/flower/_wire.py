@@ -70,8 +70,8 @@ def to_record(item: Task | Answer) -> ConfigRecord:
 def read_task(content: RecordDict) -> Task:
     """The task in a message from the server."""
     fields = _fields(content, Task)
-    if fields["separation"] < 1 or not fields["clip_norm"] > 0.0:
-        raise Malformed("the task has a separation or a clipping norm that cannot be")
+    if fields["release"] < 0 or fields["separation"] < 1 or not fields["clip_norm"] > 0.0:
+        raise Malformed("the task has a release, a separation or a clipping norm that cannot be")
     return Task(**fields)
 
 
@@ -111,7 +111,8 @@ def to_array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 def read_update(content: RecordDict, model: Mapping[str, NDArray[Any]]) -> Arrays:
     """The arrays of a client's reply, which must have the names, shapes and dtypes of the model.
 
-    Nothing in the reply is trusted: sizes are compared before a byte of it is used, and the bytes are viewed in place.
+    Nothing in the reply is trusted, and no header is parsed: each array must begin with the very bytes that NumPy writes
+    before an array like the model's, and what follows is viewed in place.
     """
     if list(content.array_records) != [ARRAYS]:
         raise Malformed(f"there must be one ArrayRecord {ARRAYS!r}")
@@ -124,18 +125,16 @@ def read_update(content: RecordDict, model: Mapping[str, NDArray[Any]]) -> Array
 def _view(array: Array, like: NDArray[Any]) -> NDArray[Any]:
     if array.stype != "numpy.ndarray":
         raise Malformed(f"the serialisation is {array.stype[:20]!r}")
-    file = io.BytesIO(array.data)
-    try:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise Malformed(f"the array has version {version}")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise Malformed(f"an array has no readable header: {error}") from error
-    if shape != like.shape or tuple(array.shape) != like.shape:
-        raise Malformed(f"an array has shape {shape} instead of {like.shape}")
-    if dtype != like.dtype or fortran:
-        raise Malformed(f"an array has dtype {dtype} or another order instead of {like.dtype}")
-    if len(array.data) - file.tell() != like.nbytes:
+    header = _header(like)
+    if tuple(array.shape) != like.shape or not array.data.startswith(header):
+        raise Malformed(f"an array has another header than one of shape {like.shape} and dtype {like.dtype}")
+    if len(array.data) - len(header) != like.nbytes:
         raise Malformed("an array is cut short or too long")
-    return np.frombuffer(array.data, dtype=like.dtype, offset=file.tell()).reshape(like.shape)
+    return np.frombuffer(array.data, dtype=like.dtype, offset=len(header)).reshape(like.shape)
+
+
+def _header(like: NDArray[Any]) -> bytes:
+    """What NumPy writes before the entries of such an array in C order."""
+    file, descr = io.BytesIO(), np.lib.format.dtype_to_descr(like.dtype)
+    np.lib.format.write_array_header_1_0(file, {"shape": like.shape, "fortran_order": False, "descr": descr})
+    return file.getvalue()

@@ -1,14 +1,16 @@
 """Noise made where the gradients are, by PyTorch's own generator: quick on an accelerator, and not cryptographic.
 
-z is addressed by (row, leaf, block of entries): each block is drawn by a generator seeded with 64 bits derived from
-the run's secret, so that every rank, and a replay, gets the same z. Bits depend on the kind of device and on PyTorch's
-version, so a run that was begun with one is refused with another.
+z is addressed by (row, leaf, block of entries). Each block is the sum of two draws, each by a generator with a seed of
+its own derived from the run's secret (on a processor 32 bits of it count, on an accelerator 63), so that every rank,
+and a replay, gets the same z. Bits depend on the kind of device and on PyTorch's version, so a run that was begun with
+one is refused with another.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -91,7 +93,12 @@ class White:
 
     def _block(self, row: int, name: str, start: int, size: int) -> torch.Tensor:
         """Drawn whole, and of a size that does not depend on regions, since the size decides what a seed gives."""
-        seed = self._secret.derive("device noise", *self._labels, name, row, start, length=8)
+        first, second = (self._draw((name, row, start, half), size) for half in range(2))
+        return (first + second) * math.sqrt(0.5)
+
+    def _draw(self, labels: tuple[Any, ...], size: int) -> torch.Tensor:
+        """One draw has few bits of seed and ends near 5.8; the sum of two has twice the bits and a longer tail."""
+        seed = self._secret.derive("device noise", *self._labels, *labels, length=8)
         self._generator.manual_seed(int.from_bytes(seed, "big") >> 1)
         like = self._like
         return torch.randn(size, generator=self._generator, device=like.device, dtype=like.dtype)

@@ -11,7 +11,6 @@ import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
 from opacus.grad_sample.utils import prepare_module
 from opacus.optimizers import get_optimizer_class
-from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from opacus.validators import ModuleValidator
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -23,7 +22,9 @@ from antiphase._plan import Plan
 from antiphase._run import PrivacyReport
 from antiphase._secret import Secret
 from antiphase.torch._course import Course
-from antiphase.torch._loader import PlanBatches, check_dataset, reads_ahead
+from antiphase.torch._criterion import OnePerExample
+from antiphase.torch._loader import PlanBatches, check_dataset, check_loader_options
+from antiphase.torch._module import check_module
 from antiphase.torch._noise import NoiseAdder
 from antiphase.torch._optimizer import PrivateSteps, private_class
 from antiphase.torch._options import (
@@ -102,7 +103,7 @@ class PrivacyEngine:
                 "ghost_fsdp" for a module sharded by `fully_shard`.
             loss_reduction: of the loss; with "mean" the noisy sum is divided by the plan's batch size.
             batch_first: whether the first dimension of inputs is the batch.
-            loader_options: for torch's DataLoader, such as collate_fn, num_workers or pin_memory.
+            loader_options: for torch's DataLoader, such as collate_fn or pin_memory.
             opacus: other options of Opacus's own method, each refused with what to do instead; `max_grad_norm` may
                 be there if it is the plan's `clip_norm`.
         """
@@ -112,7 +113,8 @@ class PrivacyEngine:
         check_mode(clipping, grad_sample_mode, loss_reduction)
         _check_processes(module, grad_sample_mode)
         options = dict(loader_options or {})
-        ahead, examples = reads_ahead(options), check_dataset(dataset)
+        check_loader_options(options)
+        examples = check_dataset(dataset)
         check_examples(plan, examples)
         if self._course is not None:
             raise Refused("This engine serves a run already.", hint="make another PrivacyEngine for another run")
@@ -138,7 +140,7 @@ class PrivacyEngine:
             if isinstance(module, FSDPModule):
                 weight_padding_zero(wrapped, course, private)
                 fix_divisor(module, noise.world.size)
-            batches = PlanBatches(course, epoch_length(plan, examples), private.take_empty_steps, ahead=ahead)
+            batches = PlanBatches(course, epoch_length(plan, examples), private.take_empty_steps)
             loader = DataLoader(dataset, batch_sampler=batches, **options)
             made = (wrapped, private, *_private_criterion(wrapped, private, criterion, grad_sample_mode), loader)
         except BaseException:
@@ -244,7 +246,7 @@ def _private_criterion(module: Any, optimizer: PrivateSteps, criterion: Any, mod
     if "ghost" not in mode:
         return ()
     loss = nn.CrossEntropyLoss(reduction=optimizer.loss_reduction) if criterion is None else criterion
-    return (DPLossFastGradientClipping(module, optimizer, loss, optimizer.loss_reduction),)
+    return (OnePerExample(module, optimizer, loss, optimizer.loss_reduction),)
 
 
 def _trained(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -262,6 +264,7 @@ def _trained(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.
 def _wrap(module: nn.Module, mode: str, batch_first: bool, loss_reduction: str, norm: Any) -> Any:
     """The module in Opacus's wrapper that computes per-example gradients."""
     ModuleValidator.validate(module, strict=True)
+    check_module(module, ghost="ghost" in mode)
     ghost = {"max_grad_norm": norm} if "ghost" in mode else {}
     wrapped = prepare_module(module, mode, batch_first=batch_first, loss_reduction=loss_reduction, **ghost)
     wrapped.forbid_grad_accumulation()

@@ -21,9 +21,8 @@ class PlanBatches(Sampler[list[int]]):
     is no further epoch. Gone through again in the middle of an epoch, it goes on with the next step.
     """
 
-    def __init__(self, course: Course, length: int, take_empty_steps: Callable[[], None], *, ahead: bool) -> None:
+    def __init__(self, course: Course, length: int, take_empty_steps: Callable[[], None]) -> None:
         self._course, self._length, self._take_empty_steps = course, length, take_empty_steps
-        self._ahead = ahead  # whether batches are asked for before earlier steps are taken
         self._epoch: int | None = None
 
     @property
@@ -52,22 +51,22 @@ class PlanBatches(Sampler[list[int]]):
             if examples:
                 self._course.give(step)
                 yield examples
-                if not self._ahead:
-                    self._course.check_taken(step)
+                self._course.check_taken(step)
 
 
-def reads_ahead(options: Mapping[str, Any]) -> bool:
-    """Whether a DataLoader with these options asks for batches before earlier steps are taken.
-
-    Raises for options that choose the batches.
-    """
+def check_loader_options(options: Mapping[str, Any]) -> None:
+    """Raise for options that choose the batches, or that ask for batches before earlier steps are taken."""
     taken = [name for name in OURS if name in options]
     if taken:
         raise InvalidArgument(
             f"The loader's {', '.join(taken)} cannot be chosen: batches come from the plan.",
             hint="state batch size and participation in the Problem that the plan is made for",
         )
-    return bool(options.get("num_workers", 0) > 0)
+    if options.get("num_workers", 0) > 0:
+        raise InvalidArgument(
+            "Worker processes read batches ahead: a batch that the loop skips would be taken for the next step's.",
+            hint="leave num_workers=0, and prefetch inside the data set where loading is slow",
+        )
 
 
 def check_dataset(dataset: Any) -> int:

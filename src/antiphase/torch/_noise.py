@@ -110,6 +110,11 @@ class NoiseAdder:
         return self._step
 
     @property
+    def is_added(self) -> bool:
+        """Whether the gradients hold the noise of the step to take next."""
+        return self._is_added
+
+    @property
     def state_bytes(self) -> int:
         """Memory that this process keeps for the noise from step to step; 0 before the first step."""
         return self._run.state_bytes
@@ -133,6 +138,12 @@ class NoiseAdder:
             )
         for p, part, noise in zip(self.parameters, self._own.values(), self._run.noise(self.step), strict=True):
             gradient = flat_gradient(p)
+            expected = part.size if self._is_sharded else part.global_shape[0]
+            if gradient.numel() != expected or gradient.dtype != noise.dtype:
+                raise Refused(
+                    "A parameter is no longer of the size and dtype that the noise was made for.",
+                    hint="resize and convert the model before the run begins",
+                )
             held = gradient if self._is_sharded else gradient[slice(*part.box[0])]
             held.add_(noise.to(held.device), alpha=self.plan.problem.clip_norm)
         self._is_added = True
@@ -199,11 +210,13 @@ class NoiseAdder:
         self.close()
 
     def _digest(self) -> bytes:
-        """Over the step's whole output: of all ranks where each holds a part, else rank 0's."""
-        if not self._is_sharded and self.world.rank > 0:
-            return b""
+        """Over the step's whole output: of all ranks where each holds a part, else the one that all must have."""
         mine = digest([flat_gradient(p).detach().cpu().numpy() for p in self.parameters])
-        return self.world.joined_digest(mine) if self._is_sharded else mine
+        if self._is_sharded:
+            self.world.check_same(self.step, "step", "load the same checkpoint on every rank")
+            return self.world.joined_digest(mine)
+        self.world.check_same((self.step, mine), "step or noisy gradient", "sum the gradients over the ranks after add")
+        return mine
 
 
 def _checked(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -39,7 +39,16 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
     def follow(self, course: Course, rows: Rows) -> None:
         """Take noise and steps from `course` from now on; nothing that scales the noise can be changed after this."""
         self._course, self._seen = course, rows
+        self.original_optimizer.register_step_pre_hook(self._refuse_raw_steps)
         self._sealed = True
+
+    def _refuse_raw_steps(self, *_: Any) -> None:
+        """Only gradients with the step's noise may reach the parameters."""
+        if not self._course.noise.is_added:
+            raise Refused(
+                "The optimizer that make_private was given would take a step without noise.",
+                hint="use the optimizer that make_private returned",
+            )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed and name in FIXED:

@@ -9,6 +9,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from antiphase._errors import Refused
+from antiphase.torch._criterion import is_sealed
 
 
 class Rows(ABC):
@@ -45,16 +46,19 @@ class MaterializedRows(Rows):
     """For the modes that keep a gradient for each example in `p.grad_sample`."""
 
     def count(self, optimizer: DPOptimizer) -> int:
-        """The length of `grad_sample`."""
-        sample = self._parameters[0].grad_sample  # type: ignore[attr-defined]
-        if isinstance(sample, list) and len(sample) == 1:
-            sample = sample[0]
-        if not isinstance(sample, torch.Tensor):
+        """The length of `grad_sample`; an example whose gradient is not finite is made to count as zero."""
+        samples = [_one_pass(p.grad_sample) for p in self._parameters]  # type: ignore[attr-defined]
+        rows = {len(sample) for sample in samples}
+        if len(rows) > 1:
             raise Refused(
-                "There is not exactly one backward pass to take a step with.",
-                hint="call optimizer.zero_grad(), loss.backward() and optimizer.step() once for each batch",
+                f"The layers have gradients of different numbers of examples: {sorted(rows)}.",
+                hint="every layer must see the examples in its first dimension",
             )
-        return len(sample)
+        finite = torch.stack([torch.isfinite(s).flatten(1).all(1).to(samples[0].device) for s in samples]).all(0)
+        if not finite.all():
+            for sample in samples:
+                sample[~finite.to(sample.device)] = 0.0
+        return rows.pop()
 
 
 @final
@@ -64,6 +68,11 @@ class GhostRows(Rows):
     def count(self, optimizer: DPOptimizer) -> int:
         """How many norms there are; they are forgotten, so that none is used for a second batch."""
         norms = self._module._per_sample_gradient_norms
+        if norms is not None and not all(is_sealed(p) for p in self._parameters):
+            raise Refused(
+                "Gradients were added that are not clipped.",
+                hint="call backward once for each batch, on the loss of the criterion that make_private returned",
+            )
         if norms is None:
             raise Refused(
                 "Gradients were not clipped.",
@@ -78,8 +87,20 @@ class GhostRows(Rows):
     def _forget(self) -> None:
         self._module._per_sample_gradient_norms = None
         for p in self._parameters:
+            p._clipped_at = (None, -1)  # type: ignore[attr-defined]
             if hasattr(p, "_norm_sample"):
                 p._norm_sample = None
         for module in self._module.modules():
             if "norm_sample" in module.__dict__:
                 del module.norm_sample
+
+
+def _one_pass(sample: Any) -> torch.Tensor:
+    if isinstance(sample, list) and len(sample) == 1:
+        sample = sample[0]
+    if not isinstance(sample, torch.Tensor):
+        raise Refused(
+            "There is not exactly one backward pass to take a step with.",
+            hint="call optimizer.zero_grad(), loss.backward() and optimizer.step() once for each batch",
+        )
+    return sample

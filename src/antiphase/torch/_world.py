@@ -8,6 +8,8 @@ from typing import Any, final
 
 import torch.distributed as dist
 
+from antiphase._errors import Refused
+
 
 @final
 @dataclass(frozen=True)
@@ -36,6 +38,15 @@ class World:
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
+
+    def check_same(self, value: Any, what: str, hint: str) -> None:
+        """Refuse where ranks differ; waits for all."""
+        if self.size == 1:
+            return
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        if any(other != values[0] for other in values):
+            raise Refused(f"The ranks do not have the same {what}.", hint=hint)
 
     def joined_digest(self, mine: bytes) -> bytes:
         """One digest over those of all ranks; waits for all."""

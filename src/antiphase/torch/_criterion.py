@@ -1,0 +1,85 @@
+"""The loss of ghost clipping: one number for each example, and no gradient but the clipped one."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, final
+
+import torch
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
+
+from antiphase._errors import Refused
+
+
+@final
+class OnePerExample(DPLossFastGradientClipping):  # type: ignore[misc]  # Opacus has no annotations
+    """Opacus's criterion, with a loss that checks what it clips."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """The loss, whose backward pass clips."""
+        return _Clipped.of(super().__call__(*arguments, **options))
+
+
+@final
+class _Clipped(DPTensorFastGradientClipping):  # type: ignore[misc]
+    """Opacus's loss, which multiplies the losses by clipping factors: both must be one for each example.
+
+    After its backward pass it notes what the gradients are, so that anything added to them later is noticed.
+    """
+
+    @classmethod
+    def of(cls, loss: DPTensorFastGradientClipping) -> _Clipped:
+        return cls(loss.module, loss.optimizer, loss.loss_per_sample, loss.loss_reduction)
+
+    def __mul__(self, other: Any) -> _Clipped:
+        return self.of(super().__mul__(_number(other)))
+
+    def __truediv__(self, other: Any) -> _Clipped:
+        return self.of(super().__truediv__(_number(other)))
+
+    def __add__(self, other: Any) -> _Clipped:
+        return self.of(super().__add__(other if isinstance(other, _Clipped) else _number(other)))
+
+    def __sub__(self, other: Any) -> _Clipped:
+        return self.of(super().__sub__(other if isinstance(other, _Clipped) else _number(other)))
+
+    def backward(self) -> None:
+        """Norms, then clipped gradients."""
+        super().backward()
+        norms, losses = self.module._per_sample_gradient_norms, self.loss_per_sample
+        if losses.dim() != 1 or len(losses) != len(norms):
+            raise Refused(
+                f"The loss has the shape {tuple(losses.shape)} for {len(norms)} examples: they were not clipped.",
+                hint="ghost clipping needs one loss for each example: a criterion with a `reduction`, outputs and "
+                "targets of one number an example, and shape=(examples, length) for sequences",
+            )
+        if not torch.isfinite(norms).all():
+            raise Refused(
+                "A gradient is not finite, and would make the whole sum so: who sees that knows of the example.",
+                hint="make the model and the data give finite gradients, or use grad_sample_mode='hooks', "
+                "where such an example counts as zero",
+            )
+        for p in self.optimizer.params:
+            p._clipped_at = seal(p)
+
+
+def seal(parameter: torch.Tensor) -> tuple[torch.Tensor | None, int]:
+    """The gradient as it is now, and how often it was changed in place."""
+    gradient = parameter.grad
+    return gradient, 0 if gradient is None else gradient._version
+
+
+def is_sealed(parameter: Any) -> bool:
+    """Whether the gradient is still what the private backward pass left."""
+    gradient, version = getattr(parameter, "_clipped_at", (None, -1))
+    now, changes = seal(parameter)
+    return gradient is now and version == changes
+
+
+def _number(value: Any) -> Real:
+    if isinstance(value, Real):
+        return value
+    raise Refused(
+        f"A {type(value).__name__} in a private loss may mix the examples, or have a gradient that is not clipped.",
+        hint="put all that depends on the model into the criterion; numbers and private losses can be combined",
+    )
