@@ -111,8 +111,8 @@ def to_array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 def read_update(content: RecordDict, model: Mapping[str, NDArray[Any]]) -> Arrays:
     """The arrays of a client's reply, which must have the names, shapes and dtypes of the model.
 
-    Nothing in the reply is trusted, and no header is parsed: each array must begin with the very bytes that NumPy writes
-    before an array like the model's, and what follows is viewed in place.
+    Nothing in the reply is trusted, and no header is parsed: an array must begin with the very bytes that NumPy writes
+    before one like the model's, and what follows is viewed in place.
     """
     if list(content.array_records) != [ARRAYS]:
         raise Malformed(f"there must be one ArrayRecord {ARRAYS!r}")

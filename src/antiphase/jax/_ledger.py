@@ -22,14 +22,15 @@ DEVICE = (
 def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) -> None:
     """Record in the ledger the step that led to these parameters; waits until they are computed.
 
-    A step that was committed before with the same parameters is a replay and costs nothing. Micro-batches between two
-    updates of `optax.MultiSteps` change neither, so it does no harm to call it after each.
+    A step that was committed before with the same parameters is a replay and costs nothing. With `optax.MultiSteps`
+    call it after an update, not after the micro-batches before the first one.
 
     Args:
         run: that of `add_noise`.
         state: of the optimizer, after the step.
         params: after the step.
-        indices: the examples that were used; refused where they are not the run's own batch.
+        indices: the examples that were used; refused where they are not the run's own batch. Without them nothing
+            checks that the guarantee's batches were used.
     """
     noise = _only(state)
     if not np.array_equal(np.asarray(noise.run), run_words(run.run_id)):
