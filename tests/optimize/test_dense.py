@@ -387,9 +387,13 @@ def test_published_comparison_with_equal_norms():
     assert free.loss == pytest.approx(8.15, abs=0.01)
     assert free.loss / free.lower_bound < 1.001
     assert equal.loss / free.loss == pytest.approx(1.01, abs=0.005)
-    for solution, single in ((free, 0.50), (equal, 0.41)):
+    for solution, single, separated, error in ((free, 0.50, 1.15, 1.15), (equal, 0.41, 1.13, 1.14)):
         assert sensitivity(solution.strategy, participation).value == pytest.approx(1.0, abs=1e-9)
         assert sensitivity(solution.strategy, SINGLE).value == pytest.approx(single, abs=0.0051)
+        bound = sensitivity(solution.strategy, ap.MinSeparation(342))
+        assert bound.kind == "upper"
+        assert bound.value == pytest.approx(separated, abs=0.0051)
+        assert solution.loss * bound.value / free.loss == pytest.approx(error, abs=0.0051)
 
 
 @pytest.mark.slow
