@@ -30,7 +30,9 @@ def plan(
     the problem names no participation, those that a program can enforce from examples and batch size are compared.
 
     **Guarantee**: the plan keeps the budget, by the accountant that the table in docs/accounting.md names; no
-    candidate in its table has a smaller expected error.
+    candidate in its table has a smaller expected error. Within limits of time (dense up to 2,048 steps, banded up to
+    steps x bands^2 = 2^26) no family by hand has one either, except that under a minimum separation and above 512
+    steps the dense one is within 1 % of its optimum.
 
     Args:
         problem: what to train and what it may cost.

@@ -14,10 +14,12 @@ from antiphase._problem import Problem
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
 LARGEST_DENSE = 2048  # steps
-LARGEST_EXACT = 512  # steps up to which the dense optimum is quick; beyond, it is found to within COARSE
+LARGEST_EXACT = 512  # steps up to which the dense optimum is quick; beyond, it is first found to within COARSE
 COARSE = 0.01
 LARGEST_FOURIER = 16_384  # steps
-LARGEST_BANDED = 1 << 23  # steps x bands^2, the work of one evaluation
+QUICK_BANDED = 1 << 23  # steps x bands^2, the work of one evaluation
+LARGEST_BANDED = 1 << 26  # the same where free columns may win
+FREE_COLUMNS = 0.05  # more than they gain over a Toeplitz strategy of as many bands, by trial
 LARGEST_TOEPLITZ = 1 << 30  # steps x bands
 LARGEST_INVERSE = 1 << 24  # steps x bands
 FEW_BANDS = 8
@@ -63,14 +65,22 @@ def _toeplitz(trials: Trials, participation: Participation) -> None:
 
 
 def _banded(trials: Trials, participation: Participation) -> None:
-    problem = trials.problem
-    possible = band_counts(problem, participation)
-    counts = [b for b in possible if problem.steps * b**2 <= LARGEST_BANDED]
-    if counts[-1:] != possible[-1:] and counts[-1:] < [FEW_BANDS]:
-        return  # many steps and so few bands: free columns gain nothing over Toeplitz
+    counts = band_counts(trials.problem, participation)
+    widest = [b for b in counts if trials.problem.steps * b**2 <= QUICK_BANDED][-1:]
+    if widest != counts[-1:] and widest < [FEW_BANDS]:
+        widest = []  # many steps and so few bands: free columns gain nothing over Toeplitz
     # Without amplification more bands are never worse; one smaller number is for those with less memory.
-    for bands in sorted({*counts[-1:], *(b for b in counts if b == BANDED_BANDS)}):
+    few = [BANDED_BANDS] if widest > [BANDED_BANDS] and BANDED_BANDS in counts else []
+    for bands in [*few, *widest, *_worth_the_time(trials, participation, counts)]:
         trials.attempt(_optimized("banded", f"banded ({bands} bands)", trials, participation, bands=bands))
+
+
+def _worth_the_time(trials: Trials, participation: Participation, counts: list[int]) -> list[int]:
+    """The most bands that a minute allows, where a Toeplitz strategy with as many comes near the best so far."""
+    steps = trials.problem.steps
+    bands = max((b for b in counts if steps * b**2 <= LARGEST_BANDED), default=0)
+    near = trials.error(f"toeplitz ({bands} bands)", participation) <= (1.0 + FREE_COLUMNS) * trials.least_error
+    return [bands] if steps * bands**2 > QUICK_BANDED and near else []
 
 
 def _blt(trials: Trials, participation: Participation) -> None:
@@ -99,10 +109,16 @@ def _banded_inverse(trials: Trials, participation: Participation) -> None:
 
 def _dense(trials: Trials, participation: Participation) -> None:
     n = trials.problem.steps
-    if n <= LARGEST_DENSE and affords(trials.problem, least_copies("dense", n, participation)):
-        exact = n <= LARGEST_EXACT
-        name = "dense" if exact else f"dense (to {COARSE:.0%})"
-        trials.attempt(_optimized("dense", name, trials, participation, tolerance=None if exact else COARSE))
+    if n > LARGEST_DENSE or not affords(trials.problem, least_copies("dense", n, participation)):
+        return
+    others = trials.least_error
+    if n > LARGEST_EXACT:
+        name = f"dense (to {COARSE:.0%})"
+        found = trials.attempt(_optimized("dense", name, trials, participation, tolerance=COARSE))
+        hopeless = found is None or found.candidate.error > (1.0 + COARSE) * others  # for the optimum itself
+        if hopeless or isinstance(participation.worst_case, MinSeparation):  # minutes for a last hundredth of a percent
+            return
+    trials.attempt(_optimized("dense", "dense", trials, participation))
 
 
 FAMILIES: dict[str, Family] = {

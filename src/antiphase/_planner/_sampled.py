@@ -14,7 +14,7 @@ from typing import Any
 from antiphase._montecarlo import Sampling
 from antiphase._optimize import optimize
 from antiphase._participation import BallsInBins, Participation, PoissonMinSeparation
-from antiphase._planner._families import FAMILIES, LARGEST_BANDED, affords
+from antiphase._planner._families import FAMILIES, QUICK_BANDED, affords
 from antiphase._planner._trial import Trial, Trials
 from antiphase._problem import Problem
 from antiphase.strategies import Strategy
@@ -63,7 +63,7 @@ def _amplified(problem: Problem, families: set[str], participation: Participatio
     if problem.memory_copies is not None:
         widest = min(widest, problem.memory_copies + 1)
     made = []
-    if "toeplitz" in families and widest > 1 and problem.steps * widest**2 <= LARGEST_BANDED:
+    if "toeplitz" in families and widest > 1 and problem.steps * widest**2 <= QUICK_BANDED:
         make = partial(_best, "toeplitz", problem, participation, bands=widest)
         made.append(Trial("toeplitz, for the bins", make, participation))
     if "blt" in families and affords(problem, BUFFERS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -57,6 +58,16 @@ class Trials:
         self.refusals: list[AntiphaseError] = []
         self.share = 0.0
         self.tell = progress or (lambda name, share: None)
+
+    @property
+    def least_error(self) -> float:
+        """The error of the best so far."""
+        return min((found.candidate.error for found in self.outcomes), default=math.inf)
+
+    def error(self, name: str, participation: Participation) -> float:
+        """The error of a candidate that was tried, infinite where it was not."""
+        tried = (found.candidate for found in self.outcomes)
+        return next((c.error for c in tried if (c.name, c.participation) == (name, repr(participation))), math.inf)
 
     def attempt(self, trial: Trial, sampling: Sampling = Sampling()) -> Outcome | None:
         """The trial with the least noise that keeps the budget; None where nothing is proved or memory is short."""
