@@ -3,12 +3,15 @@ strategies optimised under it.
 
 The first two at 2000 steps, 100 bins, 20 epochs. The peer keeps every sample of a call in memory and loops over them,
 so it is run with fewer samples and scaled up. The last at 2048 steps, 16 epochs: the table of docs/amplification.md.
+
+python -m benchmarks.montecarlo [table ...]
 """
 
 from __future__ import annotations
 
 import math
 import resource
+import sys
 import time
 
 from antiphase import BallsInBins, Budget, CyclicPoisson, FixedEpochs, PrefixSum, calibrate, error
@@ -163,8 +166,8 @@ def optimised() -> None:
     print_table("rms error of the prefix sum at delta = 1e-5", columns, rows)
 
 
+TABLES = {"plain": plain, "certified": certified, "descent": descent, "optimised": optimised}
+
 if __name__ == "__main__":
-    plain()
-    certified()
-    descent()
-    optimised()
+    for table in sys.argv[1:] or TABLES:
+        TABLES[table]()

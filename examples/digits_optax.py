@@ -72,7 +72,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
             params, state = apj.load(checkpoint, (params, state), run)
         for batch in apj.batches(run, (images[train], labels[train]), start=int(state[0].step)):
             params, state = step(params, state, batch.data, batch.mask)
-            apj.commit(run, state, params)
+            apj.commit(run, state, params, batch.indices)
             if batch.step % 20 == 19:
                 apj.save(checkpoint, (params, state), run)
 

@@ -35,7 +35,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if step in (99, 299):
                 run.publish(f"checkpoint {step + 1}")
     path = directory / "report.html"
-    path.write_text(html(gather(read(directory / "run"), seconds=1e9)))
+    path.write_text(html(gather(read(directory / "run"))))
     return path
 
 

@@ -171,15 +171,17 @@ def names_by_hand(directory: Path, clients: Path) -> dict[str, int]:
     return found
 
 
-def model_by_hand(directory: Path, clients: Path, plan: ap.Plan, goal: int, given: list[list[np.ndarray]]):
+def model_by_hand(
+    directory: Path, clients: Path, plan: ap.Plan, goal: int, given: list[list[np.ndarray]], present=None
+):
     """Plain federated averaging over the recorded clients, plus the noise that belongs to each release."""
     run_id = json.loads((directory / "run" / "run.json").read_text())["run_id"]
     names, total = names_by_hand(directory, clients), [np.zeros(shape) for shape in SHAPES.values()]
     leaves = dict(zip(model(), SHAPES.values(), strict=True))
     stream = ap.NoiseStream(plan, leaves, SECRET, run_id, dtype="float64")
     clip = plan.problem.clip_norm
-    for present in record_by_hand(directory):
-        parts = [clipped(given[names[name]], clip) for name in present]
+    for taking_part in record_by_hand(directory) if present is None else present:
+        parts = [clipped(given[names[name]], clip) for name in taking_part]
         for i, noise in enumerate(stream.next()):
             total[i] += (sum(part[i] for part in parts) + clip * noise) / goal
     return total

@@ -1,6 +1,7 @@
 """The client's side: clipping, the timer on disk, and what leaves the client."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -8,16 +9,31 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.supercore.task_identity import TaskIdentity
 
 import antiphase as ap
-from antiphase.flower import _client, participation_mod
+from antiphase.flower import _timer, participation_mod
+from antiphase.flower._wire import Task
 from tests.flower.federation import failed
 
 START = {"w": np.array([[1.0, 2.0]], "float32"), "b": np.array(3.0, "float32")}
 
 
-def ask(mod, release, *, run_id="run", separation=3, clip=1.0, raw=False, after=None, kind="train", node=1, app=None):
-    """The reply of a client whose app replies with `after`."""
+def ask(
+    mod,
+    release,
+    *,
+    run_id="run",
+    separation=3,
+    clip=1.0,
+    raw=False,
+    after=None,
+    kind="train",
+    node=1,
+    app=None,
+    mark="",
+):
+    """The reply of a client whose app replies with `after`; each release has a mark of its own."""
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     task = {"run_id": run_id, "release": release, "separation": separation, "clip_norm": clip, "raw_metrics": raw}
+    task["mark"] = mark or f"mark {release}"
     content = RecordDict({"arrays": record(START), "config": ConfigRecord(), "antiphase": ConfigRecord(task)})
     message = Message(content, node, kind)
 
@@ -108,7 +124,7 @@ def test_the_timer_is_on_disk_before_the_update_leaves(tmp_path, monkeypatch):
 
     mod = participation_mod(tmp_path)
     ask(mod, 0)
-    monkeypatch.setattr(_client, "write_atomically", full)
+    monkeypatch.setattr(_timer, "write_atomically", full)
     with pytest.raises(OSError, match="no space"):
         ask(mod, 3)
 
@@ -126,6 +142,55 @@ def test_a_damaged_timer_is_refused(tmp_path):
     (tmp_path / "client.json").write_text('{"client": "x"')
     with pytest.raises(ap.Corrupted, match="too often"):
         ask(mod, 1)
+
+
+def test_a_client_asked_for_a_lost_release_again_declines_and_shows_why(tmp_path):
+    """The server asks for release 5, then, put back, for 4, or for 5 under another mark. No timer is running."""
+    mod = participation_mod(tmp_path)
+    ask(mod, 5, separation=9)
+    ask(mod, 6, separation=9)  # declined, and yet remembered
+    for release, mark in ((5, "mark 5"), (4, "mark 4"), (6, "another")):
+        reply = ask(mod, release, mark=mark, separation=1)
+        assert status(reply) == "declined"
+        assert (reply.content["antiphase"]["seen"], reply.content["antiphase"]["mark"]) == (6, "mark 6")
+    assert status(ask(mod, 6, separation=1)) == "update"
+
+
+def test_two_processes_of_one_client_cannot_both_take_part(tmp_path):
+    """While the first trains for release 5, the second is asked for 6 and answers; the first may not any more."""
+    first, second, inner = participation_mod(tmp_path), participation_mod(tmp_path), []
+
+    def slow(message, context):
+        inner.append(status(ask(second, 6)))
+        return replying(message, record({"w": START["w"] + 3.0, "b": START["b"]}))
+
+    assert status(ask(first, 5, app=slow)) == "declined"
+    assert inner == ["update"]
+    assert json.loads((tmp_path / "client.json").read_text())["last"] == {"run": 6}
+
+
+def test_many_threads_with_one_new_directory_have_one_pseudonym(tmp_path):
+    """Each has its own descriptor, as processes have; without the lock most of them make a name of their own."""
+    start, names = threading.Barrier(8), []
+
+    def reads():
+        start.wait()
+        with _timer.held(tmp_path / "new") as timer:
+            timer.start(_task(len(names)))
+            names.append(timer.client)
+
+    threads = [threading.Thread(target=reads) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(names) == 8
+    assert len(set(names)) == 1
+    assert json.loads((tmp_path / "new" / "client.json").read_text())["last"] == {f"run {i}": 0 for i in range(8)}
+
+
+def _task(run):
+    return Task(f"run {run}", 0, 1, 1.0, False, "")
 
 
 def test_directories_of_virtual_clients(tmp_path):

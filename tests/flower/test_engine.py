@@ -19,7 +19,7 @@ import antiphase as ap
 from antiphase.flower import report
 from tests.flower.federation import epsilon_by_hand, participation_by_hand, record_by_hand
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "federated"
 BIN = Path(sys.executable).parent
 PATIENCE = 400.0
 
@@ -133,10 +133,10 @@ def engine(tmp_path):
 
 
 def test_simulation_with_virtual_clients(engine, tmp_path):
-    """`flwr run` on Ray: 60 users, 3 releases of 8; started again, it goes on to 5."""
+    """`flwr run` on Ray: 200 users, 3 releases of 8; started again, it goes on to 5."""
     simulated = engine("--simulation")
-    nodes = ("--federation-config", "num-supernodes=60 client-resources-num-cpus=1")
-    config = f'directory="{tmp_path}/d" users=60 goal=8 rounds=5 separation=4'
+    nodes = ("--federation-config", "num-supernodes=200 client-resources-num-cpus=1")
+    config = f'directory="{tmp_path}/d" users=200 goal=8 rounds=5 separation=4'
     ended(simulated.run(f"{config} stop=3", *nodes))
     assert releases(tmp_path / "d" / "server") == 3, simulated.log()
     ended(simulated.run(config, *nodes))

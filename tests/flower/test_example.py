@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "federated"
 
 
 def test_comparison_of_mechanisms(tmp_path):

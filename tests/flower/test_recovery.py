@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import antiphase as ap
+from antiphase._ledger import Ledger
 from antiphase.flower import report
-from antiphase.flower._session import Session
-from antiphase.flower._state import read_state
+from antiphase.flower._session import SAVE_EVERY, Session
+from antiphase.flower._state import State, read_state
 from tests.flower.federation import (
     SECRET,
     Client,
@@ -38,6 +39,7 @@ from tests.flower.federation import (
 
 STEPS, CLIENTS, GOAL, SEPARATION = 6, 40, 4, 3
 PLAN = plan_for(blt(STEPS), SEPARATION)
+LONG = plan_for(blt(3 * SAVE_EVERY + 5), separation=27)  # three noise states are saved on the way
 DURABLE = ("replace", "fsync", "write", "ftruncate")
 KILLED = 9
 
@@ -57,12 +59,12 @@ class Flaky(Client):
         return [] if fate < 0.3 else replies
 
 
-def serve(folder, seed, *, flaky):
+def serve(folder, seed, *, flaky, plan=PLAN, goal=GOAL, clients=CLIENTS):
     """Train to the end from where the directory stands; what is broadcast goes to a file, as the network saw it."""
     rng = random.Random(seed)
-    nodes = rng.sample(range(10_000), CLIENTS)  # new at every start
+    nodes = rng.sample(range(10_000), clients)  # new at every start
     made = (Flaky, {"rng": rng}) if flaky else (Client, {})
-    given = zip(nodes, updates(CLIENTS), itertools.count())
+    given = zip(nodes, updates(clients), itertools.count())
     grid = FakeGrid({node: made[0](folder / "c" / f"c{i}", update, **made[1]) for node, update, i in given})
     send = grid.push_messages
 
@@ -74,7 +76,7 @@ def serve(folder, seed, *, flaky):
         return send(messages)
 
     grid.push_messages = push
-    strategy(PLAN, folder / "s", goal=GOAL, attempts=20).start(grid, model(), timeout=0.1)
+    strategy(plan, folder / "s", goal=goal, attempts=20).start(grid, model(), timeout=0.1)
 
 
 def forked(work):
@@ -113,12 +115,11 @@ def dying(at):
     return count
 
 
-def check(folder):
+def check(folder, plan=PLAN, goal=GOAL, clients=CLIENTS):
     """Nothing lost, nothing doubled, nothing released twice, and the epsilon is that of the record."""
-    record = record_by_hand(folder / "s")
-    assert len(record) == STEPS
-    assert [len(present) for present in record] == [GOAL] * STEPS
-    expected = model_by_hand(folder / "s", folder / "c", PLAN, GOAL, updates(CLIENTS))
+    record, steps, mechanism = record_by_hand(folder / "s"), plan.steps, plan.mechanism
+    assert [len(present) for present in record] == [goal] * steps
+    expected = model_by_hand(folder / "s", folder / "c", plan, goal, updates(clients))
     for found, wanted in zip(read_state(folder / "s").model.values(), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-9)
     sent: dict[int, object] = {}
@@ -128,10 +129,10 @@ def check(folder):
     assert list((folder / "s").glob(".state.npz.*")) == []
     gap, count = participation_by_hand(record)
     found = report(folder / "s", secret=SECRET)
-    assert (gap or STEPS) >= SEPARATION
-    assert found.run.steps_run == STEPS
-    assert [p.steps for p in found.run.publications] == list(range(1, STEPS + 1))
-    by_hand = epsilon_by_hand(PLAN.mechanism.strategy.encoder(), gap or STEPS, count, PLAN.mechanism.noise_std, 1e-6)
+    assert (gap or steps) >= mechanism.participation.separation
+    assert found.run.steps_run == steps
+    assert [p.steps for p in found.run.publications] == list(range(1, steps + 1))
+    by_hand = epsilon_by_hand(mechanism.strategy.encoder(), gap or steps, count, mechanism.noise_std, 1e-6)
     assert found.guarantee.value == pytest.approx(by_hand, rel=1e-6)
 
 
@@ -185,6 +186,24 @@ def test_random_kills_of_server_and_clients(tmp_path, seed):
         assert ended(forked(lambda at=at: (dying(at), serve(tmp_path, at, flaky=True)))) in (0, KILLED)
     assert ended(forked(lambda: serve(tmp_path, 100 * seed + 99, flaky=True))) == 0
     check(tmp_path)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 5))])
+def test_killed_again_and_again_across_saved_noise_states(tmp_path, seed):
+    """Each process makes a few releases before it dies, so that many begin from a saved state and replay from there."""
+    rng, sizes, stands = random.Random(seed), {"plan": LONG, "goal": 2, "clients": 160}, []
+
+    def serves(at):
+        return forked(lambda: (dying(at), serve(tmp_path, at, flaky=False, **sizes)))
+
+    while (code := ended(serves(rng.randrange(60, 250)))) == KILLED:
+        states = (tmp_path / "s" / "run" / "private").glob("noise-*.state")
+        newest = max((int(path.stem.removeprefix("noise-")) for path in states), default=0)
+        stands.append((newest, state.release if (state := read_state(tmp_path / "s")) else 0))
+    assert code == 0
+    assert len(stands) >= 4, stands
+    assert any(0 < saved < stand for saved, stand in stands), stands  # a later process replayed from a saved state
+    check(tmp_path, **sizes)
 
 
 @pytest.mark.parametrize("release", [0, 2])
@@ -266,6 +285,104 @@ def test_an_older_state_file_is_refused(tmp_path):
     shutil.copy(tmp_path / "old", tmp_path / "s" / "state.npz")
     with pytest.raises(ap.Corrupted, match="release a step twice"):
         started(tmp_path, 4)
+
+
+def put_back(folder, stop, lost, clients=GOAL, during=False):
+    """A copy of the directory after `stop` releases, or while the next one is made; `lost` more; and the copy back."""
+    plan, copy = plan_for(blt(STEPS), 1), folder / "copy"
+
+    def serves(until):
+        grid = federation(folder / "c", clients)
+        send = grid.push_messages
+
+        def push(messages):
+            if during and messages and messages[0].content["antiphase"]["release"] == stop and not copy.exists():
+                shutil.copytree(folder / "s", copy)
+            return send(messages)
+
+        grid.push_messages = push
+        return strategy(plan, folder / "s", goal=GOAL).start(grid, model(), num_rounds=until)
+
+    if not during:
+        serves(stop)
+        shutil.copytree(folder / "s", copy)
+    serves(stop + lost)
+    shutil.rmtree(folder / "s")
+    copy.rename(folder / "s")
+    return serves
+
+
+@pytest.mark.parametrize(("stop", "lost"), [(0, 1), (2, 1), (2, 3)])
+def test_a_directory_put_back_is_noticed_from_what_clients_were_asked(tmp_path, stop, lost):
+    """Also where it is one release older, which looks like a release that failed and is tried again."""
+    serves = put_back(tmp_path, stop, lost)
+    for _ in range(2):
+        with pytest.raises(ap.Corrupted, match="put back to an older state"):
+            serves(stop + lost)
+    assert len(record_by_hand(tmp_path / "s")) == stop
+    found = report(tmp_path / "s", secret=SECRET)
+    assert (found.guarantee, found.zcdp) == (None, None)
+    assert "No guarantee can be stated" in found.statement
+
+
+def test_a_directory_put_back_to_the_middle_of_a_release_is_noticed_by_the_next_task(tmp_path):
+    """The copy knows the mark of release 2; that it was made is known to clients that were asked for release 3."""
+    serves = put_back(tmp_path, 2, 2, during=True)
+    with pytest.raises(ap.Corrupted, match="put back to an older state"):
+        serves(4)
+    assert len(record_by_hand(tmp_path / "s")) == 2
+
+
+def test_two_futures_of_one_directory_are_noticed_later(tmp_path):
+    """Clients that had no part in the lost releases do not know of them; the first one that does ends the run."""
+    serves = put_back(tmp_path, 1, 2)
+    plan = plan_for(blt(STEPS), 1)
+    others = federation(tmp_path / "others", GOAL)
+    strategy(plan, tmp_path / "s", goal=GOAL).start(others, model(), num_rounds=4)
+    assert report(tmp_path / "s", secret=SECRET).guarantee is not None
+    with pytest.raises(ap.Corrupted, match="put back to an older state"):
+        serves(5)
+    assert report(tmp_path / "s", secret=SECRET).guarantee is None
+
+
+def test_what_was_written_is_what_is_digested_and_broadcast(tmp_path):
+    """An optimizer that goes on writing into the arrays that it gave must not change a release that was made."""
+    given = State(1, {"w": np.zeros(3)}, {"m": np.asfortranarray(np.ones((2, 3)))}, ("a",), {"accepted": 1})
+    tmp_path.joinpath("s").mkdir()
+    written = given.write(tmp_path / "s")
+    before = given.digest
+    given.model["w"] += 1.0
+    given.optimizer["m"] += 1.0
+    assert written.digest == read_state(tmp_path / "s").digest == before
+    assert given.digest != before
+
+
+@pytest.mark.parametrize("part", ["entry", "ledger"])
+def test_a_session_that_cannot_be_closed_properly_still_lets_others_in(tmp_path, monkeypatch, part):
+    def full(*args):
+        raise OSError("no space")
+
+    def serves():
+        with pytest.raises(ap.Refused if not failing else OSError):
+            strategy(PLAN, tmp_path / "s", goal=GOAL).start(federation(tmp_path / "c", 1), model(), timeout=0.1)
+
+    failing = True
+    with monkeypatch.context() as patch:
+        if part == "entry":
+            patch.setattr(Session, "_enter", fails_for_counts(Session._enter, full))
+        else:
+            patch.setattr(Ledger, "close", fails_for_clients(Ledger.close, full))
+        serves()
+    failing = False
+    serves()
+
+
+def fails_for_counts(original, full):
+    return lambda session, entry: full() if entry["kind"] == "counts" else original(session, entry)
+
+
+def fails_for_clients(original, full):
+    return lambda ledger: full() if ledger._heads.parts[-3] == "clients" else original(ledger)
 
 
 def test_a_changed_model_is_refused(tmp_path):

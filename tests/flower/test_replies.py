@@ -129,6 +129,9 @@ MALFORMED = {
     "status": stated(status="accepted"),
     "no name": stated(client=""),
     "long name": stated(client="x" * 1000),
+    "name in other characters": stated(client="\ud800"),
+    "mark in other characters": stated(mark="\ud800"),
+    "long mark": stated(mark="0" * 1000),
     "nothing": lambda message, reply: [Message(RecordDict(), reply_to=message)],
 }
 
@@ -270,7 +273,52 @@ def test_a_client_that_claims_a_participation_it_did_not_have_is_rejected(tmp_pa
         run(tmp_path, with_bad_client(tmp_path / "c", stated(last=last), count=4), steps=1)
     found = report(tmp_path / "s", secret=SECRET)
     assert found.counts == {"accepted": 3, "clipped": found.counts["clipped"], "false-claim": 2, "failed attempts": 2}
-    assert "2 replies claimed releases that were not made" in found.statement
+    assert "2 replies claimed participations or tasks that were not there" in found.statement
+
+
+@pytest.mark.parametrize(("seen", "mark"), [(0, ""), (7, "0" * 48), (-1, "x"), (-2, ""), (0, "0" * 16 + "f" * 32)])
+def test_a_client_that_claims_to_have_been_asked_when_it_was_not_is_rejected(tmp_path, seen, mark):
+    """It does not have the key, so it cannot make the server believe that its directory was put back."""
+    with pytest.raises(ap.Refused, match="false-claim"):
+        run(tmp_path, with_bad_client(tmp_path / "c", stated(seen=seen, mark=mark), count=4), steps=1)
+    assert report(tmp_path / "s", secret=SECRET).counts["false-claim"] == 2
+
+
+def test_a_mark_is_worth_nothing_for_another_release(tmp_path):
+    """A client shows the mark of release 0, which it has, as that of release 5."""
+
+    def later(message, reply):
+        return stated(seen=5, mark=message.content["antiphase"]["mark"])(message, reply)
+
+    with pytest.raises(ap.Refused, match="false-claim"):
+        run(tmp_path, with_bad_client(tmp_path / "c", later, count=4), steps=1)
+
+
+def test_a_node_that_changes_its_pseudonym_is_refused(tmp_path):
+    """It declines under one name, so that it is asked again, and then wants to take part under another."""
+    names = iter(["first", "second", "third"])
+
+    def renamed(message, reply):
+        name = next(names)
+        return stated(client=name, status="declined" if name == "first" else "update")(message, reply)
+
+    grid = with_bad_client(tmp_path / "c", renamed, count=4)
+    with pytest.raises(ap.Refused, match="other-name"):
+        run(tmp_path, grid, steps=1)
+    assert report(tmp_path / "s", secret=SECRET).counts["other-name"] == 1
+
+
+def test_two_keys_on_one_disk_count_once_in_a_release(tmp_path):
+    """Where keys count, a device with two of them would otherwise enter one release twice."""
+    grid = federation(tmp_path / "c", 4)
+    grid.clients[50] = Client(tmp_path / "c" / "c0", updates(1)[0])
+    grid.keys = {node: b"key %d" % node for node in grid.clients}
+    result = strategy(plan_for(blt(1)), tmp_path / "s", goal=4, oversampling=2.0, identity="key").start(grid, model())
+    assert len(record_by_hand(tmp_path / "s")[0]) == 4
+    noise = model_by_hand(tmp_path / "s", tmp_path / "none", plan_for(blt(1)), 4, [], present=[[]])
+    total = [sum(clipped(update)[i] for update in updates(4)) / 4 for i in range(2)]
+    for found, wanted, z in zip(result.arrays.to_numpy_ndarrays(), total, noise, strict=True):
+        np.testing.assert_allclose(found - z, wanted, rtol=1e-7, atol=1e-9)
 
 
 def test_a_reply_that_nobody_asked_for_is_rejected(tmp_path):
@@ -288,7 +336,8 @@ def test_a_client_that_ignores_its_timer_is_refused_by_the_server(tmp_path):
     plan = plan_for(blt(4), separation=3)
 
     def eager(message, reply):
-        fields = {"client": "eager", "release": message.content["antiphase"]["release"], "status": "update", "last": -1}
+        release = message.content["antiphase"]["release"]
+        fields = {"client": "eager", "release": release, "status": "update", "last": -1, "seen": -1, "mark": ""}
         arrays = dict(zip(message.content["arrays"], map(Array, updates(1)[0]), strict=True))
         content = RecordDict({"arrays": ArrayRecord(arrays), "antiphase": ConfigRecord(fields)})
         return [Message(content, reply_to=message)]

@@ -1,13 +1,18 @@
 """The report: what the record of participations amounts to, against brute force; planning helpers."""
 
+import itertools
+import shutil
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
 import antiphase as ap
+from antiphase._report._reading import FEDERATED
 from antiphase.flower import cohort, extrapolate, report
 from antiphase.flower._participants import Achieved
 from antiphase.flower._report import achieved_mechanism
+from antiphase.flower._session import RELEASE
 from tests.flower.federation import (
     SECRET,
     blt,
@@ -19,6 +24,7 @@ from tests.flower.federation import (
     record_by_hand,
     strategy,
 )
+from tests.report.cases import command
 
 STEPS = 10
 BANDED = ap.strategies.Toeplitz([1.0, 0.6, 0.4, 0.2], STEPS)  # 4 bands
@@ -108,6 +114,7 @@ def test_statement_names_what_a_reader_must_know(tmp_path):
         "delta = 1e-06",
         "does not depend on",
         "pseudonym",
+        "exact bits",
     ):
         assert words in text
 
@@ -140,6 +147,30 @@ def test_a_simulation_cannot_be_continued_as_a_real_run(tmp_path):
     with pytest.raises(ap.InvalidArgument, match="made for root"):
         strategy(plan, tmp_path / "s", goal=100).start(federation(tmp_path / "c", 4), model())
     assert report(tmp_path / "s", secret=SECRET).guarantee is None
+
+
+@pytest.mark.parametrize("word", ["report", "verify"])
+@pytest.mark.parametrize("copied", [False, True])
+def test_the_inner_run_alone_is_not_reported_on(tmp_path, word, copied):
+    """It does not know who took part, whether metrics were released raw, or that it is a simulation."""
+    plan = plan_for(blt(3), 1)
+    strategy(plan, tmp_path / "s", goal=100, simulated_goal=2, secret=None).start(
+        federation(tmp_path / "c", 4), model()
+    )
+    assert report(tmp_path / "s").guarantee is None
+    inner = tmp_path / "s" / "run"
+    if copied:
+        inner = shutil.copytree(inner, tmp_path / "elsewhere")
+    for directory, options in itertools.product((inner, tmp_path / "s"), ((), ("--secret", tmp_path / "s" / "secret"))):
+        result = command(word, directory, *options)
+        assert (result.exit_code, result.stdout) == (1, "")
+        if options or not copied:
+            assert "who took part" in result.stderr
+            assert "antiphase.flower.report" in result.stderr
+
+
+def test_the_label_by_which_the_inner_run_is_known():
+    assert RELEASE.startswith(FEDERATED)
 
 
 def test_no_run_no_report(tmp_path):

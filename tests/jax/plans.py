@@ -45,7 +45,7 @@ def added(optimizer: optax.GradientTransformation, run: ap.Run, params: Any, *, 
             updates, state = update(nothing, state, params)
             total = total + flat(updates)
         rows.append(total)
-        apj.commit(run, state, {"seen": total})
+        apj.commit(run, state, updates)
     return np.stack(rows)
 
 

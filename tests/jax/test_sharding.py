@@ -5,6 +5,7 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -12,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 import antiphase as ap
 import antiphase.jax as apj
 from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Stamped, Toeplitz, Tree
-from tests.jax.plans import flat, plan_for, run_for
+from tests.jax.plans import added, departures, flat, is_right, plan_for, run_for
 
 STEPS = 12
 STRATEGIES = {
@@ -56,7 +57,7 @@ def test_sharded_noise_is_the_noise_of_one_device(tmp_path, source, name, kind):
         parts, updates, state = noise_of(run, placed, source, shardings)
     assert parts.tobytes() == whole.tobytes()
     assert all(jax.tree.leaves(jax.tree.map(lambda u, at: u.sharding.is_equivalent_to(at, u.ndim), updates, shardings)))
-    for buffer in jax.tree.leaves(state.hidden[1:]):
+    for buffer in jax.tree.leaves(state.hidden):
         if buffer.size and buffer.ndim > 2:
             assert {shard.data.size for shard in buffer.addressable_shards} == {buffer.size // 4}
 
@@ -66,6 +67,20 @@ def run_with_id(plan, directory, run_id):
     made = run_for(plan, directory, PARAMS)
     made.run_id = run_id
     return made
+
+
+@pytest.mark.parametrize("source", ["host", "device"])
+def test_shardings_need_not_be_said(tmp_path, source):
+    """Then the noise is made whole, and the compiler cuts it."""
+    with run_for(plan_for(STRATEGIES["blt"]), tmp_path / "one", PARAMS) as run:
+        optimizer = apj.add_noise(run, source)
+        wanted, _ = jax.jit(optimizer.update)(PARAMS, optimizer.init(PARAMS))
+        run_id = run.run_id
+    with run_with_id(plan_for(STRATEGIES["blt"]), tmp_path / "four", run_id) as run:
+        optimizer = apj.add_noise(run, source)
+        placed = jax.device_put(PARAMS, shardings_for(AxisType.Auto))
+        made, _ = jax.jit(optimizer.update)(placed, optimizer.init(placed))
+    assert flat(made).tobytes() == flat(wanted).tobytes()
 
 
 def test_every_device_asks_for_its_own_part_alone(tmp_path, monkeypatch):
@@ -92,6 +107,25 @@ def test_replicated_parameters_get_the_same_noise_everywhere(tmp_path):
     copies = [np.asarray(shard.data) for shard in updates["w"].addressable_shards]
     assert len(copies) == 4
     assert len({copy.tobytes() for copy in copies}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["host", "device"])
+def test_noise_of_four_devices_over_500_steps_has_the_covariance_of_the_plan(tmp_path, source):
+    """Micro-batches accumulated on four devices; what any one of them makes would not do, nor the noise of a mean."""
+    params, plan = {"w": jnp.zeros((40, 40))}, plan_for(Banded(Toeplitz.square_root(500, 7).columns()))
+    shardings = {"w": shardings_for(AxisType.Auto)["w"]}
+    placed = jax.device_put(params, shardings)
+    with run_for(plan, tmp_path, params) as run:
+        noise = apj.add_noise(run, source, shardings=shardings)
+        optimizer = optax.MultiSteps(noise, 2, use_grad_mean=False).gradient_transformation()
+        made = added(optimizer, run, placed, micro=2)
+    assert is_right(made, plan), departures(made, plan)
+    own = np.zeros((40, 40), bool)
+    own[shardings["w"].devices_indices_map((40, 40))[jax.devices()[0]]] = True
+    assert own.sum() == 400
+    assert not is_right(made * own.reshape(-1), plan)
+    assert not is_right(made / 50.0, plan)
 
 
 @pytest.mark.parametrize("shardings", [{}, {"w": None}, {"w": "rows"}])

@@ -7,7 +7,7 @@ import pytest
 
 from antiphase import BallsInBins
 from antiphase._errors import AntiphaseError, InvalidArgument, Refused
-from antiphase._montecarlo import Sampling, bins_gram, verify
+from antiphase._montecarlo import Sampling, bins_gram, calibrate, delta, epsilon, estimate, verify
 from antiphase._montecarlo import _samples as samples_module
 from antiphase._montecarlo._bins import BinsPair, bins_pair
 from antiphase._montecarlo._certify import Limit, Run, check_estimates, plan_run, run_certified
@@ -15,7 +15,7 @@ from antiphase._montecarlo._guarantee import pair_delta
 from antiphase._montecarlo._pair import Upper
 from antiphase._montecarlo._pilot import Effort, run_pilot
 from antiphase._montecarlo._samples import child, randomness
-from antiphase._montecarlo._verify import SHARE, failure_share, try_claim
+from antiphase._montecarlo._verify import SHARE, failure_share, limit_bound, log_inverse_share, try_claim
 from antiphase.strategies import Identity, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 
@@ -42,10 +42,40 @@ def test_one_percent_of_noise_decides():
 
 
 def test_attempts_spend_a_geometric_series():
-    for delta in (1e-3, 1e-10):
-        total = math.fsum(2.0 * failure_share(delta, attempt) for attempt in range(1, 60))
-        assert total == pytest.approx(SHARE * delta)
-        assert failure_share(delta, 3) == failure_share(delta, 2) / 2.0
+    for claimed in (1e-3, 1e-10):
+        total = math.fsum(2.0 * failure_share(claimed, attempt) for attempt in range(1, 60))
+        assert total == pytest.approx(SHARE * claimed)
+        assert failure_share(claimed, 3) == pytest.approx(failure_share(claimed, 2) / 2.0)
+
+
+@pytest.mark.parametrize(("attempt", "method"), [(1024, "plain"), (10**6, "plain"), (10**6, "certified")])
+def test_an_attempt_with_next_to_nothing_to_spend_is_refused(attempt, method):
+    assert log_inverse_share(1e-6, attempt) == pytest.approx(attempt * math.log(2.0), rel=0.04)
+    with pytest.raises(Refused, match=r"attempt|samples"):
+        verify(**CLAIM, noise_std=2.05, epsilon=3.0, delta=1e-6, method=method, attempt=attempt, sampling=QUICK)
+    assert verify(Identity(8), BallsInBins(1, 8), 3.0, 1.0, 1e-3, attempt=attempt).kind == "upper"
+
+
+def test_a_failure_probability_below_floating_point():
+    """Attempt 1024 has 2^-1024 of it to spend; the weights are bounded so well that it passes all the same."""
+    assert failure_share(1e-6, 1024) < 1e-300
+    found = verify(**CLAIM, noise_std=2.05, epsilon=3.0, delta=1e-6, attempt=1024, sampling=QUICK)
+    assert found.kind == "confident"
+    with pytest.raises(Refused, match="attempt 1025"):
+        verify(**CLAIM, noise_std=1.95, epsilon=3.0, delta=1e-6, attempt=1024, sampling=QUICK)
+
+
+def test_a_bound_without_samples_is_proved(monkeypatch):
+    """Where the largest weight is below the claim, no sample stands behind it."""
+    pair = bins_pair(bins_gram(**CLAIM), 2.05)
+    none, some = Limit(1e-6, 1e-7, 1e-9, 0), Limit(1e-6, 1e-7, 1e-9, 1000)
+    assert limit_bound(pair, (none, none), 1e-6, 1e-6).kind == "upper"
+    assert limit_bound(pair, (none, some), 1e-6, 1e-6).kind == "confident"
+    largest = pair.upper(3.0).value
+    monkeypatch.setattr(BinsPair, "upper", lambda self, epsilon, fine=True: Upper(1.0, "made up", "nobody"))
+    outcome = try_claim(pair, 3.0, 3.0 * largest, 1, randomness(1), QUICK)
+    assert outcome.bound.kind == "upper"
+    assert outcome.bound.method == "largest weight of the samples"
 
 
 def test_a_claim_that_is_slightly_wrong_passes_no_more_often_than_allowed():
@@ -83,11 +113,38 @@ def test_pilot_and_certified_samples_are_drawn_apart(monkeypatch):
 
     monkeypatch.setattr(samples_module, "_block", record)
     verify(**CLAIM, noise_std=2.05, epsilon=3.0, delta=1e-6, sampling=QUICK)
-    pilots = {key for key in seeds if key[1] == 0}
-    certified = [key for key in seeds if key[1] == 1]
+    pilots = {key for key in seeds if key[3] == 0}
+    certified = [key for key in seeds if key[3] == 1]
     assert pilots
     assert certified
     assert len(set(certified)) == len(certified)
+
+
+def test_no_two_purposes_share_samples(monkeypatch):
+    """With one seed for all: what is verified was not chosen by the samples that verify it."""
+    seeds: dict[str, set[tuple]] = {}
+    original = samples_module._block
+
+    def record(estimator, seed, count, reduce):
+        seeds[purpose].add((seed.entropy, seed.spawn_key))
+        return original(estimator, seed, count, reduce)
+
+    monkeypatch.setattr(samples_module, "_block", record)
+    few = Sampling(slack=0.5, samples=1 << 14, workers=1, seed=1)
+    case = CLAIM["strategy"], CLAIM["participation"]
+    calls = {
+        "delta": lambda: delta(*case, 2.2, 3.0, few),
+        "epsilon": lambda: epsilon(*case, 2.2, 1e-6, few),
+        "calibrate": lambda: calibrate(*case, 3.0, 1e-6, few),
+        "estimate": lambda: estimate(*case, 2.2, 0.5, samples=1 << 14, seed=1, workers=1),
+        "first": lambda: verify(*case, 2.2, 3.0, 1e-6, sampling=few),
+        "second": lambda: verify(*case, 2.2, 3.0, 1e-6, attempt=2, sampling=few),
+    }
+    for purpose, call in calls.items():  # `record` reads the purpose
+        seeds[purpose] = set()
+        call()
+        assert seeds[purpose]
+    assert len(set.union(*seeds.values())) == sum(len(found) for found in seeds.values())
 
 
 def test_an_estimate_above_a_proved_bound_raises(monkeypatch):
@@ -100,7 +157,8 @@ def test_an_estimate_above_a_proved_bound_raises(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("epsilon", -1.0), ("delta", 0.0), ("noise_std", 0.0), ("attempt", 0), ("method", "magic")]
+    ("name", "value"),
+    [("epsilon", -1.0), ("delta", 0.0), ("noise_std", 0.0), ("attempt", 0), ("attempt", 10**7), ("method", "magic")],
 )
 def test_bad_arguments(name, value):
     given = {**CLAIM, "noise_std": 2.0, "epsilon": 1.0, "delta": 1e-5, name: value}

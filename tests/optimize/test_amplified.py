@@ -8,7 +8,9 @@ from scipy.optimize import brentq, minimize_scalar
 
 import antiphase as ap
 from antiphase._montecarlo import bins_gram
+from antiphase._optimize import _amplified as module
 from antiphase._optimize._amplified_families import BandedFamily, BLTFamily, ToeplitzFamily
+from antiphase._optimize._amplified_starts import toeplitz_starts
 from antiphase._optimize._mode_square import BandedModes, BLTModes, ToeplitzModes
 from antiphase._optimize._noise_level import NoiseLevel
 from antiphase.strategies import BLT, Banded, Toeplitz
@@ -109,7 +111,7 @@ def candidates(family: str):
 
 @pytest.mark.parametrize("family", ["blt", *(pytest.param(f, marks=pytest.mark.slow) for f in ("toeplitz", "banded"))])
 def test_never_worse_than_without_amplification(family):
-    options = {"buffers": 2} if family == "blt" else {"bands": 8}
+    options = {"blt": {"buffers": 2}, "toeplitz": {"bands": 8}, "banded": {}}[family]
     reports: list[float] = []
     found = ap.optimize(
         family,
@@ -128,6 +130,27 @@ def test_never_worse_than_without_amplification(family):
     assert found.converged
     assert found.iterations == len(reports) > 1
     assert found.lower_bound is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "bins", "bands"), [(2048, 128, 128), (65_536, 1000, 32), (16_384, 128, 64), (64, 16, 16), (5, 7, 5)]
+)
+def test_as_many_bands_as_bins_where_that_is_quick(steps, bins, bands):
+    assert module._widest(steps, bins) == bands
+
+
+@pytest.mark.slow
+def test_the_best_known_strategy_is_kept_where_the_search_goes_astray(monkeypatch):
+    """By calibrated noise, not by the few samples of the search."""
+
+    def astray(setting, family, trial, level, limits):
+        return module.trial_at(setting, Toeplitz(np.ones(8), 32), trial.point, level)
+
+    monkeypatch.setattr(module, "descend", astray)
+    found = ap.optimize("toeplitz", steps=32, participation=SMALL, budget=BUDGET, bands=8)
+    known = toeplitz_starts(module.Setting(32, SMALL, ap.PrefixSum(), "rms", BUDGET), 8)
+    losses = [ap.calibrate(s, SMALL, BUDGET).mechanism.noise_std * ap.error(s, ap.PrefixSum()).rms for s in known]
+    assert found.loss == pytest.approx(min(losses))
 
 
 def test_amplification_changes_the_optimum():

@@ -112,6 +112,60 @@ def one_rank_only(directory, rank, steps=40):
     return torch.stack(rows)
 
 
+def told(act):
+    """Why it was refused, or None."""
+    try:
+        act()
+    except ap.Refused as refused:
+        return str(refused)
+    return None
+
+
+def disagreement(directory, rank, name):
+    """One common step, then a second in which rank 1 does something else; what each rank is told, steps in the ledger.
+
+    "another output" disagrees with the ledger, which rank 0 alone reads.
+    """
+    sharded = name == "another step, sharded"
+    weights = list(FSDP2Wrapper(network()).parameters()) if sharded else [torch.zeros(8)]
+    with NoiseAdder(weights, plan_for(), directory / name, secret=SECRET) as noise:
+        first = noise.state_dict()
+
+        def add():
+            noise.add()
+            for p in weights:
+                if not sharded:
+                    dist.all_reduce(p.grad)
+
+        add()
+        noise.commit()
+        if name == "sums left out":
+            noise.add()
+        elif name == "another gradient":
+            add()
+            weights[0].grad += rank
+        elif name == "another output":
+            noise.publish("model")
+            noise.load_state_dict(first)
+            weights[0].grad = torch.ones(8)
+            add()
+        else:
+            if rank == 1:
+                noise.load_state_dict(first)
+            add()
+        words = told(noise.commit)
+        return words, noise.report().steps_run if rank == 0 else None
+
+
+def other_source(directory, rank):
+    """Rank 1 makes its part on the device."""
+    source = "device" if rank == 1 else "host"
+    return told(lambda: NoiseAdder([torch.zeros(8)], plan_for(), directory / "source", secret=SECRET, source=source))
+
+
+DISAGREEMENTS = ("sums left out", "another gradient", "another step", "another step, sharded", "another output")
+
+
 def memory(directory):
     """Bytes of noise state on this rank, for a model whose tensors cannot be halved evenly."""
     weights = [torch.zeros(1001, 7), torch.zeros(13), torch.zeros(())]
@@ -125,6 +179,8 @@ def short(directory, rank):
     results["elastic"] = elastic(directory)
     results["one rank only"] = one_rank_only(directory, rank)
     results["memory"] = memory(directory)
+    results["source"] = other_source(directory, rank)
+    results["told"] = {name: disagreement(directory, rank, name) for name in DISAGREEMENTS}
     return results
 
 

@@ -64,6 +64,22 @@ def test_noise_of_one_rank_only_is_noticed(together):
     assert abs((scaled**2).mean() - 1) > 5 * np.sqrt(2 / scaled.size)
 
 
+@pytest.mark.parametrize("name", processes.DISAGREEMENTS)
+def test_ranks_that_disagree_are_refused_all_together(together, name):
+    (first, steps), (second, _) = (rank["told"][name] for rank in together)
+    if name == "another output":
+        assert "replayed with another output" in first
+        assert second.startswith("Rank 0 stopped: Step 0 was replayed with another output")
+    else:
+        assert first == second
+        assert "The ranks do not have the same step" in first
+    assert steps == 1
+
+
+def test_ranks_with_noise_of_two_sources_are_refused(together):
+    assert all("same source of noise" in rank["source"] for rank in together)
+
+
 def test_each_rank_keeps_its_share_of_the_noise(together, tmp_path):
     whole = processes.memory(tmp_path)
     shares = [rank["memory"] / whole for rank in together]
@@ -89,6 +105,7 @@ def test_another_secret_is_noticed(tmp_path, monkeypatch):
     with NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, secret=SECRET) as noise:
         proof = SECRET.derive("same secret", noise.run_id)
         monkeypatch.setattr(World, "from_first", lambda self, value: (noise.run_id, 0, proof))
+        monkeypatch.setattr(World, "check_same", lambda *_: None)
         leaves, options = whole_leaves([torch.zeros(4)]), {"examples": 40, "dtype": "float32", "device": None}
         follower = SharedRun(plan_for(), tmp_path, leaves, leaves, secret=SECRET, world=World(1, 2), **options)
         assert np.array_equal(follower.noise(0)[0], noise._run.noise(0)[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +19,12 @@ from antiphase._ledger import Ledger
 from antiphase._record import from_json
 from antiphase._run._directory import Header, own_secret, read_header
 
-# The kept heads first: a run that is under way may add entries in between, but never takes one back.
-FILES = ("private/heads", "private/secret", "run.json", "plan.json", "private/ledger.jsonl", "public/ledger.jsonl")
-
+PROVED = "proved, and computed again just now"
+BASIS: dict[str, str] = {
+    "exact": PROVED,
+    "upper": f"{PROVED}; an upper bound",
+    "confident": "verified just now with fresh random samples; the chance that they mislead is part of delta",
+}
 Facts = dict[str, Any]
 Tell = Callable[[str, float], None]
 
@@ -30,14 +32,14 @@ Tell = Callable[[str, float], None]
 def verify(
     paths: Annotated[list[Path], typer.Argument(help="Plan files and run directories.")],
     secret: Annotated[Path | None, typer.Option(help="The secret of a run that does not keep its own.")] = None,
-    attempt: Annotated[int, typer.Option(min=1, help="Count sampled verifications of one claim, from 1.")] = 1,
+    attempt: Annotated[int, typer.Option(min=1, help="1, or one more than verifications refused so far.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings for a program to read.")] = False,
 ) -> None:
     """Check a plan (fingerprint, guarantee derived again) or a run (ledger, batches, guarantee of what ran).
 
     Ends with code 0 if everything holds, and with 1 and the reason if something does not. Nothing is changed: a run
-    may be under way. A guarantee that rests on sampling is verified with fresh samples; if that fails by chance, the
-    next try is --attempt 2, which spends less of the failure probability.
+    may be under way. A guarantee that rests on random samples is verified with fresh ones. That may be refused by
+    chance; then the next try is --attempt 2. Trying again without counting voids the guarantee.
 
     Example: antiphase verify plan.json antiphase-demo/chosen-01
     """
@@ -56,26 +58,40 @@ def _plan(path: Path, attempt: int, tell: Tell) -> Facts:
     tell(f"accounting {path.name}", 0.1)
     plan = ap.Plan.load(path)
     tell(f"verifying {path.name}", 0.5)
-    return {"plan": str(path), "fingerprint": plan.fingerprint, **_guarantee(plan, attempt), "verified": True}
+    facts = _guarantee(path, plan, attempt)
+    return {"plan": str(path), "fingerprint": plan.fingerprint, **facts, "verified": True}
 
 
-def _guarantee(plan: ap.Plan, attempt: int) -> Facts:
+def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
     """The guarantee as it was derived again, or verified with fresh samples where sampling gave it."""
     bound, delta = plan.guarantee, plan.problem.budget.delta
-    facts = {"epsilon": bound.value, "delta": delta, "adjacency": plan.mechanism.adjacency, "kind": bound.kind}
-    if bound.kind == "confident":
-        fresh = verify_claim(plan, attempt=attempt)
-        return {**facts, "method": f"verified now: {fresh.method}"}
-    return {**facts, "method": bound.method}
+    try:
+        found = verify_claim(plan, attempt=attempt) if bound.kind == "confident" else bound
+    except Refused as error:
+        hint = f"{error.hint}: --attempt {attempt + 1}; release nothing that rests on it before"
+        raise Refused(f"{path}: {error.message}", hint=hint) from error
+    return {
+        "epsilon": bound.value,
+        "delta": delta,
+        "adjacency": plan.mechanism.adjacency,
+        "kind": found.kind,
+        "basis": BASIS[found.kind],
+        "method": found.method,
+        "reference": found.reference,
+    }
 
 
 def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) -> Facts:
     """Everything is checked in a copy, as resuming the run would check it."""
+    from antiphase._report import check_not_federated
+    from antiphase._report._reading import copy_run
+
+    check_not_federated(directory)
     if not (directory / "run.json").exists():
         raise Refused(f"{directory} holds no run: there is no run.json.", hint="give the directory that Run.open made")
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
-        _copy(directory, copy)
+        copy_run(directory, copy)
         plan, header = ap.Plan.load(copy / "plan.json"), read_header(copy)
         assert header is not None
         secret = own_secret(copy, create=False) if secret_file is None else ap.Secret.load(secret_file)
@@ -83,6 +99,7 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
         with _opened(copy, plan, header, secret) as run:
             batches = _check_batches(run, entries["private"], tell)
             report = run.report()
+        check_not_federated(directory, report)
         torn = (directory / "public" / "ledger.jsonl").stat().st_size - (
             copy / "public" / "ledger.jsonl"
         ).stat().st_size
@@ -90,7 +107,7 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
         "run": str(directory),
         "run id": report.run_id,
         "plan": plan.fingerprint,
-        **_guarantee(plan, attempt),
+        **_guarantee(directory, plan, attempt),
         "steps": f"{report.steps_run} of {report.steps_planned}",
         "epsilon of what ran": None if report.guarantee is None else report.guarantee.value,
         "ledger": f"{len(entries['public'])} public and {len(entries['private'])} private entries, all authentic",
@@ -102,13 +119,6 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
         "remarks": list(report.remarks),
         "verified": True,
     }
-
-
-def _copy(directory: Path, copy: Path) -> None:
-    for name in FILES:
-        if (directory / name).exists():
-            (copy / name).parent.mkdir(mode=0o700, exist_ok=True)
-            shutil.copy(directory / name, copy / name)
 
 
 def _entries(copy: Path, secret: ap.Secret, header: Header) -> dict[str, list[Facts]]:

@@ -1,4 +1,4 @@
-"""Random min-separation: patterns, and the likelihood ratio by a recursion over the steps."""
+"""Random min-separation: patterns, and means over all patterns by a recursion over the steps."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from numba import njit
 
 from antiphase._check import Array
 
+MODERATE = 50.0  # exponents up to this keep f_t within a factor of 1e30 of f_{t+b}
+HUGE = 1e200
+
 
 @njit(cache=True, nogil=True)
-def add_patterns(columns: Array, separation: int, rate: float, starts: Array, uniforms: Array, noise: Array) -> None:
+def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, uniforms: Array, noise: Array) -> None:
     """Add to each row of `noise` the columns of a random pattern, columns[t, r] = C[t + r, t].
 
-    Sample s is eligible from step starts[s]; then it waits a geometric time, joins, and waits `separation` steps.
+    Sample s is eligible from step starts[s]; from step t on it joins none of the steps before u with probability
+    exp(reach[t] - reach[u]); then it waits `separation` steps.
     """
     samples, n = noise.shape
-    log_miss = math.log1p(-rate) if rate < 1.0 else -math.inf
     for s in range(samples):
         t, k = int(starts[s]), 0
         while t < n:
-            wait = math.floor(math.log1p(-uniforms[s, k]) / log_miss) if rate < 1.0 else 0.0
-            if wait >= n - t:
+            t = np.searchsorted(reach, reach[t] - math.log1p(-uniforms[s, k]), side="right") - 1
+            if t >= n:
                 break
-            t += int(wait)
             for r in range(min(columns.shape[1], n - t)):
                 noise[s, t + r] += columns[t, r]
             t += separation
@@ -32,31 +34,90 @@ def add_patterns(columns: Array, separation: int, rate: float, starts: Array, un
 
 
 @njit(cache=True, nogil=True)
-def log_ratios(columns: Array, separation: int, rate: float, warm: bool, samples: Array, out: Array) -> None:
-    """out[s] = log f, f the mean over patterns of exp(sum_t l_t), l_t = <c_t, y> - |c_t|^2 / 2, for columns that do not
-    overlap within a pattern.
+def backward(exponents: Array, separation: int, rate: float, logs: Array) -> None:
+    """logs[t] = log f_t, f_t the mean of exp(sum of the exponents of a pattern) over patterns eligible from step t.
 
-    f_t, the mean over patterns that are eligible from step t, obeys f_t = (1 - rate) f_{t+1} + rate exp(l_t) f_{t+b},
-    f_t = 1 from the end on. A cold start is f_0; a warm one the mean of f_0, with weight 1, and of f_1, ..., f_{b-1},
-    each with weight rate.
+    f_t = (1 - rate) f_{t+1} + rate exp(exponents[t]) f_{t+b}, and f_t = 1 from the end on.
+    """
+    n, b = len(exponents), separation
+    log_join, log_miss = math.log(rate), math.log1p(-rate) if rate < 1.0 else -np.inf
+    logs[n:] = 0.0
+    for t in range(n - 1, -1, -1):
+        logs[t] = _add_logs(log_miss + logs[t + 1], log_join + exponents[t] + logs[t + b])
+
+
+@njit(cache=True, nogil=True)
+def forward(starting: Array, joining: Array, separation: int, out: Array) -> None:
+    """out[t] = the probability that a pattern has step t, from those to be eligible first in t and to join when so."""
+    n = len(joining)
+    eligible = np.zeros(max(n, len(starting)) + separation + 1)
+    eligible[: len(starting)] = starting
+    for t in range(n):
+        out[t] = eligible[t] * joining[t]
+        eligible[t + 1] += eligible[t] - out[t]
+        eligible[t + separation] += out[t]
+
+
+@njit(cache=True, nogil=True)
+def start_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
+    """log f: f_0 for a cold start, for a warm one the mean of f_0 (weight 1) and f_1, ..., f_{b-1} (weight `rate`)."""
+    total = logs[0]
+    if warm:
+        log_join = math.log(rate)
+        for t in range(1, separation):
+            total = _add_logs(total, log_join + logs[t])
+        total -= math.log1p((separation - 1) * rate)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def log_means(
+    bands: Array,
+    separation: int,
+    rate: float,
+    warm: bool,
+    scales: Array,
+    exponents: Array,
+    samples: Array,
+    out: Array,
+) -> None:
+    """out[i, s] = log of the mean over patterns of exp(sum_t l_t), l_t = scales[i] <c_t, y_s> + exponents[i, t].
+
+    bands[r, t] = C[t + r, t].
     """
     count, n = samples.shape
-    w, b = columns.shape[1], separation
-    log_join, log_miss = math.log(rate), math.log1p(-rate) if rate < 1.0 else -np.inf
-    logs = np.zeros(n + b)
+    products, sums, logs = np.empty(n), np.empty(n), np.empty(n + separation)
     for s in range(count):
-        for t in range(n - 1, -1, -1):
-            product, square = 0.0, 0.0
-            for r in range(min(w, n - t)):
-                product += columns[t, r] * samples[s, t + r]
-                square += columns[t, r] * columns[t, r]
-            logs[t] = _add_logs(log_miss + logs[t + 1], log_join + product - square / 2.0 + logs[t + b])
-        total = logs[0]
-        if warm:
-            for t in range(1, b):
-                total = _add_logs(total, log_join + logs[t])
-            total -= math.log1p((b - 1) * rate)
-        out[s] = total
+        products[:] = 0.0
+        for r in range(len(bands)):
+            band, y = bands[r], samples[s, r:]
+            for t in range(n - r):
+                products[t] += band[t] * y[t]
+        for i in range(len(scales)):
+            for t in range(n):
+                sums[t] = scales[i] * products[t] + exponents[i, t]
+            if np.abs(sums).max() <= MODERATE:
+                out[i, s] = _linear_mean(sums, separation, rate, warm, logs)
+            else:
+                backward(sums, separation, rate, logs)
+                out[i, s] = start_mean(logs, separation, rate, warm)
+
+
+@njit(cache=True, nogil=True)
+def _linear_mean(exponents: Array, separation: int, rate: float, warm: bool, values: Array) -> float:
+    """`start_mean` of `backward` without logarithms: f_t itself, scaled where it leaves the range of floating point."""
+    n, b, log_scale = len(exponents), separation, 0.0
+    values[n:] = 1.0
+    for t in range(n - 1, -1, -1):
+        f = (1.0 - rate) * values[t + 1] + rate * math.exp(exponents[t]) * values[t + b]
+        values[t] = f
+        if f > HUGE or f < 1.0 / HUGE:
+            values[t : t + b] /= f
+            log_scale += math.log(f)
+    total = values[0]
+    if warm:
+        total = (total + rate * values[1:b].sum()) / (1.0 + (b - 1) * rate)
+    return log_scale + math.log(total)
 
 
 @njit(cache=True, nogil=True)

@@ -65,9 +65,13 @@ class Ledger:
 
     def close(self) -> None:
         """Keep, then close both files."""
-        self.keep()
-        self.public.close()
-        self.private.close()
+        try:
+            self.keep()
+        finally:
+            try:
+                self.public.close()
+            finally:
+                self.private.close()
 
     def _read_heads(self) -> tuple[Head, Head]:
         data, _, code = self._heads.read_bytes().rstrip(b"\n").rpartition(b"\n")

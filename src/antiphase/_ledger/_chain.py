@@ -77,8 +77,10 @@ class Chain:
 
     def close(self) -> None:
         """Sync and close."""
-        self.sync()
-        self._close()
+        try:
+            self.sync()
+        finally:
+            self._close()
 
     def _check_open(self) -> None:
         if not self._close.alive:

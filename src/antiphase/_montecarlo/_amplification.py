@@ -18,13 +18,15 @@ from antiphase._montecarlo._pair import Pair
 from antiphase._montecarlo._plain import plain_delta, verify_plain
 from antiphase._montecarlo._samples import child, randomness
 from antiphase._montecarlo._sampling import Sampling
-from antiphase._montecarlo._separated import SeparatedPair, separated_columns
+from antiphase._montecarlo._separated import separated_pair
 from antiphase._montecarlo._verify import verify_pair
 from antiphase._participation import BallsInBins, PoissonMinSeparation
-from antiphase._sensitivity import sensitivity
+from antiphase._sensitivity import column_norms, sensitivity
 from antiphase.strategies import Strategy
 
 Amplified = BallsInBins | PoissonMinSeparation
+DELTA, EPSILON, CALIBRATE, VERIFY, ESTIMATE = range(5)  # what samples are for: no two purposes share any
+MOST_ATTEMPTS = 10**6
 
 
 def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: float) -> Pair:
@@ -48,8 +50,7 @@ def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: flo
     noise = _positive("noise_std", noise_std)
     if isinstance(participation, BallsInBins):
         return bins_pair(bins_gram(strategy, participation), noise, _unamplified(strategy, participation))
-    columns = separated_columns(strategy, participation.separation)
-    return SeparatedPair(columns, participation, noise, sensitivity(strategy, participation.worst_case).value)
+    return separated_pair(strategy, participation, noise, sensitivity(strategy, participation.worst_case).value)
 
 
 def delta(
@@ -77,7 +78,7 @@ def delta(
     (1.0, 'upper')
     """
     pair = dominating_pair(strategy, participation, noise_std)
-    return pair_delta(pair, _epsilon("delta", epsilon), randomness(sampling.seed), sampling)
+    return pair_delta(pair, _epsilon("delta", epsilon), randomness(sampling.seed, DELTA), sampling)
 
 
 def epsilon(
@@ -92,7 +93,7 @@ def epsilon(
     **Guarantee**: as for `verify`, at the epsilon returned.
     """
     pair = dominating_pair(strategy, participation, noise_std)
-    return pair_epsilon(pair, _probability("epsilon", delta), randomness(sampling.seed), sampling)
+    return pair_epsilon(pair, _probability("epsilon", delta), randomness(sampling.seed, EPSILON), sampling)
 
 
 def calibrate(
@@ -119,7 +120,8 @@ def calibrate(
         settle: gives epsilon at a noise; by default as `epsilon` does.
     """
     target, at = _epsilon("calibrate", epsilon), _probability("calibrate", delta)
-    pair, seed = dominating_pair(strategy, participation, 1.0), randomness(sampling.seed)
+    scale = float(column_norms(strategy).max())
+    pair, seed = dominating_pair(strategy, participation, scale), randomness(sampling.seed, CALIBRATE)
     tries = itertools.count(1)
 
     def verified(noise: float) -> Bound:
@@ -161,8 +163,11 @@ def verify(
     Reference: Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact amplification), Alg. 1, Thms. 2.1, 2.2.
     """
     claim = _epsilon("verify", epsilon), _probability("verify", delta)
-    _check.positive_integer("verify", "attempt", attempt, "the first attempt is 1")
-    pair, fresh = dominating_pair(strategy, participation, noise_std), randomness(sampling.seed)
+    if _check.positive_integer("verify", "attempt", attempt, "the first attempt is 1") > MOST_ATTEMPTS:
+        raise refuse(
+            "verify", "attempt", f"at most {MOST_ATTEMPTS}", attempt, "nothing is left to spend; use more noise"
+        )
+    pair, fresh = dominating_pair(strategy, participation, noise_std), randomness(sampling.seed, VERIFY, attempt)
     if method == "certified":
         return verify_pair(pair, *claim, attempt, fresh, sampling)
     if method == "plain":
@@ -186,7 +191,7 @@ def estimate(
     Raises where no sample exceeds epsilon. Arguments as for `delta`.
     """
     pair = dominating_pair(strategy, participation, noise_std)
-    return plain_delta(pair, _epsilon("estimate", epsilon), samples, randomness(seed), workers)
+    return plain_delta(pair, _epsilon("estimate", epsilon), samples, randomness(seed, ESTIMATE), workers)
 
 
 def _unamplified(strategy: Strategy, participation: BallsInBins) -> float:

@@ -11,17 +11,16 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._montecarlo._allocation import COARSE, FINE, Allocation, allocation, allocation_delta
 from antiphase._montecarlo._cores import Cores, fits, log_core_bounds
-from antiphase._montecarlo._estimator import Estimator, log_bound
+from antiphase._montecarlo._estimator import Estimator, best_slope, log_bound
 from antiphase._montecarlo._gaussian import log_divergence, log_envelope
 from antiphase._montecarlo._pair import Pair, Upper
 from antiphase._montecarlo._pilot import Effort, Pilot, best, run_pilot
 from antiphase._montecarlo._power import Power, log_factor
 from antiphase._montecarlo._split import Split, split
 from antiphase._montecarlo._steps import log_step_bounds
-from antiphase._montecarlo._tilt import Tilt, best_weights, log_tilt_factor
+from antiphase._montecarlo._tilt import Tilt, best_weights
 
 LARGEST_ALPHA = 96
-SLOPES = [0.01 * 1.1**i for i in range(145)]  # to 9,100
 _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2"
 
 
@@ -153,14 +152,4 @@ def best_cores(split: Split, epsilon: float, largest: int) -> list[Cores]:
 
 
 def _best_slope(split: Split, epsilon: float, weights: Array) -> float:
-    """Of a grid of slopes, so that envelopes are found once; the bound is log-convex in the slope."""
-
-    def bound(index: int) -> float:
-        slope = SLOPES[index]
-        return log_tilt_factor(split, slope, weights) + log_envelope(slope, split.rho) - slope * epsilon
-
-    low, high = 0, len(SLOPES) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if bound(middle) <= bound(middle + 1) else (middle + 1, high)
-    return SLOPES[low]
+    return best_slope(lambda slope: log_bound(Tilt(split, slope, weights), epsilon))

@@ -11,6 +11,7 @@ where D is the Gaussian mechanism with the squared distance rho, and ratio and s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from antiphase._errors import AntiphaseError
 from antiphase._montecarlo._gaussian import log_divergence, log_envelope
 
 PIECE = 1 << 18
+SLOPES = [0.01 * 1.1**i for i in range(145)]  # to 9,100
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,15 @@ class Estimator(ABC):
 def log_bound(estimator: Estimator, epsilon: float) -> float:
     """log c."""
     return estimator.log_factor + log_envelope(estimator.slope, estimator.rho) - estimator.slope * epsilon
+
+
+def best_slope(bound: Callable[[float], float]) -> float:
+    """The slope with the smallest bound, which is convex; of a grid, so that envelopes are found once."""
+    low, high = 0, len(SLOPES) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bound(SLOPES[middle]) <= bound(SLOPES[middle + 1]) else (middle + 1, high)
+    return SLOPES[low]
 
 
 def log_weights(estimator: Estimator, draws: Draws, epsilon: float) -> Array:

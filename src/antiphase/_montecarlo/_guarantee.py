@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from antiphase._montecarlo._pair import Pair
 from antiphase._montecarlo._samples import child
 from antiphase._montecarlo._sampling import Sampling
 from antiphase._montecarlo._search import estimated_epsilon, estimated_noise, upper_epsilon, upper_noise
-from antiphase._montecarlo._verify import RELEASE, SHARE, failure_share, method_text, pair_effort, try_claim
+from antiphase._montecarlo._verify import SHARE, limit_bound, log_inverse_share, pair_effort, try_claim
 
 ATTEMPTS = 8
 TRIES = 16
@@ -36,15 +35,18 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     """
     upper = pair.upper(epsilon)
     proved = Bound(upper.value, "upper", upper.method, upper.reference)
-    if pair.tight or not _within_reach(pair, upper.value, sampling):
+    if pair.tight:
         return proved
     effort = pair_effort(pair, TYPICAL, child(seed, 0), sampling)
+    least = pair.least(epsilon, effort.samples, TYPICAL)
+    if least >= upper.value:
+        return _not_worth(proved, pair, sampling)
     removal, addition = pair.pilots(epsilon, effort)
     check_estimates((removal, addition), upper.value)
-    expected = max(removal.estimate, addition.estimate)
+    expected = max(removal.estimate, addition.estimate, least)
     if expected <= 0.0:
         return _not_worth(proved, pair, sampling)
-    effort = replace(effort, log_inverse=-math.log(failure_share(max(expected, SMALLEST), 1, CHOICES)))
+    effort = replace(effort, log_inverse=_log_inverse(expected, 1))
     goal = (1.0 + sampling.slack) * expected
     runs = plan_run(removal, goal, effort), plan_run(addition, goal, effort)
     if max(run.expected for run in runs) >= upper.value:
@@ -52,8 +54,7 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     limits = certify(runs, effort, child(seed, 1))
     check_estimates(limits, upper.value)
     value = min(1.0, max(limit.value for limit in limits) + SHARE * expected)
-    confident = Bound(value, "confident", method_text(limits, expected), f"{pair.reference}; {RELEASE}")
-    return min(confident, proved, key=lambda bound: bound.value)
+    return min(limit_bound(pair, limits, value, expected), proved, key=lambda bound: bound.value)
 
 
 def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: Sampling) -> Bound:
@@ -66,7 +67,7 @@ def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, samplin
     proved = _with_value(_proved(pair, highest), highest)
     if pair.tight:
         return proved
-    found = _settled(pair, delta, seed, sampling) if _within_reach(pair, delta, sampling) else None
+    found = _settled(pair, delta, seed, sampling) if _within_reach(pair, highest, delta, sampling) else None
     if found is None or found[0] >= highest:
         return _not_worth(proved, pair, sampling)
     return _with_value(found[1], found[0])
@@ -86,9 +87,9 @@ def pair_noise(
     """
     aim = epsilon * (1.0 - (NEAR if pair.tight else FAR))
     noise = upper_noise(pair, aim, delta)
-    if not pair.tight and _within_reach(pair, delta, sampling):
+    if not pair.tight and _within_reach(pair.at(noise), aim, delta, sampling):
         target = delta * (1.0 - SHARE) / (1.0 + sampling.slack)
-        noise = min(noise, estimated_noise(pair, aim, target, noise, seed, sampling))
+        noise = min(noise, estimated_noise(pair, aim, target, _log_inverse(delta, 1), noise, seed, sampling))
     for _ in range(TRIES):
         bound = settle(noise)
         if bound.value <= epsilon:
@@ -97,18 +98,22 @@ def pair_noise(
     raise NotProved(f"No noise was found that gives epsilon = {epsilon}.", hint="allow more samples, or a larger delta")
 
 
-def _within_reach(pair: Pair, delta: float, sampling: Sampling) -> bool:
+def _within_reach(pair: Pair, epsilon: float, delta: float, sampling: Sampling) -> bool:
     """Whether so many samples can certify so small a delta at all."""
-    return pair.reaches(
-        delta, sampling.samples or pair.samples, -math.log(failure_share(max(delta, SMALLEST), 1, CHOICES))
-    )
+    return pair.least(epsilon, sampling.samples or pair.samples, _log_inverse(delta, 1)) < delta
+
+
+def _log_inverse(delta: float, attempt: int) -> float:
+    """log(1 / beta) of one limit, with room for CHOICES mechanisms."""
+    return log_inverse_share(max(delta, SMALLEST), attempt, CHOICES)
 
 
 def _settled(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: Sampling) -> tuple[float, Bound] | None:
     """Search with estimates and verify; each further attempt aims a little lower and spends half the probability."""
     goal, aim = delta * (1.0 - SHARE), 1.0 + sampling.slack
     for attempt in range(1, ATTEMPTS + 1):
-        epsilon = estimated_epsilon(pair, goal / aim, child(seed, attempt, 0), sampling)
+        inverse = _log_inverse(delta, attempt)
+        epsilon = estimated_epsilon(pair, goal / aim, inverse, child(seed, attempt, 0), sampling)
         outcome = try_claim(pair, epsilon, delta, attempt, child(seed, attempt, 1), sampling, CHOICES)
         if outcome.bound is not None:
             return epsilon, outcome.bound

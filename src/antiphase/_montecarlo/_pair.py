@@ -46,9 +46,9 @@ class Pair(ABC):
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
         """A bound that needs no samples; without `fine` a quicker one."""
 
-    def reaches(self, delta: float, samples: int, log_inverse: float) -> bool:
-        """Whether a confidence limit from so many samples can be as small as `delta`, as far as is known beforehand."""
-        return True
+    def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
+        """What a confidence limit comes to even if no sample has a weight, as far as is known beforehand."""
+        return 0.0
 
     @abstractmethod
     def plain(self) -> tuple[Estimator, Estimator]:

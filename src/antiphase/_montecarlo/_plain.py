@@ -16,7 +16,7 @@ from antiphase._errors import AntiphaseError, Refused
 from antiphase._montecarlo._estimator import Draws, Estimator, log_weights
 from antiphase._montecarlo._pair import Pair
 from antiphase._montecarlo._samples import child, collect
-from antiphase._montecarlo._verify import SHARE, failure_share
+from antiphase._montecarlo._verify import SHARE, log_inverse_share
 
 _THEOREMS = "Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact amplification), Thm. 2.2"
 
@@ -42,7 +42,7 @@ def bernstein_failure(delta: float, tau: float, samples: int) -> float:
     >>> bernstein_failure(8e-6, 1.25, 10**8) < 7.2e-9
     True
     """
-    return math.exp(-samples * (tau - 1.0) ** 2 * delta / (8.0 * tau / 3.0 - 2.0 / 3.0))
+    return math.exp(-_bernstein_exponent(delta, tau, samples))
 
 
 def plain_means(
@@ -82,12 +82,12 @@ def verify_plain(
     direction with probability at most `bernstein_failure`, which must be within the share of this attempt.
     """
     threshold = delta * (1.0 - SHARE) / tau
-    allowed, failure = failure_share(delta, attempt), bernstein_failure(threshold, tau, samples)
-    if failure > allowed:
-        needed = math.ceil(samples * math.log(allowed) / math.log(failure)) if failure < 1.0 else math.inf
+    needs, has = log_inverse_share(delta, attempt), _bernstein_exponent(threshold, tau, samples)
+    if has < needs:
+        needed = math.ceil(samples * needs / has) if has > 0.0 else math.inf
         raise Refused(
             f"{samples} samples verify delta = {delta} with tau = {tau} only up to a failure probability of "
-            f"{failure:.2g}; this attempt may spend {allowed:.2g}.",
+            f"{math.exp(-has):.2g}; this attempt may spend {math.exp(-needs):.2g}.",
             hint=f"it needs {needed:,} samples, or a larger tau, or certified samples",
         )
     worst = max(plain_means(pair, epsilon, samples, seed, workers), key=lambda mean: mean.value)
@@ -99,6 +99,11 @@ def verify_plain(
         f"+- {worst.error:.2g} and must be at most {threshold:.4g}.",
         hint=f"it needs more noise; a further verification of this claim is attempt {attempt + 1}",
     )
+
+
+def _bernstein_exponent(delta: float, tau: float, samples: int) -> float:
+    """log(1 / failure)."""
+    return samples * (tau - 1.0) ** 2 * delta / (8.0 * tau / 3.0 - 2.0 / 3.0)
 
 
 def _mean(estimator: Estimator, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int) -> Mean:

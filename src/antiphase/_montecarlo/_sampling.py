@@ -27,7 +27,8 @@ class Sampling:
             samples is given. None: what about half a minute on two cores allows.
         workers: joblib's n_jobs; -1 for all cores. Results do not depend on it, nor on joblib's backend.
         seed: part of the question for `epsilon`, `delta` and `calibrate`, so that asking again gives the same answer;
-            for `verify` None takes fresh entropy, and anything else is for tests.
+            for `verify` None takes fresh entropy, and anything else is for tests. No two of these functions share
+            samples, whatever the seed.
 
     >>> Sampling(slack=0.2).workers
     -1

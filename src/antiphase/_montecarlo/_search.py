@@ -1,13 +1,15 @@
 """The epsilon or the noise at which delta has a given value: by a proved bound, or by estimates.
 
 Estimates use the same seed throughout (common random numbers), so that they are a smooth function of what is searched.
-What they find proves nothing: it is verified afterwards, with fresh randomness.
+What a limit comes to without any hit is added, where it is known. What they find proves nothing: it is verified
+afterwards, with fresh randomness.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -33,23 +35,40 @@ def upper_epsilon(pair: Pair, delta: float) -> float:
 
 def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
     """A noise at which the proved bound is at most `delta`."""
+    least = pair.noise_std / LARGEST
 
     def holds(noise: float) -> bool:
-        return noise > 0.0 and pair.at(noise).upper(epsilon, fine=False).value <= delta
+        return noise > least and pair.at(noise).upper(epsilon, fine=False).value <= delta
 
     found = _least(holds, pair.noise_std, TOLERANCE if pair.tight else ROUGH)
+    if found <= 2.0 * least:
+        raise NotProved(
+            f"delta = {delta} allows to take no noise at all: an example takes part less often than that.",
+            hint="use a delta far below the inverse of the number of examples",
+        )
     if pair.tight:
         found = _tightened(lambda s: pair.at(s).upper(epsilon).value <= delta, found)
     return found
 
 
-def estimated_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: Sampling) -> float:
-    """The epsilon at which the estimate is `delta`; the estimators are chosen anew until they fit the epsilon."""
+def estimated_epsilon(
+    pair: Pair, delta: float, log_inverse: float, seed: np.random.SeedSequence, sampling: Sampling
+) -> float:
+    """The epsilon at which the estimate is `delta`; the estimators are chosen anew until they fit the epsilon.
+
+    Args:
+        pair: at its noise.
+        delta: what the estimate shall be.
+        log_inverse: log(1 / beta), of the limit that comes after.
+        seed: of the samples.
+        sampling: how much work to spend.
+    """
     epsilon = highest = upper_epsilon(pair, delta)
     samples, many = _samples(pair, sampling)
     for rounds in range(5):
         curve = _Curve(pair.estimators(epsilon), samples, child(seed, rounds), sampling.workers)
-        last, epsilon = epsilon, curve.epsilon(delta, highest)
+        excess = partial(_excess, curve, pair, delta=delta, log_inverse=log_inverse, sampling=sampling)
+        last, epsilon = epsilon, _root(excess, 0.0, highest)
         near = abs(epsilon - last) <= 0.02 * last
         if near and samples == many:
             break
@@ -58,18 +77,25 @@ def estimated_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, sa
 
 
 def estimated_noise(
-    pair: Pair, epsilon: float, delta: float, highest: float, seed: np.random.SeedSequence, sampling: Sampling
+    pair: Pair,
+    epsilon: float,
+    delta: float,
+    log_inverse: float,
+    highest: float,
+    seed: np.random.SeedSequence,
+    sampling: Sampling,
 ) -> float:
     """The noise at which the estimate is `delta`: between 0 and `highest`, that of the proved bound."""
     few, many = _samples(pair, sampling)
 
     def excess(log_noise: float, samples: int = few, part: int = 0) -> float:
-        estimators = pair.at(math.exp(log_noise)).estimators(epsilon)
-        return _Curve(estimators, samples, child(seed, part), sampling.workers).log_delta(epsilon) - math.log(delta)
+        there = pair.at(math.exp(log_noise))
+        curve = _Curve(there.estimators(epsilon), samples, child(seed, part), sampling.workers)
+        return _excess(curve, there, epsilon, delta, log_inverse, sampling)
 
     high = math.log(highest)
     low = high - 0.25
-    while excess(low) <= 0.0:
+    while excess(low) <= 0.0 and highest < LARGEST * math.exp(low):
         low, high = low - 2.0 * (high - low), low
     found = _root(excess, low, high)
     slope = min((excess(found + 0.01) - excess(found)) / 0.01, -0.1)
@@ -92,10 +118,6 @@ class _Curve:
         self._estimators, self._samples, self._seed, self._workers = estimators, samples, seed, workers
         self._draws: dict[int, Draws] = {}
 
-    def epsilon(self, delta: float, highest: float) -> float:
-        """Where the estimate is `delta`."""
-        return _root(lambda e: self.log_delta(e) - math.log(delta), 0.0, highest)
-
     def log_delta(self, epsilon: float) -> float:
         """The larger direction; the second is drawn only where its bound does not settle the matter."""
         removal = self._log_mean(0, epsilon)
@@ -111,6 +133,12 @@ class _Curve:
             self._draws[direction] = draws(estimator, self._samples, child(self._seed, direction), self._workers)
         logs = log_weights(estimator, self._draws[direction], epsilon)
         return max(-FAR, float(logsumexp(logs)) - math.log(self._samples))
+
+
+def _excess(curve: _Curve, pair: Pair, epsilon: float, delta: float, log_inverse: float, sampling: Sampling) -> float:
+    """log of what the limit may be expected to be at least, over `delta`."""
+    least = pair.least(epsilon, sampling.samples or pair.samples, log_inverse)
+    return math.log(math.exp(curve.log_delta(epsilon)) + least) - math.log(delta)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

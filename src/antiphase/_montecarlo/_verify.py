@@ -29,18 +29,25 @@ SHARE = 1e-3  # of delta that verification may spend as its failure probability
 RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
 
 
-def failure_share(delta: float, attempt: int, choices: int = 1) -> float:
-    """The failure probability of one direction in attempt r: SHARE * delta / choices / 2^r / 2.
+def log_inverse_share(delta: float, attempt: int, choices: int = 1) -> float:
+    """log(1 / beta), beta the failure probability of one direction in attempt r: SHARE * delta / choices / 2^r / 2.
+
+    As a logarithm it has no least value, whatever the attempt.
 
     Args:
         delta: of the claim.
         attempt: r, from 1.
         choices: how many claims there may be of which one is acted upon.
 
-    >>> failure_share(1e-5, 1) == 1e-8 / 4
-    True
+    >>> round(math.exp(log_inverse_share(1e-5, 1)) / 4e8, 12)
+    1.0
     """
-    return float(SHARE * delta / choices / 2.0**attempt / 2.0)
+    return (attempt + 1) * math.log(2.0) + math.log(choices) - math.log(SHARE) - math.log(delta)
+
+
+def failure_share(delta: float, attempt: int, choices: int = 1) -> float:
+    """beta itself."""
+    return math.exp(-log_inverse_share(delta, attempt, choices))
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,7 @@ def try_claim(
     upper = pair.upper(epsilon)
     if upper.value <= delta:
         return Outcome(Bound(delta, "upper", upper.method, upper.reference), upper.value, upper.value, 0.0)
-    inverse = -math.log(failure_share(delta, attempt, choices))
-    effort = pair_effort(pair, inverse, child(seed, 0), sampling)
+    effort = pair_effort(pair, log_inverse_share(delta, attempt, choices), child(seed, 0), sampling)
     goal = delta * (1.0 - SHARE)
     removal, addition = pair.pilots(epsilon, effort)
     check_estimates((removal, addition), upper.value)
@@ -85,8 +91,8 @@ def try_claim(
     limits = certify(runs, effort, child(seed, 1))
     check_estimates(limits, upper.value)
     worst = max(limits, key=lambda limit: limit.value)
-    bound = Bound(delta, "confident", method_text(limits, delta), f"{pair.reference}; {RELEASE}")
-    return Outcome(bound if worst.value <= goal else None, worst.value, worst.estimate, worst.error)
+    bound = limit_bound(pair, limits, delta, delta) if worst.value <= goal else None
+    return Outcome(bound, worst.value, worst.estimate, worst.error)
 
 
 def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: Sampling) -> Effort:
@@ -94,10 +100,13 @@ def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sa
     return Effort(sampling.samples or pair.samples, log_inverse, seed, sampling.workers, sampling.slack / 4.0)
 
 
-def method_text(limits: tuple[Limit, Limit], delta: float) -> str:
-    """What was done, for a bound's method."""
+def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: float) -> Bound:
+    """`value` as a bound that both limits keep, with the failure probability SHARE * delta; none without samples."""
+    if not any(limit.samples for limit in limits):
+        return Bound(value, "upper", "largest weight of the samples", pair.reference)
     samples = " and ".join(f"{limit.samples:,}" for limit in limits)
-    return f"certified sampling, {samples} samples, failure probability {SHARE * delta:.1e} within delta"
+    method = f"certified sampling, {samples} samples, failure probability {SHARE * delta:.1e} within delta"
+    return Bound(value, "confident", method, f"{pair.reference}; {RELEASE}")
 
 
 def verify_pair(

@@ -76,9 +76,12 @@ def optimize(
         _check.positive_integer(owner, "max_iterations", max_iterations, "None means no limit")
     limits = Limits(time_limit, max_iterations, progress)
     if budget is not None:
+        from antiphase._optimize._amplified import Setting
+
         solve = _amplifying(family, participation, budget)
         _check_options(family, solve, options)
-        return solve(n, participation, workload, objective, limits, budget, **options)
+        assert isinstance(participation, BallsInBins)
+        return solve(Setting(n, participation, workload, objective, budget), limits, **options)
     solve = _optimizer(family)
     _check_options(family, solve, options)
     return solve(n, participation, workload, objective, limits, **options)

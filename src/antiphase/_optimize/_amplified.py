@@ -35,11 +35,22 @@ STAGES = ((1 << 11, 1), (1 << 13, 2))  # samples and seed
 DAMPING = (1.0, 0.5, 0.25, 0.1)
 ENOUGH = 5e-5  # a step that gains less in log loss ends a stage
 BUFFERS = 3
+QUICK = 1 << 26  # steps x bands^2 of a banded search that takes a minute
+FEWEST_BANDS = 32
+ALIKE = 0.01  # of log loss: estimates that differ by less are told apart by calibrating
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is optimised for."""
+    """What is optimised for.
+
+    Args:
+        steps: n.
+        participation: bins and epochs.
+        workload: A.
+        objective: "rms" or "max".
+        budget: (epsilon, delta).
+    """
 
     steps: int
     participation: BallsInBins
@@ -63,120 +74,95 @@ class Trial:
     level: Level
 
 
-def amplified_toeplitz(
-    steps: int,
-    participation: BallsInBins,
-    workload: Workload,
-    objective: Objective,
-    limits: Limits,
-    budget: Budget,
-    *,
-    bands: int | None = None,
-) -> Solution:
+def amplified_toeplitz(setting: Setting, limits: Limits, *, bands: int | None = None) -> Solution:
     """Minimise noise x error over the coefficients of a Toeplitz C, non-negative and not increasing.
 
     Args:
-        steps: n.
-        participation: bins and epochs.
-        workload: A.
-        objective: "rms" or "max".
+        setting: what is optimised for.
         limits: when to stop early.
-        budget: (epsilon, delta).
         bands: most coefficients; by default those of two epochs.
     """
-    setting = Setting(steps, participation, workload, objective, budget)
-    widest = min(steps, 2 * participation.steps_per_epoch) if bands is None else bands
-    count = check_bands("optimize('toeplitz')", widest, steps, steps)
+    n = setting.steps
+    widest = min(n, 2 * setting.participation.steps_per_epoch) if bands is None else bands
+    count = check_bands("optimize('toeplitz')", widest, n, n)
     known = toeplitz_starts(setting, count)
-    family = ToeplitzFamily(steps, workload, objective)
+    family = ToeplitzFamily(n, setting.workload, setting.objective)
     points = [family.point(s.coefficients, count) for s in known]
     return _optimize(setting, family, known, points, limits)
 
 
-def amplified_banded(
-    steps: int,
-    participation: BallsInBins,
-    workload: Workload,
-    objective: Objective,
-    limits: Limits,
-    budget: Budget,
-    *,
-    bands: int | None = None,
-) -> Solution:
+def amplified_banded(setting: Setting, limits: Limits, *, bands: int | None = None) -> Solution:
     """Minimise noise x error over all columns of a banded C.
 
     Args:
-        steps: n.
-        participation: bins and epochs.
-        workload: A.
-        objective: "rms" or "max".
+        setting: what is optimised for.
         limits: when to stop early.
-        budget: (epsilon, delta).
-        bands: at most as many as there are bins; by default 32.
+        bands: at most as many as there are bins; by default as many, halved until the search is quick, but not below
+            32. At a large epsilon more bands gain much.
     """
-    setting = Setting(steps, participation, workload, objective, budget)
-    bins = participation.steps_per_epoch
-    count = check_bands("optimize('banded')", bands, steps, bins)
+    n, bins = setting.steps, setting.participation.steps_per_epoch
+    count = check_bands("optimize('banded')", _widest(n, bins) if bands is None else bands, n, bins)
     if count > bins:
         raise _check.refuse("optimize('banded')", "bands", f"at most {bins}, the bins", bands, "use family='toeplitz'")
-    family = BandedFamily(steps, workload, objective, count)
+    family = BandedFamily(n, setting.workload, setting.objective, count)
     known = banded_starts(setting, count)
     points = [family.point(np.pad(s.columns, ((0, 0), (0, count - s.columns.shape[1])))) for s in known]
     return _optimize(setting, family, known, points, limits)
 
 
-def amplified_blt(
-    steps: int,
-    participation: BallsInBins,
-    workload: Workload,
-    objective: Objective,
-    limits: Limits,
-    budget: Budget,
-    *,
-    buffers: int = BUFFERS,
-) -> Solution:
+def _widest(steps: int, bins: int) -> int:
+    """As many bands as bins, halved until a step of the search is quick."""
+    count = min(bins, steps)
+    while count > FEWEST_BANDS and steps * count**2 > QUICK:
+        count = max(FEWEST_BANDS, count // 2)
+    return count
+
+
+def amplified_blt(setting: Setting, limits: Limits, *, buffers: int = BUFFERS) -> Solution:
     """Minimise noise x error over the decays and scales of a BLT.
 
     Args:
-        steps: n.
-        participation: bins and epochs.
-        workload: A.
-        objective: "rms" or "max".
+        setting: what is optimised for.
         limits: when to stop early.
-        budget: (epsilon, delta).
         buffers: d, from 1 to 10.
     """
     if not 1 <= _check.positive_integer("optimize('blt')", "buffers", buffers) <= 10:
         raise _check.refuse("optimize('blt')", "buffers", "at most 10", buffers, "3 are nearly optimal")
-    setting = Setting(steps, participation, workload, objective, budget)
     known, points = blt_starts(setting, buffers)
-    return _optimize(setting, BLTFamily(steps, workload, objective), known, points, limits)
+    family = BLTFamily(setting.steps, setting.workload, setting.objective)
+    return _optimize(setting, family, known, points, limits)
 
 
 def _optimize(
     setting: Setting, family: Family, known: Sequence[Strategy], points: Sequence[Array], limits: Limits
 ) -> Solution:
-    """Descend from the best of the known strategies, and keep the better of start and end by their calibrated noise."""
+    """Descend from the best of the known strategies, and keep the best by calibrated noise of the end and the known.
+
+    A known strategy whose estimate is larger than that of the end by more than estimates err is not calibrated.
+    """
     with single_threaded():
-        start, end = _search(setting, family, known, points, limits)
-    losses = {id(trial): _loss(setting, trial.strategy) for trial in (start, end)}
-    best = min((end, start), key=lambda trial: losses[id(trial)])
-    return Solution(best.strategy, losses[id(best)], None, limits.count, limits.elapsed, not limits.reached)
+        starts, end = _search(setting, family, known, points, limits)
+    tried = [end, *(start for start in starts if start.value <= end.value + ALIKE)]
+    losses = [_loss(setting, trial.strategy) for trial in tried]
+    least = min(losses)
+    best = tried[losses.index(least)].strategy
+    return Solution(best, least, None, limits.count, limits.elapsed, not limits.reached)
 
 
 def _search(
     setting: Setting, family: Family, known: Sequence[Strategy], points: Sequence[Array], limits: Limits
-) -> tuple[Trial, Trial]:
-    """The best of the known strategies, and where the descent from it ends."""
+) -> tuple[list[Trial], Trial]:
+    """The known strategies, and where the descent from the best of them ends."""
     level = NoiseLevel(setting.budget, *STAGES[0])
     starts = [trial_at(setting, strategy, point, level) for strategy, point in zip(known, points, strict=True)]
-    start = end = min(starts, key=lambda trial: trial.value)
+    end = min(starts, key=lambda trial: trial.value)
     for samples, seed in STAGES:
-        end = _descend(setting, family, end, NoiseLevel(setting.budget, samples, seed), limits)
-    return start, end
+        end = descend(setting, family, end, NoiseLevel(setting.budget, samples, seed), limits)
+    return starts, end
 
 
-def _descend(setting: Setting, family: Family, trial: Trial, level: NoiseLevel, limits: Limits) -> Trial:
+def descend(setting: Setting, family: Family, trial: Trial, level: NoiseLevel, limits: Limits) -> Trial:
+    """Move to the minimum of the tangent, or part of the way, until that gains no more."""
     trial = trial_at(setting, trial.strategy, trial.point, level)
     while not limits.reached:
         goal = family.minimise(trial.point, trial.level.weights)

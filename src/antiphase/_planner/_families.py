@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -111,12 +112,12 @@ def _dense(trials: Trials, participation: Participation) -> None:
     n = trials.problem.steps
     if n > LARGEST_DENSE or not affords(trials.problem, least_copies("dense", n, participation)):
         return
-    others = trials.least_error
-    if n > LARGEST_EXACT:
+    others, separated = trials.least_error, isinstance(participation.worst_case, MinSeparation)
+    if n > LARGEST_EXACT and (separated or others < math.inf):
         name = f"dense (to {COARSE:.0%})"
         found = trials.attempt(_optimized("dense", name, trials, participation, tolerance=COARSE))
         hopeless = found is None or found.candidate.error > (1.0 + COARSE) * others  # for the optimum itself
-        if hopeless or isinstance(participation.worst_case, MinSeparation):  # minutes for a last hundredth of a percent
+        if hopeless or separated:  # minutes for a last hundredth of a percent
             return
     trials.attempt(_optimized("dense", "dense", trials, participation))
 

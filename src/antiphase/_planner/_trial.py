@@ -7,17 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+import numpy as np
+
 from antiphase._accounting import Mechanism, calibrate
 from antiphase._bound import Bound
-from antiphase._error import error
+from antiphase._error import Error, error
 from antiphase._errors import AntiphaseError, NotEnoughMemory, NotProved
 from antiphase._montecarlo import Sampling
 from antiphase._participation import Participation
-from antiphase._plan import Candidate
+from antiphase._plan import Candidate, curve_steps
 from antiphase._problem import Problem
 from antiphase.strategies import Strategy
 
 Progress = Callable[[str, float], None]
+
+LARGEST_CURVE = 65_536  # steps
 
 
 @dataclass(frozen=True)
@@ -105,5 +109,15 @@ def evaluate(trial: Trial, problem: Problem, sampling: Sampling) -> Outcome:
         memory_copies=strategy.memory_copies,
         seconds=perf_counter() - start,
         participation=repr(trial.participation),
+        per_step=_curve(mechanism, size),
     )
     return Outcome(candidate, mechanism, found.guarantee)
+
+
+def _curve(mechanism: Mechanism, size: Error) -> tuple[float, ...]:
+    """The error after some of the steps; for many steps it would take longer than all the rest."""
+    n = mechanism.strategy.steps
+    if n > LARGEST_CURVE:
+        return ()
+    deviations = mechanism.noise_std * np.sqrt(size.per_step[curve_steps(n) - 1])
+    return tuple(float(f"{value:.6g}") for value in deviations)

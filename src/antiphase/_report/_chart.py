@@ -12,11 +12,18 @@ from antiphase._check import Array
 
 @dataclass(frozen=True)
 class Series:
-    """One named line through points."""
+    """One named line through points.
+
+    Args:
+        name: for the legend.
+        x, y: the points.
+        faint: drawn in the background and left out of the legend.
+    """
 
     name: str
     x: Array
     y: Array
+    faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,15 +49,17 @@ class Chart:
     @property
     def summary(self) -> str:
         """The chart in words, for a screen reader."""
-        lines = [f"{s.name}: from {s.y[0]:.4g} at {s.x[0]:g} to {s.y[-1]:.4g} at {s.x[-1]:g}" for s in self.series]
-        return f"{self.y_label} against {self.x_label}. " + "; ".join(lines) + "."
+        clear = [s for s in self.series if not s.faint]
+        lines = [f"{s.name}: from {s.y[0]:.4g} at {s.x[0]:g} to {s.y[-1]:.4g} at {s.x[-1]:g}" for s in clear]
+        more = f" {len(self.series) - len(clear)} more in the background." if len(clear) < len(self.series) else ""
+        return f"{self.y_label} against {self.x_label}. " + "; ".join(lines) + "." + more
 
 
-def series(name: str, x: ArrayLike, y: ArrayLike) -> Series:
+def series(name: str, x: ArrayLike, y: ArrayLike, *, faint: bool = False) -> Series:
     """A line, without the points that are not finite."""
     across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     kept = np.isfinite(across) & np.isfinite(up)
-    return Series(name, across[kept], up[kept])
+    return Series(name, across[kept], up[kept], faint)
 
 
 def thinned(count: int, most: int = 256) -> Array:

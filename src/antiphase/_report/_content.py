@@ -10,7 +10,6 @@ from antiphase._plan import Plan
 from antiphase._report._changes import Change, more_steps, smaller_separation
 from antiphase._report._chart import Chart
 from antiphase._report._curves import by_delta, by_step, coefficients, error_by_step
-from antiphase._report._families import SECONDS, best_of_families
 from antiphase._report._heat import HeatMap
 from antiphase._report._reading import Source
 from antiphase._report._statement import Item, headline, statement
@@ -49,22 +48,22 @@ class Content:
     left_out: tuple[str, ...]
 
 
-def gather(source: Source, tell: Tell = lambda what, share: None, seconds: float = SECONDS) -> Content:
+def gather(source: Source, tell: Tell = lambda what, share: None) -> Content:
     """Compute what a report says.
 
     Args:
         source: what to report on.
         tell: called with what is computed next and the share that is done.
-        seconds: that finding the best of the other families again may take.
     """
     plan, left_out = source.plan, []
     tell("epsilon", 0.1)
     charts = {"delta": by_delta(plan), "steps": by_step(plan, source.run.steps_run if source.run else None)}
-    tell("candidates", 0.4)
-    families = best_of_families(plan, seconds)
-    charts["error"] = error_by_step(plan, families)
-    if families.left_out:
-        left_out.append(f"Families that take long to find again are not drawn: {', '.join(families.left_out)}.")
+    tell("candidates", 0.6)
+    charts["error"] = error_by_step(plan)
+    if any(line.faint for line in charts["error"].series):
+        left_out.append("Errors: the candidates without a name of their own are drawn in grey.")
+    if not all(candidate.per_step for candidate in plan.candidates):
+        left_out.append("Errors: for so many steps only that of the plan is drawn.")
     tell("matrices", 0.7)
     heats: tuple[HeatMap, ...] = ()
     shown = _shown(plan)

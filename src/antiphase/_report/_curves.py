@@ -10,9 +10,9 @@ import numpy as np
 from antiphase._accounting import epsilon, stopped
 from antiphase._check import Array
 from antiphase._error import error
-from antiphase._plan import Plan
+from antiphase._plan import Plan, curve_steps
 from antiphase._report._chart import Chart, Series, series, thinned
-from antiphase._report._families import FamilyCurves
+from antiphase._report._families import by_family
 
 POINTS = 33
 FEWEST = 5
@@ -36,10 +36,18 @@ def by_step(plan: Plan, steps_run: int | None) -> Chart:
     return Chart(f"Epsilon against steps, delta = {delta:g}", "steps", "epsilon", (line,), marks=marks)
 
 
-def error_by_step(plan: Plan, families: FamilyCurves) -> Chart:
-    """Standard deviation of the noise in the model after every step, for clipping norm 1."""
-    lines = [_errors(f"{families.chosen} (planned)", plan)]
-    lines += [_errors(name, other) for name, other in families.others]
+def error_by_step(plan: Plan) -> Chart:
+    """Standard deviation of the noise in the model after every step, for clipping norm 1, of all candidates.
+
+    The one that was chosen and the best of each other family are in the legend, the rest in the background.
+    """
+    chosen = plan.candidates[0].name if plan.candidates else type(plan.mechanism.strategy).__name__
+    values = plan.mechanism.noise_std * np.sqrt(error(plan.mechanism.strategy, plan.problem.workload).per_step)
+    at, some = thinned(len(values)), curve_steps(plan.steps)
+    lines = [series(f"{chosen} (planned)", at + 1, values[at])]
+    for candidate, clear in by_family(plan):
+        if candidate.per_step:
+            lines.append(series(candidate.name, some, candidate.per_step, faint=not clear))
     return Chart("Noise in the model after every step", "step", "standard deviation", tuple(lines), log_y=True)
 
 
@@ -48,12 +56,6 @@ def coefficients(C: Array, N: Array) -> Chart:
     lag = np.arange(min(len(C), len(N), 64))
     lines = (series("C, first column", lag, C[lag, 0]), series("inverse, first column", lag, N[lag, 0]))
     return Chart("Coefficients", "lag in steps", "coefficient", lines)
-
-
-def _errors(name: str, plan: Plan) -> Series:
-    values = plan.mechanism.noise_std * np.sqrt(error(plan.mechanism.strategy, plan.problem.workload).per_step)
-    at = thinned(len(values))
-    return series(name, at + 1, values[at])
 
 
 def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:

@@ -12,13 +12,15 @@ LEFT, RIGHT, TOP = 58.0, 14.0, 14.0
 ROW, LETTER = 18.0, 7.0
 FILE_WIDTH = 560
 COLOURS = 6
+FAINT = 'class="line faint"'
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4", "12 4")
 
 
 def draw(chart: Chart, name: str, style: str = "") -> str:
     """The chart as an SVG element; `style` goes inside, for a file that stands alone."""
     below = TOP + PLOT_HEIGHT
-    rows = _legend_rows(chart.series)
+    clear = [s for s in chart.series if not s.faint]
+    rows = _legend_rows(clear)
     size = f' width="{FILE_WIDTH}"' if style else ""
     height = below + 46.0 + ROW * len(rows)
     x = axis([s.x for s in chart.series], LEFT, WIDTH - RIGHT, chart.log_x)
@@ -31,7 +33,8 @@ def draw(chart: Chart, name: str, style: str = "") -> str:
         f'<desc id="{name}-text">{escape(chart.summary)}</desc>',
         *_grid(x, y, below),
         *_marks(chart, x, below),
-        *(_line(s, i, x, y) for i, s in enumerate(chart.series)),
+        *(_line(s, FAINT, x, y) for s in chart.series if s.faint),
+        *(_line(s, _look(i), x, y) for i, s in enumerate(clear)),
         _text(LEFT + (WIDTH - LEFT - RIGHT) / 2, below + 36, chart.x_label, "middle"),
         f'<text transform="translate(13 {TOP + PLOT_HEIGHT / 2:g}) rotate(-90)" text-anchor="middle">'
         f"{escape(chart.y_label)}</text>",
@@ -64,9 +67,9 @@ def _marks(chart: Chart, x: Axis, below: float) -> list[str]:
     return found
 
 
-def _line(line: Series, index: int, x: Axis, y: Axis) -> str:
+def _line(line: Series, look: str, x: Axis, y: Axis) -> str:
     points = [f"{x.place(a):.1f} {y.place(b):.1f}" for a, b in zip(line.x, line.y, strict=True)]
-    return f'<path {_look(index)} d="M{" L".join(points)}"><title>{escape(line.name)}</title></path>'
+    return f'<path {look} d="M{" L".join(points)}"><title>{escape(line.name)}</title></path>'
 
 
 def _look(index: int) -> str:
@@ -75,7 +78,7 @@ def _look(index: int) -> str:
     return f'class="line c{index % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
-def _legend_rows(lines: tuple[Series, ...]) -> list[list[tuple[int, str, float]]]:
+def _legend_rows(lines: list[Series]) -> list[list[tuple[int, str, float]]]:
     """Entries (index, name, left edge) in rows that fit the width."""
     rows: list[list[tuple[int, str, float]]] = []
     at = WIDTH

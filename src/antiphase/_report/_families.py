@@ -1,57 +1,21 @@
-"""The best mechanism of every family, found again for its error at every step."""
+"""The candidates of a plan by family, for the chart of their errors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from antiphase._errors import AntiphaseError
-from antiphase._plan import Plan
-from antiphase._planner import plan as find
+from antiphase._plan import Candidate, Plan
 
-SECONDS = 20.0
 PREFIXES = ("identity", "tree", "fourier", "toeplitz", "banded inverse", "banded", "blt", "dense")
 
 
-@dataclass(frozen=True)
-class FamilyCurves:
-    """A plan beside the best of the other families.
-
-    Args:
-        chosen: name of the plan's own mechanism.
-        others: name and plan of the best of each other family.
-        left_out: families that would take too long to find again.
-    """
-
-    chosen: str
-    others: tuple[tuple[str, Plan], ...]
-    left_out: tuple[str, ...]
-
-
-def best_of_families(plan: Plan, seconds: float) -> FamilyCurves:
-    """Plan every family again that took little time, cheapest first.
-
-    Args:
-        plan: with its table of candidates, which says how long each took.
-        seconds: for all together.
-    """
-    cost: dict[str, float] = {}
-    for candidate in plan.candidates:
+def by_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
+    """All candidates but the one that was chosen, best first, and whether it is the best of another family."""
+    seen = {family_of(candidate.name) for candidate in plan.candidates[:1]}
+    for candidate in plan.candidates[1:]:
         family = family_of(candidate.name)
-        cost[family] = cost.get(family, 0.0) + candidate.seconds
-    chosen = plan.candidates[0].name if plan.candidates else type(plan.mechanism.strategy).__name__
-    own = family_of(chosen) if plan.candidates else ""
-    names = {candidate.name for candidate in plan.candidates}
-    others, left_out, spent = [], [], 0.0
-    for family in sorted(cost.keys() - {own}, key=lambda f: cost[f]):
-        spent += cost[family]
-        if spent > seconds:
-            left_out.append(family)
-            continue
-        found = _planned(plan, family)
-        if found is not None and found.candidates[0].name in names:
-            others.append((found.candidates[0].name, found))
-    others.sort(key=lambda item: item[1].error)
-    return FamilyCurves(chosen, tuple(others), tuple(left_out))
+        yield candidate, family not in seen
+        seen.add(family)
 
 
 def family_of(name: str) -> str:
@@ -63,10 +27,3 @@ def family_of(name: str) -> str:
     if ", x " in name or " x " in name:
         return "stamped"
     return next((p for p in PREFIXES if name.startswith(p)), "identity").replace(" ", "-")
-
-
-def _planned(plan: Plan, family: str) -> Plan | None:
-    try:
-        return find(plan.problem, [family])
-    except AntiphaseError:
-        return None

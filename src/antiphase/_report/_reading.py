@@ -17,6 +17,8 @@ from antiphase._secret import Secret
 # The kept heads first: a run that is under way may add entries in between, but never takes one back.
 FILES = ("private/heads", "private/secret", "run.json", "plan.json", "private/ledger.jsonl", "public/ledger.jsonl")
 
+FEDERATED = "antiphase.flower release"  # how labels of what a federated server publishes begin
+
 
 @dataclass(frozen=True)
 class Source:
@@ -42,11 +44,12 @@ def read(path: str | Path, secret: Secret | None = None) -> Source:
         raise InvalidArgument(f"There is nothing at {given}.", hint="give a plan file or a run directory")
     if not given.is_dir():
         return Source(Plan.load(given))
+    check_not_federated(given)
     if not (given / "run.json").exists():
         raise Corrupted(f"{given} holds no run: run.json is missing.", hint="give the directory that Run.open made")
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
-        _copy(given, copy)
+        copy_run(given, copy)
         before = _sizes(copy)
         source = _replayed(copy, secret)
         for file, size in _sizes(copy).items():
@@ -55,10 +58,29 @@ def read(path: str | Path, secret: Secret | None = None) -> Source:
                     f"The ledger {file} ends in lines that are not authentic.",
                     hint="a crash cut a line short, or it was edited; Run.open cuts such lines off, then report again",
                 )
+    check_not_federated(given, source.run)
     return source
 
 
-def _copy(directory: Path, copy: Path) -> None:
+def check_not_federated(directory: Path, run: PrivacyReport | None = None) -> None:
+    """Refuse a federated run and the run inside it, whose own epsilon would leave out the record of who took part.
+
+    Args:
+        directory: that was given.
+        run: the report on the run in it; by the labels of its publications it is known wherever it was copied to.
+    """
+    labels = () if run is None else (publication.label for publication in run.publications)
+    around = [d for d in (directory, directory.parent) if (d / "clients" / "private" / "heads").exists()]
+    if around or any(label.startswith(FEDERATED) for label in labels):
+        where = f'"{around[0]}"' if around else "the directory of DPFTRL"
+        raise InvalidArgument(
+            f"{directory} belongs to a federated run: its guarantee rests on the record of who took part.",
+            hint=f"in Python: print(antiphase.flower.report({where}).statement)",
+        )
+
+
+def copy_run(directory: Path, copy: Path) -> None:
+    """Copy what a check needs of a run."""
     for name in FILES:
         if (directory / name).exists():
             (copy / name).parent.mkdir(mode=0o700, exist_ok=True)

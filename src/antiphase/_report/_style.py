@@ -14,6 +14,7 @@ CHART = """
 .chart .mark{stroke:var(--dim);stroke-dasharray:3 3}
 .chart .line{fill:none;stroke-width:2.2;stroke-linejoin:round}
 .c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}
+.chart .faint{stroke:var(--rule);stroke-width:1}
 .c3{stroke:var(--c3)}.c4{stroke:var(--c4)}.c5{stroke:var(--c5)}
 """
 PAGE = """

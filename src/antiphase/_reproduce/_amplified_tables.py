@@ -73,7 +73,7 @@ def _strategy(bands: int, equal: bool) -> Strategy:
 @cache
 def dense(equal: bool) -> ap.Solution:
     """The dense optimum under (6, 342), solved once."""
-    return ap.optimize("dense", steps=STEPS, participation=EPOCHS, equal_norms=equal, tolerance=1e-3)
+    return ap.optimize("dense", steps=STEPS, participation=EPOCHS, equal_norms=equal)
 
 
 EPSILONS = (1, 2, 4, 8, 16)

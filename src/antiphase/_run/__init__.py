@@ -29,9 +29,10 @@ from antiphase._run._directory import (
     read_header,
     write_header,
 )
-from antiphase._run._history import History, Publication
+from antiphase._run._history import HOST, History, Publication
+from antiphase._run._pickle import refuse_pickle
 from antiphase._run._report import PrivacyReport, report
-from antiphase._run._tape import Tape
+from antiphase._run._tape import Elsewhere, NoiseTape, Tape
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret, require_secret
 
@@ -67,7 +68,7 @@ class Run:
             self._ledger.keep()
         else:
             self._read_ledger()
-        self._tape = Tape(directory / "private", self._new_stream, self._stored_stream)
+        self._tape = self._new_tape()
         self._sampler: Sampler | None = None
 
     @classmethod
@@ -135,7 +136,10 @@ class Run:
         return self._sampler.batch(step)
 
     def noise(self, step: int) -> list[NDArray[Any]]:
-        """The step's noise for clipping norm 1, in leaf order; the same for a replayed step."""
+        """The step's noise for clipping norm 1, in leaf order; the same for a replayed step.
+
+        Refused where an integration makes the run's noise by itself, on a device.
+        """
         return self._tape.read(self._checked(step))
 
     def commit(self, step: int, digest: bytes) -> None:
@@ -189,13 +193,17 @@ class Run:
 
     def report(self) -> PrivacyReport:
         """The guarantee of what ran, derived from the ledger, beside what was planned."""
-        return report(self.plan, self._history, self._secret, self.run_id)
+        return report(self.plan, self._history, self._secret, self.run_id, self._header.examples)
 
     def close(self) -> None:
         """Put everything on disk and let other processes in; the run cannot be used any more."""
         self._lock.check()
-        self._ledger.close()
-        self._lock.release()
+        try:
+            self._ledger.close()
+        finally:
+            self._lock.release()
+
+    __reduce_ex__ = refuse_pickle
 
     def __enter__(self) -> Run:
         return self
@@ -257,6 +265,11 @@ class Run:
         self._enter({"kind": "extend", **self._identity()})
         self._ledger.keep()
         self.plan.save(self.directory / "plan.json")
+
+    def _new_tape(self) -> NoiseTape:
+        if self._history.source != HOST:
+            return Elsewhere(self._history.source)
+        return Tape(self.directory / "private", self._new_stream, self._stored_stream)
 
     def _new_stream(self) -> NoiseStream:
         return NoiseStream(self.plan, self._leaves, self._secret, self.run_id, dtype=self._header.dtype)

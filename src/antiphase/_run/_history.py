@@ -8,6 +8,8 @@ from antiphase._errors import Corrupted, Refused
 from antiphase._ledger import Entry
 from antiphase._run._digest import DIGEST_BYTES
 
+HOST = "host"  # the source of a run whose ledger names none
+
 
 @dataclass(frozen=True)
 class Publication:
@@ -28,6 +30,7 @@ class History:
     publications: list[Publication] = field(default_factory=list)
     rewinds: int = 0
     extensions: int = 0
+    source: str = HOST
 
     @property
     def committed(self) -> int:
@@ -69,6 +72,10 @@ class History:
                 return
             case {"kind": "rewind", "step": int(step)} if self.published <= step < self.committed:
                 return
+            case {"kind": "withdraw", "step": int(step)} if 0 <= step <= self.committed:
+                return
+            case {"kind": "source", "source": str()} if self.committed == 0 and self.source == HOST:
+                return
             case {"kind": "publish", "label": str(), "steps": int(steps)} if steps == self.committed:
                 return
             case {"kind": "open" | "extend", "steps": int(), "plan": str(), "header": str()}:
@@ -86,6 +93,10 @@ class History:
             case "rewind":
                 del self.digests[entry["step"] * DIGEST_BYTES :]
                 self.rewinds += 1
+            case "withdraw":
+                self.rewinds += 1
+            case "source":
+                self.source = entry["source"]
             case "publish":
                 self.publications.append(Publication(entry["label"], entry["steps"]))
             case "extend":

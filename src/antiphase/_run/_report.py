@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from antiphase._accounting import epsilon, stopped
 from antiphase._bound import Bound
 from antiphase._plan import Plan
-from antiphase._run._history import History, Publication
+from antiphase._run._history import HOST, History, Publication
 from antiphase._secret import Secret
+
+NO_BATCHES = (
+    "The run made no batches: the guarantee holds if every example kept the plan's participation, which nothing here "
+    "has checked."
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class PrivacyReport:
         guarantee: the epsilon of the steps that ran.
         steps_planned, steps_run: their numbers.
         publications: what left the building, and after how many steps.
-        rewinds: how often unpublished steps were taken again with another output.
+        rewinds: how often unpublished steps were taken again with another output, or noisy outputs dropped.
         remarks: where what ran differs from what was planned, and anything that weakens the claim.
     """
 
@@ -45,8 +50,8 @@ class PrivacyReport:
     remarks: tuple[str, ...]
 
 
-def report(plan: Plan, history: History, secret: Secret, run_id: str) -> PrivacyReport:
-    """The report on a run with this plan and history."""
+def report(plan: Plan, history: History, secret: Secret, run_id: str, examples: int | None) -> PrivacyReport:
+    """The report on a run with this plan and history; `examples` is None where it makes no batches."""
     delta = plan.problem.budget.delta
     return PrivacyReport(
         run_id=run_id,
@@ -59,7 +64,7 @@ def report(plan: Plan, history: History, secret: Secret, run_id: str) -> Privacy
         steps_run=history.committed,
         publications=tuple(history.publications),
         rewinds=history.rewinds,
-        remarks=tuple(_remarks(plan, history, secret)),
+        remarks=(*_remarks(plan, history, secret), *([NO_BATCHES] if examples is None else [])),
     )
 
 
@@ -79,6 +84,11 @@ def _remarks(plan: Plan, history: History, secret: Secret) -> list[str]:
         remarks.append(f"The plan was extended {history.extensions} time(s) while the run was under way.")
     if secret.is_insecure:
         remarks.append("The secret was made from a known integer: anyone can subtract the noise. For tests only.")
+    if history.source != HOST:
+        remarks.append(
+            f"The noise was not made by AES on the host but by {history.source}, which is not cryptographic: "
+            "whoever predicts it can subtract it."
+        )
     if history.committed < plan.steps:
         remarks.append(
             f"Stopped after {history.committed} of {plan.steps} planned steps. The epsilon of the steps that ran holds "

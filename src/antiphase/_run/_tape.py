@@ -4,16 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, Protocol, final
 
 from numpy.typing import NDArray
 
-from antiphase._errors import Corrupted
+from antiphase._errors import Corrupted, Refused
 from antiphase._noise import NoiseStream
 
 KEPT = 2  # saved states: a crash while writing one leaves the other
 
 
+class NoiseTape(Protocol):
+    """What a run reads its noise from."""
+
+    read_steps: set[int]  # by this process; a step is committed only after its noise was read
+
+    def read(self, step: int) -> list[Any]:
+        """The noise of `step`; the same values however often it is read."""
+
+    def save(self) -> None:
+        """Store the state where it stands, if there is one to store."""
+
+
+@final
+class Elsewhere:
+    """Stands for noise that an integration makes by itself: there is nothing to read from here."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self.read_steps: set[int] = set()
+
+    def read(self, step: int) -> NoReturn:
+        """Refused: noise of the host would not belong to what was added before."""
+        raise Refused(
+            f"The noise of this run is not made by the host but by another source: {self._source}.",
+            hint="resume the run with the integration that it was begun with",
+        )
+
+    def save(self) -> None:
+        """Nothing is kept here."""
+
+
+@final
 class Tape:
     """Reads the noise of step t from a stream at t, winding back to a saved state, or to the start, where needed.
 
@@ -27,7 +59,7 @@ class Tape:
         self._directory, self._make, self._load = directory, make, load
         self._stream: NoiseStream | None = None
         self._last: tuple[int, list[NDArray[Any]]] | None = None
-        self.read_steps: set[int] = set()  # by this process; a step is committed only after its noise was read
+        self.read_steps: set[int] = set()
 
     def read(self, step: int) -> list[NDArray[Any]]:
         """The noise of `step`; the same arrays' values however often it is read."""

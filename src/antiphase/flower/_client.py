@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import final
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from antiphase import _check
-from antiphase._durable import make_directory, write_atomically
-from antiphase._errors import Corrupted
 from antiphase.flower._clip import clip_factor, norm
+from antiphase.flower._timer import held
 from antiphase.flower._wire import (
     ARRAYS,
     METRICS,
@@ -33,7 +28,6 @@ from antiphase.flower._wire import (
 )
 
 LOG = logging.getLogger("flwr")
-FILE = "client.json"
 PRECONDITION = 6  # Flower's code for a mod that cannot do its work
 
 
@@ -51,8 +45,9 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
     zero and the place stays taken. The client's data may be the cause, and they must not decide who else takes part.
     What went wrong is in the client's log and nowhere else.
 
-    **Guarantee**: an update leaves the client after the timer that counts it is on disk. The timer and the pseudonym
-    are as durable as the directory. Whether the server honours them is the server's part.
+    **Guarantee**: an update leaves the client after the timer that counts it is on disk, also where several processes
+    share the directory. The timer and the pseudonym are as durable as the directory. Whether the server honours them is
+    the server's part.
 
     Args:
         directory: of this client alone, or a function that gives it; virtual clients of a simulation have a
@@ -69,59 +64,21 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
             before = to_arrays(message.content.array_records[ARRAYS])
         except (Malformed, KeyError, ValueError, TypeError) as error:
             return _failed(message, f"this is no task of antiphase.flower.DPFTRL: {error}")
-        timer = Timer.read(Path(directory(context) if callable(directory) else directory))
-        answer = timer.answer(task, own)
+        place = Path(directory(context) if callable(directory) else directory)
+        with held(place) as timer:
+            answer = timer.answer(task, own)
+            timer.note(task)
         if answer.status == "declined":
-            return Message(RecordDict({TAG: to_record(answer)}), reply_to=message)
+            return _declined(message, answer)
         update, metrics = _trained(lambda: call_next(message, context), before, task)
-        timer.start(task)
+        with held(place) as timer:  # another process of this client may have sent an update meanwhile
+            now = timer.answer(task, own)
+            if now.status == "declined":
+                return _declined(message, now)
+            timer.start(task)
         return Message(_content(answer, update, metrics), reply_to=message)
 
     return mod
-
-
-@final
-@dataclass
-class Timer:
-    """The pseudonym of a client and, for each run of a server, the last release it sent an update for."""
-
-    directory: Path
-    client: str
-    last: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, directory: Path) -> Timer:
-        """What is in the directory, or a new pseudonym, which is stored at once."""
-        path = directory / FILE
-        if not path.exists():
-            made = cls(directory, secrets.token_hex(16))
-            make_directory(directory, 0o700)
-            made._write()
-            return made
-        try:
-            data = json.loads(path.read_bytes())
-            return cls(directory, str(data["client"]), {str(run): int(t) for run, t in data["last"].items()})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Corrupted(
-                f"The client's file {path} cannot be read: {error}.",
-                hint="restore it from a copy; without it the client would take part too often",
-            ) from error
-
-    def answer(self, task: Task, separation: int) -> Answer:
-        """Whether the timer allows an update for this task."""
-        last = self.last.get(task.run_id, -1)
-        apart = max(task.separation, separation)
-        allowed = last < 0 or task.release == last or task.release >= last + apart
-        return Answer(self.client, task.release, "update" if allowed else "declined", last)
-
-    def start(self, task: Task) -> None:
-        """Count a participation; on disk when this returns."""
-        self.last[task.run_id] = task.release
-        self._write()
-
-    def _write(self) -> None:
-        data = {name: value for name, value in asdict(self).items() if name != "directory"}
-        write_atomically(self.directory / FILE, json.dumps(data).encode())
 
 
 def _trained(train: Callable[[], Message], before: Arrays, task: Task) -> tuple[Arrays, list[MetricRecord]]:
@@ -155,6 +112,10 @@ def _content(answer: Answer, update: Arrays, metrics: list[MetricRecord]) -> Rec
     for record in metrics:
         content[METRICS] = record
     return content
+
+
+def _declined(message: Message, answer: Answer) -> Message:
+    return Message(RecordDict({TAG: to_record(answer)}), reply_to=message)
 
 
 def _failed(message: Message, reason: str) -> Message:

@@ -13,6 +13,7 @@ from antiphase._errors import InvalidArgument
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport
+from antiphase._run._report import NO_BATCHES
 from antiphase._secret import Secret
 from antiphase.flower._participants import Achieved
 from antiphase.flower._session import Session
@@ -32,7 +33,8 @@ class FederatedReport:
         planned: the participation that was planned.
         achieved: the one that happened; None before the first release.
         clients: how many different ones took part.
-        guarantee: epsilon for one client; None before the first release, and for a simulation with scaled noise.
+        guarantee: epsilon for one client; None before the first release, for a simulation with scaled noise, and where
+            the directory was put back to an older state.
         zcdp: rho for one client.
         group: epsilon for all devices of one user together, where asked for.
         counts: what happened to replies. They depend on the data and are not private: for the operator's eyes.
@@ -67,6 +69,8 @@ class FederatedReport:
             f"Participation: planned {_words(self.planned)}; achieved {_words(self.achieved)}; "
             "kept by the server's record and a timer on the clients.",
             f"Formal statement: {claim}",
+            "Arithmetic: the statement is for real numbers; noise and sums are rounded to floating point, and what the "
+            "exact bits of a model may reveal is not covered.",
             *self.remarks,
         ]
         return "\n".join(lines)
@@ -110,7 +114,7 @@ def _report(session: Session, plan: Plan, devices: int | None) -> FederatedRepor
     planned = MinSeparation(session.settings["planned"]["separation"], session.settings["planned"]["limit"])
     mechanism = achieved_mechanism(plan, releases, achieved) if releases else None
     scaled = session.settings["noise_scale"] != 1.0
-    accounted = None if scaled else mechanism
+    accounted = None if scaled or session.forgotten is not None else mechanism
     guarantee = None if accounted is None else epsilon(accounted, run.delta)
     group = None if accounted is None or devices is None else group_epsilon(accounted, devices, run.delta)
     happened = None if mechanism is None else mechanism.participation
@@ -131,7 +135,8 @@ def _report(session: Session, plan: Plan, devices: int | None) -> FederatedRepor
 def _remarks(
     session: Session, plan: Plan, guarantee: Bound | None, group: Bound | None, devices: int | None
 ) -> list[str]:
-    settings, remarks = session.settings, list(session.run.report().remarks)
+    # Who took part is checked at every reply, so that the run itself makes no batches.
+    settings, remarks = session.settings, [text for text in session.run.report().remarks if text != NO_BATCHES]
     if guarantee is not None:
         remarks.append(
             "Separation and participations were observed: the statement assumes that who takes part, and when, does "
@@ -157,8 +162,14 @@ def _remarks(
         remarks.append("Metrics of clients were released raw: no guarantee covers them.")
     if session.totals["false-claim"]:
         remarks.append(
-            f"{session.totals['false-claim']} replies claimed releases that were not made. Where they come from honest "
-            "clients, the directory was put back to an older state, and its noise was used twice."
+            f"{session.totals['false-claim']} replies claimed participations or tasks that were not there, and were "
+            "rejected."
+        )
+    if session.forgotten is not None:
+        remarks.append(
+            f"The directory was put back to an older state: a client was asked for release {session.forgotten} in a "
+            "way that the ledger does not know. What was released since is not in the record, and noise may have been "
+            "used twice. No guarantee can be stated."
         )
     if group is not None:
         remarks.append(f"For a user with {devices} devices, each a client: epsilon {group.value:.4g}.")

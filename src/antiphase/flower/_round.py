@@ -3,10 +3,10 @@
 What is wrong with a reply decides what it counts as:
 
 - no participation, and another client may take its place: "failed" (an error from Flower, or a task that the mod does
-  not know), "declined" (its timer), "unsolicited", "malformed", "other-release", "false-claim", "duplicate", "early",
-  "exhausted". None of these depends on the data of a client that keeps to the protocol: an app that raises does not
-  get here, `participation_mod` sends NaN for it. That a client is not killed, and not too slow, because of its data is
-  an assumption.
+  not know), "declined" (its timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim",
+  "duplicate", "early", "exhausted". None of these depends on the data of a client that keeps to the protocol: an app
+  that raises does not get here, `participation_mod` sends NaN for it. That a client is not killed, and not too slow,
+  because of its data is an assumption.
 - a participation with a contribution of zero: "not-finite", and "too-large" where large updates are zeroed. These
   depend on the client's data, so the place must stay taken: who else takes part must not depend on it.
 - a participation: "accepted", of which "clipped" had a larger norm than the server allows.
@@ -85,6 +85,7 @@ class Round:
         self.total: dict[str, NDArray[np.float64]] = {name: np.zeros(v.shape) for name, v in self.model.items()}
         self._answered: set[str] = set()
         self._entered: set[str] = set()
+        self._pseudonyms: set[str] = set()  # where keys count, two nodes may still share one disk
 
     def may_enter(self, client: str) -> bool:
         """Whether an update of this client would be taken."""
@@ -114,6 +115,7 @@ class Round:
             self.counts[str(reason)] += 1
             return
         self._entered.add(client)
+        self._pseudonyms.add(answer.client)
         self.clients.append(client)
         self._add(update)
         metrics = message.content.metric_records.get(METRICS)
@@ -135,13 +137,11 @@ class Round:
             raise Rejected("malformed") from error
 
     def _check(self, answer: Answer, client: str) -> None:
-        if answer.last > self.terms.release or answer.last < -1:
-            raise Rejected("false-claim")
         if answer.status == "declined":
             raise Rejected("declined")
         if answer.release != self.terms.release:
             raise Rejected("other-release")
-        if client in self._entered:
+        if client in self._entered or answer.client in self._pseudonyms:
             raise Rejected("duplicate")
         refusal = self.participants.refusal(client, self.terms.separation, self.terms.limit)
         if refusal is not None:

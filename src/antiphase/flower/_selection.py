@@ -32,11 +32,12 @@ class Selection:
         self._kind = kind
         self._known: dict[int, bytes] = {}
 
-    def identify(self, node: int, answer: Answer) -> bytes:
-        """The lasting identity of the client that sent an answer."""
-        if self._kind == "pseudonym":
-            self._known[node] = answer.client.encode()
-        return self._known[node]
+    def identify(self, node: int, answer: Answer) -> bytes | None:
+        """The lasting identity of the client that sent an answer; None where the node had another pseudonym before."""
+        if self._kind == "key":
+            return self._known[node]
+        pseudonym = answer.client.encode()
+        return pseudonym if self._known.setdefault(node, pseudonym) == pseudonym else None
 
     def candidates(self, grid: Grid, allowed: Callable[[bytes], bool], wanted: int, wait: float) -> list[int]:
         """Nodes that may be asked, in random order, once there are enough or the time is over.

@@ -28,11 +28,13 @@ from antiphase._ledger import Entry, Ledger, ledger_exists
 from antiphase._plan import Plan
 from antiphase._run import Run
 from antiphase._secret import Secret
+from antiphase.flower._marks import Marks, fresh_nonce
 from antiphase.flower._participants import Participants
 from antiphase.flower._state import State, read_state, remove_unfinished
-from antiphase.flower._wire import Arrays
+from antiphase.flower._wire import Answer, Arrays
 
 SAVE_EVERY = 16  # releases between two saved noise states: what a restart replays at most
+RELEASE = "antiphase.flower release"  # by this `antiphase report` knows that the participants are recorded elsewhere
 NAME_BYTES = 8  # two clients that share a name would only wait for each other
 
 
@@ -49,13 +51,15 @@ class Session:
 
     **Guarantee**: the noise of release t is used for one output only, which is on disk with its participants before
     `release` returns. A second live process is refused. A state file that is older than the ledger, or changed, is
-    refused: it would release a step twice.
+    refused: it would release a step twice. A directory put back as a whole is refused for good as soon as a client
+    shows a mark that it has forgotten.
     """
 
     def __init__(self, directory: Path, run: Run, secret: Secret, ledger: Ledger, state: State) -> None:
         self._directory, self._ledger, self.run, self.state = directory, ledger, run, state
         self._key = secret.derive("antiphase flower client names", run.run_id)
-        self.participants = Participants()
+        self.participants, self.marks = Participants(), Marks(secret, run.run_id)
+        self.forgotten: int | None = None  # a release that a client was asked for and the ledger does not know
         self.counts: Counter[str] = Counter()  # since the last release
         self.totals: Counter[str] = Counter()  # of the whole run, as far as they are in the ledger
         self.settings: Entry = {}
@@ -106,6 +110,22 @@ class Session:
         """What the ledger calls a client: a keyed code, so that the ledger alone does not tell who it is."""
         return hmac.digest(self._key, identity, hashlib.sha256)[:NAME_BYTES].hex()
 
+    def mark(self) -> str:
+        """The mark of the next release; on disk when this returns, so that a task may carry it."""
+        if self.state.release not in self.marks:
+            self._enter({"kind": "mark", "release": self.state.release, "nonce": fresh_nonce()})
+            self._ledger.keep()
+        return self.marks.text(self.state.release)
+
+    def trusts(self, answer: Answer) -> bool:
+        """Whether what a client says it saw is true; raises where it shows that this directory is an older state."""
+        verdict = self.marks.verdict(answer.seen, answer.mark)
+        if verdict == "forgotten":
+            self._enter({"kind": "forgotten", "release": answer.seen})
+            self._ledger.keep()
+            raise _put_back(answer.seen)
+        return verdict == "known" and -1 <= answer.last <= answer.seen
+
     def noise(self) -> list[NDArray[Any]]:
         """The noise of the next release for clipping norm 1, in the order of the model's arrays."""
         return self.run.noise(self.state.release)
@@ -121,11 +141,10 @@ class Session:
         made = {name: np.asarray(value) for name, value in model.items()}
         state = State(self.state.release + 1, made, optimizer, tuple(clients), dict(self.counts))
         _check_fits(self.state, state)
-        state.write(self._directory)
-        self.state = state
+        self.state = state.write(self._directory)
         self.counts.clear()  # they are in the state, and from there they go to the ledger
         self._follow()
-        if state.release % SAVE_EVERY == 0:
+        if self.state.release % SAVE_EVERY == 0:
             self.run.save()
 
     def close(self) -> None:
@@ -134,9 +153,11 @@ class Session:
             if self.counts:
                 self._enter({"kind": "counts", "counts": dict(self.counts)})
                 self.counts.clear()
-            self._ledger.close()
         finally:
-            self.run.close()
+            try:
+                self._ledger.close()
+            finally:
+                self.run.close()
 
     def _resume(self, settings: Entry, *, new: bool) -> None:
         for entry in self._ledger.private.entries():
@@ -157,8 +178,10 @@ class Session:
                 f"{self.participants.releases}.",
                 hint="restore the whole directory from one copy; an older state would release a step twice",
             )
+        if self.forgotten is not None and settings:
+            raise _put_back(self.forgotten)
         if new:
-            self.state.write(self._directory)
+            self.state = self.state.write(self._directory)
         self._follow()
 
     def _follow(self) -> None:
@@ -174,7 +197,7 @@ class Session:
             self.run.noise(release)  # a step is committed by a process that has read its noise
         self.run.commit(release, self.state.digest)
         if self.run.published <= release:
-            self.run.publish(f"release {release}")
+            self.run.publish(f"{RELEASE} {release}")
 
     def _enter(self, entry: Entry) -> None:
         self._ledger.private.append(entry)
@@ -189,6 +212,12 @@ class Session:
             ):
                 self.participants.enter(clients)
                 self.totals.update(entry["counts"])
+            case {"kind": "mark", "release": int(release), "nonce": str(nonce)} if (
+                self.settings and release == self.participants.releases and release not in self.marks
+            ):
+                self.marks.enter(release, nonce)
+            case {"kind": "forgotten", "release": int(release)} if self.settings:
+                self.forgotten = release
             case {"kind": "counts", "counts": dict()} if self.settings:  # of a server that stopped between releases
                 self.totals.update(entry["counts"])
             case _:
@@ -196,6 +225,14 @@ class Session:
                     f"The clients' ledger has an entry that cannot follow those before it: {str(entry)[:200]}.",
                     hint="it was written by another version; read it with the one that wrote it",
                 )
+
+
+def _put_back(release: int) -> Corrupted:
+    return Corrupted(
+        f"A client was asked for release {release} by this run, in a way that the ledger does not know: the directory "
+        "was put back to an older state, and going on would release a step twice, with two outputs under one noise.",
+        hint="restore the directory as it was last, or begin a new run in another directory and compose the two",
+    )
 
 
 def _check_fits(stored: State | None, given: State) -> None:

@@ -49,11 +49,18 @@ class State:
         """SHA-256 over all of it."""
         return digest(self._entries())
 
-    def write(self, directory: Path) -> None:
-        """Replace the file; a crash at any instant leaves the old one or the new one."""
+    def write(self, directory: Path) -> State:
+        """Replace the file; a crash at any instant leaves the old one or the new one.
+
+        Gives the state as the file has it, which shares no memory with this one: what is digested and broadcast later
+        is what was written, also where an optimizer goes on using the arrays that it returned.
+        """
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **self._entries())
-        write_atomically(directory / FILE, buffer.getvalue())
+        data = buffer.getvalue()
+        written = _parsed(data)
+        write_atomically(directory / FILE, data)
+        return written
 
     def _entries(self) -> Arrays:
         parts = {part: getattr(self, part) for part in PARTS}
@@ -83,11 +90,15 @@ def read_state(directory: Path) -> State | None:
     if not path.exists():
         return None
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-            meta = json.loads(archive[META].tobytes())
-            model, optimizer = (
-                {name: archive[f"{part}-{i}"] for i, name in enumerate(meta["names"][part])} for part in PARTS
-            )
-        return State(meta["release"], model, optimizer, tuple(meta["clients"]), meta["counts"])
+        return _parsed(path.read_bytes())
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise Corrupted(f"The server's state {path} cannot be read: {error}.", hint="restore it from a copy") from error
+
+
+def _parsed(data: bytes) -> State:
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        meta = json.loads(archive[META].tobytes())
+        model, optimizer = (
+            {name: archive[f"{part}-{i}"] for i, name in enumerate(meta["names"][part])} for part in PARTS
+        )
+    return State(meta["release"], model, optimizer, tuple(meta["clients"]), meta["counts"])

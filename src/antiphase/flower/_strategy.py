@@ -204,7 +204,8 @@ class DPFTRL(Strategy):
         """
         session = self._opened()
         current, state = self._current(session), session.state
-        task = Task(session.run.run_id, state.release, self._separation, self._clip_norm, self._raw_metrics)
+        mark = session.mark()
+        task = Task(session.run.run_id, state.release, self._separation, self._clip_norm, self._raw_metrics, mark)
         self._content = RecordDict({ARRAYS: to_array_record(state.model), CONFIG: config, TAG: to_record(task)})
 
         def allowed(identity: bytes) -> bool:
@@ -295,9 +296,16 @@ class DPFTRL(Strategy):
 
     def _take(self, session: Session, current: Round, message: Message) -> None:
         answer = current.answer(message)
-        if answer is not None:
-            identity = self._selection.identify(message.metadata.src_node_id, answer)
-            current.take(message, answer, session.name(identity))
+        if answer is None:
+            return
+        if not session.trusts(answer):
+            session.counts["false-claim"] += 1
+            return
+        identity = self._selection.identify(message.metadata.src_node_id, answer)
+        if identity is None:
+            session.counts["other-name"] += 1
+            return
+        current.take(message, answer, session.name(identity))
 
     def _release(self, session: Session, current: Round) -> None:
         """(sum + clip x noise) / goal, then the optimizer; the noise is that of the step, whoever came."""

@@ -36,6 +36,7 @@ class Task:
         separation: releases between two participations of a client.
         clip_norm: the largest norm of an update.
         raw_metrics: whether the client's metrics may leave it.
+        mark: of the release, to be shown again (`_marks.py`).
     """
 
     run_id: str
@@ -43,6 +44,7 @@ class Task:
     separation: int
     clip_norm: float
     raw_metrics: bool
+    mark: str
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,16 @@ class Answer:
         release: the release that it answers for.
         status: "update", or "declined" where its own timer has not run out.
         last: the latest release it sent an update for before, -1 for none.
+        seen: the latest release it was asked for before, -1 for none.
+        mark: that came with it.
     """
 
     client: str
     release: int
     status: Status
     last: int
+    seen: int
+    mark: str
 
 
 def to_record(item: Task | Answer) -> ConfigRecord:
@@ -82,6 +88,8 @@ def read_answer(content: RecordDict) -> Answer:
         raise Malformed(f"the status is {answer.status[:20]!r}")
     if not 0 < len(answer.client) <= LONGEST_NAME:
         raise Malformed("the pseudonym is empty or too long")
+    if not (answer.client.isascii() and answer.mark.isascii() and len(answer.mark) <= LONGEST_NAME):
+        raise Malformed("the pseudonym or the mark has other characters than the mod sends, or too many")
     return answer
 
 

@@ -20,7 +20,8 @@ from antiphase.jax._checkpoint import load, save  # noqa: E402
 from antiphase.jax._clip import clipped_sum  # noqa: E402
 from antiphase.jax._leaves import leaves  # noqa: E402
 from antiphase.jax._ledger import commit, report  # noqa: E402
-from antiphase.jax._state import NoiseState, join, split  # noqa: E402
+from antiphase.jax._split import join, split  # noqa: E402
+from antiphase.jax._state import NoiseState  # noqa: E402
 from antiphase.jax._transformation import add_noise, simulate_noise  # noqa: E402
 
 __all__ = [

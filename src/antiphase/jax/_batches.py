@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from antiphase import _check
 from antiphase._run import Run
+from antiphase._run._integration import examples_of
 from antiphase._samplers import Batch
-from antiphase.jax._link import examples_of
 
 
 class Examples(NamedTuple):

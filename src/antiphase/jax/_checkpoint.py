@@ -16,7 +16,7 @@ import numpy as np
 from antiphase._durable import write_atomically
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._run import Run
-from antiphase.jax._link import seal_key
+from antiphase.jax._keys import seal_key
 
 MARK = b"antiphase jax state, version 1\n"
 SEAL = hashlib.sha256().digest_size

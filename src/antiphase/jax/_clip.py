@@ -12,6 +12,9 @@ import optax  # type: ignore[import-untyped]
 from antiphase import _check
 
 Loss = Callable[..., jax.Array]
+SMALLEST_NORM, LARGEST_NORM = 1e-30, 1e30
+TINY, HUGE = 1e-37, 1e37  # what is beyond, float32 rounds to zero or infinity, if not itself then its reciprocal
+MARGIN = 2.0**-16  # room for rounding: a norm of millions of numbers, added in a tree, is off by a few times 2^-24
 
 
 def clipped_sum(loss: Loss, clip_norm: float, *, microbatch: int | None = None) -> Callable[..., Any]:
@@ -19,14 +22,15 @@ def clipped_sum(loss: Loss, clip_norm: float, *, microbatch: int | None = None) 
 
         sum_i mask_i g_i min(1, clip_norm / |g_i|),   g_i = gradient of loss(params, *example_i)
 
-    The norm is over all leaves together. An example whose gradient is not finite counts as zero.
+    The norm is over all leaves together; 1/65,536 of clip_norm is left as room for its rounding. An example whose
+    gradient is not finite, or holds numbers beyond 1e37, counts as zero.
 
-    **Guarantee**: replacing an example by nothing moves the sum by at most clip_norm, whatever the example holds, up to
-    rounding, as long as the loss of an example does not look at the others (no batch normalisation).
+    **Guarantee**: what an example adds has a norm of at most clip_norm, whatever the example holds, as long as its loss
+    does not look at the others (no batch normalisation). The sum of them is rounded as sums of float32 are.
 
     Args:
         loss: (params, *example) -> a number, for one example.
-        clip_norm: that of the plan's problem.
+        clip_norm: that of the plan's problem, between 1e-30 and 1e30.
         microbatch: examples whose gradients are held at once; None for the whole batch. It must divide the batch.
 
     Returns:
@@ -34,10 +38,11 @@ def clipped_sum(loss: Loss, clip_norm: float, *, microbatch: int | None = None) 
         their first axes, mask says which of them count.
 
     >>> total = clipped_sum(lambda w, x: w * x, clip_norm=2.0)
-    >>> total(jnp.float32(1.0), (jnp.array([1.0, 5.0, 7.0]),), jnp.array([True, True, False])).tolist()
+    >>> round(total(jnp.float32(1.0), (jnp.array([1.0, 5.0, 7.0]),), jnp.array([True, True, False])).item(), 4)
     3.0
     """
-    norm = _check.real("clipped_sum", "clip_norm", clip_norm, 1e-300, 1e300, "the largest norm of one contribution")
+    hint = "the largest norm of one contribution; scale the loss where float32 does not reach"
+    norm = _check.real("clipped_sum", "clip_norm", clip_norm, SMALLEST_NORM, LARGEST_NORM, hint)
     size = None if microbatch is None else _check.positive_integer("clipped_sum", "microbatch", microbatch)
 
     def part(params: Any, batch: tuple[Any, ...], mask: jax.Array) -> Any:
@@ -45,7 +50,7 @@ def clipped_sum(loss: Loss, clip_norm: float, *, microbatch: int | None = None) 
         return jax.tree.map(lambda g: g.sum(0), jax.vmap(lambda g, used: _clipped(g, used, norm))(gradients, mask))
 
     def total(params: Any, batch: tuple[Any, ...], mask: Any) -> Any:
-        used = jnp.asarray(mask, bool)
+        used = _flags(mask)
         if used.shape[0] == 0:
             return jax.tree.map(lambda p: jnp.zeros_like(p, _wide(p)), params)
         if size is None or used.shape[0] <= size:
@@ -65,12 +70,32 @@ def clipped_sum(loss: Loss, clip_norm: float, *, microbatch: int | None = None) 
 
 
 def _clipped(gradient: Any, used: jax.Array, norm: float) -> Any:
-    """One example's gradient, no longer than `norm`; zero where it is padding or not finite."""
+    """One example's gradient, no longer than `norm`; zero where it is padding or not finite.
+
+    The gradient is `largest` times `scaled`, whose largest number is 1: squares of small numbers would vanish, and the
+    norm seem shorter than it is.
+    """
     wide = jax.tree.map(lambda g: g.astype(_wide(g)), gradient)
-    length = optax.tree.norm(wide)
-    counts = used & jnp.isfinite(length)
-    factor = jnp.minimum(1.0, norm / jnp.where(length > norm, length, norm))
-    return jax.tree.map(lambda g: jnp.where(counts, g, 0) * factor.astype(g.dtype), wide)
+    largest = jnp.stack([jnp.abs(g).max(initial=0) for g in jax.tree.leaves(wide)]).max()
+    counts = used & (largest <= HUGE)  # false for NaN
+    scaled = jax.tree.map(lambda g: g / jnp.where(counts & (largest >= TINY), largest, 1), wide)
+    length = optax.tree.norm(scaled)
+    allowed = norm * (1 - MARGIN) / jnp.maximum(length, 1)
+
+    def clip(g: jax.Array, s: jax.Array) -> jax.Array:
+        kept = jnp.where(largest <= allowed, g, s * allowed)
+        return jnp.where(counts & jnp.isfinite(length), kept, 0).astype(g.dtype)
+
+    return jax.tree.map(clip, wide, scaled)
+
+
+def _flags(mask: Any) -> jax.Array:
+    used = jnp.asarray(mask, bool)
+    if used.ndim != 1:
+        raise _check.refuse(
+            "clipped_sum", "mask", "one flag for each example", f"shape {used.shape}", "batches gives one"
+        )
+    return used
 
 
 def _wide(array: Any) -> Any:

@@ -13,12 +13,12 @@ from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from antiphase._errors import InvalidArgument, Refused
+from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
 from antiphase._run import Run
-from antiphase.jax._state import run_words
+from antiphase._run._integration import take_noise_from
+from antiphase.jax._state import check_run
 
-Words = np.ndarray[Any, np.dtype[np.uint32]]
 Index = tuple[slice, ...]
 
 
@@ -33,21 +33,18 @@ class HostNoise:
 
     def __init__(self, run: Run, dtype: np.dtype[Any]) -> None:
         self._run, self._dtype = run, dtype
-        self._id = run_words(run.run_id)
         self._lock = threading.Lock()  # devices ask from threads of their own
-        self._made: tuple[int, list[NDArray[Any]]] | None = None
+        self._made: tuple[tuple[int, int], list[NDArray[Any]]] | None = None
 
     def read(self, step: Any, run_id: Any) -> list[NDArray[Any]]:
         """All leaves of a step, for clipping norm 1; the same however often it is read."""
         t = int(np.asarray(step))
         with self._lock:
-            if not np.array_equal(np.asarray(run_id), self._id):
-                raise Refused(
-                    "The state of the optimizer belongs to another run.",
-                    hint="resume from a checkpoint of this run, or make a new state with init",
-                )
-            if self._made is None or self._made[0] != t:
-                self._made = (t, [array.astype(self._dtype) for array in self._run.noise(t)])
+            check_run(run_id, self._run.run_id)
+            take_noise_from(self._run, "host")  # refused once the run is closed
+            asked = (t, self._run.committed)  # after a commit the run wants to be asked again
+            if self._made is None or self._made[0] != asked:
+                self._made = (asked, [array.astype(self._dtype) for array in self._run.noise(t)])
             return self._made[1]
 
 
@@ -68,16 +65,12 @@ def sharded(
 
 
 def check_shardings(shardings: Any) -> list[NamedSharding]:
-    """The shardings of the leaves in order; this process must see all devices of their meshes."""
+    """The shardings of the leaves in order."""
     found = jax.tree.leaves(shardings, is_leaf=lambda part: isinstance(part, jax.sharding.Sharding))
     if not found or not all(isinstance(part, NamedSharding) for part in found):
         raise InvalidArgument(
             "The 'shardings' parameter of add_noise must be a tree of NamedSharding, one for each array.",
             hint="jax.tree.map(lambda p: p.sharding, params)",
-        )
-    if jax.process_count() > 1:
-        raise Refused(
-            "A run belongs to one process, and JAX runs in several.", hint="use add_noise(run, source='device')"
         )
     return found
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphase._errors import InvalidArgument, Refused
+from antiphase._errors import Refused
 from antiphase._run import PrivacyReport, Run, digest
-from antiphase.jax._link import made_elsewhere
-from antiphase.jax._state import Hidden, NoiseState, noise_states, run_words
-
-DEVICE = (
-    "Noise was made on the device, by Threefry with a 64-bit key: statistically sound, but no cipher stands behind it."
-)
+from antiphase._run._integration import examples_of, leaves_of
+from antiphase.jax._leaves import check_leaves
+from antiphase.jax._state import check_run, noise_of
 
 
 def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) -> None:
@@ -25,53 +21,52 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     A step that was committed before with the same parameters is a replay and costs nothing. With `optax.MultiSteps`
     call it after an update, not after the micro-batches before the first one.
 
+    An optimizer in which anything but `optax.MultiSteps` comes before the noise, or may leave it out, is refused.
+
     Args:
         run: that of `add_noise`.
         state: of the optimizer, after the step.
-        params: after the step.
-        indices: the examples that were used; refused where they are not the run's own batch. Without them nothing
-            checks that the guarantee's batches were used.
+        params: after the step; no others than those that the noise is for.
+        indices: the examples that were used, all of them, once each; refused where they are not the run's own batch.
+            To be left out where the run was opened without examples and makes no batches.
     """
-    noise = _only(state)
-    if not np.array_equal(np.asarray(noise.run), run_words(run.run_id)):
-        raise Refused("The state of the optimizer belongs to another run.", hint="commit to the run of add_noise")
+    noise = noise_of(state)
+    check_run(noise.run, run.run_id)
     step = int(noise.step) - 1
     if step < 0:
         raise Refused("No step has been taken: no noise was added yet.", hint="commit after optimizer.update")
-    if indices is not None:
-        _check_batch(run, step, indices)
-    code = digest(jax.tree.leaves(params))
-    if isinstance(noise.hidden, Hidden):
-        made_elsewhere(run, step)
-    run.commit(step, code)
+    check_leaves(leaves_of(run), params, "parameters")
+    _check_batch(run, step, indices)
+    run.commit(step, digest(jax.tree.leaves(params)))
 
 
 def report(run: Run, state: Any) -> PrivacyReport:
-    """The report of the run, with what the state of the optimizer says about where its noise came from.
+    """The report of the run; refused while the optimizer is a step ahead of the ledger.
 
     Args:
         run: that of `add_noise`.
-        state: of the optimizer.
+        state: of the optimizer, as it is now.
     """
-    made = run.report()
-    if isinstance(_only(state).hidden, Hidden):
-        made = replace(made, remarks=(*made.remarks, DEVICE))
-    return made
-
-
-def _only(state: Any) -> NoiseState:
-    found = noise_states(state)
-    if len(found) != 1:
-        raise InvalidArgument(
-            f"The state has {len(found)} states of noise; a step needs exactly one.",
-            hint="put add_noise into the chain once, and pass the state of the whole optimizer",
+    noise = noise_of(state)
+    check_run(noise.run, run.run_id)
+    if int(noise.step) > run.committed:
+        raise Refused(
+            f"The optimizer has taken {int(noise.step)} steps, but {run.committed} are committed.",
+            hint="commit every step after optimizer.update",
         )
-    return found[0]
+    return run.report()
 
 
-def _check_batch(run: Run, step: int, indices: ArrayLike) -> None:
+def _check_batch(run: Run, step: int, indices: ArrayLike | None) -> None:
+    if (indices is None) != (examples_of(run) is None):
+        raise Refused(
+            "A run that makes batches needs to know which examples were used, and one that makes none cannot check it.",
+            hint="open the run with examples=len(data), and commit with the indices of its batch",
+        )
+    if indices is None:
+        return
     own = run.batch(step)
-    if not np.array_equal(np.sort(np.asarray(indices)), own.indices[own.mask]):
+    if not np.array_equal(np.sort(np.asarray(indices), axis=None), np.sort(own.indices[own.mask])):
         raise Refused(
             f"The examples used in step {step} are not the run's own batch, which the guarantee rests on.",
             hint="take batches from run.batch(step) or antiphase.jax.batches, and use all of them",

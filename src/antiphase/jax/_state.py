@@ -1,27 +1,37 @@
-"""The state of the noise in an optimizer, and its division into what may be kept with the model and what must not."""
+"""The state of the noise in an optimizer, and where in the state of the optimizer it may stand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax  # type: ignore[import-untyped]
 
-from antiphase._errors import InvalidArgument
+from antiphase._errors import InvalidArgument, Refused
 
 
-class Hidden(NamedTuple):
-    """What a device source keeps: whoever has it can subtract the noise.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class Hidden:
+    """What noise made on a device needs from one step to the next: whoever has it can subtract the noise.
 
     Attributes:
-        key: two words of the generator's key.
+        step: the step it is for, as in the `NoiseState` it belongs to.
+        run: the run it is of, likewise.
         buffers: for each leaf what the strategy remembers, such as its last outputs.
+        key: two words in a simulation; None in a run, which gives its key out step by step.
     """
 
-    key: jax.Array
+    step: jax.Array
+    run: jax.Array
     buffers: Any
+    key: jax.Array | None
+
+    def __repr__(self) -> str:
+        """Without the secrets: states are printed and logged."""
+        return f"Hidden(step={self.step}, ...)"
 
 
 class NoiseState(NamedTuple):
@@ -30,8 +40,8 @@ class NoiseState(NamedTuple):
     Attributes:
         step: the next step of the plan, int32; it moves on once a step of the optimizer.
         run: the 128 bits of the run's id; zero in a simulation.
-        hidden: `Hidden` where noise is made on the device, () where the run on the host makes it, None once it is
-            split off.
+        hidden: secret and not shown where noise is made on the device; () where the run on the host makes it; None
+            once it is split off.
     """
 
     step: jax.Array
@@ -44,57 +54,13 @@ def run_words(run_id: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
     return np.frombuffer(bytes.fromhex(run_id), dtype=">u4").astype(np.uint32)
 
 
-def split(state: Any) -> tuple[Any, Any]:
-    """(public, private): the state of an optimizer without its secrets, and these.
-
-    Secret are the key and the buffers of noise made on the device, and the sums that `optax.MultiSteps` holds before
-    noise is added to them. Everything else is computed from gradients that have their noise.
-
-    **Guarantee**: the public part is as safe to show as the parameters. The private part belongs where the run's
-    directory is, apart from the model.
-
-    Args:
-        state: of any Optax optimizer with `add_noise` in it.
-
-    >>> import jax.numpy as jnp, optax
-    >>> public, private = split((NoiseState(jnp.int32(3), jnp.zeros(4, jnp.uint32), ()), optax.EmptyState()))
-    >>> int(public[0].step), private, join(public, private)[0].hidden
-    (3, [()], ())
-    """
-    private: list[Any] = []
-
-    def strip(part: Any) -> Any:
-        if isinstance(part, NoiseState):
-            private.append(part.hidden)
-            return part._replace(hidden=None)
-        inner, hidden = split(part.inner_opt_state)
-        private.append({"acc_grads": part.acc_grads, "inner": hidden})
-        return part._replace(inner_opt_state=inner, acc_grads=None)
-
-    return _map(strip, state), private
-
-
-def join(public: Any, private: Any) -> Any:
-    """The inverse of `split`.
-
-    Args:
-        public: the state without its secrets.
-        private: these, from the same `split`.
-    """
-    left = list(private)
-
-    def fill(part: Any) -> Any:
-        if not left:
-            raise InvalidArgument("The private part is not that of this state.", hint="keep the two of one split")
-        hidden = left.pop(0)
-        if isinstance(part, NoiseState):
-            return part._replace(hidden=hidden)
-        return part._replace(inner_opt_state=join(part.inner_opt_state, hidden["inner"]), acc_grads=hidden["acc_grads"])
-
-    joined = _map(fill, public)
-    if left:
-        raise InvalidArgument("The private part is not that of this state.", hint="keep the two of one split")
-    return joined
+def check_run(words: Any, run_id: str) -> None:
+    """Refuse the state of another run."""
+    if not np.array_equal(np.asarray(words), run_words(run_id)):
+        raise Refused(
+            "The state of the optimizer belongs to another run.",
+            hint="resume from a checkpoint of this run, or make a new state with init",
+        )
 
 
 def noise_states(state: Any) -> list[NoiseState]:
@@ -103,10 +69,41 @@ def noise_states(state: Any) -> list[NoiseState]:
     return [part for part in found if isinstance(part, NoiseState)]
 
 
-def _map(function: Callable[[Any], Any], state: Any) -> Any:
-    """`function` on every noise state and accumulation, the rest unchanged."""
+def noise_of(state: Any) -> NoiseState:
+    """The noise state of an optimizer that adds the noise first, in every step and to everything.
 
-    def holds(part: Any) -> bool:
-        return isinstance(part, (NoiseState, optax.MultiStepsState))
+    The state shows how transformations were put together. Before the noise only `optax.MultiSteps` may come, which adds
+    up; anything else there sees gradients without noise, and may keep them, pass some by or skip steps because of them.
 
-    return jax.tree.map(lambda part: function(part) if holds(part) else part, state, is_leaf=holds)
+    Args:
+        state: of the whole optimizer.
+    """
+    count = len(noise_states(state))
+    if count != 1:
+        raise InvalidArgument(
+            f"The state has {count} states of noise; a step needs exactly one.",
+            hint="put add_noise into the chain once, and pass the state of the whole optimizer",
+        )
+    part = state
+    while not isinstance(part, NoiseState):
+        if isinstance(part, optax.MultiStepsState):
+            _check_not_skipping(part)
+            part = part.inner_opt_state
+        elif type(part) in (tuple, list) and part:
+            part = part[0]
+        else:
+            raise Refused(
+                "Noise must come first, in every step, for all parameters. "
+                f"Found {type(part).__name__} where the state of add_noise should be.",
+                hint="optax.chain(add_noise(run), ...): put wrappers around what comes after the noise",
+            )
+    return part
+
+
+def _check_not_skipping(state: Any) -> None:
+    """Skipping for what a gradient holds lets one example decide over the whole micro-batch, beyond any clipping."""
+    if jax.tree.leaves(state.skip_state):
+        raise Refused(
+            "The optimizer skips updates by looking at gradients that have no noise yet.",
+            hint="call optax.MultiSteps without should_skip_update_fn; clipped_sum drops gradients that are not finite",
+        )

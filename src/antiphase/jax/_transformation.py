@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -11,22 +12,25 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 from jax.sharding import NamedSharding, PartitionSpec
 
-from antiphase._check import refuse
+from antiphase._check import real, refuse
 from antiphase._errors import Refused
 from antiphase._plan import Plan
 from antiphase._run import Run
+from antiphase._run._integration import dtype_of, leaves_of, take_noise_from
+from antiphase.jax._clip import LARGEST_NORM, SMALLEST_NORM
 from antiphase.jax._correlator import Correlator, correlator
+from antiphase.jax._device import DeviceKey
 from antiphase.jax._host import HostNoise, check_shardings, host_dtype, sharded, whole
 from antiphase.jax._leaves import check_leaves
-from antiphase.jax._link import device_key, dtype_of, leaves_of
 from antiphase.jax._rows import check_addresses, normals
 from antiphase.jax._state import Hidden, NoiseState, run_words
 
 Source = Literal["host", "device"]
 Check = Callable[[Any, str], None]
+Ask = Callable[[NoiseState], jax.Array]
 
 
-def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> optax.GradientTransformation:
+def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> optax.GradientTransformationExtraArgs:
     """Adds clip_norm noise_std (N z)_t to the sum of the clipped gradients of step t.
 
     Noise is a function of the run and of `NoiseState.step`, which moves on with the state: an update that is computed
@@ -35,13 +39,14 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
 
     **Guarantee**: over the steps of the plan the noise added is that of the plan's mechanism, up to rounding to the
     run's dtype. From "host" it is that of `run.noise`, from AES. On "device" it is from Threefry with a 64-bit
-    key: statistically sound, but not what a cipher promises, and `report` says so. Beyond the last step of the plan the
-    updates are NaN, or the call raises where it can.
+    key: statistically sound, but not what a cipher promises, and the report says so. Either way the run is asked in
+    every step, and refuses one before the last was committed, and any after the last of the plan. It keeps to the
+    source that it was begun with.
 
     Args:
         run: opened with leaves=antiphase.jax.leaves(params).
-        source: "host" asks the run in every step; "device" makes noise where the gradients are, for streaming
-            strategies, with state in the optimizer's state.
+        source: "host" fetches the noise from the run; "device" fetches a key and makes noise where the gradients
+            are, for streaming strategies, with state in the optimizer's state.
         shardings: a tree of NamedSharding like the parameters: each device gets its own part of the noise and of the
             state alone.
 
@@ -55,37 +60,40 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
     >>> updates["w"].shape, int(state[0].step)
     ((3,), 1)
     """
-    if not isinstance(run, Run):
-        raise refuse(
-            "add_noise", "run", "a Run", type(run).__name__, "Run.open(plan, directory, leaves=leaves(params))"
-        )
+    _check_run(run)
     placed = None if shardings is None else check_shardings(shardings)
     owned, words, dtype = leaves_of(run), run_words(run.run_id), host_dtype(dtype_of(run))
+    _check_scale(run.plan)
 
     def check(tree: Any, what: str) -> None:
         check_leaves(owned, tree, what)
 
     if source == "device":
-        return _device(run.plan, jnp.asarray(device_key(run)), words, jnp.dtype(dtype), check, placed)
+        strategy = run.plan.mechanism.strategy
+        made_by = correlator(strategy, jnp.dtype(dtype))
+        check_addresses(strategy.rows, len(owned))  # before the run is bound to this source
+        keys, mesh_of = DeviceKey(run), None if placed is None else placed[0]
+        return _device(run.plan, made_by, lambda state: keys.ask(state, mesh_of), None, words, dtype, check, placed)
     if source != "host":
         raise refuse("add_noise", "source", "'host' or 'device'", source, "'host' is AES")
+    take_noise_from(run, "host")
     noise, clip_norm = HostNoise(run, dtype), run.plan.problem.clip_norm
 
     def init(params: Any) -> NoiseState:
         check(params, "parameters")
         return NoiseState(jnp.zeros((), jnp.int32), jnp.asarray(words), ())
 
-    def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
+    def update(updates: Any, state: NoiseState, params: Any = None, **given: Any) -> tuple[Any, NoiseState]:
+        _check_update(state, run.steps, given, on_device=False)
         check(updates, "updates")
-        _check_step(state.step, run.steps)
         where = (noise, list(owned.values()), state.step, state.run, dtype)
         made = whole(*where) if placed is None else sharded(*where, placed)
         return _sum(updates, made, clip_norm), state._replace(step=state.step + 1)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
-def simulate_noise(plan: Plan, key: jax.Array, dtype: Any = jnp.float32) -> optax.GradientTransformation:
+def simulate_noise(plan: Plan, key: jax.Array, dtype: Any = jnp.float32) -> optax.GradientTransformationExtraArgs:
     """The noise of a plan from a key of `jax.random`, without run, secret or ledger: for studies of accuracy.
 
     **Guarantee**: none; whoever knows the key knows the noise. Its distribution is that of the plan. It can be mapped
@@ -99,14 +107,26 @@ def simulate_noise(plan: Plan, key: jax.Array, dtype: Any = jnp.float32) -> opta
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     if words.shape != (2,):
         raise refuse("simulate_noise", "key", "a threefry2x32 key", f"{words.shape} words", "jax.random.key(0)")
-    return _device(plan, words, np.zeros(4, np.uint32), jnp.dtype(dtype), lambda tree, what: None, None)
+    made_by = correlator(plan.mechanism.strategy, jnp.dtype(dtype))
+    nobody = np.zeros(4, np.uint32)
+    return _device(plan, made_by, _own_key, words, nobody, jnp.dtype(dtype), lambda tree, what: None, None)
+
+
+def _own_key(state: NoiseState) -> jax.Array:
+    return state.hidden.key
 
 
 def _device(
-    plan: Plan, key: jax.Array, words: Any, dtype: jnp.dtype, check: Check, placed: list[NamedSharding] | None
-) -> optax.GradientTransformation:
+    plan: Plan,
+    made_by: Correlator,
+    ask: Ask,
+    key: jax.Array | None,
+    words: Any,
+    dtype: Any,
+    check: Check,
+    placed: list[NamedSharding] | None,
+) -> optax.GradientTransformationExtraArgs:
     strategy, scale = plan.mechanism.strategy, plan.problem.clip_norm * plan.mechanism.noise_std
-    made_by = correlator(strategy, dtype)
 
     def init(params: Any) -> NoiseState:
         check(params, "parameters")
@@ -114,23 +134,29 @@ def _device(
         check_addresses(strategy.rows, len(leaves))
         where: Sequence[NamedSharding | None] = placed or [None] * len(leaves)
         buffers = [_zeros(made_by.rows, leaf, dtype, at) for leaf, at in zip(leaves, where, strict=True)]
-        return NoiseState(jnp.zeros((), jnp.int32), jnp.asarray(words), Hidden(key, buffers))
+        # Arrays of their own: a state may be donated, and no buffer can be donated twice.
+        return NoiseState(*_start(words), Hidden(*_start(words), buffers, key))
 
-    def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
+    def update(updates: Any, state: NoiseState, params: Any = None, **given: Any) -> tuple[Any, NoiseState]:
+        _check_update(state, strategy.steps, given, on_device=True)
         check(updates, "updates")
-        _check_step(state.step, strategy.steps)
-        noise, hidden = _next(made_by, state, jax.tree.leaves(updates), dtype)
+        noise, buffers = _next(made_by, ask(state), state, jax.tree.leaves(updates), dtype)
         noise = [jnp.where(state.step < strategy.steps, array, jnp.nan) for array in noise]
+        hidden = replace(state.hidden, step=state.hidden.step + 1, buffers=buffers)
         return _sum(updates, noise, scale), state._replace(step=state.step + 1, hidden=hidden)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _start(words: Any) -> tuple[jax.Array, jax.Array]:
+    return jnp.zeros((), jnp.int32), jnp.array(words)
 
 
 def _next(
-    made_by: Correlator, state: NoiseState, leaves: list[Any], dtype: jnp.dtype
-) -> tuple[list[jax.Array], Hidden]:
+    made_by: Correlator, key: jax.Array, state: NoiseState, leaves: list[Any], dtype: Any
+) -> tuple[list[jax.Array], list[jax.Array]]:
     """The noise of a step for all leaves, and what is remembered after it."""
-    key, count = state.hidden.key, len(leaves)
+    count = len(leaves)
     noise, buffers = [], []
     for i, (leaf, held) in enumerate(zip(leaves, state.hidden.buffers, strict=True)):
 
@@ -140,7 +166,7 @@ def _next(
         made, kept = made_by.step(held, state.step, draw)
         noise.append(made)
         buffers.append(kept)
-    return noise, Hidden(key, buffers)
+    return noise, buffers
 
 
 def _zeros(rows: int, leaf: Any, dtype: jnp.dtype, at: NamedSharding | None) -> jax.Array:
@@ -157,9 +183,36 @@ def _sum(updates: Any, noise: list[jax.Array], scale: float) -> Any:
     return jax.tree.unflatten(tree, added)
 
 
-def _check_step(step: Any, steps: int) -> None:
-    """Refuse a step past the end where it is known; inside a compiled program it is not."""
-    if not isinstance(step, jax.core.Tracer) and int(step) >= steps:
+def _check_run(run: Any) -> None:
+    if not isinstance(run, Run):
+        raise refuse(
+            "add_noise", "run", "a Run", type(run).__name__, "Run.open(plan, directory, leaves=leaves(params))"
+        )
+    if jax.process_count() > 1:
+        raise Refused("A run belongs to one process, and JAX runs in several.", hint="train with one process")
+
+
+def _check_scale(plan: Plan) -> None:
+    """Refuse noise so small that float32 would round it away, or too large for it."""
+    hint = "scale the loss, and the clipping norm with it"
+    scale = plan.problem.clip_norm * plan.mechanism.noise_std
+    real("add_noise", "plan's clip_norm", plan.problem.clip_norm, SMALLEST_NORM, LARGEST_NORM, hint)
+    real("add_noise", "plan's clip_norm times noise_std", scale, SMALLEST_NORM, LARGEST_NORM, hint)
+
+
+def _check_update(state: NoiseState, steps: int, given: dict[str, Any], *, on_device: bool) -> None:
+    """Refuse what can be seen before the step: more than gradients, the state of another source, the end."""
+    if given:
+        raise Refused(
+            f"The optimizer is given more than gradients: {', '.join(given)}. No noise protects it.",
+            hint="leave out what needs the loss or raw gradients, such as reduce_on_plateau or a line search",
+        )
+    if isinstance(state.hidden, Hidden) != on_device:
+        raise Refused(
+            "The state of the optimizer is not one of this source of noise, or its private part is missing.",
+            hint="join the public and the private part, and go on with the source that the run was begun with",
+        )
+    if not isinstance(state.step, jax.core.Tracer) and int(state.step) >= steps:
         raise Refused(
             f"The plan has {steps} steps, and all have been taken.",
             hint="Plan.extend goes on where the strategy allows it; else plan a new run",

@@ -9,7 +9,7 @@ from antiphase._errors import Refused
 from antiphase._samplers import shard
 from antiphase.torch._noise import NoiseAdder
 
-KEPT = 64  # batches ahead: what the workers of a data loader ask for
+KEPT = 64  # batches: what the worker processes of a data loader read ahead
 
 
 @final
@@ -57,7 +57,12 @@ class Course:
         return mine, False
 
     def give(self, step: int) -> None:
-        """Note that a step's batch was handed out."""
+        """Note that a step's batch is handed out; it must be the step to take next."""
+        if step != self.step:
+            raise Refused(
+                f"The batch of step {step} is to be handed out, but step {self.step} is the next.",
+                hint="go through the loader in one place at a time, and anew after load_state_dict",
+            )
         self._given = step
 
     def check_taken(self, step: int) -> None:
@@ -66,7 +71,7 @@ class Course:
             raise Refused(
                 f"The next batch was asked for, but step {step} was not taken.",
                 hint="call optimizer.step() once for each batch of the loader; "
-                "for smaller pieces of a batch use BatchMemoryManager",
+                "for smaller pieces of a batch use BatchMemoryManager, without worker processes",
             )
 
     def count(self, rows: int) -> None:
@@ -95,6 +100,7 @@ class Course:
     def forget(self) -> None:
         """Begin at another step: what was handed out and summed no longer counts."""
         self._given, self._rows = None, 0
+        self.examples.cache_clear()
 
     def take_empty(self) -> None:
         """Note that the step's batch, which is empty, was handed out."""

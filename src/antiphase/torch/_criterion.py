@@ -9,6 +9,7 @@ import torch
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
 
 from antiphase._errors import Refused
+from antiphase.torch._precision import check_norms, full_precision
 
 
 @final
@@ -45,7 +46,9 @@ class _Clipped(DPTensorFastGradientClipping):  # type: ignore[misc]
 
     def backward(self) -> None:
         """Norms, then clipped gradients."""
-        super().backward()
+        with full_precision(self.optimizer.params):
+            super().backward()
+        check_norms(self.module, self.optimizer.params)
         norms, losses = self.module._per_sample_gradient_norms, self.loss_per_sample
         if losses.dim() != 1 or len(losses) != len(norms):
             raise Refused(

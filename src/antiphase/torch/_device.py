@@ -9,28 +9,22 @@ one is refused with another.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, final
 
 import torch
 
-from antiphase._durable import write_atomically
 from antiphase._errors import Refused
 from antiphase._noise import Leaf
 from antiphase._plan import Plan
+from antiphase._run._pickle import refuse_pickle
 from antiphase._secret import Secret
 from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Strategy, Toeplitz
 from antiphase.strategies._banded import row_bands
 
 BLOCK = 1 << 20
-REMARK = (
-    "The noise came from PyTorch's generator on the device, which is not cryptographic: "
-    "whoever predicts it can subtract it."
-)
 Correlate = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -52,6 +46,8 @@ class DeviceTape:
         self._last: torch.Tensor | None = None
         self.read_steps: set[int] = set()
 
+    __reduce_ex__ = refuse_pickle
+
     def read(self, step: int) -> list[torch.Tensor]:
         """The noise of `step`, a flat tensor for each leaf."""
         if step < self._made - 1:
@@ -64,9 +60,10 @@ class DeviceTape:
         assert self._last is not None
         return list(torch.split(self._last, [leaf.size for leaf in self._own.values()]))
 
-    def check(self) -> str:
-        """A fingerprint of the generator: other devices and versions may draw other numbers from one seed."""
-        return self._white.check()
+    @property
+    def source(self) -> str:
+        """What makes the noise, in words that differ where its bits would."""
+        return self._white.source
 
     def save(self) -> None:
         """Nothing is stored: noise is made again from its seeds."""
@@ -87,9 +84,11 @@ class White:
         parts = [self._block(row, name, at, min(BLOCK, size - at)) for at in range(first, stop, BLOCK)]
         return torch.cat([self._like, *parts])[start - first : stop - first]
 
-    def check(self) -> str:
-        """A fingerprint of the generator: other devices and versions may draw other numbers from one seed."""
-        return hashlib.sha256(self._block(0, "check", 0, 64).cpu().numpy().tobytes()).hexdigest()
+    @property
+    def source(self) -> str:
+        """The generator with a sample of what it draws: other devices and versions draw other numbers from one seed."""
+        sample = hashlib.sha256(self._draw_from(0, 64).cpu().numpy().tobytes()).hexdigest()
+        return f"PyTorch's generator on {self._like.device.type} (sample {sample[:16]})"
 
     def _block(self, row: int, name: str, start: int, size: int) -> torch.Tensor:
         """Drawn whole, and of a size that does not depend on regions, since the size decides what a seed gives."""
@@ -99,7 +98,10 @@ class White:
     def _draw(self, labels: tuple[Any, ...], size: int) -> torch.Tensor:
         """One draw has few bits of seed and ends near 5.8; the sum of two has twice the bits and a longer tail."""
         seed = self._secret.derive("device noise", *self._labels, *labels, length=8)
-        self._generator.manual_seed(int.from_bytes(seed, "big") >> 1)
+        return self._draw_from(int.from_bytes(seed, "big") >> 1, size)
+
+    def _draw_from(self, seed: int, size: int) -> torch.Tensor:
+        self._generator.manual_seed(seed)
         like = self._like
         return torch.randn(size, generator=self._generator, device=like.device, dtype=like.dtype)
 
@@ -166,23 +168,3 @@ def _moving_sum(coefficients: list[float]) -> Correlate:
         return out
 
     return step
-
-
-def check_source(directory: Path, committed: int, check: str | None) -> None:
-    """Refuse to go on with noise of another source than the run was begun with; `check` is None for the host's.
-
-    Two sources would make two different z, and the noise of the later steps would not cancel that of the earlier.
-    """
-    path = directory / "private" / "device-source.json"
-    if path.exists():
-        begun = json.loads(path.read_bytes())["check"]
-    else:
-        begun = None
-        if check is not None and committed == 0:
-            write_atomically(path, json.dumps({"check": check}).encode())
-            begun = check
-    if begun != check:
-        raise Refused(
-            "The run was begun with noise from another source, device or version of PyTorch.",
-            hint="resume it as it was begun, or start a new run and compose the two",
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, final
@@ -15,15 +16,15 @@ from opacus.validators import ModuleValidator
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport
+from antiphase._run._pickle import refuse_pickle
 from antiphase._secret import Secret
 from antiphase.torch._course import Course
 from antiphase.torch._criterion import OnePerExample
-from antiphase.torch._loader import PlanBatches, check_dataset, check_loader_options
+from antiphase.torch._loader import PlanBatches, PlanLoader, check_dataset, check_loader_options
 from antiphase.torch._module import check_module
 from antiphase.torch._noise import NoiseAdder
 from antiphase.torch._optimizer import PrivateSteps, private_class
@@ -35,8 +36,9 @@ from antiphase.torch._options import (
     epoch_length,
     refuse_options,
 )
+from antiphase.torch._precision import check_policy, refuse_autocast
 from antiphase.torch._rows import GhostRows, MaterializedRows
-from antiphase.torch._sharded import fix_divisor, weight_padding_zero
+from antiphase.torch._sharded import fix_reduction, weight_padding_zero
 from antiphase.torch._world import World
 
 
@@ -69,6 +71,8 @@ class PrivacyEngine:
         self._directory, self._secret, self._source = directory, secret, source
         self._course: Course | None = None
         self._batches: PlanBatches | None = None
+
+    __reduce_ex__ = refuse_pickle
 
     def make_private(
         self,
@@ -103,7 +107,7 @@ class PrivacyEngine:
                 "ghost_fsdp" for a module sharded by `fully_shard`.
             loss_reduction: of the loss; with "mean" the noisy sum is divided by the plan's batch size.
             batch_first: whether the first dimension of inputs is the batch.
-            loader_options: for torch's DataLoader, such as collate_fn or pin_memory.
+            loader_options: for torch's DataLoader, such as collate_fn, num_workers or pin_memory.
             opacus: other options of Opacus's own method, each refused with what to do instead; `max_grad_norm` may
                 be there if it is the plan's `clip_norm`.
         """
@@ -139,9 +143,9 @@ class PrivacyEngine:
             private.follow(course, rows(wrapped, parameters, tuple(norms)))
             if isinstance(module, FSDPModule):
                 weight_padding_zero(wrapped, course, private)
-                fix_divisor(module, noise.world.size)
+                fix_reduction(module, noise.world.size)
             batches = PlanBatches(course, epoch_length(plan, examples), private.take_empty_steps)
-            loader = DataLoader(dataset, batch_sampler=batches, **options)
+            loader = PlanLoader(dataset, batch_sampler=batches, **options)
             made = (wrapped, private, *_private_criterion(wrapped, private, criterion, grad_sample_mode), loader)
         except BaseException:
             noise.close()
@@ -265,7 +269,12 @@ def _wrap(module: nn.Module, mode: str, batch_first: bool, loss_reduction: str, 
     """The module in Opacus's wrapper that computes per-example gradients."""
     ModuleValidator.validate(module, strict=True)
     check_module(module, ghost="ghost" in mode)
+    check_policy(module)
     ghost = {"max_grad_norm": norm} if "ghost" in mode else {}
     wrapped = prepare_module(module, mode, batch_first=batch_first, loss_reduction=loss_reduction, **ghost)
     wrapped.forbid_grad_accumulation()
+    if ghost:
+        wrapped.register_forward_pre_hook(refuse_autocast)
+    # On the object, since its class is Opacus's: saved whole, it would carry the gradients of single examples.
+    wrapped.__reduce_ex__ = partial(refuse_pickle, wrapped)
     return wrapped

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar, final
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from antiphase._errors import InvalidArgument, Refused
+from antiphase._run._pickle import refuse_pickle
 from antiphase.torch._course import Course
 
+T = TypeVar("T")
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "dataset")
 
 
@@ -24,6 +27,9 @@ class PlanBatches(Sampler[list[int]]):
     def __init__(self, course: Course, length: int, take_empty_steps: Callable[[], None]) -> None:
         self._course, self._length, self._take_empty_steps = course, length, take_empty_steps
         self._epoch: int | None = None
+        self._ahead: range | None = None
+
+    __reduce_ex__ = refuse_pickle
 
     @property
     def epoch(self) -> int:
@@ -38,6 +44,39 @@ class PlanBatches(Sampler[list[int]]):
         return self._length
 
     def __iter__(self) -> Iterator[list[int]]:
+        if self._ahead is None:
+            return self.checked(self._examples)
+        return self._examples(self._ahead)
+
+    def checked(self, read: Callable[[range], Iterable[T]]) -> Iterator[T]:
+        """What `read` gives for the steps of an epoch, each handed out when its step comes, and taken before the next.
+
+        Args:
+            read: something for each of the steps that has examples, in order; it may be ahead.
+        """
+        steps = self._begin()
+        for step, found in zip(self._with_examples(steps), read(steps), strict=True):
+            self._course.give(step)
+            yield found
+            self._course.check_taken(step)
+
+    @contextmanager
+    def read_ahead(self, steps: range) -> Iterator[None]:
+        """Inside, whoever goes through is given the batches of these steps unchecked: `checked` hands them out."""
+        self._ahead = steps
+        try:
+            yield
+        finally:
+            self._ahead = None
+
+    def _with_examples(self, steps: range) -> Iterator[int]:
+        return (step for step in steps if self._course.examples(step)[0])
+
+    def _examples(self, steps: range) -> Iterator[list[int]]:
+        return (self._course.examples(step)[0] for step in self._with_examples(steps))
+
+    def _begin(self) -> range:
+        """The steps of an epoch."""
         epoch = self.epoch
         if epoch * self._length >= self._course.steps:
             raise Refused(
@@ -46,12 +85,27 @@ class PlanBatches(Sampler[list[int]]):
             )
         self._epoch = epoch + 1
         self._take_empty_steps()
-        for step in range(self._course.step, min((epoch + 1) * self._length, self._course.steps)):
-            examples, _ = self._course.examples(step)
-            if examples:
-                self._course.give(step)
-                yield examples
-                self._course.check_taken(step)
+        return range(self._course.step, min((epoch + 1) * self._length, self._course.steps))
+
+
+@final
+class PlanLoader(DataLoader[Any]):
+    """torch's data loader for the plan's batches.
+
+    Worker processes read batches ahead, so what they are given is not checked; the batches are, where they come out.
+    """
+
+    def __iter__(self) -> Any:
+        """An epoch."""
+        if self.num_workers == 0:
+            return super().__iter__()
+        batches: Any = self.batch_sampler
+        return batches.checked(self._read)
+
+    def _read(self, steps: range) -> Any:
+        batches: Any = self.batch_sampler
+        with batches.read_ahead(steps):
+            return super().__iter__()
 
 
 def check_loader_options(options: Mapping[str, Any]) -> None:
@@ -62,10 +116,9 @@ def check_loader_options(options: Mapping[str, Any]) -> None:
             f"The loader's {', '.join(taken)} cannot be chosen: batches come from the plan.",
             hint="state batch size and participation in the Problem that the plan is made for",
         )
-    if options.get("num_workers", 0) > 0:
+    if not options.get("in_order", True):
         raise InvalidArgument(
-            "Worker processes read batches ahead: a batch that the loop skips would be taken for the next step's.",
-            hint="leave num_workers=0, and prefetch inside the data set where loading is slow",
+            "With in_order=False a batch may come in the place of another step's.", hint="leave in_order=True"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, final
@@ -14,17 +13,12 @@ from antiphase._check import refuse
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport, digest
+from antiphase._run._pickle import refuse_pickle
 from antiphase._samplers import Batch
 from antiphase._secret import Secret
-from antiphase.torch._device import REMARK
 from antiphase.torch._pieces import flat_gradient, is_sharded, noise_dtype, own_leaves, whole_leaves
 from antiphase.torch._shared_run import SharedRun
 from antiphase.torch._world import World
-
-OUTSIDE = (
-    "Batches came from outside the run: the guarantee holds if every example kept the plan's participation, "
-    "which nothing here has checked."
-)
 
 
 @final
@@ -39,6 +33,8 @@ class NoiseAdder:
     With several processes (torch.distributed), each makes only its own part of the noise: with parameters sharded by
     FSDP2, that of its shard; with replicated parameters, an equal slice of the model, so that the noise is complete
     after the processes' gradients have been *summed*: `add`, then all-reduce, then `commit`.
+
+    The parameters move after `commit` has returned, so that nothing moves them that is not in the ledger.
 
     Args:
         parameters: all that are trained, in an order that stays the same from start to start.
@@ -88,10 +84,11 @@ class NoiseAdder:
             world=self.world,
             device=_device_of(self.parameters, source),
         )
-        self._source = source
         self._step: int | None = 0 if self._run.committed == 0 else None
         self._is_added = False
-        self._asked = -1  # the last step whose batch was asked for
+        self._asked: set[int] = set()  # steps to take whose batches were asked for
+
+    __reduce_ex__ = refuse_pickle
 
     @property
     def run_id(self) -> str:
@@ -122,8 +119,9 @@ class NoiseAdder:
     def batch(self, step: int | None = None) -> Batch:
         """The examples of a step, by default of the next one, from the sampler that the plan's proof assumes."""
         wanted = self.step if step is None else step
-        self._asked = max(self._asked, wanted)
-        return self._run.batch(wanted)
+        found = self._run.batch(wanted)
+        self._asked.add(int(wanted))
+        return found
 
     def add(self) -> None:
         """Add the step's noise to the gradients, in place; a missing gradient counts as zero."""
@@ -131,29 +129,28 @@ class NoiseAdder:
             raise Refused(
                 f"The noise of step {self.step} was added already.", hint="add noise once a step, then call commit"
             )
-        if self._run.examples is not None and self._asked < self.step:
+        if self._run.examples is not None and self.step not in self._asked:
             raise Refused(
                 f"The batch of step {self.step} was not asked for, so the gradients are not those of its examples.",
                 hint="take every batch from batch(); where batches come from elsewhere, leave examples out",
             )
-        for p, part, noise in zip(self.parameters, self._own.values(), self._run.noise(self.step), strict=True):
-            gradient = flat_gradient(p)
-            expected = part.size if self._is_sharded else part.global_shape[0]
-            if gradient.numel() != expected or gradient.dtype != noise.dtype:
-                raise Refused(
-                    "A parameter is no longer of the size and dtype that the noise was made for.",
-                    hint="resize and convert the model before the run begins",
-                )
-            held = gradient if self._is_sharded else gradient[slice(*part.box[0])]
-            held.add_(noise.to(held.device), alpha=self.plan.problem.clip_norm)
+        made = list(zip(self._held(), self._run.noise(self.step), strict=True))
+        if any(held.numel() != noise.numel() or held.dtype != noise.dtype for held, noise in made):
+            raise _changed()
         self._is_added = True
+        for held, noise in made:
+            held.add_(noise.to(held.device), alpha=self.plan.problem.clip_norm)
 
     def commit(self) -> None:
-        """Say that the step is final, after `add` and, with replicated parameters, after the all-reduce."""
+        """Record the step in the ledger: after `add` and the all-reduce, and before the parameters move.
+
+        Where it raises, the gradients must not be used.
+        """
         if not self._is_added:
             raise Refused(f"Step {self.step} has no noise yet.", hint="call add before commit, for empty batches too")
         self._run.commit(self.step, self._digest())
         self._is_added = False
+        self._asked.discard(self.step)
         self._step = self.step + 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,11 +173,11 @@ class NoiseAdder:
                 f"The checkpoint is from step {step}, but the ledger has {self._run.committed} steps.",
                 hint="the run directory is older than the checkpoint: restore the newest copy of it",
             )
-        self._step, self._is_added = step, False
+        self._go_to(step)
 
     def restart(self) -> None:
         """Go back to the first step, for a model that begins again as it was first."""
-        self._step, self._is_added = 0, False
+        self._go_to(0)
 
     def publish(self, label: str) -> None:
         """Record that something leaves the building; call it before, on every rank."""
@@ -188,10 +185,7 @@ class NoiseAdder:
 
     def report(self) -> PrivacyReport:
         """The guarantee of what ran. On rank 0 alone."""
-        report = self._run.report()
-        outside = (OUTSIDE,) if self._run.examples is None else ()
-        device = (REMARK,) if self._source == "device" else ()
-        return replace(report, remarks=(*report.remarks, *outside, *device))
+        return self._run.report()
 
     def save(self) -> None:
         """Store the noise state, so that resuming here need not generate the noise from the start."""
@@ -199,7 +193,10 @@ class NoiseAdder:
 
     def close(self) -> None:
         """Put everything on disk and let other processes in."""
-        self._run.close()
+        try:
+            self._withdraw()
+        finally:
+            self._run.close()
 
     def __enter__(self) -> NoiseAdder:
         return self
@@ -209,6 +206,27 @@ class NoiseAdder:
     ) -> None:
         self.close()
 
+    def _held(self) -> list[torch.Tensor]:
+        """The part of each gradient that this process adds noise to."""
+        gradients = [flat_gradient(p) for p in self.parameters]
+        if self._is_sharded:
+            return gradients
+        parts = list(self._own.values())
+        if any(g.numel() != part.global_shape[0] for g, part in zip(gradients, parts, strict=True)):
+            raise _changed()
+        return [g[slice(*part.box[0])] for g, part in zip(gradients, parts, strict=True)]
+
+    def _go_to(self, step: int) -> None:
+        self._withdraw()
+        self._step = step
+        self._asked.clear()
+
+    def _withdraw(self) -> None:
+        """Record an output that has its noise and is not committed: another one may get the same noise."""
+        if self._is_added:
+            self._run.withdraw(self.step)
+        self._is_added = False
+
     def _digest(self) -> bytes:
         """Over the step's whole output: of all ranks where each holds a part, else the one that all must have."""
         mine = digest([flat_gradient(p).detach().cpu().numpy() for p in self.parameters])
@@ -217,6 +235,13 @@ class NoiseAdder:
             return self.world.joined_digest(mine)
         self.world.check_same((self.step, mine), "step or noisy gradient", "sum the gradients over the ranks after add")
         return mine
+
+
+def _changed() -> Refused:
+    return Refused(
+        "A parameter is no longer of the size and dtype that the noise was made for.",
+        hint="resize and convert the model before the run begins",
+    )
 
 
 def _checked(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:

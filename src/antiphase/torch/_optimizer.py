@@ -10,7 +10,9 @@ from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
 from torch.distributed.tensor import DTensor
 
 from antiphase._errors import Refused
+from antiphase._run._pickle import refuse_pickle
 from antiphase.torch._course import Course
+from antiphase.torch._precision import full_precision
 from antiphase.torch._rows import Rows
 
 FIXED = {
@@ -29,26 +31,30 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
     """What is the same for every optimizer of Opacus: noise once a logical step, on the sum, then the scaling.
 
     Each of Opacus's optimizers calls `add_noise` once a logical step, when the clipped gradients of all its physical
-    batches are summed up; its own noise is replaced there. The distributed ones sum over ranks afterwards.
+    batches are summed up; its own noise is replaced there. The distributed ones sum over ranks afterwards. The step is
+    committed last, right before the parameters move.
     """
 
     _course: Course
     _seen: Rows
     _sealed = False
 
+    __reduce_ex__ = refuse_pickle
+
     def follow(self, course: Course, rows: Rows) -> None:
         """Take noise and steps from `course` from now on; nothing that scales the noise can be changed after this."""
         self._course, self._seen = course, rows
-        self.original_optimizer.register_step_pre_hook(self._refuse_raw_steps)
+        self.original_optimizer.register_step_pre_hook(self._commit)
         self._sealed = True
 
-    def _refuse_raw_steps(self, *_: Any) -> None:
-        """Only gradients with the step's noise may reach the parameters."""
+    def _commit(self, *_: Any) -> None:
+        """Record what is about to move the parameters; only gradients with the step's noise may."""
         if not self._course.noise.is_added:
             raise Refused(
                 "The optimizer that make_private was given would take a step without noise.",
                 hint="use the optimizer that make_private returned",
             )
+        self._course.advance()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed and name in FIXED:
@@ -58,8 +64,9 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
     def pre_step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Count what is about to be summed, then go on as Opacus does."""
         self._seen.check_unchanged(self)
-        self._course.count(self._seen.count(self))
-        result: float | None = super().pre_step(closure)
+        with full_precision(self.params):
+            self._course.count(self._seen.count(self))
+            result: float | None = super().pre_step(closure)
         return result
 
     def add_noise(self) -> None:
@@ -79,7 +86,7 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
         """One physical batch; with the last one of a batch, the step, and those after it that have no example."""
         result: float | None = super().step(closure)
         if not self._is_last_step_skipped:
-            self._course.advance()
+            self._check_committed()
             self.take_empty_steps()
         return result
 
@@ -94,9 +101,18 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
             if hasattr(self, "reduce_gradients"):
                 self.reduce_gradients()
             self.original_optimizer.step()
-            self._course.advance()
+            self._check_committed()
             self._is_last_step_skipped = False
             self.zero_grad(set_to_none=True)
+
+    def _check_committed(self) -> None:
+        """Record the step after all, and stop, where the optimizer does not call the hooks of torch's."""
+        if self._course.noise.is_added:
+            self._course.advance()
+            raise Refused(
+                f"{type(self.original_optimizer).__name__} moves the parameters before the step can be recorded.",
+                hint="use an optimizer whose step() runs the hooks of torch.optim.Optimizer",
+            )
 
 
 def private_class(base: type[DPOptimizer]) -> type[PrivateSteps]:

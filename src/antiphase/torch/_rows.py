@@ -46,8 +46,11 @@ class MaterializedRows(Rows):
     """For the modes that keep a gradient for each example in `p.grad_sample`."""
 
     def count(self, optimizer: DPOptimizer) -> int:
-        """The length of `grad_sample`; an example whose gradient is not finite is made to count as zero."""
-        samples = [_one_pass(p.grad_sample) for p in self._parameters]  # type: ignore[attr-defined]
+        """The length of `grad_sample`; an example whose gradient is not finite is made to count as zero.
+
+        Gradients that autocast has rounded are clipped as they are, by norms in the precision of the parameters.
+        """
+        samples = [_one_pass(p) for p in self._parameters]
         rows = {len(sample) for sample in samples}
         if len(rows) > 1:
             raise Refused(
@@ -95,7 +98,8 @@ class GhostRows(Rows):
                 del module.norm_sample
 
 
-def _one_pass(sample: Any) -> torch.Tensor:
+def _one_pass(parameter: Any) -> torch.Tensor:
+    sample = parameter.grad_sample
     if isinstance(sample, list) and len(sample) == 1:
         sample = sample[0]
     if not isinstance(sample, torch.Tensor):
@@ -103,4 +107,6 @@ def _one_pass(sample: Any) -> torch.Tensor:
             "There is not exactly one backward pass to take a step with.",
             hint="call optimizer.zero_grad(), loss.backward() and optimizer.step() once for each batch",
         )
+    if sample.dtype != parameter.dtype:
+        sample = parameter.grad_sample = sample.to(parameter.dtype)
     return sample

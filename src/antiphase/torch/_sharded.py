@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,15 @@ from torch.distributed.fsdp import FSDPModule
 
 from antiphase._errors import Refused
 from antiphase.torch._course import Course
+
+FIXED = (
+    "set_gradient_divide_factor",
+    "set_requires_gradient_sync",
+    "set_requires_all_reduce",
+    "set_is_last_backward",
+    "set_all_reduce_hook",
+    "set_custom_reduce_scatter",
+)
 
 
 def weight_padding_zero(module: Any, course: Course, optimizer: DPOptimizer) -> None:
@@ -27,15 +37,21 @@ def weight_padding_zero(module: Any, course: Course, optimizer: DPOptimizer) -> 
     module.get_clipping_coef = weights
 
 
-def fix_divisor(module: nn.Module, ranks: int) -> None:
-    """Let FSDP divide the sum over ranks by their number, and by nothing else: it is multiplied back before noise."""
+def fix_reduction(module: nn.Module, ranks: int) -> None:
+    """Let FSDP sum the gradients of every backward pass over the ranks and divide by their number, and nothing else.
 
-    def refused(factor: float) -> None:
-        raise Refused(
-            f"The gradient divisor of a private module cannot be set to {factor}.", hint="it would rescale the noise"
-        )
-
+    The division is undone before noise is added. A pass whose gradients are held back for the next one would be summed
+    with it although its examples are not counted.
+    """
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(float(ranks))
-            part.set_gradient_divide_factor = refused  # type: ignore[method-assign]
+            part.set_requires_gradient_sync(True)
+            for name in FIXED:
+                setattr(part, name, partial(_refuse_change, name))
+
+
+def _refuse_change(name: str, *_: Any, **__: Any) -> None:
+    raise Refused(
+        f"{name} cannot be called on a private module.", hint="it changes what is summed, to which noise is calibrated"
+    )

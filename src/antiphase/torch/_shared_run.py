@@ -14,10 +14,13 @@ from antiphase._errors import InvalidArgument, Refused
 from antiphase._noise import NoiseStream
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport, Run
+from antiphase._run import _integration as integration
+from antiphase._run._history import HOST
+from antiphase._run._pickle import refuse_pickle
 from antiphase._run._tape import Tape
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret
-from antiphase.torch._device import DeviceTape, check_source
+from antiphase.torch._device import DeviceTape
 from antiphase.torch._pieces import Leaves
 from antiphase.torch._world import World
 
@@ -64,6 +67,8 @@ class SharedRun:
             self.close()
             raise
 
+    __reduce_ex__ = refuse_pickle
+
     def batch(self, step: int) -> Batch:
         """The whole batch of a step, the same on every rank."""
         if self._run is not None:
@@ -83,16 +88,20 @@ class SharedRun:
         return [torch.as_tensor(part) for part in read]
 
     def commit(self, step: int, digest: bytes) -> None:
-        """As `Run.commit`."""
-        if self._run is not None:
-            self._run.commit(step, digest)
+        """As `Run.commit`; refused on every rank where rank 0 refuses it."""
+        run = self._run
+        self.world.first_does(None if run is None else lambda: run.commit(step, digest))
         self.committed = max(self.committed, step + 1)
+
+    def withdraw(self, step: int) -> None:
+        """Record that the step's noisy output was dropped before it was committed."""
+        if self._run is not None:
+            integration.output_withdrawn(self._run, step)
 
     def publish(self, label: str) -> None:
         """As `Run.publish`; the other ranks wait for rank 0."""
-        if self._run is not None:
-            self._run.publish(label)
-        self.world.from_first(None)
+        run = self._run
+        self.world.first_does(None if run is None else lambda: run.publish(label))
 
     def save(self) -> None:
         """Store this rank's noise state; on rank 0 also put the ledger on disk."""
@@ -115,11 +124,11 @@ class SharedRun:
     def _join(self, secret: Secret | None) -> None:
         """Learn from rank 0 which run it is, and get ready to make this rank's noise."""
         self.run_id, self.committed, proof = self.world.from_first(self._introduction())
-        self._secret = self._run._secret if self._run is not None else self._same_secret(secret, proof)
-        self._tape = self._make_tape()
+        self._secret = integration.secret_of(self._run) if self._run is not None else self._same_secret(secret, proof)
+        self._tape, source = self._make_tape()
         if self._run is not None:
             # The run itself keeps the whole leaves, so that it can be resumed with another number of processes.
-            self._run._tape = self._tape
+            integration.take_noise_from(self._run, source, self._tape)
 
     def _open(self, whole: Leaves, secret: Secret | None) -> Run:
         return Run.open(
@@ -130,7 +139,8 @@ class SharedRun:
         """What rank 0 tells the others: the run, how far it is, and a proof of the secret that does not reveal it."""
         if self._run is None:
             return "", 0, b""
-        return self._run.run_id, self._run.committed, self._run._secret.derive("same secret", self._run.run_id)
+        proof = integration.secret_of(self._run).derive("same secret", self._run.run_id)
+        return self._run.run_id, self._run.committed, proof
 
     def _same_secret(self, secret: Secret | None, proof: bytes) -> Secret:
         own = Secret.load(self._directory / "private" / "secret") if secret is None else secret
@@ -149,17 +159,14 @@ class SharedRun:
         secret = self._secret.child("batches", self.run_id)
         return self.plan.mechanism.participation.sampler(self.examples, self.plan.steps, secret)
 
-    def _make_tape(self) -> Any:
-        """The noise of this rank's part; refused where the run was begun with another source."""
-        if self._device is None:
-            tape: Any = Tape(self._states(), self._new_stream, self._stored_stream)
-            check = None
-        else:
-            tape = DeviceTape(self.plan, self._secret, self.run_id, self._own, self._device)
-            check = tape.check()
-        if self._run is not None:
-            check_source(self._directory, self.committed, check)
-        return tape
+    def _make_tape(self) -> tuple[Tape | DeviceTape, str]:
+        """The noise of this rank's part, and what makes it, which must be the same on every rank."""
+        made = None
+        if self._device is not None:
+            made = DeviceTape(self.plan, self._secret, self.run_id, self._own, self._device)
+        source = HOST if made is None else made.source
+        self.world.check_same(source, "source of noise", "use one kind of device and one version of PyTorch")
+        return made or Tape(self._states(), self._new_stream, self._stored_stream), source
 
     def _states(self) -> Path:
         """Where noise states are kept. Those of another way to cut the model are removed: they are replayed."""

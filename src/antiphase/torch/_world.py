@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -38,6 +39,20 @@ class World:
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
+
+    def first_does(self, act: Callable[[], None] | None) -> None:
+        """Let rank 0 act while the others wait; where that fails, every rank stops."""
+        problem: Exception | None = None
+        if act is not None:
+            try:
+                act()
+            except Exception as error:
+                problem = error
+        words = self.from_first(None if problem is None else str(problem))
+        if problem is not None:
+            raise problem
+        if words is not None:
+            raise Refused(f"Rank 0 stopped: {words}", hint="the run is with rank 0; see there")
 
     def check_same(self, value: Any, what: str, hint: str) -> None:
         """Refuse where ranks differ; waits for all."""

@@ -1,6 +1,6 @@
 """Tree aggregation, BandMF and BLT at the same epsilon, over seeds, and what a larger report goal buys.
 
-    python compare.py                    # curves.svg, and two tables
+    python compare.py                    # curves.svg, and three tables
 
 The users of the federated digits come in turn, in this process, without Flower's engine: what is compared is the
 noise. Each mechanism is calibrated to the same (epsilon, delta) for every user.
@@ -19,12 +19,11 @@ from antiphase.flower import SGD, cohort, extrapolate
 from antiphase.flower._clip import clip_factor, norm
 
 COLORS = {"tree aggregation": "#888", "BandMF": "#c60", "BLT": "#06c"}
-# McMahan, Xu and Zhang 2024, App. F: the BLT for separation 400 that trained production models.
-PRODUCTION = ap.strategies.BLT(
-    [0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778],
-    [0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734],
-    2000,
-)
+# McMahan, Xu and Zhang 2024, App. F: the BLT for separation 400 that trained production models, beside a tree.
+DECAY = [0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778]
+SCALE = [0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734]
+GOAL, ROUNDS, TREE_NOISE, BLT_NOISE = 6500, 2000, 7.0, 7.379
+HEAD = f"{'':18}{'population':>11}{'goal':>8}{'rounds':>8}{'separation':>12}{'participations':>16}{'rho':>9}"
 
 
 def mechanisms(rounds: int, participation: ap.MinSeparation, workload: ap.Momentum, budget: ap.Budget):
@@ -77,19 +76,40 @@ def drawing(curves: dict[str, np.ndarray]) -> str:
     return "\n".join(parts)
 
 
-def planning_table() -> list[str]:
-    """Report goal, population and separation against rho, for the tree and the BLT of production runs.
+def production(rounds: int) -> dict[str, tuple[ap.strategies.Strategy, float]]:
+    """The strategies of production runs, with the noise that they had for GOAL clients."""
+    blt = ap.strategies.BLT(DECAY, SCALE, rounds)
+    return {"tree, noise 7": (ap.strategies.Tree(rounds), TREE_NOISE), "BLT, noise 7.379": (blt, BLT_NOISE)}
+
+
+def by_goal() -> list[str]:
+    """What a larger report goal costs or buys: the noise grows with it, the separation shrinks.
 
     Reference: McMahan, Xu and Zhang 2024, Fig. 9.
     """
-    known = {"tree, noise 7": (ap.strategies.Tree(2000), 7.0), "BLT, noise 7.379": (PRODUCTION, 7.379)}
-    lines = [f"{'':18}{'population':>11}{'goal':>8}{'separation':>12}{'participations':>16}{'rho':>9}"]
-    for name, (strategy, noise) in known.items():
+    lines = [HEAD]
+    for name, (strategy, noise) in production(ROUNDS).items():
         for population in (1_000_000, 3_000_000, 10_000_000):
-            mechanism = ap.Mechanism(strategy, cohort(population, 6500, 2000), noise)
-            for row in extrapolate(mechanism, 6500, population, [3250, 6500, 13000, 26000]):
-                numbers = f"{row.goal:8}{row.separation:12}{row.participations:16}{row.zcdp.value:9.4f}"
+            mechanism = ap.Mechanism(strategy, cohort(population, GOAL, ROUNDS), noise)
+            for row in extrapolate(mechanism, GOAL, population, [3250, 6500, 13000, 26000]):
+                numbers = f"{row.goal:8}{row.rounds:8}{row.separation:12}{row.participations:16}{row.zcdp.value:9.4f}"
                 lines.append(f"{name:18}{population:11}{numbers}")
+    return lines
+
+
+def by_rounds() -> list[str]:
+    """What more rounds cost at a separation that is kept.
+
+    Reference: McMahan, Xu and Zhang 2024, Fig. 10.
+    """
+    lines = [HEAD]
+    for separation in (100, 400, 1000):
+        for rounds in (500, 1000, 2000, 4000):
+            for name, (strategy, noise) in production(rounds).items():
+                participation = cohort(separation * GOAL, GOAL, rounds)
+                rho = ap.zcdp(ap.Mechanism(strategy, participation, noise)).value
+                numbers = f"{rounds:8}{participation.separation:12}{participation.max_participations:16}{rho:9.4f}"
+                lines.append(f"{name:18}{separation * GOAL:11}{GOAL:8}{numbers}")
     return lines
 
 
@@ -111,7 +131,7 @@ def main() -> None:
         last = curves[name][:, -1]
         print(f"{name:18} accuracy {last.mean():.3f} +- {last.std():.3f} over {given.seeds} seeds")
     given.output.write_text(drawing(curves))
-    print(f"\n{given.output}\n", *planning_table(), sep="\n")
+    print(f"\n{given.output}\n", *by_goal(), "", *by_rounds(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,133 @@
+"""Why the dense matrix trains worse than DP-SGD at the same expected error: training forgets noise.
+
+The expected error is the noise in the parameters as if gradients did not depend on them. In a direction of curvature
+lambda they do: with m_t = beta m_{t-1} + lambda theta_{t-1} + w_t and theta_t = theta_{t-1} - eta_t m_t noise is
+forgotten after about (1 - beta) / (eta lambda) steps, whether or not it was to cancel later noise. Measured with the
+mechanisms of training.py at epsilon 1:
+
+- the error of each in a direction of curvature h = learning rate x lambda, exactly;
+- the accuracy of a model trained without noise to which the noise of the whole run is added at the end (no feedback),
+  beside that of training with this noise (feedback).
+
+Results are kept in findings_feedback.jsonl and are not computed again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import antiphase as ap
+from benchmarks._measure import print_table
+from benchmarks._student import PARAMETERS, accuracy, flat_params, teacher, train
+from benchmarks.training import (
+    BATCH,
+    BETA,
+    CLIP,
+    EXAMPLES,
+    MECHANISMS,
+    PER_EPOCH,
+    SCHEDULE,
+    SEEDS,
+    STEPS,
+    Kept,
+    Made,
+    batches,
+    interval,
+)
+
+RESULTS = Path(__file__).with_name("findings_feedback.jsonl")
+EPSILON, RATE = 1.0, 0.125
+CURVATURES = (0.0, 1e-4, 1e-3, 1e-2)
+MADE: dict[str, Callable[[], Made]] = {
+    "DP-SGD": partial(MECHANISMS["DP-SGD, Poisson"], EPSILON),
+    "banded": partial(MECHANISMS["banded, amplified"], EPSILON),
+    "dense": partial(MECHANISMS["dense, multi-epoch"], EPSILON),
+    "BLT": partial(MECHANISMS["BLT, balls in bins"], EPSILON),
+}
+
+
+def errors(noising: np.ndarray, curvature: float) -> tuple[float, float]:
+    """Standard deviation of the noise in a direction of that curvature: rms over the steps, and at the last step."""
+    theta = momentum = np.zeros(noising.shape[1])
+    variance = np.empty(STEPS)
+    for t in range(STEPS):
+        momentum = BETA * momentum + curvature * theta + noising[t]
+        theta = theta - SCHEDULE[t] * momentum
+        variance[t] = theta @ theta
+    return float(np.sqrt(variance.mean())), float(np.sqrt(variance[-1]))
+
+
+def trained(made: Made, drawn: Any, data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracies by seed: with the noise added to a finished model, and with the noise added to every step."""
+    stream = ap.NoiseStream(made.mechanism, [(len(SEEDS), PARAMETERS)], ap.Secret.insecure(SEEDS[0]))
+    indices, mask = drawn
+    start = np.stack([flat_params(seed) for seed in SEEDS])[None]
+    clean = noisy = (start, np.zeros_like(start))
+    sum_of_noise, momentum = np.zeros(start.shape), np.zeros(start.shape)
+    for first in range(0, STEPS, PER_EPOCH):
+        here = slice(first, first + PER_EPOCH)
+        noise = np.stack([stream.next()[0] for _ in range(PER_EPOCH)])
+        for row, rate in zip(noise, SCHEDULE[here], strict=True):
+            momentum = BETA * momentum + CLIP * row / BATCH
+            sum_of_noise -= RATE * rate * momentum
+        rest = (indices[here], mask[here], SCHEDULE[here].astype(np.float32))
+        rates, settings = np.array([RATE], np.float32), (CLIP, BATCH, BETA)
+        noisy = train(noisy, data[0], (noise, *rest), rates, settings)
+        clean = train(clean, data[0], (np.zeros_like(noise), *rest), rates, settings)
+    free = (np.asarray(clean[0]) + sum_of_noise).astype(np.float32)
+    return np.asarray(accuracy(free, data[1]))[0], np.asarray(accuracy(noisy[0], data[1]))[0]
+
+
+def compute(kept: Kept, data: Any) -> None:
+    drawn = None
+    for name, make in MADE.items():
+        if len(kept.find(stage="final", mechanism=name)) == len(SEEDS):
+            continue
+        start = time.perf_counter()
+        made = make()
+        if drawn is None:  # the batches of DP-SGD for all: only the noise differs
+            drawn = batches(MECHANISMS["DP-SGD, Poisson"](EPSILON), SEEDS)
+        free, noisy = trained(made, drawn, data)
+        noising = made.mechanism.noise_std * made.mechanism.strategy.noising()
+        kept.add(stage="step", mechanism=name, noise=float(np.sqrt(np.square(noising).sum() / STEPS)))
+        for curvature in CURVATURES:
+            rms, last = errors(noising, curvature)
+            kept.add(stage="error", mechanism=name, curvature=curvature, rms=rms, last=last)
+        for seed, without, within in zip(SEEDS, free.tolist(), noisy.tolist(), strict=True):
+            kept.add(stage="final", mechanism=name, seed=seed, no_feedback=without, feedback=within)
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+
+
+def tables(kept: Kept) -> None:
+    rows = []
+    for name in MADE:
+        noise = [f"{row['noise']:.1f}" for row in kept.find(stage="step", mechanism=name)[:1]]
+        found = {row["curvature"]: row for row in kept.find(stage="error", mechanism=name)}
+        rows.append([name, *noise, *(f"{found[h]['rms']:.0f}, {found[h]['last']:.0f}" for h in CURVATURES)])
+    columns = ["mechanism", "one step", *(f"h = {h:g}" for h in CURVATURES)]
+    print_table(f"Noise: rms of a step; error, rms and last step, by curvature; epsilon {EPSILON:g}", columns, rows)
+
+    rows = []
+    for name in MADE:
+        final = kept.find(stage="final", mechanism=name)
+        cells = [interval([row[kind] for row in final]) for kind in ("no_feedback", "feedback")]
+        rows.append([name, *("{:.2%} ± {:.2%}".format(*cell) for cell in cells)])
+    columns = ["mechanism", "noise added at the end", "noise in training"]
+    print_table(f"Accuracy at learning rate {RATE:g}, the same batches, {len(SEEDS)} seeds", columns, rows)
+
+
+def main() -> None:
+    kept = Kept(RESULTS)
+    compute(kept, teacher.make_data(EXAMPLES))
+    tables(kept)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Laws of the patterns of random min-separation, tilted by what their steps weigh.
+
+A law has the probability pi(p) exp(sum of the exponents of the steps of p) / A, pi the law of the sampling itself and A
+the mean of the exponentials. It is a renewal process like pi, with a probability of joining that depends on the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._participation import PoissonMinSeparation
+
+SURE = 50.0  # a uniform number of 53 bits never gets past such a reach
+MOST_OPERATIONS = 2e8
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law of patterns over n steps.
+
+    Args:
+        sampling: pi.
+        exponents: what each step weighs; zeros give pi itself.
+    """
+
+    sampling: PoissonMinSeparation
+    exponents: Array
+
+    @cached_property
+    def _logs(self) -> Array:
+        """log f_t for t < n + b, f_t the mean over patterns that are eligible from step t."""
+        from antiphase._kernels.separation import backward
+
+        logs = np.empty(len(self.exponents) + self.sampling.separation)
+        backward(self.exponents, self.sampling.separation, self.sampling.rate, logs)
+        return logs
+
+    @cached_property
+    def log_mean(self) -> float:
+        """log A."""
+        from antiphase._kernels.separation import start_mean
+
+        given = self.sampling
+        return float(start_mean(self._logs, given.separation, given.rate, given.warm_start))
+
+    @cached_property
+    def _joining(self) -> Array:
+        """The probability that an eligible example joins, step by step."""
+        n = len(self.exponents)
+        later = self._logs[self.sampling.separation :]
+        return np.minimum(np.exp(math.log(self.sampling.rate) + self.exponents + later - self._logs[:n]), 1.0)
+
+    @cached_property
+    def _starting(self) -> Array:
+        """The probabilities of the first eligible step: 0, or in the stationary state also 1, ..., b - 1."""
+        given = self.sampling
+        if not given.warm_start:
+            return np.ones(1)
+        logs = self._logs[: given.separation].copy()
+        logs[1:] += math.log(given.rate)
+        chances = np.exp(logs - logs.max())
+        return chances / chances.sum()
+
+    @cached_property
+    def _reach(self) -> Array:
+        """The probability to join none of the steps from t to u - 1 is exp(reach[t] - reach[u])."""
+        with np.errstate(divide="ignore"):
+            return np.append(0.0, np.cumsum(np.minimum(-np.log1p(-self._joining), SURE)))
+
+    @cached_property
+    def joins(self) -> Array:
+        """The probability that a pattern has step t."""
+        from antiphase._kernels.separation import forward
+
+        out = np.empty(len(self.exponents))
+        forward(self._starting, self._joining, self.sampling.separation, out)
+        return out
+
+    def add(self, columns: Array, noise: Array, rng: np.random.Generator) -> None:
+        """Add to each row of `noise` the columns of a random pattern."""
+        from antiphase._kernels.separation import add_patterns
+
+        count, n = noise.shape
+        starts = np.searchsorted(np.cumsum(self._starting)[:-1], rng.random(len(noise)), side="right")
+        uniforms = rng.random((count, -(-n // self.sampling.separation) + 1))
+        add_patterns(columns, self.sampling.separation, self._reach, starts.astype(np.float64), uniforms, noise)
+
+
+def count_chances(sampling: PoissonMinSeparation, steps: int) -> Array:
+    """The probability that a pattern has k steps, k = 0, 1, ...; the last one stands for all that are left.
+
+    >>> count_chances(PoissonMinSeparation(2, 0.5), 3).tolist()
+    [0.125, 0.625, 0.25]
+    """
+    b, rate = sampling.separation, sampling.rate
+    largest = min(-(-steps // b), max(1, int(MOST_OPERATIONS // steps)))
+    later = deque([np.eye(1, largest + 1)[0]] * b, maxlen=b)  # of patterns eligible from step t, ..., t + b - 1
+    for _ in range(steps):
+        more = np.append(0.0, later[-1][:-1])
+        more[-1] += later[-1][-1]
+        later.appendleft((1.0 - rate) * later[0] + rate * more)
+    if not sampling.warm_start:
+        return later[0]
+    first, *others = later
+    return np.asarray((first + rate * sum(others)) / (1.0 + (b - 1) * rate))

@@ -1,0 +1,98 @@
+"""The client's file: its pseudonym, and for each run of a server when it took part and what it was asked for last."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import final
+
+from antiphase._durable import make_directory, write_atomically
+from antiphase._errors import Corrupted
+from antiphase.flower._wire import Answer, Task
+
+FILE = "client.json"
+
+
+@final
+@dataclass
+class Timer:
+    """The pseudonym of a client and, for each run, the last release it sent an update for and the latest task it saw.
+
+    Args:
+        directory: of the client.
+        client: its pseudonym.
+        last: by run, the last release that it sent an update for.
+        seen: by run, the latest release that it was asked for, and the mark of that task.
+    """
+
+    directory: Path
+    client: str
+    last: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def answer(self, task: Task, separation: int) -> Answer:
+        """Whether the timer allows an update for this task; as it stands before the task is noted.
+
+        A server that asks for an earlier release than before, or for the same one under another mark, was put back to
+        an older state: the client declines, and its answer tells the server.
+        """
+        last, (seen, mark) = self.last.get(task.run_id, -1), self.seen.get(task.run_id, (-1, ""))
+        apart = max(task.separation, separation)
+        rested = last < 0 or task.release == last or task.release >= last + apart
+        forward = task.release > seen or (task.release, task.mark) == (seen, mark)
+        return Answer(self.client, task.release, "update" if rested and forward else "declined", last, seen, mark)
+
+    def note(self, task: Task) -> None:
+        """Remember the latest task; the mark that came first stays, as evidence."""
+        if task.release > self.seen.get(task.run_id, (-1, ""))[0]:
+            self.seen[task.run_id] = (task.release, task.mark)
+            self._write()
+
+    def start(self, task: Task) -> None:
+        """Count a participation; on disk when this returns."""
+        self.last[task.run_id] = task.release
+        self._write()
+
+    def _write(self) -> None:
+        data = {name: value for name, value in asdict(self).items() if name != "directory"}
+        write_atomically(self.directory / FILE, json.dumps(data).encode())
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[Timer]:
+    """The timer of a directory, to be read and changed by one process, or thread, at a time.
+
+    Others wait. The operating system lets them in when the process ends, however it ends. A client without a file gets
+    a new pseudonym, which is stored at once.
+    """
+    make_directory(directory, 0o700)
+    descriptor = os.open(directory, os.O_RDONLY)  # the directory is locked, so there is no lock file to remove
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield _read(directory)
+    finally:
+        os.close(descriptor)
+
+
+def _read(directory: Path) -> Timer:
+    path = directory / FILE
+    if not path.exists():
+        made = Timer(directory, secrets.token_hex(16))
+        made._write()
+        return made
+    try:
+        data = json.loads(path.read_bytes())
+        last = {str(run): int(release) for run, release in data["last"].items()}
+        seen = {str(run): (int(release), str(mark)) for run, (release, mark) in data["seen"].items()}
+        return Timer(directory, str(data["client"]), last, seen)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Corrupted(
+            f"The client's file {path} cannot be read: {error}.",
+            hint="restore it from a copy; without it the client would take part too often",
+        ) from error

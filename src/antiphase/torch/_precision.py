@@ -1,0 +1,66 @@
+"""Norms and sums in the parameters' own precision: a norm rounded to bfloat16 lets 0.3 percent too much through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from antiphase._errors import InvalidArgument, Refused
+
+FULL = "leave autocast off, or use grad_sample_mode='hooks', where each gradient is clipped after rounding"
+
+
+def full_precision(parameters: Iterable[torch.Tensor]) -> ExitStack:
+    """A context in which autocast is off on the parameters' devices."""
+    stack = ExitStack()
+    for kind in _kinds(parameters):
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
+
+
+def refuse_autocast(module: nn.Module, *_: Any) -> None:
+    """A hook for the forward pass of ghost clipping: what it sums up must not have been rounded.
+
+    Rounding is relative to the whole sum, so one example could move the result by more than the clipping norm.
+    """
+    if module.training and torch.is_grad_enabled() and any(map(torch.is_autocast_enabled, _kinds(module.parameters()))):
+        raise Refused("Ghost clipping under autocast would sum rounded gradients.", hint=FULL)
+
+
+def check_norms(module: nn.Module, parameters: Iterable[Any]) -> None:
+    """Refuse norms of ghost clipping in a lower precision, such as of a model that turns autocast on by itself."""
+    held = [getattr(p, "_norm_sample", None) for p in parameters]
+    held += [norm for layer in module.modules() for norm in layer.__dict__.get("norm_sample", ())]
+    kinds = {norm.dtype for norm in held if norm is not None} - {torch.float32, torch.float64}
+    if kinds:
+        raise Refused(
+            f"With ghost clipping, gradients were computed in {', '.join(sorted(map(str, kinds)))}: "
+            "their norms and their sum are rounded.",
+            hint=FULL,
+        )
+
+
+def check_policy(module: nn.Module) -> None:
+    """Refuse FSDP's mixed precision: it rounds the norms, or the sum over the ranks, before noise is added."""
+    for name, part in module.named_modules():
+        if not isinstance(part, FSDPModule):
+            continue
+        policy = part._get_fsdp_state()._mp_policy
+        kinds = {policy.param_dtype, policy.reduce_dtype} - {None, torch.float32, torch.float64}
+        if kinds:
+            raise InvalidArgument(
+                f"The mixed precision of {name or 'the model'} rounds gradients to {', '.join(map(str, kinds))} "
+                "before they are clipped or summed.",
+                hint="fully_shard without mp_policy, or with float32 for param_dtype and reduce_dtype",
+            )
+
+
+def _kinds(parameters: Iterable[torch.Tensor]) -> list[str]:
+    """The kinds of device that the parameters are on and that have autocast."""
+    found = {p.device.type for p in parameters}
+    return sorted(kind for kind in found if torch.amp.is_autocast_available(kind))

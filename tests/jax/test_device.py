@@ -1,0 +1,90 @@
+"""The key of noise made on a device belongs to one run, and is in no program and no state."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import antiphase as ap
+import antiphase.jax as apj
+from antiphase.jax._keys import device_key
+from tests.jax.training import PARAMS, open_run
+
+
+def test_the_key_is_that_of_the_run_alone(tmp_path):
+    keys = []
+    for name, secret in (("a", 1), ("b", 1), ("c", 2)):
+        with open_run(tmp_path / name, secret=ap.Secret.insecure(secret)) as run:
+            keys.append(device_key(run).tobytes())
+    assert len(set(keys)) == 3
+
+
+def spellings(word):
+    """A word as programs print it: signed or not, in hexadecimal, or as bytes of a dense constant."""
+    raw = int(word).to_bytes(4, "little")
+    return {str(int(word)), str(int(word) - (1 << 32)), f"{int(word):x}", raw.hex(), raw[::-1].hex()}
+
+
+def test_the_key_is_in_no_program(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = optax.chain(apj.add_noise(run, "device"), optax.sgd(0.1))
+        key, state = device_key(run), optimizer.init(PARAMS)
+        texts = [str(jax.make_jaxpr(optimizer.update)(PARAMS, state, PARAMS))]
+        for lowered in (jax.jit(optimizer.init).lower(PARAMS), jax.jit(optimizer.update).lower(PARAMS, state, PARAMS)):
+            texts += [lowered.as_text(), lowered.compile().as_text()]
+        assert all(len(text) > 200 for text in texts)
+        for text in texts:
+            assert not any(spelling in text.lower() for word in key for spelling in spellings(word))
+
+
+def test_the_check_sees_a_key_in_a_program():
+    key = np.array([3735928559, 3405691582], np.uint32)
+    lowered = jax.jit(lambda x: x + jnp.asarray(key)).lower(jnp.zeros(2, jnp.uint32))
+    for text in (lowered.as_text(), lowered.compile().as_text()):
+        assert any(spelling in text.lower() for word in key for spelling in spellings(word))
+
+
+def test_the_key_is_in_no_state(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_noise(run, "device")
+        _, state = jax.jit(optimizer.update)(PARAMS, optimizer.init(PARAMS))
+        key = device_key(run)
+        apj.save(tmp_path / "state", state, run)
+    for word in key:
+        assert int(word).to_bytes(4, "little") not in (tmp_path / "state").read_bytes()
+        assert str(int(word)) not in repr(state)
+
+
+@pytest.mark.parametrize(("source", "compiled"), [("host", False), ("device", False), ("device", True)])
+def test_no_step_is_taken_after_the_run_is_closed(tmp_path, source, compiled):
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_noise(run, source)
+        state = optimizer.init(PARAMS)
+        update = jax.jit(optimizer.update) if compiled else optimizer.update
+        jax.block_until_ready(update(PARAMS, state))
+    with pytest.raises(Exception, match="closed"):
+        jax.block_until_ready(update(PARAMS, state))
+
+
+def test_a_state_can_be_donated(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_noise(run, "device")
+        update = jax.jit(optimizer.update, donate_argnums=1)
+        state = optimizer.init(PARAMS)
+        for step in range(2):
+            updates, state = update(PARAMS, state)
+            apj.commit(run, state, updates, run.batch(step).indices)
+        assert int(state.step) == int(state.hidden.step) == run.committed == 2
+
+
+def test_steps_cannot_be_taken_in_one_program_without_being_committed(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_noise(run, "device")
+
+        def step(state, _):
+            updates, state = optimizer.update(PARAMS, state)
+            return state, updates
+
+        with pytest.raises(Exception, match="the next step is 0"):
+            jax.block_until_ready(jax.lax.scan(step, optimizer.init(PARAMS), length=3))

@@ -1,0 +1,122 @@
+"""What integrations do with a run: noise of one source alone, outputs dropped before they were committed."""
+
+import pytest
+
+import antiphase as ap
+from antiphase._run import _integration as integration
+from tests.run.plans import LEAVES, STRATEGIES, fresh_model, plan_for, train
+
+SECRET = ap.Secret.insecure(7)
+DEVICE = "a generator on a device, version 1"
+
+
+def opened(directory):
+    plan = plan_for(STRATEGIES["toeplitz"])
+    return ap.Run.open(plan, directory, leaves=LEAVES, examples=40, secret=SECRET)
+
+
+def step_on_device(run, step, source=DEVICE):
+    integration.noise_was_read(run, source, step)
+    run.commit(step, bytes([step]) * 32)
+
+
+def test_a_run_from_a_device_never_gives_noise_of_the_host(tmp_path):
+    with opened(tmp_path) as run:
+        integration.take_noise_from(run, DEVICE)
+        with pytest.raises(ap.Refused, match="another source"):
+            run.noise(0)
+        step_on_device(run, 0)
+    with opened(tmp_path) as run:  # by someone who does not know
+        for step in (0, 1):
+            with pytest.raises(ap.Refused, match="another source: a generator on a device"):
+                run.noise(step)
+        with pytest.raises(ap.Refused, match="noise has not been read"):
+            run.commit(1, bytes(32))
+        assert any("not made by AES" in remark and DEVICE in remark for remark in run.report().remarks)
+        run.save()
+
+
+@pytest.mark.parametrize("other", ["host", "a generator on a device, version 2"])
+def test_a_source_is_kept_to(tmp_path, other):
+    with opened(tmp_path) as run:
+        step_on_device(run, 0)
+    with opened(tmp_path) as run:
+        with pytest.raises(ap.Refused, match="begun with noise from another source"):
+            integration.take_noise_from(run, other)
+        step_on_device(run, 1)
+        assert run.committed == 2
+
+
+def test_a_run_begun_on_the_host_stays_there(tmp_path):
+    with opened(tmp_path) as run:
+        run.noise(0)
+        with pytest.raises(ap.Refused, match="another source: host"):
+            integration.take_noise_from(run, DEVICE)
+        run.commit(0, bytes(32))
+    with opened(tmp_path) as run:
+        for act in (integration.take_noise_from, lambda *given: integration.noise_was_read(*given, 0)):
+            with pytest.raises(ap.Refused, match="another source: host"):
+                act(run, DEVICE)
+        integration.take_noise_from(run, "host")
+        with pytest.raises(ap.Refused, match="read from the run"):
+            integration.noise_was_read(run, "host", 1)
+        train(run, fresh_model(), 3)
+        assert not any("AES" in remark for remark in run.report().remarks)
+
+
+def test_the_source_is_authenticated(tmp_path):
+    with opened(tmp_path) as run:
+        step_on_device(run, 0)
+    path = tmp_path / "public" / "ledger.jsonl"
+    path.write_text(path.read_text().replace("version 1", "version 2"))
+    with pytest.raises(ap.Corrupted):
+        opened(tmp_path)
+
+
+class Given:
+    """Noise of an integration, read through the run."""
+
+    def __init__(self):
+        self.read_steps, self.saved = set(), 0
+
+    def read(self, step):
+        self.read_steps.add(step)
+        return [f"noise of {step}"]
+
+    def save(self):
+        self.saved += 1
+
+
+def test_a_run_reads_from_the_tape_that_it_is_given(tmp_path):
+    tape = Given()
+    with opened(tmp_path) as run:
+        integration.take_noise_from(run, DEVICE, tape)
+        assert run.noise(0) == ["noise of 0"]
+        with pytest.raises(ap.Refused, match="cannot be taken"):
+            run.noise(1)
+        run.commit(0, bytes(32))
+        run.save()
+    assert tape.saved == 1
+
+
+def test_an_output_dropped_before_its_commit_is_recorded(tmp_path):
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 2)
+        run.noise(2)
+        with pytest.raises(ap.Refused, match="not committed"):
+            run.publish("model")
+        integration.output_withdrawn(run, 2)
+        run.publish("model")  # of the two steps that are committed
+        with pytest.raises(ap.Refused, match="next step is 2"):
+            integration.output_withdrawn(run, 3)
+    with opened(tmp_path) as run:
+        report = run.report()
+        assert (report.rewinds, report.steps_run) == (1, 2)
+        assert any("taken again 1 time" in remark for remark in report.remarks)
+
+
+def test_what_an_integration_may_know(tmp_path):
+    with opened(tmp_path) as run:
+        assert integration.secret_of(run) == SECRET
+        assert [leaf.global_shape for leaf in integration.leaves_of(run).values()] == LEAVES
+        assert (integration.dtype_of(run), integration.examples_of(run)) == ("float32", 40)

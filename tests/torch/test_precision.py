@@ -1,0 +1,157 @@
+"""Lower precision: an example's contribution stays within the clipping norm, or the step is refused."""
+
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.data import TensorDataset
+
+import antiphase as ap
+from antiphase.torch import NoiseAdder
+from tests.torch.training import HOOKS, STEPS, plan_for, private
+
+pytestmark = pytest.mark.filterwarnings(HOOKS)
+LOW = torch.bfloat16
+
+
+def big_data(examples):
+    generator = torch.Generator().manual_seed(4)
+    return TensorDataset(100 * torch.randn(examples, 6, generator=generator), torch.arange(examples) % 3)
+
+
+def big_network():
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(6, 300), nn.Linear(300, 3))
+
+
+@pytest.fixture
+def sums(monkeypatch):
+    """What was summed in each step, before noise."""
+    found, right = [], NoiseAdder.add
+
+    def add(self):
+        found.append(torch.cat([p.grad.detach().flatten().double() for p in self.parameters]))
+        right(self)
+
+    monkeypatch.setattr(NoiseAdder, "add", add)
+    return found
+
+
+def train_rounded(directory, mode, examples, *, inside=False, **options):
+    """With autocast around the forward pass, or around everything; per-example gradients of each step as they were."""
+    plan = plan_for(examples=examples, clip_norm=1.0)
+    made = private(directory, plan, big_network(), 0.0, 0.0, big_data(examples), grad_sample_mode=mode, **options)
+    engine, module, optimizer, criterion, loader = made
+    given = []
+    for _ in range(-(-STEPS // len(loader))):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=LOW):
+                loss = criterion(module(x), y)
+                if inside:
+                    loss.backward()
+                    given.append([p.grad_sample.double() for p in optimizer.params])
+                    optimizer.step()
+            if not inside:
+                loss.backward()
+                optimizer.step()
+    engine.close()
+    return given
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer"])
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])  # "ew" raises under autocast
+def test_one_example_stays_within_the_clipping_norm_under_autocast(tmp_path, sums, mode, clipping):
+    """Before norms were taken in full precision this was up to 1.003."""
+    train_rounded(tmp_path, mode, 4, clipping=clipping)
+    norms = torch.stack(sums).norm(dim=1)
+    assert len(norms) == STEPS
+    assert norms.max() <= 1 + 1e-6
+    assert norms.max() > 0.99
+
+
+def test_the_sum_is_not_rounded_where_the_step_is_taken_under_autocast(tmp_path, sums):
+    given = train_rounded(tmp_path, "hooks", 40, inside=True)
+    for samples, found in zip(given, sums, strict=True):
+        rows = torch.cat([sample.flatten(1) for sample in samples], 1)
+        expected = (rows * (1 / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)
+        assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
+class Inside(nn.Module):
+    """A model that goes to a lower precision by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = big_network()
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=LOW):
+            return self.inner(x).float()
+
+
+def test_ghost_clipping_under_autocast_is_refused(tmp_path):
+    with pytest.raises(ap.Refused, match="Ghost clipping under autocast"):
+        train_rounded(tmp_path / "around", "ghost", 4)
+    engine, module, _, criterion, loader = private(tmp_path, plan_for(), Inside(), grad_sample_mode="ghost")
+    x, y = next(iter(loader))
+    with pytest.raises(ap.Refused, match=r"computed in torch\.bfloat16"):
+        criterion(module(x), y).backward()
+    module.eval()
+    with torch.autocast("cpu", dtype=LOW):
+        module(x)  # nothing is trained
+    engine.close()
+
+
+def test_a_ghost_backward_pass_inside_autocast_is_in_full_precision(tmp_path):
+    engine, module, optimizer, criterion, loader = private(tmp_path, plan_for(), grad_sample_mode="ghost")
+    x, y = next(iter(loader))
+    gradients = []
+    for low in (False, True):
+        optimizer.zero_grad()
+        loss = criterion(module(x), y)
+        with torch.autocast("cpu", dtype=LOW, enabled=low):
+            loss.backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in optimizer.params]))
+    assert torch.equal(*gradients)
+    engine.close()
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    """torch.distributed with this process alone."""
+    hook = sys.excepthook  # torch puts one there that names the rank
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+    sys.excepthook = hook
+
+
+def sharded(directory, **policy):
+    module = big_network()
+    for part in (*module, module):
+        fully_shard(part, mp_policy=MixedPrecisionPolicy(**policy))
+    return private(directory, plan_for(), module, grad_sample_mode="ghost_fsdp")
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("policy", [{"reduce_dtype": LOW}, {"param_dtype": LOW, "reduce_dtype": torch.float32}])
+def test_mixed_precision_of_fsdp_is_refused(tmp_path, policy):
+    with pytest.raises(ap.InvalidArgument, match="mixed precision"):
+        sharded(tmp_path / "run", **policy)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_what_fsdp_sums_cannot_be_changed(tmp_path):
+    engine, module, *_ = sharded(tmp_path / "run", param_dtype=torch.float32)
+    with pytest.warns(DeprecationWarning, match="set_gradient_divide_factor"), pytest.raises(ap.Refused):
+        module._module.set_reduce_scatter_divide_factor(0.01)
+    for name in ("gradient_divide_factor", "requires_gradient_sync", "is_last_backward", "custom_reduce_scatter"):
+        with pytest.raises(ap.Refused, match=name):
+            getattr(module._module, f"set_{name}")(0)
+    engine.close()
