@@ -129,7 +129,7 @@ def opacus_training() -> Callable[[], object]:
     made = PrivacyEngine().make_private(
         module=module,
         optimizer=optimizer,
-        data_loader=DataLoader(data(), batch_size=BATCH),
+        data_loader=DataLoader(data(), batch_size=BATCH, shuffle=True),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
         poisson_sampling=False,

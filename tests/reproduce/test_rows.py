@@ -6,7 +6,7 @@ import pytest
 
 import antiphase as ap
 from antiphase._reproduce import find, known, reproduce
-from antiphase._reproduce._page import page, write_page
+from antiphase._reproduce._page import page, read_page, write_page
 from antiphase._reproduce._row import claimed, drawn, printed
 from tests.report.cases import command
 
@@ -100,7 +100,22 @@ def test_the_page_has_every_row_and_picture(tmp_path):
     for i in (1, 2):
         assert f"(images/blt-dp-ftrl-figure-8-{i}.svg)" in text
         assert (path.parent / "images" / f"blt-dp-ftrl-figure-8-{i}.svg").read_text().startswith("<svg")
-    assert "\n".join(page([result])) + "\n" == text
+    assert "\n".join(page(read_page(text))) + "\n" == text
+
+
+def test_a_section_is_written_into_a_page_that_is_there(tmp_path):
+    path = tmp_path / "reproduction.md"
+    first, second = reproduce("blt-dp-ftrl-figure-8"), reproduce("scaling-bandmf-example-b1")
+    write_page([first, second], path)
+    both = path.read_text()
+    write_page([first], path)
+    assert path.read_text() == both
+    path.unlink()
+    write_page([first], path)
+    write_page([second], path)
+    assert path.read_text() == both
+    assert (both.count("\n## "), both.count("\n### ")) == (2, 2)
+    assert f"| **all** | **{first.agreeing + 24}** | **{first.compared + 24}** |" in both
 
 
 def test_the_command_prints_rows_and_count():

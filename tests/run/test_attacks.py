@@ -155,6 +155,17 @@ def test_a_digest_of_nothing_is_refused(value):
         ap.digest(value)
 
 
+def test_a_digest_sees_every_piece_of_a_large_array():
+    base = np.zeros(3 << 20, dtype=np.float32)
+    found = {ap.digest([base])}
+    for at in (0, (1 << 18) - 1, 1 << 18, (3 << 19) + 7, len(base) - 1):
+        changed = base.copy()
+        changed[at] = np.nextafter(np.float32(0.0), np.float32(1.0))
+        found.add(ap.digest([changed]))
+    assert len(found) == 6
+    assert ap.digest([base[:5], base[5:]]) != ap.digest([base])
+
+
 def test_a_digest_sees_values_names_shapes_and_types():
     base = {"w": np.zeros(2), "b": np.zeros(1)}
     others = [

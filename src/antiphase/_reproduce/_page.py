@@ -9,7 +9,10 @@ from antiphase._report._chart import Chart
 from antiphase._report._drawing import draw
 from antiphase._report._heat import draw_heat
 from antiphase._report._style import file_style
-from antiphase._reproduce._registry import PAPERS, Picture, Result
+from antiphase._reproduce._registry import PAPERS, Picture, Result, known
+
+Entry = tuple[str, str]
+NEXT_PAPER = "\n## "
 
 INTRODUCTION = """# Reproduction
 
@@ -17,18 +20,30 @@ The tables and figures of five papers that need no image or text data, computed 
 agrees where ours rounds to the printed digits; a claim agrees where what we measure bears it out. Every row that does
 not agree says why. Where a paper draws a curve without numbers, ours is drawn, and its sentences about the curve are
 compared. `antiphase reproduce NAME` shows one of them, with `--full` in its full size, which may take minutes;
-`antiphase reproduce all --output docs/reproduction.md` writes this page.
+`antiphase reproduce all --output docs/reproduction.md` writes this page, with a NAME its section alone.
 """
 
 
 def write_page(results: Sequence[Result], path: Path) -> None:
-    """Write the page, and the pictures into the folder `images` beside it."""
+    """Write the page, and the pictures into the folder `images` beside it; sections already there are kept."""
     images = path.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
     for result in results:
         for i, picture in enumerate(result.pictures):
             (images / picture_name(result, i)).write_text(svg(picture, f"p{i}") + "\n")
-    path.write_text("\n".join(page(results)) + "\n")
+    kept = read_page(path.read_text()) if path.exists() else {}
+    made = {result.reproduction.name: (row(result), "\n".join(_section(result))) for result in results}
+    path.write_text("\n".join(page({**kept, **made})) + "\n")
+
+
+def read_page(text: str) -> dict[str, Entry]:
+    """The row of the table and the section of every name on a page."""
+    rows = {line[3 : line.index("]")]: line for line in text.splitlines() if line.startswith("| [")}
+    sections = {}
+    for section in text.split("\n### ")[1:]:
+        name, _, rest = section.partition("\n")
+        sections[name] = f"\n### {name}\n{rest.partition(NEXT_PAPER)[0].rstrip()}"
+    return {name: (rows[name], sections[name]) for name in sections if name in rows}
 
 
 def svg(picture: Picture, name: str) -> str:
@@ -41,23 +56,26 @@ def picture_name(result: Result, index: int) -> str:
     return f"{result.reproduction.name}-{index + 1}.svg"
 
 
-def page(results: Sequence[Result]) -> Iterator[str]:
-    """The page, line by line."""
+def row(result: Result) -> str:
+    """The line of the table at the top."""
+    name, size = result.reproduction.name, "full" if result.full else "quick"
+    return f"| [{name}](#{name}) | {result.agreeing} | {result.compared} | {size} | {result.seconds:.0f} |"
+
+
+def page(entries: dict[str, Entry]) -> Iterator[str]:
+    """The page, line by line, in the order of the papers."""
+    found = {name: entries[name] for name in known() if name in entries}
     yield INTRODUCTION
     yield "| name | agree | of | size | seconds |"
     yield "|---|--:|--:|---|--:|"
-    for result in results:
-        name = result.reproduction.name
-        size = "full" if result.full else "quick"
-        yield f"| [{name}](#{name}) | {result.agreeing} | {result.compared} | {size} | {result.seconds:.0f} |"
-    agreeing, compared = sum(r.agreeing for r in results), sum(r.compared for r in results)
-    yield f"| **all** | **{agreeing}** | **{compared}** | | |"
-    for paper in PAPERS.values():
-        own = [r for r in results if r.reproduction.paper == paper]
+    yield from (line for line, _ in found.values())
+    counts = [line.split("|")[2:4] for line, _ in found.values()]
+    yield f"| **all** | **{sum(int(a) for a, _ in counts)}** | **{sum(int(b) for _, b in counts)}** | | |"
+    for key, paper in PAPERS.items():
+        own = [section for name, (_, section) in found.items() if name.startswith(key)]
         if own:
-            yield f"\n## {paper}"
-        for result in own:
-            yield from _section(result)
+            yield f"{NEXT_PAPER}{paper}"
+            yield from own
 
 
 def _section(result: Result) -> Iterator[str]:
