@@ -8,6 +8,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import logsumexp
 
+import antiphase as ap
 from antiphase import PoissonMinSeparation
 from antiphase._errors import NotProved
 from antiphase._montecarlo import Sampling, calibrate, delta, dominating_pair, epsilon, verify
@@ -17,7 +18,7 @@ from antiphase._montecarlo._plain import plain_means
 from antiphase._montecarlo._samples import draws, randomness
 from antiphase._montecarlo._separated import Absent, Joined, log_means, separated_columns
 from antiphase._montecarlo._verify import try_claim
-from antiphase.strategies import BLT, Dense, Identity, Toeplitz
+from antiphase.strategies import BLT, Banded, Dense, Identity, Toeplitz
 from tests.catalog import random_banded
 
 
@@ -289,3 +290,18 @@ def test_plain_weights_are_at_most_one():
         found = estimator.draw(np.random.default_rng(1), 100)
         assert not found.ratios.any()
         assert np.isfinite(found.shifts).all()
+
+
+def test_residue_classes_that_share_no_scale():
+    """At rate 1 an example that starts at step t meets t, t + b, ...: the others' likelihood is another's."""
+    d = np.where(np.arange(120) % 2 == 0, 1.0, 0.01)
+    promise = ap.PoissonMinSeparation(2, 1.0, warm_start=True)
+    found = ap.delta(ap.Mechanism(Banded(d[:, None]), promise, 0.15), 0.3)
+    assert 0.49 < found.value <= 1.0  # half of all examples meet the large columns, and are seen
+    far = ap.epsilon(ap.Mechanism(Identity(1000), ap.PoissonMinSeparation(10, 1.0, warm_start=True), 3**-0.5), 1e-8)
+    assert 150.0 < far.value < 260.0
+
+
+def test_a_bound_that_underflows_is_not_zero():
+    for promise in (ap.PoissonMinSeparation(1, 0.5), ap.BallsInBins(1, 3)):
+        assert ap.delta(ap.Mechanism(Identity(3), promise, 20.0), 4.0).value > 0.0

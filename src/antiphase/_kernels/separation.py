@@ -9,7 +9,8 @@ from numba import njit
 
 from antiphase._check import Array
 
-MODERATE = 50.0  # exponents up to this keep f_t within a factor of 1e30 of f_{t+b}
+MODERATE = 50.0  # exponents up to this keep f_t within a factor e^50 / (1 - rate)^b of its neighbours
+CONNECTED = 1e-80  # (1 - rate)^b from which on they can share a scale; at rate 1 the b residue classes have none
 HUGE = 1e200
 
 
@@ -87,6 +88,7 @@ def log_means(
     """
     count, n = samples.shape
     products, sums, logs = np.empty(n), np.empty(n), np.empty(n + separation)
+    connected = separation == 1 or (1.0 - rate) ** separation > CONNECTED
     for s in range(count):
         products[:] = 0.0
         for r in range(len(bands)):
@@ -96,7 +98,7 @@ def log_means(
         for i in range(len(scales)):
             for t in range(n):
                 sums[t] = scales[i] * products[t] + exponents[i, t]
-            if np.abs(sums).max() <= MODERATE:
+            if connected and np.abs(sums).max() <= MODERATE:
                 out[i, s] = _linear_mean(sums, separation, rate, warm, logs)
             else:
                 backward(sums, separation, rate, logs)

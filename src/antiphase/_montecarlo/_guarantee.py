@@ -22,6 +22,7 @@ GENTLE = 0.75  # epsilon falls faster than the noise grows
 CHOICES = 1 << 10  # mechanisms that a calibration or a plan may choose from by their bounds
 NEAR, FAR = 3e-4, 1.5e-3  # share of epsilon that calibration leaves for what a bound may lie above its estimate
 TYPICAL = 30.0  # log(1 / beta) for choosing an estimator before delta is known
+LEAST = 5e-324  # a bound that underflows is not zero
 SMALLEST = 1e-290  # of a delta whose logarithm is taken
 MORE = 1.02  # a further attempt aims lower by what the last one missed, and by this
 POWER = 1.7  # where samples are few the limit falls more slowly than the estimate
@@ -34,7 +35,7 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     over the randomness of this call, and p is SHARE of the delta that a pilot run estimated.
     """
     upper = pair.upper(epsilon)
-    proved = Bound(upper.value, "upper", upper.method, upper.reference)
+    proved = Bound(max(upper.value, LEAST), "upper", upper.method, upper.reference)
     if pair.tight:
         return proved
     effort = pair_effort(pair, TYPICAL, child(seed, 0), sampling)
