@@ -80,5 +80,7 @@ class DirectoryLock:
     def release(self) -> None:
         """Let another process in."""
         if self._descriptor >= 0:
+            if os.getpid() == self._owner:  # explicitly, since a forked child that lives on keeps the descriptor open
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1

@@ -56,6 +56,11 @@ def status(reply):
     return reply.content["antiphase"]["status"]
 
 
+def shown(reply):
+    tag = reply.content["antiphase"]
+    return dict(zip(tag["seen"], tag["marks"], strict=True))
+
+
 def test_it_sends_the_clipped_difference_and_nothing_else(tmp_path):
     reply = ask(participation_mod(tmp_path), 0)
     length = np.sqrt(9 + 9 + 16)
@@ -152,8 +157,19 @@ def test_a_client_asked_for_a_lost_release_again_declines_and_shows_why(tmp_path
     for release, mark in ((5, "mark 5"), (4, "mark 4"), (6, "another")):
         reply = ask(mod, release, mark=mark, separation=1)
         assert status(reply) == "declined"
-        assert (reply.content["antiphase"]["seen"], reply.content["antiphase"]["mark"]) == (6, "mark 6")
+        assert shown(reply) == {5: "mark 5", 6: "mark 6"}
     assert status(ask(mod, 6, separation=1)) == "update"
+
+
+def test_the_client_shows_the_last_marks_it_was_sent(tmp_path):
+    """Not only the latest: its reply to that one may be lost. Also where another run came between."""
+    assert shown(ask(participation_mod(tmp_path), 0)) == {}
+    for release in range(1, 80):
+        ask(participation_mod(tmp_path), release)
+        if release == 40:
+            ask(participation_mod(tmp_path), 7, run_id="other")
+    assert shown(ask(participation_mod(tmp_path), 99)) == {release: f"mark {release}" for release in range(16, 80)}
+    assert shown(ask(participation_mod(tmp_path), 9, run_id="other")) == {7: "mark 7"}
 
 
 def test_two_processes_of_one_client_cannot_both_take_part(tmp_path):

@@ -321,7 +321,7 @@ def test_a_directory_put_back_is_noticed_from_what_clients_were_asked(tmp_path, 
             serves(stop + lost)
     assert len(record_by_hand(tmp_path / "s")) == stop
     found = report(tmp_path / "s", secret=SECRET)
-    assert (found.guarantee, found.zcdp) == (None, None)
+    assert (found.guarantee, found.zcdp, found.run.guarantee) == (None, None, None)
     assert "No guarantee can be stated" in found.statement
 
 
@@ -343,6 +343,67 @@ def test_two_futures_of_one_directory_are_noticed_later(tmp_path):
     with pytest.raises(ap.Corrupted, match="put back to an older state"):
         serves(5)
     assert report(tmp_path / "s", secret=SECRET).guarantee is None
+
+
+def test_a_reply_that_is_lost_does_not_take_the_evidence_with_it(tmp_path):
+    """Clients of the lost releases are asked for a later one, their replies do not arrive, and they are asked again."""
+    serves, plan = put_back(tmp_path, 1, 2), plan_for(blt(STEPS), 1)
+    strategy(plan, tmp_path / "s", goal=GOAL).start(federation(tmp_path / "others", GOAL), model(), num_rounds=3)
+    silent = federation(tmp_path / "c", GOAL)
+    silent.pull_messages = lambda ids: []
+    with pytest.raises(ap.Refused):
+        strategy(plan, tmp_path / "s", goal=GOAL, attempts=1).start(silent, model(), timeout=0.1)
+    with pytest.raises(ap.Corrupted, match="put back to an older state"):
+        serves(STEPS)
+    assert len(record_by_hand(tmp_path / "s")) == 3
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_evidence_is_read_also_from_replies_that_are_not_needed(tmp_path, alone):
+    """One of five knows of the lost release, and the other four fill the goal: pulled with them, or only afterwards."""
+    put_back(tmp_path, 1, 1)
+    grid = federation(tmp_path / "others", GOAL)
+    grid.clients[999] = Client(tmp_path / "c" / "c0", updates(1)[0])
+    pull = grid.pull_messages
+
+    def last(ids):
+        knows = {m.metadata.message_id for m in grid.sent if m.metadata.dst_node_id == 999}
+        kept = [number for number in ids if not (alone and len(ids) > 1 and number in knows)]
+        return sorted(pull(kept), key=lambda reply: reply.metadata.src_node_id)
+
+    grid.pull_messages = last
+    with pytest.raises(ap.Corrupted, match="put back to an older state"):
+        strategy(plan_for(blt(STEPS), 1), tmp_path / "s", goal=GOAL, oversampling=1.25).start(grid, model())
+    assert len(record_by_hand(tmp_path / "s")) == 1
+
+
+def test_a_mark_that_a_killed_server_entered_is_on_disk_before_it_is_sent(tmp_path):
+    """Killed between entering a mark and keeping it; started again; then the power goes, and what was not kept."""
+    sizes = {"plan": plan_for(blt(STEPS), 1), "clients": GOAL}  # everybody is asked, so everybody knows the mark
+
+    def killed_between():
+        enter = Session._enter
+
+        def dying(session, entry):
+            enter(session, entry)
+            if (entry["kind"], entry.get("release")) == ("mark", 2):
+                os._exit(KILLED)
+
+        Session._enter = dying
+        serve(tmp_path, 1, flaky=False, **sizes)
+
+    def killed_when_sent():
+        grid = federation(tmp_path / "c", GOAL)
+        send = grid.push_messages
+        grid.push_messages = lambda messages: (send(messages), os._exit(KILLED))
+        strategy(sizes["plan"], tmp_path / "s", goal=GOAL).start(grid, model())
+
+    assert ended(forked(killed_between)) == KILLED
+    assert ended(forked(killed_when_sent)) == KILLED
+    private = tmp_path / "s" / "clients" / "private"
+    os.truncate(private / "ledger.jsonl", json.loads((private / "heads").read_bytes().split(b"\n")[0])[1]["size"])
+    assert ended(forked(lambda: serve(tmp_path, 3, flaky=False, **sizes))) == 0
+    check(tmp_path, **sizes)
 
 
 def test_what_was_written_is_what_is_digested_and_broadcast(tmp_path):

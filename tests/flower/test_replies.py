@@ -1,5 +1,6 @@
 """What is wrong with a reply: rejected, counted and reported; the round goes on with the rest or fails by the rule."""
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -18,6 +19,7 @@ from tests.flower.federation import (
     ledger_entries,
     model,
     model_by_hand,
+    names_by_hand,
     plan_for,
     record_by_hand,
     strategy,
@@ -130,8 +132,12 @@ MALFORMED = {
     "no name": stated(client=""),
     "long name": stated(client="x" * 1000),
     "name in other characters": stated(client="\ud800"),
-    "mark in other characters": stated(mark="\ud800"),
-    "long mark": stated(mark="0" * 1000),
+    "mark in other characters": stated(seen=[0], marks=["\ud800"]),
+    "long mark": stated(seen=[0], marks=["0" * 1000]),
+    "many marks": stated(seen=[0] * 65, marks=["0"] * 65),
+    "marks without releases": stated(seen=[], marks=["0"]),
+    "releases that are text": stated(seen=["0"], marks=["0"]),
+    "marks that are numbers": stated(seen=[0], marks=[0]),
     "nothing": lambda message, reply: [Message(RecordDict(), reply_to=message)],
 }
 
@@ -280,7 +286,7 @@ def test_a_client_that_claims_a_participation_it_did_not_have_is_rejected(tmp_pa
 def test_a_client_that_claims_to_have_been_asked_when_it_was_not_is_rejected(tmp_path, seen, mark):
     """It does not have the key, so it cannot make the server believe that its directory was put back."""
     with pytest.raises(ap.Refused, match="false-claim"):
-        run(tmp_path, with_bad_client(tmp_path / "c", stated(seen=seen, mark=mark), count=4), steps=1)
+        run(tmp_path, with_bad_client(tmp_path / "c", stated(seen=[seen], marks=[mark]), count=4), steps=1)
     assert report(tmp_path / "s", secret=SECRET).counts["false-claim"] == 2
 
 
@@ -288,7 +294,7 @@ def test_a_mark_is_worth_nothing_for_another_release(tmp_path):
     """A client shows the mark of release 0, which it has, as that of release 5."""
 
     def later(message, reply):
-        return stated(seen=5, mark=message.content["antiphase"]["mark"])(message, reply)
+        return stated(seen=[5], marks=[message.content["antiphase"]["mark"]])(message, reply)
 
     with pytest.raises(ap.Refused, match="false-claim"):
         run(tmp_path, with_bad_client(tmp_path / "c", later, count=4), steps=1)
@@ -337,7 +343,7 @@ def test_a_client_that_ignores_its_timer_is_refused_by_the_server(tmp_path):
 
     def eager(message, reply):
         release = message.content["antiphase"]["release"]
-        fields = {"client": "eager", "release": release, "status": "update", "last": -1, "seen": -1, "mark": ""}
+        fields = {"client": "eager", "release": release, "status": "update", "last": -1, "seen": [], "marks": []}
         arrays = dict(zip(message.content["arrays"], map(Array, updates(1)[0]), strict=True))
         content = RecordDict({"arrays": ArrayRecord(arrays), "antiphase": ConfigRecord(fields)})
         return [Message(content, reply_to=message)]
@@ -425,7 +431,7 @@ def test_short_rounds_can_be_released(tmp_path):
 
 
 def test_it_goes_on_at_the_goal_and_never_holds_many_updates(tmp_path):
-    """Twice as many are asked as are wanted; half of the replies are never pulled."""
+    """Twice as many are asked as are wanted, and one of them never replies; what is not needed is read and dropped."""
     grid, pulled = federation(tmp_path / "c", 24), []
     original = grid.pull_messages
 
@@ -434,10 +440,46 @@ def test_it_goes_on_at_the_goal_and_never_holds_many_updates(tmp_path):
         pulled.append(len(found))
         return found
 
-    grid.pull_messages = pull
-    strategy(plan_for(blt(1)), tmp_path / "s", goal=12, oversampling=2.0).start(grid, model())
-    assert sum(pulled) < 24
+    grid.pull_messages, grid.clients[BAD] = pull, None
+    strategy(plan_for(blt(1)), tmp_path / "s", goal=12, oversampling=2.0, attempts=1).start(grid, model())
     assert max(pulled) <= 8
+    counts = report(tmp_path / "s", secret=SECRET).counts
+    assert (counts["accepted"], counts["unused"]) == (12, 11)
+
+
+def pulls_raise(grid, error):
+    """Like Flower with a reply that it cannot read: the pull raises, and the replies in it are not given again."""
+    original = grid.pull_messages
+
+    def pull(ids):
+        found = original(ids)
+        if any(reply.metadata.src_node_id == BAD for reply in found):
+            raise error
+        return found
+
+    grid.pull_messages = pull
+    return grid
+
+
+@pytest.mark.parametrize("error", [TypeError("stype"), ValueError("{"), RecursionError(), MemoryError()], ids=repr)
+def test_a_reply_that_flower_cannot_read_does_not_end_the_server(tmp_path, error):
+    """All five are asked in every release; the first attempt loses all replies, later ones that of the bad client."""
+    grid, plan = pulls_raise(federation(tmp_path / "c", 5), error), plan_for(blt(3), separation=1)
+    result = strategy(plan, tmp_path / "s", oversampling=1.25).start(grid, model())
+    names = names_by_hand(tmp_path / "s", tmp_path / "c")
+    assert [{names[name] for name in present} for present in record_by_hand(tmp_path / "s")] == [{1, 2, 3, 4}] * 3
+    counts = report(tmp_path / "s", secret=SECRET).counts
+    assert (counts["accepted"], counts["failed attempts"]) == (12, 1)
+    assert counts["failed"] == 5 + 3  # the whole first pull, then the bad reply alone in each release
+    expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, updates(5))
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("gone"), ConnectionResetError()], ids=repr)
+def test_a_superlink_that_is_down_ends_the_server(tmp_path, error):
+    grid = pulls_raise(federation(tmp_path / "c", 4), error)
+    with pytest.raises(type(error)):
+        strategy(plan_for(blt(3)), tmp_path / "s").start(grid, model())
 
 
 def test_identity_by_authentication_key(tmp_path):

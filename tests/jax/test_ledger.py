@@ -9,7 +9,7 @@ import pytest
 import antiphase as ap
 import antiphase.jax as apj
 from antiphase._samplers import Batch
-from antiphase.strategies import BLT, Fourier, Toeplitz
+from antiphase.strategies import Fourier, Toeplitz
 from tests.jax.plans import flat, plan_for, run_for
 from tests.jax.training import EXAMPLES, PARAMS, STEPS, X, Y, open_run, optimizer_for, plan, train
 
@@ -181,15 +181,6 @@ def test_an_update_thrown_away_uses_nothing_up(tmp_path, source):
         update, state = jax.jit(optimizer.update), optimizer.init(PARAMS)
         first, again = update(PARAMS, state)[0], update(PARAMS, state)[0]
         assert flat(first).tobytes() == flat(again).tobytes()
-
-
-def test_half_precision_gradients_stay_half(tmp_path):
-    half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), PARAMS)
-    with run_for(plan_for(BLT([0.9], [0.1], 4)), tmp_path, half) as run:
-        optimizer = apj.add_noise(run)
-        updates, _ = jax.jit(optimizer.update)(half, optimizer.init(half))
-        assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
-        assert flat(updates).any()
 
 
 def test_other_parameters_than_the_run_s_are_refused(tmp_path):

@@ -227,13 +227,21 @@ def test_a_hole_in_the_tail_costs_only_what_was_not_kept(tmp_path):
         assert (run.committed, run.published) == (3, 3)
 
 
-def test_a_waiting_temporary_file_is_neither_used_nor_followed(tmp_path):
-    target = tmp_path / "victim"
+@pytest.mark.parametrize("waiting", ["link", "file"])
+def test_a_waiting_temporary_file_is_neither_used_nor_followed(tmp_path, monkeypatch, waiting):
+    """Even one who could guess its name gains nothing."""
+    monkeypatch.setattr("secrets.token_hex", lambda length: "ab" * length)
+    target, planted = tmp_path / "victim", tmp_path / f".secret.{'ab' * 8}.new"
     target.write_text("untouched")
-    for pid in (os.getpid(),):
-        (tmp_path / f".secret.{pid}.new").symlink_to(target)
-    write_atomically(tmp_path / "secret", b"new")
+    if waiting == "link":
+        planted.symlink_to(target)
+    else:
+        os.link(target, planted)
+    with pytest.raises(FileExistsError):
+        write_atomically(tmp_path / "secret", b"new")
     assert target.read_text() == "untouched"
+    planted.unlink()
+    write_atomically(tmp_path / "secret", b"new")
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 

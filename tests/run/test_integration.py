@@ -120,3 +120,49 @@ def test_what_an_integration_may_know(tmp_path):
         assert integration.secret_of(run) == SECRET
         assert [leaf.global_shape for leaf in integration.leaves_of(run).values()] == LEAVES
         assert (integration.dtype_of(run), integration.examples_of(run)) == ("float32", 40)
+
+
+def test_steps_read_again_are_committed_again_before_anything_else(tmp_path):
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 3)
+        for step in (0, 1, 3):
+            run.noise(step)
+        for act in (lambda: run.commit(3, bytes(32)), lambda: run.publish("model")):
+            with pytest.raises(ap.Refused, match="committed"):
+                act()
+        model = train(run, fresh_model(), 2, start=0)
+        with pytest.raises(ap.Refused, match="step 3 was read"):
+            run.publish("model")
+        train(run, train(run, model, 3, start=2), 4)
+        run.publish("model")
+        assert (run.committed, run.report().rewinds) == (4, 0)
+        run.noise(1)
+        with pytest.raises(ap.Refused, match=r"not committed again: \[1\]"):
+            run.publish("model")
+    with opened(tmp_path) as run:  # what a process that ended had read is forgotten
+        run.publish("model")
+
+
+def test_steps_read_ahead_of_a_rewind_can_be_taken(tmp_path):
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 4)
+        for step in (2, 3):
+            run.noise(step)
+        model = train(run, fresh_model(), 1, start=0, data_seed=1)
+        assert run.committed == 1
+        train(run, model, 5)
+        run.publish("model")
+
+
+def test_a_run_killed_while_it_was_extended_says_how_to_go_on(tmp_path):
+    plan = plan_for(STRATEGIES["toeplitz"])
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 2)
+    short = (tmp_path / "plan.json").read_bytes()
+    options = {"leaves": LEAVES, "examples": 40, "secret": SECRET}
+    ap.Run.open(plan.extend(20), tmp_path, **options).close()
+    (tmp_path / "plan.json").write_bytes(short)  # as if it had ended before the file was written
+    with pytest.raises(ap.Corrupted, match="start again with the extended plan"):
+        opened(tmp_path)
+    with ap.Run.open(plan.extend(20), tmp_path, **options) as run:
+        assert (run.steps, run.committed) == (20, 2)

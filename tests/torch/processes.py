@@ -163,6 +163,26 @@ def other_source(directory, rank):
     return told(lambda: NoiseAdder([torch.zeros(8)], plan_for(), directory / "source", secret=SECRET, source=source))
 
 
+def other(directory, rank, name):
+    """Rank 1 was given something else; what each rank is told."""
+    plan, examples, size, reduction = OTHERS[name] if rank == 1 else (plan_for(), 40, 8, "mean")
+
+    def begin():
+        if name == "reduction":
+            return private(directory / name, plan, DPDDP(network()), loss_reduction=reduction)
+        return NoiseAdder([torch.zeros(size)], plan, directory / name, examples=examples, secret=SECRET)
+
+    return told(begin)
+
+
+# plan, examples, entries of the model, reduction
+OTHERS = {
+    "noise": (plan_for(noise_std=2.99), 40, 8, "mean"),
+    "clipping norm": (plan_for(clip_norm=100.0), 40, 8, "mean"),
+    "examples": (plan_for(), 41, 8, "mean"),
+    "model": (plan_for(), 40, 9, "mean"),
+    "reduction": (plan_for(), 40, 8, "sum"),
+}
 DISAGREEMENTS = ("sums left out", "another gradient", "another step", "another step, sharded", "another output")
 
 
@@ -180,6 +200,7 @@ def short(directory, rank):
     results["one rank only"] = one_rank_only(directory, rank)
     results["memory"] = memory(directory)
     results["source"] = other_source(directory, rank)
+    results["others"] = {name: other(directory, rank, name) for name in OTHERS}
     results["told"] = {name: disagreement(directory, rank, name) for name in DISAGREEMENTS}
     return results
 

@@ -28,7 +28,7 @@ def step(module, optimizer, criterion, batch):
 @pytest.mark.parametrize("plan", [plan_for(), SPARSE], ids=["dense", "sparse"])
 def test_workers_change_nothing(tmp_path, plan):
     alone, _ = run(tmp_path / "alone", plan)
-    helped, _ = run(tmp_path / "helped", plan, loader_options={**WORKERS, "persistent_workers": True})
+    helped, _ = run(tmp_path / "helped", plan, loader_options=WORKERS)
     assert torch.equal(alone, helped)
 
 
@@ -86,3 +86,8 @@ def test_pieces_are_not_read_ahead(tmp_path):
 def test_batches_out_of_order_are_refused(tmp_path):
     with pytest.raises(ap.InvalidArgument, match="in_order"):
         private(tmp_path, plan_for(), loader_options={**WORKERS, "in_order": False})
+
+
+def test_workers_that_two_passes_would_share_are_refused(tmp_path):
+    with pytest.raises(ap.InvalidArgument, match="shared by all passes"):
+        private(tmp_path, plan_for(), loader_options={**WORKERS, "persistent_workers": True})

@@ -87,7 +87,7 @@ def test_resumes_only_where_the_model_stands(tmp_path):
         noise.add()
         noise.commit()
         state = noise.state_dict()
-    assert set(state) == {"run_id", "step"}
+    assert set(state) == {"run_id", "step", "branch"}
     with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
         with pytest.raises(ap.Refused, match="where the model stands"):
             noise.add()

@@ -80,6 +80,11 @@ def test_ranks_with_noise_of_two_sources_are_refused(together):
     assert all("same source of noise" in rank["source"] for rank in together)
 
 
+@pytest.mark.parametrize("name", processes.OTHERS)
+def test_ranks_with_other_plans_examples_or_options_are_refused(together, name):
+    assert all("do not have the same" in (rank["others"][name] or "accepted") for rank in together)
+
+
 def test_each_rank_keeps_its_share_of_the_noise(together, tmp_path):
     whole = processes.memory(tmp_path)
     shares = [rank["memory"] / whole for rank in together]
@@ -104,7 +109,7 @@ def test_slices_are_every_entry_once(size):
 def test_another_secret_is_noticed(tmp_path, monkeypatch):
     with NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, secret=SECRET) as noise:
         proof = SECRET.derive("same secret", noise.run_id)
-        monkeypatch.setattr(World, "from_first", lambda self, value: (noise.run_id, 0, proof))
+        monkeypatch.setattr(World, "from_first", lambda self, value: (noise.run_id, b"", proof))
         monkeypatch.setattr(World, "check_same", lambda *_: None)
         leaves, options = whole_leaves([torch.zeros(4)]), {"examples": 40, "dtype": "float32", "device": None}
         follower = SharedRun(plan_for(), tmp_path, leaves, leaves, secret=SECRET, world=World(1, 2), **options)

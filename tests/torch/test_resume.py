@@ -1,5 +1,7 @@
 """Killed anywhere and resumed, training ends with the same bits; the checkpoint holds nothing secret."""
 
+import hashlib
+import json
 import subprocess
 import sys
 
@@ -52,10 +54,15 @@ def test_stopped_in_the_middle_of_an_epoch(tmp_path):
 
 
 @pytest.mark.filterwarnings(HOOKS)
-def test_the_checkpoint_holds_run_id_and_step_alone(tmp_path):
+def test_the_checkpoint_holds_run_id_step_and_a_code_of_public_entries_alone(tmp_path):
     engine, module, optimizer, criterion, loader = private(tmp_path, plan_for())
     train(module, optimizer, criterion, loader, 1)
-    assert engine.state_dict() == {"run_id": engine.noise.run_id, "step": 4}
+    state = engine.state_dict()
+    lines = (tmp_path / "public" / "ledger.jsonl").read_text().splitlines()
+    entries = [json.loads(line.rsplit(" ", 1)[0]) for line in lines]
+    digests = [bytes.fromhex(entry["digest"]) for entry in entries if entry["kind"] == "commit"]
+    code = hashlib.sha256(b"".join(digests)).hexdigest()
+    assert state == {"run_id": engine.noise.run_id, "step": 4, "branch": code}
     plain = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9).state_dict()
     assert optimizer.state_dict()["param_groups"] == plain["param_groups"]
     for kept in optimizer.state_dict()["state"].values():

@@ -40,7 +40,8 @@ def schedule(steps: int) -> Array:
 def train(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float, directory: Path) -> Trained:
     """Train for all steps of the plan, publish the model, measure it."""
     model, rates = zero_model(train_set.images.shape[1]), learning_rate * schedule(plan.steps)
-    with Run.open(plan, directory, leaves=[leaf.shape for leaf in model], examples=len(train_set)) as run:
+    shapes = [leaf.shape for leaf in model]
+    with Run.open(plan, directory, leaves=shapes, examples=len(train_set), dtype="float64") as run:
         for step in range(run.steps):
             indices, mask = run.batch(step)
             total = clipped_sum(model, _take(train_set, indices[mask]), plan.problem.clip_norm)

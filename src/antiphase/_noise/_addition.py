@@ -45,9 +45,10 @@ class Addition:
 
 
 def _check_buffer(buffer: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    must = f"writeable, C-contiguous NumPy arrays of {dtype} or more"
-    if not isinstance(buffer, np.ndarray) or buffer.dtype.kind != "f" or not np.can_cast(dtype, buffer.dtype, "safe"):
+    """Other precision is refused: the low bits of a wider sum would have no noise, a narrower one is rounded first."""
+    must = f"writeable, C-contiguous NumPy arrays of {dtype}, as the stream"
+    if not isinstance(buffer, np.ndarray) or buffer.dtype != dtype:
         kind = getattr(buffer, "dtype", type(buffer).__name__)
-        raise refuse(OWNER, "buffers", must, f"{kind}", "use next() and add it yourself")
+        raise refuse(OWNER, "buffers", must, f"{kind}", 'for float64 make the stream with dtype="float64"')
     if not (buffer.flags.c_contiguous and buffer.flags.writeable and buffer.flags.aligned):
         raise refuse(OWNER, "buffers", must, "a read-only or strided one", "use next() and add it yourself")

@@ -143,7 +143,7 @@ class NoiseStream:
         """Add the noise of this step to one array for each leaf, in place; moves on to the next step.
 
         Args:
-            buffers: arrays in leaf order, of the leaves' shapes, C-contiguous, no less precise than the stream.
+            buffers: arrays in leaf order, of the leaves' shapes, C-contiguous, of the stream's dtype.
         """
         self._engine.advance(Addition(self._engine.layout, self.dtype, buffers))
 

@@ -146,7 +146,7 @@ class Run:
         """Say that a step is done; `digest` is 32 bytes over its output, such as `antiphase.digest(arrays)`.
 
         A step committed before is a replay: free with the same digest, refused with another one if something
-        published depends on it.
+        published depends on it. Steps whose noise was read again must be committed again before the next one.
         """
         t = self._checked(step)
         if not isinstance(digest, (bytes, bytearray)) or len(digest) != DIGEST_BYTES:
@@ -158,12 +158,15 @@ class Run:
         code = hmac.digest(self._secret.derive("output digest", self.run_id), bytes(digest), "sha256")
         meaning = self._history.check_commit(t, code)
         if meaning == "same":
+            self._tape.read_steps.discard(t)
             return
         if t not in self._tape.read_steps:
             raise Refused(
                 f"Step {t} cannot be committed: its noise has not been read since the run was opened.",
                 hint="call noise(step) and add it to the step's output before committing it",
             )
+        if meaning == "next":
+            self._check_replays()
         if meaning == "rewind":
             self._enter({"kind": "rewind", "step": t})
         if self._header.examples is not None:
@@ -182,6 +185,7 @@ class Run:
                 f"Nothing can be published now: the noise of step {self.committed} was read, but it is not committed.",
                 hint="commit the step first, so that what is published is covered by what is recorded",
             )
+        self._check_replays()
         self._enter({"kind": "publish", "label": str(label), "steps": self.committed})
         self._ledger.keep()
 
@@ -212,6 +216,15 @@ class Run:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_replays(self) -> None:
+        """Refuse to go on from steps taken again whose new outputs are not known: they may differ from the old."""
+        open_again = sorted(step for step in self._tape.read_steps if step < self.committed)
+        if open_again:
+            raise Refused(
+                f"The noise of committed steps was read again, and they were not committed again: {open_again}.",
+                hint="commit each of them with a digest of its output, or reopen the run and go on from a checkpoint",
+            )
 
     def _identity(self) -> dict[str, Any]:
         """What an entry says of plan and header; the ledger authenticates it, the files beside it are compared."""
@@ -248,7 +261,10 @@ class Run:
         """Go on with a longer plan, which must be the extension of the one that the ledger names."""
         before = Plan.load(self.directory / "plan.json")
         if before.fingerprint != last["plan"]:
-            raise Corrupted("The plan.json is not the plan of this run.", hint="restore it from a copy")
+            raise Corrupted(
+                "The plan.json is not the plan of this run.",
+                hint="if it was being extended when it ended, start again with the extended plan; else restore a copy",
+            )
         if self.steps <= before.steps or before.extend(self.steps).fingerprint != self.plan.fingerprint:
             raise InvalidArgument(
                 f"The run has a plan of {before.steps} steps already, and the one given does not extend it.",

@@ -53,7 +53,7 @@ def digest(arrays: Arrays) -> bytes:
 
 def _pieces(array: NDArray[Any]) -> list[memoryview]:
     """The bytes of an array in pieces; where they begin follows from its shape."""
-    whole = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    whole = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     return [whole[i : i + PIECE] for i in range(0, len(whole), PIECE)]
 
 

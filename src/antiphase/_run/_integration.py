@@ -73,6 +73,16 @@ def noise_was_read(run: Run, source: str, step: int) -> None:
     run._tape.read_steps.add(run._checked(step))
 
 
+def digests_of(run: Run) -> bytes:
+    """The keyed digests of the committed steps, one after another, as the ledger has them."""
+    return bytes(run._history.digests)
+
+
+def is_open(run: Run, step: int) -> bool:
+    """Whether the step's noise was read and the step not committed since."""
+    return step in run._tape.read_steps
+
+
 def output_withdrawn(run: Run, step: int) -> None:
     """Record that a step's noisy output was made and dropped before it was committed; it counts as a rewind."""
     run._enter({"kind": "withdraw", "step": run._checked(step)})

@@ -1,7 +1,7 @@
 """Marks on tasks, by which a server finds out from its clients that its directory was put back to an older state.
 
 The mark of a release is random, is in the ledger before the first task of the release is sent, and is authenticated by
-the run's secret. A client keeps the mark of the latest release that it was asked for and returns it with every reply.
+the run's secret. A client keeps the marks of the releases that it was asked for, and returns them with every reply.
 A server that is shown a mark of its own which its ledger does not hold made a release that it has forgotten, or is
 about to make one a second time.
 """
@@ -16,7 +16,6 @@ from antiphase._secret import Secret
 
 NONCE_DIGITS = 16
 CODE_DIGITS = 32
-NONE = ""  # of a client that was never asked
 
 Verdict = Literal["known", "false", "forgotten"]
 
@@ -52,9 +51,7 @@ class Marks:
         return nonce + self._code(release, nonce)
 
     def verdict(self, release: int, mark: str) -> Verdict:
-        """What a mark shows that a client returns; release -1 is that of a client that was never asked."""
-        if release < 0:
-            return "known" if release == -1 and mark == NONE else "false"
+        """What a mark shows that a client returns."""
         nonce, code = mark[:NONCE_DIGITS], mark[NONCE_DIGITS:]
         if not hmac.compare_digest(code.encode(), self._code(release, nonce).encode()):
             return "false"

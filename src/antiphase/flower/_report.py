@@ -29,7 +29,8 @@ class FederatedReport:
     rests on the assumption that who takes part, and when, does not depend on the clients' data.
 
     Args:
-        run: the report on the run: releases, publications, remarks; its guarantee is for the participation enforced.
+        run: the report on the run: releases, publications, remarks; its guarantee is for the participation enforced,
+            and None where the directory was put back to an older state.
         planned: the participation that was planned.
         achieved: the one that happened; None before the first release.
         clients: how many different ones took part.
@@ -117,6 +118,8 @@ def _report(session: Session, plan: Plan, devices: int | None) -> FederatedRepor
     accounted = None if scaled or session.forgotten is not None else mechanism
     guarantee = None if accounted is None else epsilon(accounted, run.delta)
     group = None if accounted is None or devices is None else group_epsilon(accounted, devices, run.delta)
+    if session.forgotten is not None:
+        run = replace(run, guarantee=None)
     happened = None if mechanism is None else mechanism.participation
     assert happened is None or isinstance(happened, MinSeparation)
     return FederatedReport(

@@ -2,11 +2,11 @@
 
 What is wrong with a reply decides what it counts as:
 
-- no participation, and another client may take its place: "failed" (an error from Flower, or a task that the mod does
-  not know), "declined" (its timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim",
-  "duplicate", "early", "exhausted". None of these depends on the data of a client that keeps to the protocol: an app
-  that raises does not get here, `participation_mod` sends NaN for it. That a client is not killed, and not too slow,
-  because of its data is an assumption.
+- no participation, and another client may take its place: "failed" (an error from Flower, a reply that Flower cannot
+  read, or a task that the mod does not know), "declined" (its timer), "unsolicited", "malformed", "other-release",
+  "other-name", "false-claim", "duplicate", "early", "exhausted". None of these depends on the data of a client that
+  keeps to the protocol: an app that raises does not get here, `participation_mod` sends NaN for it. That a client is
+  not killed, and not too slow, because of its data is an assumption.
 - a participation with a contribution of zero: "not-finite", and "too-large" where large updates are zeroed. These
   depend on the client's data, so the place must stay taken: who else takes part must not depend on it.
 - a participation: "accepted", of which "clipped" had a larger norm than the server allows.

@@ -22,7 +22,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._durable import make_directory
+from antiphase._durable import make_directory, sync_directory
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._ledger import Entry, Ledger, ledger_exists
 from antiphase._plan import Plan
@@ -119,12 +119,14 @@ class Session:
 
     def trusts(self, answer: Answer) -> bool:
         """Whether what a client says it saw is true; raises where it shows that this directory is an older state."""
-        verdict = self.marks.verdict(answer.seen, answer.mark)
-        if verdict == "forgotten":
-            self._enter({"kind": "forgotten", "release": answer.seen})
+        shown = list(zip(answer.seen, answer.marks, strict=True))
+        verdicts = [self.marks.verdict(release, mark) for release, mark in shown]
+        if "forgotten" in verdicts:
+            release, _ = shown[verdicts.index("forgotten")]
+            self._enter({"kind": "forgotten", "release": release})
             self._ledger.keep()
-            raise _put_back(answer.seen)
-        return verdict == "known" and -1 <= answer.last <= answer.seen
+            raise _put_back(release)
+        return "false" not in verdicts and -1 <= answer.last <= max(answer.seen, default=-1)
 
     def noise(self) -> list[NDArray[Any]]:
         """The noise of the next release for clipping norm 1, in the order of the model's arrays."""
@@ -182,6 +184,10 @@ class Session:
             raise _put_back(self.forgotten)
         if new:
             self.state = self.state.write(self._directory)
+        # A process that was killed may have left entries and a state file that only the operating system has: a power
+        # loss must not take back what is broadcast from now on.
+        self._ledger.keep()
+        sync_directory(self._directory)
         self._follow()
 
     def _follow(self) -> None:

@@ -18,14 +18,14 @@ from antiphase._errors import InvalidArgument, Refused
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
 from antiphase._secret import Secret
-from antiphase.flower._collect import replies
+from antiphase.flower._collect import Mailbox, replies
 from antiphase.flower._force import plan_in_force, planned_participation
 from antiphase.flower._metrics import mean_metrics
 from antiphase.flower._optimizer import ServerOptimizer, optimizer_for
 from antiphase.flower._round import Round, Terms
 from antiphase.flower._selection import Identity, Selection
 from antiphase.flower._session import Session
-from antiphase.flower._wire import ARRAYS, CONFIG, TAG, Arrays, Task, to_array_record, to_arrays, to_record
+from antiphase.flower._wire import ARRAYS, CONFIG, TAG, Answer, Arrays, Task, to_array_record, to_arrays, to_record
 
 LOG = logging.getLogger("flwr")
 SMALLEST_CLIP = 1e-100  # squares of smaller norms vanish in float64, and clipping would let them pass
@@ -119,6 +119,7 @@ class DPFTRL(Strategy):
         self._optimizer = optimizer_for(plan.problem.workload) if optimizer is None else optimizer
         self._session: Session | None = None
         self._round: Round | None = None
+        self._mailbox: Mailbox | None = None
         self._selection = Selection(identity)
         self._fresh: list[int] = []  # nodes that may be asked in this attempt
         self._content = RecordDict()
@@ -157,7 +158,7 @@ class DPFTRL(Strategy):
         try:
             return self._train(session, grid, num_rounds, timeout, train_config or ConfigRecord(), evaluate_fn)
         finally:
-            self._session = self._round = None
+            self._session = self._round = self._mailbox = None
             session.close()
 
     def _train(
@@ -170,7 +171,7 @@ class DPFTRL(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> Result:
         self.summary()
-        self._ttl = timeout
+        self._ttl, self._mailbox = timeout, Mailbox(grid, session.counts)
         last = self.plan.steps if num_rounds is None else num_rounds
         if not 0 <= last <= self.plan.steps:
             raise _check.refuse("DPFTRL.start", "num_rounds", f"at most {self.plan.steps}", last, "extend the plan")
@@ -180,7 +181,7 @@ class DPFTRL(Strategy):
             number = session.state.release + 1
             LOG.info("[RELEASE %d/%d]", number, last)
             messages = list(self.configure_train(number, result.arrays, config, grid))
-            arrays, metrics = self.aggregate_train(number, self._replies(grid, messages, timeout))
+            arrays, metrics = self.aggregate_train(number, self._replies(messages, timeout))
             if arrays is None:
                 failures += 1
                 self._give_up_after(failures)
@@ -235,6 +236,7 @@ class DPFTRL(Strategy):
             session.counts["failed attempts"] += 1
             LOG.warning("release %d failed: %d of %d", current.terms.release, len(current.clients), self._collected)
             return None, None
+        self._look_through(session, current)
         self._round = None
         self._release(session, current)
         return to_array_record(session.state.model), mean_metrics(current.metrics)
@@ -285,21 +287,33 @@ class DPFTRL(Strategy):
         nodes, self._fresh = self._fresh[:count], self._fresh[count:]
         return [Message(self._content, node, MessageType.TRAIN, ttl=self._ttl) for node in nodes]
 
-    def _replies(self, grid: Grid, messages: list[Message], timeout: float) -> Iterable[Message]:
-        current = self._round
+    def _replies(self, messages: list[Message], timeout: float) -> Iterable[Message]:
+        current, mailbox = self._round, self._mailbox
         assert current is not None
+        assert mailbox is not None
 
         def wanted() -> int:
             return self._collected - len(current.clients)
 
-        return replies(grid, messages, current.asked, wanted, self._messages, self._oversampling, timeout)
+        return replies(mailbox, messages, current.asked, wanted, self._messages, self._oversampling, timeout)
+
+    def _answer(self, session: Session, current: Round, message: Message) -> Answer | None:
+        """What the client says, where it can be true; raises where it shows that the directory is an older state."""
+        answer = current.answer(message)
+        if answer is not None and not session.trusts(answer):
+            session.counts["false-claim"] += 1
+            return None
+        return answer
+
+    def _look_through(self, session: Session, current: Round) -> None:
+        """Replies that are there and not needed may show that the release to be made was made before."""
+        for message in self._mailbox.replies() if self._mailbox is not None else ():
+            if self._answer(session, current, message) is not None:
+                session.counts["unused"] += 1
 
     def _take(self, session: Session, current: Round, message: Message) -> None:
-        answer = current.answer(message)
+        answer = self._answer(session, current, message)
         if answer is None:
-            return
-        if not session.trusts(answer):
-            session.counts["false-claim"] += 1
             return
         identity = self._selection.identify(message.metadata.src_node_id, answer)
         if identity is None:
@@ -311,7 +325,9 @@ class DPFTRL(Strategy):
         """(sum + clip x noise) / goal, then the optimizer; the noise is that of the step, whoever came."""
         update: Arrays = {}
         for (name, total), noise in zip(current.total.items(), session.noise(), strict=True):
-            update[name] = (total + self._clip_norm * noise.astype(np.float64)) / self._collected
+            # Added in the precision of the noise: digits of the sum beyond it would come out without any.
+            noised = (total / self._clip_norm).astype(noise.dtype) + noise
+            update[name] = self._clip_norm / self._collected * noised.astype(np.float64)
         state = session.state
         model, optimizer = self._optimizer.step(state.release, state.model, update, state.optimizer)
         session.release(model, optimizer, current.clients)

@@ -1,4 +1,4 @@
-"""The client's file: its pseudonym, and for each run of a server when it took part and what it was asked for last."""
+"""The client's file: its pseudonym, and for each run of a server when it took part and what it was asked for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import final
 
 from antiphase._durable import make_directory, write_atomically
 from antiphase._errors import Corrupted
-from antiphase.flower._wire import Answer, Task
+from antiphase.flower._wire import MOST_MARKS, Answer, Status, Task
 
 FILE = "client.json"
 
@@ -22,19 +22,19 @@ FILE = "client.json"
 @final
 @dataclass
 class Timer:
-    """The pseudonym of a client and, for each run, the last release it sent an update for and the latest task it saw.
+    """The pseudonym of a client and, for each run, the last release it sent an update for and the tasks it saw.
 
     Args:
         directory: of the client.
         client: its pseudonym.
         last: by run, the last release that it sent an update for.
-        seen: by run, the latest release that it was asked for, and the mark of that task.
+        seen: by run, the releases that it was asked for, in order, and the marks of these tasks; the last MOST_MARKS.
     """
 
     directory: Path
     client: str
     last: dict[str, int] = field(default_factory=dict)
-    seen: dict[str, tuple[int, str]] = field(default_factory=dict)
+    seen: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def answer(self, task: Task, separation: int) -> Answer:
         """Whether the timer allows an update for this task; as it stands before the task is noted.
@@ -42,16 +42,19 @@ class Timer:
         A server that asks for an earlier release than before, or for the same one under another mark, was put back to
         an older state: the client declines, and its answer tells the server.
         """
-        last, (seen, mark) = self.last.get(task.run_id, -1), self.seen.get(task.run_id, (-1, ""))
+        last, seen = self.last.get(task.run_id, -1), self.seen.get(task.run_id, [])
         apart = max(task.separation, separation)
         rested = last < 0 or task.release == last or task.release >= last + apart
-        forward = task.release > seen or (task.release, task.mark) == (seen, mark)
-        return Answer(self.client, task.release, "update" if rested and forward else "declined", last, seen, mark)
+        forward = not seen or task.release > seen[-1][0] or (task.release, task.mark) == seen[-1]
+        status: Status = "update" if rested and forward else "declined"
+        releases, marks = [release for release, _ in seen], [mark for _, mark in seen]
+        return Answer(self.client, task.release, status, last, releases, marks)
 
     def note(self, task: Task) -> None:
-        """Remember the latest task; the mark that came first stays, as evidence."""
-        if task.release > self.seen.get(task.run_id, (-1, ""))[0]:
-            self.seen[task.run_id] = (task.release, task.mark)
+        """Remember a task that is later than all before it; those stay, since the reply to this one may be lost."""
+        seen = self.seen.get(task.run_id, [])
+        if not seen or task.release > seen[-1][0]:
+            self.seen[task.run_id] = [*seen, (task.release, task.mark)][-MOST_MARKS:]
             self._write()
 
     def start(self, task: Task) -> None:
@@ -89,7 +92,7 @@ def _read(directory: Path) -> Timer:
     try:
         data = json.loads(path.read_bytes())
         last = {str(run): int(release) for run, release in data["last"].items()}
-        seen = {str(run): (int(release), str(mark)) for run, (release, mark) in data["seen"].items()}
+        seen = {str(run): [(int(release), str(mark)) for release, mark in tasks] for run, tasks in data["seen"].items()}
         return Timer(directory, str(data["client"]), last, seen)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupted(

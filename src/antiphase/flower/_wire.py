@@ -16,6 +16,7 @@ ARRAYS = "arrays"
 CONFIG = "config"
 METRICS = "metrics"
 LONGEST_NAME = 128
+MOST_MARKS = 64  # that a client keeps and shows
 
 Arrays = dict[str, NDArray[Any]]
 Status = Literal["update", "declined"]
@@ -56,16 +57,16 @@ class Answer:
         release: the release that it answers for.
         status: "update", or "declined" where its own timer has not run out.
         last: the latest release it sent an update for before, -1 for none.
-        seen: the latest release it was asked for before, -1 for none.
-        mark: that came with it.
+        seen: the releases it was asked for before, at most MOST_MARKS.
+        marks: that came with them.
     """
 
     client: str
     release: int
     status: Status
     last: int
-    seen: int
-    mark: str
+    seen: list[int]
+    marks: list[str]
 
 
 def to_record(item: Task | Answer) -> ConfigRecord:
@@ -88,8 +89,10 @@ def read_answer(content: RecordDict) -> Answer:
         raise Malformed(f"the status is {answer.status[:20]!r}")
     if not 0 < len(answer.client) <= LONGEST_NAME:
         raise Malformed("the pseudonym is empty or too long")
-    if not (answer.client.isascii() and answer.mark.isascii() and len(answer.mark) <= LONGEST_NAME):
-        raise Malformed("the pseudonym or the mark has other characters than the mod sends, or too many")
+    if len(answer.seen) != len(answer.marks) or len(answer.seen) > MOST_MARKS:
+        raise Malformed("there are too many marks, or another number of them than of releases")
+    if not all(text.isascii() and len(text) <= LONGEST_NAME for text in (answer.client, *answer.marks)):
+        raise Malformed("the pseudonym or a mark has other characters than the mod sends, or too many")
     return answer
 
 
@@ -98,11 +101,18 @@ def _fields(content: RecordDict, kind: type[Task] | type[Answer]) -> dict[str, A
     wanted: dict[str, str] = dict(kind.__annotations__)
     if record is None or set(record) != set(wanted):
         raise Malformed(f"there is no record {TAG!r} with {', '.join(wanted)}")
-    kinds = {"str": str, "Status": str, "int": int, "float": float, "bool": bool}
     for name, annotation in wanted.items():
-        if type(record[name]) is not kinds[annotation]:
-            raise Malformed(f"{name} is of type {type(record[name]).__name__}")
+        if not _is(record[name], annotation):
+            raise Malformed(f"{name} is of type {type(record[name]).__name__}, not {annotation}")
     return dict(record)
+
+
+def _is(value: object, annotation: str) -> bool:
+    kinds = {"str": str, "Status": str, "int": int, "float": float, "bool": bool}
+    if annotation in kinds:
+        return type(value) is kinds[annotation]
+    inner = annotation.removeprefix("list[").removesuffix("]")
+    return isinstance(value, list) and len(value) <= MOST_MARKS and all(_is(item, inner) for item in value)
 
 
 def to_arrays(record: ArrayRecord) -> Arrays:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
 from antiphase._run import Run
-from antiphase._run._integration import take_noise_from
+from antiphase._run._integration import is_open, take_noise_from
 from antiphase.jax._state import check_run
 
 Index = tuple[slice, ...]
@@ -42,8 +42,8 @@ class HostNoise:
         with self._lock:
             check_run(run_id, self._run.run_id)
             take_noise_from(self._run, "host")  # refused once the run is closed
-            asked = (t, self._run.committed)  # after a commit the run wants to be asked again
-            if self._made is None or self._made[0] != asked:
+            asked = (t, self._run.committed)
+            if self._made is None or self._made[0] != asked or not is_open(self._run, t):  # the run wants to know
                 self._made = (asked, [array.astype(self._dtype) for array in self._run.noise(t)])
             return self._made[1]
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from antiphase._errors import Refused
 from antiphase._run import PrivacyReport, Run, digest
 from antiphase._run._integration import examples_of, leaves_of
 from antiphase.jax._leaves import check_leaves
+from antiphase.jax._split import output_of
 from antiphase.jax._state import check_run, noise_of
 
 
 def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) -> None:
     """Record in the ledger the step that led to these parameters; waits until they are computed.
 
-    A step that was committed before with the same parameters is a replay and costs nothing. With `optax.MultiSteps`
+    A step that was committed before with the same parameters and the same public state (see `split`) is a replay and
+    costs nothing. With `optax.MultiSteps`
     call it after an update, not after the micro-batches before the first one.
 
     An optimizer in which anything but `optax.MultiSteps` comes before the noise, or may leave it out, is refused.
@@ -37,7 +40,7 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
         raise Refused("No step has been taken: no noise was added yet.", hint="commit after optimizer.update")
     check_leaves(leaves_of(run), params, "parameters")
     _check_batch(run, step, indices)
-    run.commit(step, digest(jax.tree.leaves(params)))
+    run.commit(step, digest([_numbers(leaf) for leaf in jax.tree.leaves((params, output_of(state)))]))
 
 
 def report(run: Run, state: Any) -> PrivacyReport:
@@ -55,6 +58,14 @@ def report(run: Run, state: Any) -> PrivacyReport:
             hint="commit every step after optimizer.update",
         )
     return run.report()
+
+
+def _numbers(leaf: Any) -> NDArray[Any]:
+    """The bits of an array that NumPy has no numbers for, such as bfloat16 or a key, as integers."""
+    if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf))
+    array = np.asarray(leaf)
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
 
 def _check_batch(run: Run, step: int, indices: ArrayLike | None) -> None:

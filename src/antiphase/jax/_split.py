@@ -35,6 +35,11 @@ def split(state: Any) -> tuple[Any, Any]:
     return _parted(state)
 
 
+def output_of(state: Any) -> Any:
+    """The public part without the counts of micro-batches, which move on between two steps."""
+    return _without_counts(split(state)[0])
+
+
 def join(public: Any, private: Any) -> Any:
     """The inverse of `split`; refused where the two are of different steps or runs.
 
@@ -80,6 +85,13 @@ def _joined(public: Any, private: Any) -> Any:
     if left:
         raise _foreign()
     return joined
+
+
+def _without_counts(public: Any) -> Any:
+    def strip(part: Any) -> Any:
+        return part if isinstance(part, NoiseState) else _without_counts(part.inner_opt_state)
+
+    return _map(strip, public)
 
 
 def _place(part: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax  # type: ignore[import-untyped]
 
@@ -88,6 +89,7 @@ def noise_of(state: Any) -> NoiseState:
     while not isinstance(part, NoiseState):
         if isinstance(part, optax.MultiStepsState):
             _check_not_skipping(part)
+            _check_accumulators(part)
             part = part.inner_opt_state
         elif type(part) in (tuple, list) and part:
             part = part[0]
@@ -106,4 +108,16 @@ def _check_not_skipping(state: Any) -> None:
         raise Refused(
             "The optimizer skips updates by looking at gradients that have no noise yet.",
             hint="call optax.MultiSteps without should_skip_update_fn; clipped_sum drops gradients that are not finite",
+        )
+
+
+def _check_accumulators(state: Any) -> None:
+    """Sums in half precision are rounded by more than the clipping norm, each according to single examples."""
+    kinds = {jnp.result_type(leaf) for leaf in jax.tree.leaves(state.acc_grads)}
+    narrow = sorted(kind.name for kind in kinds if kind.itemsize < 4)
+    if narrow:
+        raise Refused(
+            f"The optimizer adds up gradients in {narrow[0]} before they have noise: one example can move the sum by "
+            "more than the clipping norm.",
+            hint="call optax.MultiSteps with accumulator_dtype=jnp.float32",
         )

@@ -26,6 +26,7 @@ from antiphase.jax._rows import check_addresses, normals
 from antiphase.jax._state import Hidden, NoiseState, run_words
 
 Source = Literal["host", "device"]
+UPDATES = "updates"
 Check = Callable[[Any, str], None]
 Ask = Callable[[NoiseState], jax.Array]
 
@@ -35,7 +36,9 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
 
     Noise is a function of the run and of `NoiseState.step`, which moves on with the state: an update that is computed
     and thrown away, as `optax.MultiSteps` does for each micro-batch, uses nothing up. Put it first in a chain, and
-    everything that divides by the batch size after it. With `optax.MultiSteps` pass use_grad_mean=False.
+    everything that divides by the batch size after it. With `optax.MultiSteps` pass use_grad_mean=False. Sums in half
+    precision are refused, since rounding them can move them by more than the clipping norm, and so are sums in float64
+    where the run's noise is float32, whose low bits would have no noise.
 
     **Guarantee**: over the steps of the plan the noise added is that of the plan's mechanism, up to rounding to the
     run's dtype. From "host" it is that of `run.noise`, from AES. On "device" it is from Threefry with a 64-bit
@@ -67,6 +70,8 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
 
     def check(tree: Any, what: str) -> None:
         check_leaves(owned, tree, what)
+        if what == UPDATES:
+            _check_precision(tree, dtype)
 
     if source == "device":
         strategy = run.plan.mechanism.strategy
@@ -85,7 +90,7 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
 
     def update(updates: Any, state: NoiseState, params: Any = None, **given: Any) -> tuple[Any, NoiseState]:
         _check_update(state, run.steps, given, on_device=False)
-        check(updates, "updates")
+        check(updates, UPDATES)
         where = (noise, list(owned.values()), state.step, state.run, dtype)
         made = whole(*where) if placed is None else sharded(*where, placed)
         return _sum(updates, made, clip_norm), state._replace(step=state.step + 1)
@@ -139,7 +144,8 @@ def _device(
 
     def update(updates: Any, state: NoiseState, params: Any = None, **given: Any) -> tuple[Any, NoiseState]:
         _check_update(state, strategy.steps, given, on_device=True)
-        check(updates, "updates")
+        check(updates, UPDATES)
+        _check_buffers(state.hidden.buffers, made_by.rows, jax.tree.leaves(updates), dtype)
         noise, buffers = _next(made_by, ask(state), state, jax.tree.leaves(updates), dtype)
         noise = [jnp.where(state.step < strategy.steps, array, jnp.nan) for array in noise]
         hidden = replace(state.hidden, step=state.hidden.step + 1, buffers=buffers)
@@ -198,6 +204,35 @@ def _check_scale(plan: Plan) -> None:
     scale = plan.problem.clip_norm * plan.mechanism.noise_std
     real("add_noise", "plan's clip_norm", plan.problem.clip_norm, SMALLEST_NORM, LARGEST_NORM, hint)
     real("add_noise", "plan's clip_norm times noise_std", scale, SMALLEST_NORM, LARGEST_NORM, hint)
+
+
+def _check_precision(updates: Any, dtype: Any) -> None:
+    """Refuse half precision, which is rounded before the noise, and more bits than the noise has."""
+    for leaf in jax.tree.leaves(updates):
+        kind = jnp.result_type(leaf)
+        if kind.itemsize < 4:
+            raise Refused(
+                f"The updates are of {kind}: so rounded, one example can move the sum by more than the clipping norm.",
+                hint="add up in float32, as clipped_sum does; apply_updates takes care of the parameters' dtype",
+            )
+        if jnp.promote_types(kind, dtype) != dtype:
+            raise Refused(
+                f"The updates are of {kind}, the noise is of {dtype}: the low bits of their sum would have no noise.",
+                hint='open the run with Run.open(..., dtype="float64"), and JAX with jax_enable_x64',
+            )
+
+
+def _check_buffers(buffers: Sequence[Any], rows: int, leaves: list[Any], dtype: Any) -> None:
+    """Refuse the state of another plan: JAX would read beyond the end of smaller buffers without a word."""
+    wanted = [((rows, *jnp.shape(leaf)), np.dtype(dtype)) for leaf in leaves]
+    found = [(jnp.shape(held), np.dtype(held.dtype)) for held in buffers]
+    if found != wanted:
+        raise Refused(
+            f"The noise needs buffers of shapes {[shape for shape, _ in wanted]} and dtype {np.dtype(dtype)}. "
+            f"The state has {[(shape, kind.name) for shape, kind in found]}: it is that of another plan or dtype.",
+            hint="a longer tree needs more buffers: go on from optimizer.init and take the run's steps again, "
+            "which costs nothing where they give the same",
+        )
 
 
 def _check_update(state: NoiseState, steps: int, given: dict[str, Any], *, on_device: bool) -> None:

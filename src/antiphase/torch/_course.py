@@ -97,6 +97,10 @@ class Course:
         self.noise.commit()
         self._rows = 0
 
+    def drop_rows(self) -> None:
+        """Note that what was added up so far was dropped."""
+        self._rows = 0
+
     def forget(self) -> None:
         """Begin at another step: what was handed out and summed no longer counts."""
         self._given, self._rows = None, 0

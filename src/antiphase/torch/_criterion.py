@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any, final
 
@@ -46,8 +48,13 @@ class _Clipped(DPTensorFastGradientClipping):  # type: ignore[misc]
 
     def backward(self) -> None:
         """Norms, then clipped gradients."""
-        with full_precision(self.optimizer.params):
-            super().backward()
+        forget_norms(self.module, self.optimizer.params)  # of a pass that was broken off
+        check_used_once(self.module, self.loss_per_sample)
+        try:
+            with full_precision(self.optimizer.params):
+                super().backward()
+        finally:
+            self.module.enable_hooks()
         check_norms(self.module, self.optimizer.params)
         norms, losses = self.module._per_sample_gradient_norms, self.loss_per_sample
         if losses.dim() != 1 or len(losses) != len(norms):
@@ -64,6 +71,44 @@ class _Clipped(DPTensorFastGradientClipping):  # type: ignore[misc]
             )
         for p in self.optimizer.params:
             p._clipped_at = seal(p)
+
+
+def forget_norms(module: Any, parameters: Iterable[Any]) -> None:
+    """Remove all norms of an earlier batch, so that none of them clips another one."""
+    module._per_sample_gradient_norms = None
+    for p in parameters:
+        p._clipped_at = (None, -1)
+        if hasattr(p, "_norm_sample"):
+            p._norm_sample = None
+    for layer in module.modules():
+        if "norm_sample" in layer.__dict__:
+            del layer.norm_sample
+
+
+def check_used_once(module: Any, losses: torch.Tensor) -> None:
+    """Refuse a weight that the losses depend on in more ways than through its own layer.
+
+    Opacus takes the norm from what goes into and comes out of a layer: the gradient of another use is missing in it.
+    The layers that Opacus knows use each weight once a pass. Parameters sharded by FSDP are not found in the graph.
+    """
+    uses, seen = Counter[int](), set()
+    waiting: list[Any] = [losses.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        for following, _ in () if node is None else node.next_functions:
+            if following is not None and following.name() == "torch::autograd::AccumulateGrad":
+                uses[id(following.variable)] += 1
+            elif following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    for name, layer in module.named_modules():
+        known = type(layer) in module.NORM_SAMPLERS or type(layer) in module.GRAD_SAMPLERS
+        if known and any(uses[id(p)] > p._forward_counter for p in layer.parameters(recurse=False) if p.requires_grad):
+            raise Refused(
+                f"A weight of {name!r} is used outside its layer too, and ghost clipping would clip by half of it.",
+                hint="use grad_sample_mode='hooks' for weights that a function uses again; a penalty on weights needs "
+                "no data: the optimizer's weight_decay",
+            )
 
 
 def seal(parameter: torch.Tensor) -> tuple[torch.Tensor | None, int]:
@@ -84,5 +129,5 @@ def _number(value: Any) -> Real:
         return value
     raise Refused(
         f"A {type(value).__name__} in a private loss may mix the examples, or have a gradient that is not clipped.",
-        hint="put all that depends on the model into the criterion; numbers and private losses can be combined",
+        hint="put all that depends on the outputs into the criterion; numbers and private losses can be combined",
     )

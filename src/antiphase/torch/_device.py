@@ -88,7 +88,9 @@ class White:
     def source(self) -> str:
         """The generator with a sample of what it draws: other devices and versions draw other numbers from one seed."""
         sample = hashlib.sha256(self._draw_from(0, 64).cpu().numpy().tobytes()).hexdigest()
-        return f"PyTorch's generator on {self._like.device.type} (sample {sample[:16]})"
+        kind = self._like.device.type
+        seeds = ", whose seeds of 32 bits may coincide" if kind == "cpu" else ""
+        return f"PyTorch's generator on {kind}{seeds} (sample {sample[:16]})"
 
     def _block(self, row: int, name: str, start: int, size: int) -> torch.Tensor:
         """Drawn whole, and of a size that does not depend on regions, since the size decides what a seed gives."""

@@ -130,6 +130,9 @@ class PrivacyEngine:
             parameters, plan, self._directory, examples=examples, secret=self._secret, source=self._source
         )
         try:
+            noise.world.check_same(
+                (clipping, norms, grad_sample_mode, loss_reduction), "options", "give every rank the same ones"
+            )
             course = Course(noise, even=isinstance(module, FSDPModule))
             private = _private_optimizer(module, clipping, grad_sample_mode)(
                 optimizer,
@@ -144,7 +147,7 @@ class PrivacyEngine:
             if isinstance(module, FSDPModule):
                 weight_padding_zero(wrapped, course, private)
                 fix_reduction(module, noise.world.size)
-            batches = PlanBatches(course, epoch_length(plan, examples), private.take_empty_steps)
+            batches = PlanBatches(course, epoch_length(plan, examples), private)
             loader = PlanLoader(dataset, batch_sampler=batches, **options)
             made = (wrapped, private, *_private_criterion(wrapped, private, criterion, grad_sample_mode), loader)
         except BaseException:
@@ -171,7 +174,7 @@ class PrivacyEngine:
         return self._batches.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """What belongs in the model's checkpoint: run id and step, and nothing secret."""
+        """What belongs in the model's checkpoint: which run, step and outputs before it; nothing secret."""
         return self.noise.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._run._pickle import refuse_pickle
 from antiphase.torch._course import Course
+from antiphase.torch._optimizer import PrivateSteps
 
 T = TypeVar("T")
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "dataset")
@@ -24,8 +25,8 @@ class PlanBatches(Sampler[list[int]]):
     is no further epoch. Gone through again in the middle of an epoch, it goes on with the next step.
     """
 
-    def __init__(self, course: Course, length: int, take_empty_steps: Callable[[], None]) -> None:
-        self._course, self._length, self._take_empty_steps = course, length, take_empty_steps
+    def __init__(self, course: Course, length: int, optimizer: PrivateSteps) -> None:
+        self._course, self._length, self._optimizer = course, length, optimizer
         self._epoch: int | None = None
         self._ahead: range | None = None
 
@@ -37,8 +38,9 @@ class PlanBatches(Sampler[list[int]]):
         return self._course.step // self._length if self._epoch is None else self._epoch
 
     def rewind(self) -> None:
-        """Forget the epoch: it follows from the step."""
+        """Forget the epoch, which follows from the step, and the pieces of a batch that was under way."""
         self._epoch = None
+        self._optimizer.begin_batch()
 
     def __len__(self) -> int:
         return self._length
@@ -84,7 +86,8 @@ class PlanBatches(Sampler[list[int]]):
                 hint="train for fewer epochs; for more steps make a plan with more, or extend it",
             )
         self._epoch = epoch + 1
-        self._take_empty_steps()
+        self._optimizer.begin_batch()
+        self._optimizer.take_empty_steps()
         return range(self._course.step, min((epoch + 1) * self._length, self._course.steps))
 
 
@@ -119,6 +122,11 @@ def check_loader_options(options: Mapping[str, Any]) -> None:
     if not options.get("in_order", True):
         raise InvalidArgument(
             "With in_order=False a batch may come in the place of another step's.", hint="leave in_order=True"
+        )
+    if options.get("persistent_workers", False):
+        raise InvalidArgument(
+            "Persistent workers are shared by all passes, and one would get the batch of another's step.",
+            hint="leave persistent_workers=False",
         )
 
 

@@ -6,15 +6,16 @@ from collections import Counter
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from antiphase._errors import InvalidArgument
 
 
 def check_module(module: nn.Module, *, ghost: bool) -> None:
-    """Raise for layers that mix examples or change without noise, frozen ones included, and for tied weights in ghost.
+    """Raise for layers that mix examples or change without noise, frozen ones included, and for what ghost clips wrong.
 
     Opacus looks at trainable layers only. Ghost clipping takes the norm of a weight's gradient from one layer; a weight
-    that two layers share would be clipped by half of it.
+    that two layers share would be clipped by half of it. Its norms are wrong for some layers.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
@@ -27,11 +28,20 @@ def check_module(module: nn.Module, *, ghost: bool) -> None:
                 f"Layer {name!r} with max_norm changes the rows it looks up, without noise.",
                 hint="leave max_norm=None",
             )
+        if ghost and (isinstance(layer, nn.EmbeddingBag) or _pads_with_data(layer)):
+            raise InvalidArgument(
+                f"The norms of ghost clipping are wrong for {name!r}: {layer}.",
+                hint="use grad_sample_mode='functorch', or Embedding and padding_mode='zeros'",
+            )
     if ghost and (shared := _shared(module)):
         raise InvalidArgument(
             f"The weight {shared!r} belongs to several layers, and ghost clipping would clip by the norm of one.",
             hint="use grad_sample_mode='hooks' for tied weights",
         )
+
+
+def _pads_with_data(layer: nn.Module) -> bool:
+    return isinstance(layer, _ConvNd) and layer.padding_mode != "zeros"
 
 
 def _shared(module: nn.Module) -> str | None:

@@ -154,11 +154,14 @@ class NoiseAdder:
         self._step = self.step + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What belongs in the model's checkpoint: run id and step. Ledger and noise state are put on disk first."""
+        """What belongs in the model's checkpoint: run id, step, and a code of the outputs of the steps before it.
+
+        Nothing in it is secret. Ledger and noise state are put on disk first.
+        """
         if self._is_added:
             raise Refused(f"Step {self.step} is not committed.", hint="make checkpoints between steps")
         self._run.save()
-        return {"run_id": self.run_id, "step": self.step}
+        return {"run_id": self.run_id, "step": self.step, "branch": self._run.branch(self.step)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the checkpoint that held `state` was made; steps taken since then are replayed."""
@@ -171,7 +174,14 @@ class NoiseAdder:
         if not 0 <= step <= self._run.committed:
             raise Refused(
                 f"The checkpoint is from step {step}, but the ledger has {self._run.committed} steps.",
-                hint="the run directory is older than the checkpoint: restore the newest copy of it",
+                hint="the run directory is older than the checkpoint: restore the newest copy of it; "
+                "where steps were taken again, a checkpoint of the withdrawn ones cannot be used",
+            )
+        if state.get("branch") != self._run.branch(step):
+            raise Refused(
+                f"The ledger has other outputs of the {step} steps before the checkpoint than those that made it.",
+                hint="this checkpoint is of steps that were taken again; the same noise is in both, so go on from a "
+                "checkpoint of the steps that the ledger has, or start a new run and compose the two",
             )
         self._go_to(step)
 

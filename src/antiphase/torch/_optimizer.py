@@ -54,6 +54,10 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
                 "The optimizer that make_private was given would take a step without noise.",
                 hint="use the optimizer that make_private returned",
             )
+        for group in self.original_optimizer.param_groups:
+            for p in group["params"]:
+                if not p.requires_grad:
+                    p.grad = None  # of a time before it was frozen: it has no noise
         self._course.advance()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -90,12 +94,20 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
             self.take_empty_steps()
         return result
 
+    def begin_batch(self) -> None:
+        """Drop the pieces of a batch that was broken off: they would count twice when it is taken again."""
+        self._step_skip_queue.clear()
+        self._is_last_step_skipped = False
+        for p in self.params:
+            _set_sum(self, p, None)
+        self._course.drop_rows()
+
     def take_empty_steps(self) -> None:
         """Take all steps before the next one that has an example: noise without forward and backward."""
         while self._course.is_empty:
             self._course.take_empty()
             for p in self.params:
-                _set_sum(self, p, torch.zeros_like(p))
+                _set_sum(self, p, torch.zeros_like(p).detach())
             self.add_noise()
             self.scale_grad()
             if hasattr(self, "reduce_gradients"):
@@ -135,8 +147,8 @@ def _sum_of(optimizer: DPOptimizer, parameter: Any) -> torch.Tensor:
     return held.contiguous().view_as(parameter)
 
 
-def _set_sum(optimizer: DPOptimizer, parameter: Any, value: torch.Tensor) -> None:
+def _set_sum(optimizer: DPOptimizer, parameter: Any, value: torch.Tensor | None) -> None:
     if isinstance(optimizer, FSDPOptimizerFastGradientClipping):
-        optimizer.grad_state[parameter]["summed_grad"] = value.detach()
+        optimizer.grad_state[parameter]["summed_grad"] = value
     else:
-        parameter.summed_grad = value.detach()
+        parameter.summed_grad = value

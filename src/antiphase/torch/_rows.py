@@ -9,7 +9,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from antiphase._errors import Refused
-from antiphase.torch._criterion import is_sealed
+from antiphase.torch._criterion import forget_norms, is_sealed
 
 
 class Rows(ABC):
@@ -81,21 +81,11 @@ class GhostRows(Rows):
                 "Gradients were not clipped.",
                 hint="with ghost clipping, compute the loss with the criterion that make_private returned",
             )
-        self._forget()
+        forget_norms(self._module, self._parameters)
         return len(norms)
 
     def _norms(self, optimizer: DPOptimizer) -> tuple[float, ...]:
         return (self._module.max_grad_norm,)
-
-    def _forget(self) -> None:
-        self._module._per_sample_gradient_norms = None
-        for p in self._parameters:
-            p._clipped_at = (None, -1)  # type: ignore[attr-defined]
-            if hasattr(p, "_norm_sample"):
-                p._norm_sample = None
-        for module in self._module.modules():
-            if "norm_sample" in module.__dict__:
-                del module.norm_sample
 
 
 def _one_pass(parameter: Any) -> torch.Tensor:

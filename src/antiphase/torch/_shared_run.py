@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import shutil
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any, final
 import torch
 
 from antiphase._durable import make_directory
-from antiphase._errors import InvalidArgument, Refused
+from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._noise import NoiseStream
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport, Run
 from antiphase._run import _integration as integration
+from antiphase._run._digest import DIGEST_BYTES
 from antiphase._run._history import HOST
 from antiphase._run._pickle import refuse_pickle
 from antiphase._run._tape import Tape
@@ -57,17 +59,26 @@ class SharedRun:
         self.plan, self.world, self.examples = plan, world, examples
         self._directory, self._own, self._dtype = Path(directory), own, dtype
         self._device = device
-        self.run_id, self.committed = "", 0
+        self.run_id, self._digests = "", b""
         self._sampler: Sampler | None = None
         self._stream: NoiseStream | None = None
         self._run = self._open(whole, secret) if world.rank == 0 else None
         try:
-            self._join(secret)
+            self._join(whole, secret)
         except BaseException:
             self.close()
             raise
 
     __reduce_ex__ = refuse_pickle
+
+    @property
+    def committed(self) -> int:
+        """How many steps the ledger has."""
+        return len(self._digests) // DIGEST_BYTES
+
+    def branch(self, step: int) -> str:
+        """A code of the outputs of the steps before `step`: another one where any of them was taken again."""
+        return hashlib.sha256(self._digests[: step * DIGEST_BYTES]).hexdigest()
 
     def batch(self, step: int) -> Batch:
         """The whole batch of a step, the same on every rank."""
@@ -89,9 +100,16 @@ class SharedRun:
 
     def commit(self, step: int, digest: bytes) -> None:
         """As `Run.commit`; refused on every rank where rank 0 refuses it."""
-        run = self._run
-        self.world.first_does(None if run is None else lambda: run.commit(step, digest))
-        self.committed = max(self.committed, step + 1)
+        run, start, stop = self._run, step * DIGEST_BYTES, (step + 1) * DIGEST_BYTES
+
+        def record() -> bytes:
+            assert run is not None
+            run.commit(step, digest)
+            return integration.digests_of(run)[start:stop]
+
+        code = self.world.first_does(None if run is None else record)
+        if self._digests[start:stop] != code:  # not a replay with the same output: what came after it is gone
+            self._digests = self._digests[:start] + code
 
     def withdraw(self, step: int) -> None:
         """Record that the step's noisy output was dropped before it was committed."""
@@ -121,9 +139,15 @@ class SharedRun:
         if self._run is not None:
             self._run.close()
 
-    def _join(self, secret: Secret | None) -> None:
+    def _join(self, whole: Leaves, secret: Secret | None) -> None:
         """Learn from rank 0 which run it is, and get ready to make this rank's noise."""
-        self.run_id, self.committed, proof = self.world.from_first(self._introduction())
+        self.run_id, self._digests, proof = self.world.from_first(self._introduction())
+        shapes = [(name, leaf.global_shape) for name, leaf in whole.items()]
+        self.world.check_same(
+            (self.plan.fingerprint, self.examples, self._dtype, shapes),
+            "plan, number of examples or model",
+            "give every rank the same ones: noise and clipping of all are calibrated to one plan",
+        )
         self._secret = integration.secret_of(self._run) if self._run is not None else self._same_secret(secret, proof)
         self._tape, source = self._make_tape()
         if self._run is not None:
@@ -135,12 +159,12 @@ class SharedRun:
             self.plan, self._directory, leaves=whole, examples=self.examples, secret=secret, dtype=self._dtype
         )
 
-    def _introduction(self) -> tuple[str, int, bytes]:
-        """What rank 0 tells the others: the run, how far it is, and a proof of the secret that does not reveal it."""
+    def _introduction(self) -> tuple[str, bytes, bytes]:
+        """What rank 0 tells the others: the run, its steps, and a proof of the secret that does not reveal it."""
         if self._run is None:
-            return "", 0, b""
+            return "", b"", b""
         proof = integration.secret_of(self._run).derive("same secret", self._run.run_id)
-        return self._run.run_id, self._run.committed, proof
+        return self._run.run_id, integration.digests_of(self._run), proof
 
     def _same_secret(self, secret: Secret | None, proof: bytes) -> Secret:
         own = Secret.load(self._directory / "private" / "secret") if secret is None else secret
@@ -187,5 +211,10 @@ class SharedRun:
         return self._stream
 
     def _stored_stream(self, path: Path) -> NoiseStream:
-        self._stream = NoiseStream.load(path, self.plan, self._secret, leaves=self._own, dtype=self._dtype)
-        return self._stream
+        stream = NoiseStream.load(path, self.plan, self._secret, leaves=self._own, dtype=self._dtype)
+        if stream.run_id != self.run_id:
+            raise Corrupted(
+                f"The noise state {path.name} belongs to another run.", hint="remove it; it can be replayed"
+            )
+        self._stream = stream
+        return stream

@@ -40,19 +40,21 @@ class World:
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
-    def first_does(self, act: Callable[[], None] | None) -> None:
-        """Let rank 0 act while the others wait; where that fails, every rank stops."""
+    def first_does(self, act: Callable[[], Any] | None) -> Any:
+        """Let rank 0 act while the others wait, and tell all what it found; where that fails, every rank stops."""
         problem: Exception | None = None
+        found: Any = None
         if act is not None:
             try:
-                act()
+                found = act()
             except Exception as error:
                 problem = error
-        words = self.from_first(None if problem is None else str(problem))
+        words, found = self.from_first((None if problem is None else str(problem), found))
         if problem is not None:
             raise problem
         if words is not None:
             raise Refused(f"Rank 0 stopped: {words}", hint="the run is with rank 0; see there")
+        return found
 
     def check_same(self, value: Any, what: str, hint: str) -> None:
         """Refuse where ranks differ; waits for all."""

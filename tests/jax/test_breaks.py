@@ -1,0 +1,176 @@
+"""Ways in which noise could be too small, missing from some bits, or used twice without a trace: all are refused."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import antiphase as ap
+import antiphase.jax as apj
+from antiphase.strategies import Identity, Toeplitz, Tree
+from tests.jax.plans import flat, plan_for, run_for
+
+PARAMS = {"w": jnp.zeros(4)}
+SUM = partial(optax.MultiSteps, every_k_schedule=2, use_grad_mean=False)
+SOURCES = pytest.mark.parametrize("source", ["host", "device"])
+
+
+def gradient(value):
+    return {"w": jnp.full(4, float(value))}
+
+
+def test_the_buffers_of_a_shorter_tree_are_refused(tmp_path):
+    """JAX reads the last of too few buffers again and again, without a word."""
+    strategy, once = Tree(4, decoder="online"), ap.SingleParticipation()
+    plan = plan_for(strategy, participation=once, guarantee=ap.epsilon(ap.Mechanism(strategy, once, 3.0), 1e-6))
+    with run_for(plan, tmp_path, PARAMS) as run:
+        optimizer = apj.add_noise(run, "device")
+        update = jax.jit(optimizer.update)
+        first = state = optimizer.init(PARAMS)
+        for step in range(3):
+            updates, state = update(gradient(step), state)
+            apj.commit(run, state, updates)
+    with run_for(plan.extend(9), tmp_path, PARAMS) as run:
+        optimizer = apj.add_noise(run, "device")
+        update = jax.jit(optimizer.update)
+        with pytest.raises(ap.Refused, match="that of another plan"):
+            update(gradient(3.0), state)
+        state = optimizer.init(PARAMS)
+        assert state.hidden.buffers[0].shape != first.hidden.buffers[0].shape
+        for step in range(9):  # from the start: the first three steps are replays
+            updates, state = update(gradient(step), state)
+            apj.commit(run, state, updates)
+        assert apj.report(run, state).rewinds == 0
+
+
+@SOURCES
+def test_more_precision_than_the_noise_has_is_refused(tmp_path, source):
+    """float64 + float32 shows the gradient in the bits that the noise does not reach."""
+    with jax.enable_x64(True), run_for(plan_for(Identity(3)), tmp_path / "single", PARAMS) as run:
+        optimizer = apj.add_noise(run, source)
+        wide = {"w": jnp.zeros(4, jnp.float64)}
+        for update in (optimizer.update, jax.jit(optimizer.update)):
+            with pytest.raises(ap.Refused, match="low bits"):
+                update(wide, optimizer.init(wide))
+    with jax.enable_x64(True), run_for(plan_for(Identity(3)), tmp_path / "double", PARAMS, dtype="float64") as run:
+        optimizer = apj.add_noise(run, source)
+        updates, _ = optimizer.update(wide, optimizer.init(wide))
+        assert updates["w"].dtype == jnp.float64
+        assert not np.array_equal(flat(updates), flat(updates).astype(np.float32))
+
+
+@SOURCES
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_before_the_noise_is_refused(tmp_path, source, dtype):
+    half = {"w": jnp.ones(4, dtype)}
+    with run_for(plan_for(Identity(3)), tmp_path, half) as run:
+        optimizer = apj.add_noise(run, source)
+        with pytest.raises(ap.Refused, match="more than the clipping norm"):
+            jax.jit(optimizer.update)(half, optimizer.init(half))
+        # Accumulators of half precision, even where sums come and go in float32.
+        optimizer = SUM(optimizer, accumulator_dtype=dtype)
+        state = optimizer.init(half)._replace(mini_step=jnp.int32(1))
+        for act in (apj.split, partial(apj.report, run), lambda s: apj.commit(run, s, half)):
+            with pytest.raises(ap.Refused, match="more than the clipping norm"):
+                act(state)
+
+
+@SOURCES
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_parameters_of_half_precision_are_trained(tmp_path, source, dtype):
+    params = {"w": jnp.ones(4, dtype)}
+    total = apj.clipped_sum(lambda p, x: (p["w"] * x).sum().astype(jnp.float32), 0.5)
+    with run_for(plan_for(Toeplitz([1.0, 0.5], 3)), tmp_path, params) as run:
+        optimizer = optax.chain(apj.add_noise(run, source), optax.adam(0.1))
+        state = optimizer.init(params)
+
+        @jax.jit
+        def step(params, state):
+            updates, state = optimizer.update(total(params, (jnp.ones((8, 4)),), np.ones(8, bool)), state, params)
+            return optax.apply_updates(params, updates), state
+
+        for _ in range(3):
+            params, state = step(params, state)
+            apj.commit(run, state, params)
+            apj.commit(run, state, params)  # a replay
+        assert params["w"].dtype == dtype
+        assert apj.report(run, state).rewinds == 0
+        with pytest.raises(ap.Refused, match="not been read"):  # other bits are another output
+            apj.commit(run, state, {"w": params["w"] + dtype(0.5)})
+
+
+@pytest.mark.parametrize("micro", [False, True])
+def test_a_replay_that_shows_in_the_state_alone_is_seen(tmp_path, micro):
+    """At learning rate 0 the parameters stay, but momentum holds the noisy gradient."""
+    with run_for(plan_for(Identity(3)), tmp_path, PARAMS) as run:
+        inner = optax.chain(apj.add_noise(run), optax.sgd(optax.linear_schedule(0.0, 0.1, 4), momentum=0.9))
+        optimizer = SUM(inner) if micro else inner
+        start = optimizer.init(PARAMS)
+
+        def step(value):
+            state = start
+            for _ in range(2 if micro else 1):
+                updates, state = optimizer.update(gradient(value), state, PARAMS)
+            assert not flat(updates).any()
+            return state
+
+        apj.commit(run, step(1.0), PARAMS)
+        apj.commit(run, step(1.0), PARAMS)
+        assert run.report().rewinds == 0
+        run.publish("first")
+        with pytest.raises(ap.Refused, match="replayed with another output"):
+            apj.commit(run, step(2.0), PARAMS)
+
+
+def test_a_commit_between_micro_batches_is_a_replay(tmp_path):
+    with run_for(plan_for(Identity(3)), tmp_path, PARAMS) as run:
+        optimizer = SUM(optax.chain(apj.add_noise(run), optax.adam(0.1)))
+        state = optimizer.init(PARAMS)
+        for calls in range(1, 7):
+            _, state = optimizer.update(gradient(1.0), state, PARAMS)
+            if calls > 1:
+                apj.commit(run, state, PARAMS)
+        assert (run.committed, run.report().rewinds) == (3, 0)
+
+
+@SOURCES
+def test_steps_taken_again_and_not_committed_again_stop_the_run(tmp_path, source):
+    with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
+        optimizer = apj.add_noise(run, source)
+        states, made = [optimizer.init(PARAMS)], []
+        for step in range(2):
+            updates, state = optimizer.update(gradient(step), states[-1])
+            apj.commit(run, state, updates)
+            made.append(updates)
+            states.append(state)
+        run.publish("a")
+        _, other = optimizer.update(gradient(9.0), states[0])
+        _, other = optimizer.update(gradient(9.0), other)
+        third, other = optimizer.update(gradient(9.0), other)
+        with pytest.raises(ap.Refused, match=r"not committed again: \[0, 1\]"):
+            apj.commit(run, other, third)
+        for state, updates in zip(states[1:], made, strict=True):
+            apj.commit(run, state, updates)
+        third, state = optimizer.update(gradient(2.0), states[-1])
+        apj.commit(run, state, third)
+        run.publish("b")
+
+
+def test_two_optimizers_on_one_run_hide_no_open_step(tmp_path):
+    with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
+        one, two = apj.add_noise(run), apj.add_noise(run)
+        states = [one.init(PARAMS)]
+        for optimizer in (two, one):
+            updates, state = optimizer.update(gradient(1.0), states[-1])
+            apj.commit(run, state, updates)
+            states.append(state)
+        updates, state = two.update(gradient(2.0), states[0])
+        apj.commit(run, state, updates)  # step 0 again; the next is 1, which `one` has made before
+        again, state = one.update(gradient(3.0), state)
+        with pytest.raises(ap.Refused, match="not committed"):
+            run.publish("too early")
+        apj.commit(run, state, again)
+        run.publish("in time")
