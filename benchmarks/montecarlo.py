@@ -23,7 +23,7 @@ from antiphase._montecarlo._pilot import Effort
 from antiphase._montecarlo._plain import plain_means
 from antiphase._montecarlo._samples import randomness
 from antiphase._montecarlo._threads import single_threaded
-from antiphase._montecarlo._verify import failure_share
+from antiphase._montecarlo._verify import log_inverse_share
 from antiphase._optimize import optimize
 from antiphase._optimize._amplified import Setting, Trial, trial_at
 from antiphase._optimize._amplified_families import BLTFamily, Family, ToeplitzFamily
@@ -93,7 +93,7 @@ def certified() -> None:
             start = time.perf_counter()
             claim = epsilon(strategy, BallsInBins(EPOCHS, BINS), noise_std, delta)
             searched, start = time.perf_counter() - start, time.perf_counter()
-            effort = Effort(1 << 22, -math.log(failure_share(delta, 1)), randomness(None, 0))
+            effort = Effort(1 << 22, log_inverse_share(delta, 1), randomness(None, 0))
             pilots = pair.pilots(claim.value, effort)
             goal = (1.0 + SLACK) * max(pilot.estimate for pilot in pilots)
             runs = plan_run(pilots[0], goal, effort), plan_run(pilots[1], goal, effort)

@@ -234,11 +234,12 @@ def test_a_sampled_plan_is_loaded_as_it_was_saved(calibrated, monkeypatch, tmp_p
     monkeypatch.setattr("antiphase._plan.epsilon", lambda *given: replace(guarantee, value=1.001 * guarantee.value))
     loaded = ap.Plan.load(path).guarantee
     assert (loaded.value, loaded.kind) == (guarantee.value, "confident")
-    edited = path.read_text().replace(repr(guarantee.value), repr(0.98 * guarantee.value))
-    assert edited != path.read_text()
-    path.write_text(edited)
-    with pytest.raises(ap.Corrupted, match="its mechanism gives"):
-        ap.Plan.load(path)
+    stored = path.read_text()
+    for less in (0.98 * guarantee.value, -1.0):
+        path.write_text(stored.replace(repr(guarantee.value), repr(less)))
+        assert path.read_text() != stored
+        with pytest.raises(ap.Corrupted, match="its mechanism gives"):
+            ap.Plan.load(path)
 
 
 def test_verify_a_mechanism_that_needs_no_samples():

@@ -38,6 +38,8 @@ def test_every_run_is_kept_and_verifies(done):
     assert runs == ["chosen-01", "chosen-02", "dp-sgd-01", "dp-sgd-02", "dp-sgd-larger-01", "dp-sgd-larger-02"]
     checked = json.loads(run("verify", found["arms"][2]["run"], str(directory / "plan.json"), "--json").stdout)
     assert all(item["verified"] for item in checked)
+    header = json.loads((directory / "chosen-01" / "run.json").read_text())
+    assert header["dtype"] == "float64"  # as the sums: digits beyond the noise would come out bare
     assert checked[0]["published"] == [f"model and its test accuracy (after step {found['arms'][2]['steps']})"]
 
 

@@ -77,6 +77,25 @@ def test_float32_models_stay_float32(tmp_path):
     assert {array.dtype.name for array in result.arrays.to_numpy_ndarrays()} == {"float32"}
 
 
+def test_no_digit_of_a_sum_is_released_without_noise(tmp_path):
+    """The noise of a float32 model has 24 bits: a sum with more would show them bare, in momentum for one."""
+    seen: list[np.ndarray] = []
+
+    class Watched(ServerOptimizer):
+        def init(self, arrays):
+            return {}
+
+        def step(self, release, arrays, update, state):
+            seen.extend(value.ravel() for value in update.values())
+            return arrays, state
+
+    plan = plan_for(blt(3), clip=0.5)
+    strategy(plan, tmp_path / "server", optimizer=Watched()).start(federation(tmp_path / "c", 12), model("float32"))
+    released = np.concatenate(seen) * 4 / 0.5  # powers of two: exact
+    assert released.size > 0
+    assert np.array_equal(released, released.astype(np.float32))
+
+
 def test_the_workload_is_what_the_server_does(tmp_path):
     """The models are A times the released stream, A written out from the definition of momentum."""
     steps, beta, decay = 6, 0.9, 0.1

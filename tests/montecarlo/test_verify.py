@@ -15,7 +15,7 @@ from antiphase._montecarlo._guarantee import pair_delta
 from antiphase._montecarlo._pair import Upper
 from antiphase._montecarlo._pilot import Effort, run_pilot
 from antiphase._montecarlo._samples import child, randomness
-from antiphase._montecarlo._verify import SHARE, failure_share, limit_bound, log_inverse_share, try_claim
+from antiphase._montecarlo._verify import SHARE, limit_bound, log_inverse_share, try_claim
 from antiphase.strategies import Identity, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 
@@ -43,9 +43,10 @@ def test_one_percent_of_noise_decides():
 
 def test_attempts_spend_a_geometric_series():
     for claimed in (1e-3, 1e-10):
-        total = math.fsum(2.0 * failure_share(claimed, attempt) for attempt in range(1, 60))
+        total = math.fsum(2.0 * math.exp(-log_inverse_share(claimed, attempt)) for attempt in range(1, 60))
         assert total == pytest.approx(SHARE * claimed)
-        assert failure_share(claimed, 3) == pytest.approx(failure_share(claimed, 2) / 2.0)
+        more = log_inverse_share(claimed, 3) - log_inverse_share(claimed, 2)
+        assert more == pytest.approx(math.log(2.0))
 
 
 @pytest.mark.parametrize(("attempt", "method"), [(1024, "plain"), (10**6, "plain"), (10**6, "certified")])
@@ -58,7 +59,7 @@ def test_an_attempt_with_next_to_nothing_to_spend_is_refused(attempt, method):
 
 def test_a_failure_probability_below_floating_point():
     """Attempt 1024 has 2^-1024 of it to spend; the weights are bounded so well that it passes all the same."""
-    assert failure_share(1e-6, 1024) < 1e-300
+    assert math.exp(-log_inverse_share(1e-6, 1024)) < 1e-300
     found = verify(**CLAIM, noise_std=2.05, epsilon=3.0, delta=1e-6, attempt=1024, sampling=QUICK)
     assert found.kind == "confident"
     with pytest.raises(Refused, match="attempt 1025"):

@@ -236,6 +236,15 @@ def test_a_matrix_that_depends_on_the_steps_cannot_be_extended(name):
         plan_for(STRATEGIES[name]).extend(20)
 
 
+def test_a_run_whose_ledger_cannot_be_written_lets_others_in(tmp_path, monkeypatch):
+    run = opened(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(run._ledger), "keep", lambda ledger: (_ for _ in ()).throw(OSError("no space left")))
+        with pytest.raises(OSError, match="no space left"):
+            run.close()
+    opened(tmp_path).close()
+
+
 def test_a_digest_must_be_one(tmp_path):
     with opened(tmp_path) as run, pytest.raises(ap.InvalidArgument, match="32 bytes"):
         run.commit(0, "abc")

@@ -45,11 +45,6 @@ def log_inverse_share(delta: float, attempt: int, choices: int = 1) -> float:
     return (attempt + 1) * math.log(2.0) + math.log(choices) - math.log(SHARE) - math.log(delta)
 
 
-def failure_share(delta: float, attempt: int, choices: int = 1) -> float:
-    """beta itself."""
-    return math.exp(-log_inverse_share(delta, attempt, choices))
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What became of a claim.
