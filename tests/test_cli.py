@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -218,6 +219,18 @@ def test_a_defect_keeps_its_traceback(monkeypatch):
 
 def test_version():
     assert run("--version").stdout == f"{ap.__version__}\n"
+
+
+def test_a_separation_and_pipelines_exclude_each_other():
+    options = ["--steps", "10", "--epsilon", "1", "--delta", "1e-6", "--min-separation", "5"]
+    result = run("plan", *options, "--participation", "poisson")
+    assert result.exit_code == 1
+    assert "exclude each other" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["account", "bench", "report", "reproduce", "verify"])
+def test_help_says_what_the_argument_is(command):
+    assert re.search(r"PATHS? (is a|are) plan|NAMES says", " ".join(run(command, "--help").stdout.split()))
 
 
 def test_a_wrong_option_is_a_usage_error():

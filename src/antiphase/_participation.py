@@ -124,7 +124,7 @@ class FixedEpochs(Deterministic):
     steps_per_epoch: int
 
     def __post_init__(self) -> None:
-        _check_epochs(self, "FixedEpochs")
+        _check_epochs(self)
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
         """The residue classes modulo steps_per_epoch."""
@@ -157,7 +157,7 @@ class ShuffledEpochs(Deterministic):
     steps_per_epoch: int
 
     def __post_init__(self) -> None:
-        _check_epochs(self, "ShuffledEpochs")
+        _check_epochs(self)
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
         """One step from each (possibly truncated) epoch."""
@@ -192,10 +192,9 @@ class MinSeparation(Deterministic):
     max_participations: int | None = None
 
     def __post_init__(self) -> None:
-        owner = "MinSeparation"
-        _check.positive_integer(owner, "separation", self.separation, "1 allows participation in every step")
+        _store_integer(self, "separation", "1 allows participation in every step")
         if self.max_participations is not None:
-            _check.positive_integer(owner, "max_participations", self.max_participations, "None means no limit")
+            _store_integer(self, "max_participations", "None means no limit")
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
         """All patterns to which no step can be added."""
@@ -233,8 +232,8 @@ class Poisson(Participation):
     max_batch: int | None = None
 
     def __post_init__(self) -> None:
-        _check_rate(self, "Poisson")
-        _check_max_batch(self, "Poisson")
+        _check_rate(self)
+        _check_max_batch(self)
 
     @property
     def worst_case(self) -> EveryStep:
@@ -260,9 +259,9 @@ class CyclicPoisson(Participation):
     max_batch: int | None = None
 
     def __post_init__(self) -> None:
-        _check.positive_integer("CyclicPoisson", "groups", self.groups, "1 group is plain Poisson sampling")
-        _check_rate(self, "CyclicPoisson")
-        _check_max_batch(self, "CyclicPoisson")
+        _store_integer(self, "groups", "1 group is plain Poisson sampling")
+        _check_rate(self)
+        _check_max_batch(self)
 
     @property
     def worst_case(self) -> MinSeparation:
@@ -284,8 +283,8 @@ class FixedSize(Participation):
     batch_size: int
 
     def __post_init__(self) -> None:
-        _check.positive_integer("FixedSize", "groups", self.groups, "1 group draws from all examples")
-        _check.positive_integer("FixedSize", "batch_size", self.batch_size)
+        _store_integer(self, "groups", "1 group draws from all examples")
+        _store_integer(self, "batch_size")
 
     @property
     def worst_case(self) -> MinSeparation:
@@ -311,8 +310,8 @@ class BallsInBins(Participation):
     max_batch: int | None = None
 
     def __post_init__(self) -> None:
-        _check_epochs(self, "BallsInBins")
-        _check_max_batch(self, "BallsInBins")
+        _check_epochs(self)
+        _check_max_batch(self)
 
     @property
     def worst_case(self) -> FixedEpochs:
@@ -344,9 +343,9 @@ class PoissonMinSeparation(Participation):
     warm_start: bool = False
 
     def __post_init__(self) -> None:
-        _check.positive_integer("PoissonMinSeparation", "separation", self.separation)
-        _check_rate(self, "PoissonMinSeparation")
-        _check_max_batch(self, "PoissonMinSeparation")
+        _store_integer(self, "separation")
+        _check_rate(self)
+        _check_max_batch(self)
         if not isinstance(self.warm_start, bool):
             raise refuse(
                 "PoissonMinSeparation", "warm_start", "True or False", self.warm_start, "False is a cold start"
@@ -358,9 +357,18 @@ class PoissonMinSeparation(Participation):
         return MinSeparation(self.separation)
 
 
-def _check_epochs(self: FixedEpochs | ShuffledEpochs | BallsInBins, owner: str) -> None:
-    _check.positive_integer(owner, "epochs", self.epochs)
-    _check.positive_integer(owner, "steps_per_epoch", self.steps_per_epoch)
+# Numbers are stored as Python's own: in arithmetic with a NumPy float16 a rate has three digits on its way to epsilon,
+# and a small NumPy integer wraps around.
+
+
+def _store_integer(self: Participation, name: str, hint: str = "counts start at 1") -> None:
+    value = _check.positive_integer(type(self).__name__, name, getattr(self, name), hint)
+    object.__setattr__(self, name, value)
+
+
+def _check_epochs(self: FixedEpochs | ShuffledEpochs | BallsInBins) -> None:
+    _store_integer(self, "epochs")
+    _store_integer(self, "steps_per_epoch")
 
 
 def _check_fits(self: FixedEpochs | ShuffledEpochs, steps: int) -> None:
@@ -374,10 +382,11 @@ def _check_fits(self: FixedEpochs | ShuffledEpochs, steps: int) -> None:
         )
 
 
-def _check_rate(self: Poisson | CyclicPoisson | PoissonMinSeparation, owner: str) -> None:
-    _check.real(owner, "rate", self.rate, 5e-324, 1.0, "a probability; 0 would never use the data")
+def _check_rate(self: Poisson | CyclicPoisson | PoissonMinSeparation) -> None:
+    hint = "a probability; 0 would never use the data"
+    object.__setattr__(self, "rate", _check.real(type(self).__name__, "rate", self.rate, 5e-324, 1.0, hint))
 
 
-def _check_max_batch(self: Poisson | CyclicPoisson | BallsInBins | PoissonMinSeparation, owner: str) -> None:
+def _check_max_batch(self: Poisson | CyclicPoisson | BallsInBins | PoissonMinSeparation) -> None:
     if self.max_batch is not None:
-        _check.positive_integer(owner, "max_batch", self.max_batch, "None keeps the random batch size")
+        _store_integer(self, "max_batch", "None keeps the random batch size")

@@ -70,3 +70,25 @@ def test_same_answer_as_dp_accounting():
 
 def test_decreasing_root_finds_a_root():
     assert decreasing_root(lambda x: 2.0 - x, 0.0, 10.0) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("participation", "adjacency"),
+    [
+        (ap.Poisson(1e-4), "zero-out"),
+        (ap.CyclicPoisson(2, 1e-4), "add-or-remove"),
+        (ap.FixedSize(1, 1), "replace"),
+        (ap.Poisson(1e-200), "zero-out"),
+        (ap.PoissonMinSeparation(1, 1e-4), "zero-out"),
+    ],
+)
+def test_a_delta_above_the_chance_to_take_part_asks_for_no_noise_and_is_refused(participation, adjacency):
+    """Noise of 0.03 was the answer: nothing protects an example in the runs that draw it."""
+    strategy, budget = ap.strategies.Identity(2), ap.Budget(1.0, 1e-2)
+    with pytest.raises(ap.NotProved, match="no noise at all"):
+        ap.calibrate(strategy, participation, budget, adjacency, examples=10_000)
+
+
+def test_a_delta_just_below_that_chance_is_not():
+    found = ap.calibrate(ap.strategies.Identity(1), ap.Poisson(0.011), ap.Budget(1.0, 1e-2))
+    assert found.guarantee.value <= 1.0

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import antiphase as ap
@@ -14,6 +15,71 @@ def test_squares_that_underflow_or_overflow_are_refused(scale):
     for strategy in (Dense([[scale, 0.0], [scale, scale]]), Toeplitz([scale], 4)):
         with pytest.raises(ap.InvalidArgument, match="divide C by its norm"):
             ap.sensitivity(strategy, ap.SingleParticipation())
+
+
+@pytest.mark.parametrize("scale", [1e-162, 2.6e-162, 1e160])
+def test_they_are_refused_for_samples_and_unit_columns_too(scale):
+    """sqrt(c^2) is 2.2e-162 for c = 2.6e-162: epsilon came out as 2.08 where it is 2.85."""
+    strategy = Toeplitz([scale], 10)
+    for sampling in (ap.Poisson(0.1), ap.CyclicPoisson(2, 0.1)):
+        with pytest.raises(ap.InvalidArgument, match="divide C by its norm"):
+            ap.epsilon(ap.Mechanism(strategy, sampling, noise_std=scale), 1e-5)
+    for first in (scale, 1.0):  # the last column has one entry, the others two
+        unit_columns = Toeplitz([scale, first], 10, column_normalized=True)
+        with pytest.raises(ap.InvalidArgument, match="divide C by its norm"):
+            ap.sensitivity(unit_columns, ap.SingleParticipation())
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_a_rate_of_few_bits_is_accounted_for_in_full_precision(kind):
+    """Arithmetic in float16 gave 2.115 where epsilon is 2.125."""
+    rate = kind(0.01)
+    for sampling in (ap.Poisson, lambda q: ap.CyclicPoisson(1, q)):
+        found, same = (ap.epsilon(ap.Mechanism(Identity(1000), sampling(q), 1.0), 1e-6) for q in (rate, float(rate)))
+        assert found == same
+    assert type(ap.PoissonMinSeparation(2, rate).rate) is float
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.uint64])
+def test_counts_of_few_bits_do_not_wrap_around(kind):
+    """127 examples and one more are 128, not -128; and 255 are 256, not 0."""
+    examples = kind(min(np.iinfo(kind).max, 255))
+    strategy, batch = Identity(3), kind(100)
+    for sampling in (ap.Poisson(0.5, max_batch=batch), ap.CyclicPoisson(kind(1), 0.5, max_batch=batch)):
+        found = ap.Mechanism(strategy, sampling, 1.0, "add-or-remove", examples=examples)
+        same = ap.Mechanism(strategy, replace(sampling, max_batch=100), 1.0, "add-or-remove", examples=int(examples))
+        assert ap.delta(found, 1.0) == ap.delta(same, 1.0)
+    c = Toeplitz([1.0, 0.5, 0.25], 120)
+    for made in (
+        lambda k: ap.FixedEpochs(k(12), k(10)),
+        lambda k: ap.ShuffledEpochs(k(12), k(10)),
+        lambda k: ap.MinSeparation(k(10), k(20)),
+        lambda k: ap.BallsInBins(k(12), k(10)),
+        lambda k: ap.FixedSize(k(10), k(3)),
+        lambda k: ap.PoissonMinSeparation(k(10), 0.5),
+    ):
+        assert ap.sensitivity(c, made(kind)) == ap.sensitivity(c, made(int))
+
+
+@pytest.mark.parametrize("smallest", [1e-8, 1e-10, 3e-15, 9.5e-16])
+def test_a_matrix_whose_noise_rounding_would_take_away_is_refused(smallest):
+    """At 3e-15 of the largest singular value the noise was 1 % too small, at 9.5e-16 none was left in one direction."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.normal(size=(3, 3)))[0] for _ in range(2))
+    matrix = left @ np.diag([1.0, 1.0, smallest]) @ right
+    if smallest < 1e-9:
+        with pytest.raises(ap.InvalidArgument, match="full column rank"):
+            Dense(matrix)
+        return
+    strategy = Dense(matrix)
+    noise = np.linalg.svd(strategy.noising(), compute_uv=False)
+    assert noise[-1] == pytest.approx(1.0, rel=1e-6)
+    assert noise[0] == pytest.approx(1.0 / smallest, rel=1e-6)
+
+
+def test_a_run_of_nearly_dependent_columns_that_stops_is_charged_in_full():
+    full = ap.Mechanism(ap.strategies.BandedInverse([1.0, 2.0], 60), ap.SingleParticipation(), noise_std=1e18)
+    assert ap.stopped(full, 59).effective_noise_multiplier == full.effective_noise_multiplier
 
 
 @pytest.mark.parametrize("size", [2, 5])

@@ -218,8 +218,13 @@ def raises(message):
     raise RuntimeError("a label out of range")
 
 
+def leaves(message):
+    raise SystemExit("no data here")
+
+
 FAILING = {
     "raises": raises,
+    "exits": leaves,
     "error reply": failed,
     "no message": lambda message: None,
     "no arrays": lambda message: Message(RecordDict({"m": MetricRecord({"loss": 1.0})}), reply_to=message),

@@ -377,6 +377,30 @@ def test_evidence_is_read_also_from_replies_that_are_not_needed(tmp_path, alone)
     assert len(record_by_hand(tmp_path / "s")) == 1
 
 
+def test_the_newest_directory_ends_too_once_an_older_one_has_sent_tasks(tmp_path):
+    """Clients know what the older one sent, and the newest one does not; not started again, it can be reported on."""
+    plan = plan_for(blt(STEPS), 1)
+
+    def serves(until, clients):
+        grid = federation(tmp_path / "c", clients)
+        strategy(plan, tmp_path / "s", goal=GOAL, oversampling=2.0).start(grid, model(), num_rounds=until)
+
+    def is_stopped(until):
+        with pytest.raises(ap.Corrupted, match="put back to an older state"):
+            serves(until, 2 * GOAL)  # half of them are new, and remember the task of the first one that asks
+
+    serves(1, GOAL)
+    shutil.copytree(tmp_path / "s", tmp_path / "older")
+    serves(3, GOAL)
+    (tmp_path / "s").rename(tmp_path / "newest")
+    (tmp_path / "older").rename(tmp_path / "s")
+    is_stopped(2)
+    assert report(tmp_path / "newest", secret=SECRET).guarantee is not None
+    (tmp_path / "s").rename(tmp_path / "older")
+    (tmp_path / "newest").rename(tmp_path / "s")
+    is_stopped(4)
+
+
 def test_a_mark_that_a_killed_server_entered_is_on_disk_before_it_is_sent(tmp_path):
     """Killed between entering a mark and keeping it; started again; then the power goes, and what was not kept."""
     sizes = {"plan": plan_for(blt(STEPS), 1), "clients": GOAL}  # everybody is asked, so everybody knows the mark

@@ -422,6 +422,14 @@ def test_what_came_in_a_short_attempt_is_kept_for_the_next(tmp_path):
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
 
 
+def test_a_silent_client_does_not_stop_the_training(tmp_path):
+    """One of five never replies, four are wanted, and two attempts allowed: the second must not ask it again."""
+    grid = federation(tmp_path / "c", 5)
+    grid.clients[BAD] = None
+    strategy(plan_for(blt(10), separation=1), tmp_path / "s", attempts=2).start(grid, model(), timeout=0.01)
+    assert len(record_by_hand(tmp_path / "s")) == 10
+
+
 def test_short_rounds_can_be_released(tmp_path):
     plan = plan_for(blt(3), separation=3)
     result = strategy(plan, tmp_path / "s", when_short="release").start(federation(tmp_path / "c", 3), model())
@@ -495,8 +503,15 @@ def test_identity_by_authentication_key(tmp_path):
     assert "pseudonym" not in found.statement
 
 
-def test_a_node_without_a_key_is_refused_where_keys_count(tmp_path):
-    with pytest.raises(ap.Refused, match="no authentication key"):
+def test_a_node_without_a_key_does_not_stop_those_with_keys(tmp_path):
+    grid = federation(tmp_path / "c", 5)
+    grid.keys = {node: b"key %d" % node for node in grid.clients if node != BAD}
+    strategy(plan_for(blt(3), separation=1), tmp_path / "s", identity="key").start(grid, model())
+    assert {message.metadata.dst_node_id for message in grid.sent} == {101, 102, 103, 104}
+
+
+def test_nodes_without_keys_are_refused_where_keys_count(tmp_path):
+    with pytest.raises(ap.Refused, match="None of 12 nodes has an authentication key"):
         strategy(plan_for(blt()), tmp_path / "s", identity="key").start(federation(tmp_path / "c", 12), model())
 
 

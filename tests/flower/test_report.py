@@ -15,6 +15,7 @@ from antiphase.flower._report import achieved_mechanism
 from antiphase.flower._session import RELEASE
 from tests.flower.federation import (
     SECRET,
+    FakeGrid,
     blt,
     epsilon_by_hand,
     federation,
@@ -84,6 +85,19 @@ def test_nobody_twice_is_a_single_participation(tmp_path):
     single = ap.Mechanism(blt(3), ap.SingleParticipation(), 4.0)
     assert found.guarantee.value == pytest.approx(ap.epsilon(single, 1e-6).value)
     assert "achieved once" in found.statement
+
+
+def test_the_statement_has_the_epsilon_of_what_was_enforced_beside_that_of_what_happened(tmp_path):
+    """Nobody came twice, but clients that looked at the models could have seen to it that somebody did or did not."""
+    plan = plan_for(blt(6), 2)
+    strategy(plan, tmp_path / "s", goal=2).start(federation(tmp_path / "c", 2), model(), num_rounds=1)
+    strategy(plan, tmp_path / "s", goal=2, when_short="release").start(FakeGrid({}), model(), num_rounds=5)
+    found = report(tmp_path / "s", secret=SECRET)
+    matrix = blt(5).encoder()
+    assert found.guarantee.value == pytest.approx(epsilon_by_hand(matrix, 5, 1, 4.0, 1e-6), rel=1e-6)
+    enforced = epsilon_by_hand(matrix, 2, 3, 4.0, 1e-6)
+    assert enforced > 1.5 * found.guarantee.value
+    assert f"participation enforced: epsilon = {enforced:.4g}." in found.statement
 
 
 def test_group_of_devices(tmp_path):

@@ -147,11 +147,11 @@ def test_steps_taken_again_and_not_committed_again_stop_the_run(tmp_path, source
             made.append(updates)
             states.append(state)
         run.publish("a")
-        _, other = optimizer.update(gradient(9.0), states[0])
-        _, other = optimizer.update(gradient(9.0), other)
-        third, other = optimizer.update(gradient(9.0), other)
+        for state in states[:2]:
+            optimizer.update(gradient(9.0), state)
+        third, state = optimizer.update(gradient(9.0), states[-1])
         with pytest.raises(ap.Refused, match=r"not committed again: \[0, 1\]"):
-            apj.commit(run, other, third)
+            apj.commit(run, state, third)
         for state, updates in zip(states[1:], made, strict=True):
             apj.commit(run, state, updates)
         third, state = optimizer.update(gradient(2.0), states[-1])
@@ -174,3 +174,86 @@ def test_two_optimizers_on_one_run_hide_no_open_step(tmp_path):
             run.publish("too early")
         apj.commit(run, state, again)
         run.publish("in time")
+
+
+@SOURCES
+def test_a_state_of_withdrawn_steps_is_refused(tmp_path, source):
+    """The same noise is in the old and in the new output of the step: what follows from both shows their difference."""
+    plan = plan_for(Toeplitz([1.0, 0.5], 4))
+
+    def begin(run):
+        return optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
+
+    with run_for(plan, tmp_path, PARAMS) as run:
+        optimizer = begin(run)
+        start, made = optimizer.init(PARAMS), {}
+        for attempt, value in (("old", 1.0), ("new", 2.0)):
+            updates, state = optimizer.update(gradient(value), start)
+            apj.commit(run, state, updates)
+            made[attempt] = updates, state
+            apj.save(tmp_path / attempt, state, run)
+        assert np.allclose(flat(made["old"][0]) - flat(made["new"][0]), 1.0)
+        run.publish("new")
+    with run_for(plan, tmp_path, PARAMS) as run:  # what the ledger has is known in every process
+        optimizer = begin(run)
+        state = apj.load(tmp_path / "old", start, run)
+        for update in (optimizer.update, jax.jit(optimizer.update)):
+            with pytest.raises(jax.errors.JaxRuntimeError, match="other outputs of the 1 steps"):
+                jax.block_until_ready(update(gradient(0.0), state))
+        state = apj.load(tmp_path / "new", start, run)
+        for step in range(1, 4):
+            updates, state = optimizer.update(gradient(step), state)
+            apj.commit(run, state, updates)
+        assert run.report().rewinds == 1
+
+
+@SOURCES
+def test_a_trained_model_is_not_given_the_first_noise_again(tmp_path, source):
+    """Resumed with the parameters but without the state of the optimizer."""
+    plan, params = plan_for(Toeplitz([1.0, 0.5], 4)), PARAMS
+    with run_for(plan, tmp_path, PARAMS) as run:
+        optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
+        state = optimizer.init({"w": jnp.ones(4)})
+        optimizer.update(gradient(1.0), state)  # not committed: the run can still begin elsewhere
+        state = optimizer.init(params)
+        for _ in range(2):
+            updates, state = optimizer.update(gradient(1.0), state)
+            params = optax.apply_updates(params, updates)
+            apj.commit(run, state, params)
+    with run_for(plan, tmp_path, PARAMS) as run:
+        optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
+        with pytest.raises(jax.errors.JaxRuntimeError, match="begun with other parameters"):
+            optimizer.update(gradient(1.0), optimizer.init(params))
+        updates, state = optimizer.update(gradient(2.0), jax.jit(optimizer.init)(PARAMS))  # begin again
+        apj.commit(run, state, updates)
+        assert (run.committed, run.report().rewinds) == (1, 1)
+
+
+@SOURCES
+def test_replicas_that_were_not_added_up_first_are_refused(tmp_path, source):
+    """Each would have the same noise on gradients of its own."""
+    with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
+        optimizer = apj.add_noise(run, source)
+        update = jax.jit(jax.vmap(optimizer.update))
+        states = jax.tree.map(lambda part: jnp.stack([part, part]), optimizer.init(PARAMS))
+        for differ in (0.0, 1.0):  # replicas that are alike are one model
+            several = {"w": jnp.stack([jnp.zeros(4), jnp.full(4, differ)])}
+            updates, states = update(several, states)
+            apj.commit(run, *(jax.tree.map(lambda part: part[0], tree) for tree in (states, updates)))
+        with pytest.raises(jax.errors.JaxRuntimeError, match="other outputs of the 2 steps"):
+            jax.block_until_ready(update(several, states))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16])
+def test_a_mark_sees_every_number(dtype):
+    from antiphase.jax._mark import next_mark
+
+    with jax.enable_x64(dtype == jnp.float64):
+        start = jnp.zeros(2, jnp.uint32)
+        leaves = [jnp.arange(5.0, dtype=dtype), jnp.zeros((0, 3), dtype), jnp.ones((), dtype)]
+        changed = [[leaves[0].at[i].add(0.25), *leaves[1:]] for i in range(5)]
+        changed += [[leaves[0], leaves[1], -leaves[2]], leaves[:1], leaves[::-1]]
+        marks = [next_mark(start, arrays) for arrays in (leaves, *changed)]
+        marks.append(next_mark(marks[0], leaves))
+        assert len({mark.tobytes() for mark in marks}) == len(marks)
+        assert marks[0].tobytes() == jax.jit(next_mark)(start, leaves).tobytes()

@@ -307,7 +307,7 @@ def test_minimum_separation_for_the_largest_error(equal):
 def test_gradient_under_minimum_separation(seed, n, separation, equal, k):
     rng, b = np.random.default_rng(seed), min(separation, n)
     workload = ap.Momentum(0.5, rng.random(n) + 0.5)
-    problem = SeparatedProblem(n, b, min(k, -(-n // b)), b, workload, equal)
+    problem = SeparatedProblem(n, b, min(k, -(-n // b)), workload, equal)
     point = problem.start()
     point = point * (1 + 0.3 * rng.normal(size=len(point)))
     check_gradient(lambda x, g: problem.value(x, g, 4.0), point)

@@ -3,6 +3,9 @@
 import json
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +13,8 @@ import pytest
 
 import antiphase as ap
 from antiphase._durable import write_atomically
+from antiphase._run._history import History
+from antiphase._run._tape import Tape
 from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, train
 
 SECRET = ap.Secret.insecure(7)
@@ -204,6 +209,64 @@ def test_a_forked_child_can_do_nothing(tmp_path):
                 os._exit(7)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def met(function):
+    """`function`, after which two threads that are there at the same time meet; a thread alone goes on."""
+    barrier = threading.Barrier(2)
+
+    def act(*given):
+        made = function(*given)
+        with suppress(threading.BrokenBarrierError):
+            barrier.wait(timeout=0.2)
+        return made
+
+    return act
+
+
+def test_two_threads_get_the_same_noise_of_a_step(tmp_path, monkeypatch):
+    """Not one of them that of the next step, which would then be used twice."""
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 1)
+        alone = ap.NoiseStream(PLAN, LEAVES, SECRET, run.run_id, start_step=1).next()
+        monkeypatch.setattr(Tape, "_at", met(Tape._at))
+        with ThreadPoolExecutor(2) as threads:
+            for noise in threads.map(run.noise, [1, 1]):
+                assert all(map(np.array_equal, noise, alone))
+
+
+def test_of_two_threads_one_commits_a_step(tmp_path, monkeypatch):
+    def commits(digest):
+        with suppress(ap.Refused):
+            run.commit(0, digest)
+            return True
+
+    with opened(tmp_path) as run:
+        run.noise(0)
+        with monkeypatch.context() as patched, ThreadPoolExecutor(2) as threads:
+            patched.setattr(History, "check", met(History.check))
+            done = list(threads.map(commits, [bytes(32), bytes([1]) * 32]))
+        assert sorted(done, key=bool) == [None, True]
+    with opened(tmp_path) as run:
+        assert run.committed == 1
+
+
+def test_a_program_that_changes_its_directory_writes_into_no_other_run(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        opened("run").close()
+    monkeypatch.chdir(tmp_path / "one")
+    with opened("run") as run:
+        monkeypatch.chdir(tmp_path / "two")
+        train(run, fresh_model(), 2)
+        run.publish("model")
+        run.save()
+    cut = tmp_path / "one" / "run" / "public" / "ledger.jsonl"
+    cut.write_bytes(b"".join(cut.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ap.Corrupted, match="not the one that was kept"):
+        opened(tmp_path / "one" / "run")
+    opened("run").close()
 
 
 def test_a_foreign_line_in_the_ledger_stops_the_publication(tmp_path):

@@ -166,3 +166,32 @@ def test_a_run_killed_while_it_was_extended_says_how_to_go_on(tmp_path):
         opened(tmp_path)
     with ap.Run.open(plan.extend(20), tmp_path, **options) as run:
         assert (run.steps, run.committed) == (20, 2)
+
+
+def test_marks_tell_the_outputs_that_the_ledger_has_from_withdrawn_ones(tmp_path):
+    def take(run, step, mark):
+        run.noise(step)
+        integration.commit_marked(run, step, mark * 2, mark)
+
+    old, new = bytes(16), bytes([1]) * 16
+    with opened(tmp_path) as run:
+        integration.check_mark(run, 0, new)  # begun, and before anything is committed begun otherwise
+        integration.check_mark(run, 0, old)
+        take(run, 0, old)
+        take(run, 1, old)
+        integration.check_mark(run, 2, old)
+        take(run, 0, new)
+        take(run, 1, new)
+        assert old.hex() not in (tmp_path / "public" / "ledger.jsonl").read_text()  # keyed, as digests are
+    with opened(tmp_path) as run:
+        for step in (1, 2):
+            integration.check_mark(run, step, new)
+            with pytest.raises(ap.Refused, match=f"other outputs of the {step} steps"):
+                integration.check_mark(run, step, old)
+        integration.check_mark(run, 0, old)
+        with pytest.raises(ap.Refused, match="begun with other parameters"):
+            integration.check_mark(run, 0, new)
+        run.noise(2)
+        run.commit(2, bytes(32))  # by hand, without a mark
+        integration.check_mark(run, 3, old)
+        assert run.report().rewinds == 1

@@ -67,9 +67,38 @@ def test_a_rewind_shortens_what_can_be_loaded(tmp_path):
             take(noise, weight, 1.0)
         third = noise.state_dict()
         noise.restart()
+        weight.data.zero_()
         take(noise, weight, 5.0)
         with pytest.raises(ap.Refused, match="the ledger has 1 steps"):
             noise.load_state_dict(third)
+
+
+@pytest.mark.parametrize("back", [0, 2])
+def test_a_model_is_not_given_the_same_noise_twice(tmp_path, back):
+    weight = torch.zeros(3, requires_grad=True)
+    with NoiseAdder([weight], plan_for(), tmp_path, secret=SECRET) as noise:
+        states = []
+        for _ in range(4):
+            states.append((noise.state_dict(), weight.detach().clone()))
+            take(noise, weight, 1.0)
+        state, before = states[back]
+        noise.load_state_dict(state) if back else noise.restart()
+        words = "not those of the checkpoint" if back else "begun with other parameters"
+        moved = weight.detach().clone()
+        if back:
+            noise.load_state_dict(noise.state_dict())  # makes the model as it is now no better
+        with pytest.raises(ap.Refused, match=words):
+            take(noise, weight, 5.0)
+        assert torch.equal(weight, moved)
+        noise.load_state_dict(state)
+        weight.data.copy_(before)
+        take(noise, weight, 1.0)
+        assert noise.report().rewinds == 1  # the output that was refused
+        take(noise, weight, 5.0)
+        assert (noise.report().rewinds, noise.report().steps_run) == (2, back + 2)
+        noise.load_state_dict(noise.state_dict())  # nothing is taken again: any model will do
+        weight.data.zero_()
+        take(noise, weight, 1.0)
 
 
 def test_norms_of_a_pass_broken_off_clip_no_other_batch(tmp_path):
@@ -135,6 +164,47 @@ def test_pieces_of_a_batch_broken_off_are_dropped(tmp_path, mode, way):
         sums[name] = gradients[0]
         engine.close()
     assert torch.allclose(sums["steady"], sums["broken"], atol=1e-4)
+
+
+class Breaks(nn.Module):
+    """Raises once, in a forward or in a backward pass."""
+
+    def __init__(self, where, at):
+        super().__init__()
+        self.where, self.left = where, at
+
+    def forward(self, hidden):
+        if self.where == "forward":
+            self.count()
+        elif hidden.requires_grad:
+            hidden.register_hook(self.count)
+        return hidden
+
+    def count(self, *_):
+        self.left -= 1
+        if self.left == 0:
+            raise Stop
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew", "ghost"])
+def test_training_goes_on_after_a_pass_that_was_broken_off(tmp_path, mode, where):
+    plan, sums = plan_for(**QUIET, batch_size=10), {}
+    for name in ("steady", "broken"):
+        plain = network()
+        at = 0 if name == "steady" else 3 if (mode, where) == ("ghost", "backward") else 2
+        module = nn.Sequential(plain[0], plain[1], Breaks(where, at), plain[2])
+        options = {"grad_sample_mode": mode, "loss_reduction": "sum", "lr": 0.0}
+        engine, *rest = private(tmp_path / name, plan, module, **options)
+        gradients = record(rest[1])
+        if name == "broken":
+            with pytest.raises(Stop):
+                train(*rest, 1)
+            assert engine.step == 1
+        train(*rest, 1)
+        sums[name] = gradients[:4]
+        engine.close()
+    assert torch.allclose(torch.stack(sums["steady"]), torch.stack(sums["broken"]), atol=1e-4)
 
 
 def test_layers_whose_ghost_norms_are_wrong(tmp_path):

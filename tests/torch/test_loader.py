@@ -1,5 +1,7 @@
 """The data loader: every step has its own batch, also where worker processes read ahead."""
 
+import copy
+
 import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchSplittingSampler
@@ -53,10 +55,11 @@ def test_a_batch_skipped_and_another_taken_in_its_place_are_noticed(parts):
 
 def test_going_on_after_a_rewind_needs_a_new_pass(parts):
     engine, module, optimizer, criterion, loader = parts
-    state, batches = engine.state_dict(), iter(loader)
+    state, weights, batches = engine.state_dict(), copy.deepcopy(module.state_dict()), iter(loader)
     for _ in range(2):
         step(module, optimizer, criterion, next(batches))
     engine.load_state_dict(state)
+    module.load_state_dict(weights)
     with pytest.raises(ap.Refused, match="step 1 was not taken"):
         next(batches)
     train(module, optimizer, criterion, loader, 1)

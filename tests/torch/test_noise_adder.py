@@ -87,7 +87,7 @@ def test_resumes_only_where_the_model_stands(tmp_path):
         noise.add()
         noise.commit()
         state = noise.state_dict()
-    assert set(state) == {"run_id", "step", "branch"}
+    assert set(state) == {"run_id", "step", "branch", "parameters"}
     with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
         with pytest.raises(ap.Refused, match="where the model stands"):
             noise.add()
@@ -170,3 +170,23 @@ def test_a_missing_package_names_the_command(missing):
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "ImportError" in result.stderr
     assert "pip install antiphase[torch]" in result.stderr
+
+
+def test_noise_on_some_of_the_gradients_is_not_committed(tmp_path):
+    weights = [torch.zeros(3), torch.zeros(3)]
+    with NoiseAdder(weights, plan_for(), tmp_path, secret=SECRET) as noise:
+        weights[1].grad = torch.zeros(3, requires_grad=True)  # cannot be changed in place
+        with pytest.raises(RuntimeError, match="in-place"):
+            noise.add()
+        assert weights[0].grad.abs().min() > 0
+        with pytest.raises(ap.Refused, match="has no noise yet"):
+            noise.commit()
+        with pytest.raises(ap.Refused, match="added already"):
+            noise.add()
+        with pytest.raises(ap.Refused, match="not committed"):
+            noise.state_dict()
+        noise.restart()
+        assert noise.report().rewinds == 1
+        weights[1].grad = None
+        noise.add()
+        noise.commit()

@@ -1,10 +1,7 @@
 """Lower precision: an example's contribution stays within the clipping norm, or the step is refused."""
 
-import sys
-
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.data import TensorDataset
@@ -119,16 +116,6 @@ def test_a_ghost_backward_pass_inside_autocast_is_in_full_precision(tmp_path):
         gradients.append(torch.cat([p.grad.flatten() for p in optimizer.params]))
     assert torch.equal(*gradients)
     engine.close()
-
-
-@pytest.fixture
-def one_process(tmp_path):
-    """torch.distributed with this process alone."""
-    hook = sys.excepthook  # torch puts one there that names the rank
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-    sys.excepthook = hook
 
 
 def sharded(directory, **policy):

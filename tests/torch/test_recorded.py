@@ -45,16 +45,20 @@ def test_a_step_is_recorded_before_the_weights_move(tmp_path, monkeypatch):
 
 def test_a_refused_step_moves_nothing(tmp_path):
     engine, module, optimizer, criterion, loader = private(tmp_path, plan_for())
+    first = copy.deepcopy(module.state_dict())
     train(module, optimizer, criterion, loader, 1)
     state = engine.state_dict()
     engine.publish("model")
-    engine.restart()  # with the model as it is now: other gradients with the noise of step 0
-    before = weights(module)
-    with pytest.raises(ap.Refused, match="replayed with another output"):
-        one_step(module, optimizer, criterion, loader)
-    assert torch.equal(weights(module), before)
+    engine.restart()
+    for words in ("begun with other parameters", "replayed with another output"):
+        before = weights(module)
+        with pytest.raises(ap.Refused, match=words):
+            one_step(module, optimizer, lambda output, target: -criterion(output, target), loader)
+        assert torch.equal(weights(module), before)
+        engine.restart()
+        module.load_state_dict(first)
     engine.load_state_dict(state)
-    assert engine.report().rewinds == 1  # the output that was refused
+    assert engine.report().rewinds == 2  # the outputs that were refused
     engine.close()
 
 

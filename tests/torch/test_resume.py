@@ -62,7 +62,8 @@ def test_the_checkpoint_holds_run_id_step_and_a_code_of_public_entries_alone(tmp
     entries = [json.loads(line.rsplit(" ", 1)[0]) for line in lines]
     digests = [bytes.fromhex(entry["digest"]) for entry in entries if entry["kind"] == "commit"]
     code = hashlib.sha256(b"".join(digests)).hexdigest()
-    assert state == {"run_id": engine.noise.run_id, "step": 4, "branch": code}
+    parameters = ap.digest([p.detach().numpy() for p in module.parameters()]).hex()
+    assert state == {"run_id": engine.noise.run_id, "step": 4, "branch": code, "parameters": parameters}
     plain = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9).state_dict()
     assert optimizer.state_dict()["param_groups"] == plain["param_groups"]
     for kept in optimizer.state_dict()["state"].values():

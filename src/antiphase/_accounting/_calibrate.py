@@ -52,7 +52,8 @@ def calibrate(
     """The mechanism with the smallest noise that keeps the budget.
 
     **Guarantee**: the epsilon of the mechanism, as `epsilon` computes it, is at most the budget's and at least 99.9 %
-    of it; 99 % where it is sampled, unless samples are too few to tell. The same arguments give the same mechanism.
+    of it; 99 % where it is sampled, unless samples are too few to tell. The same arguments give the same mechanism. A
+    budget that needs no noise, since an example takes part with a probability below delta, raises.
 
     Args:
         strategy: C.
@@ -77,6 +78,11 @@ def calibrate(
         if found is not None:
             return Calibration(found, epsilon(found, budget.delta, sampling))
     release = reduction.release(1.0)
+    if release.chance() <= budget.delta:
+        raise NotProved(
+            f"delta = {budget.delta} allows to take no noise at all: an example takes part less often than that.",
+            hint="use a delta far below the inverse of the number of examples",
+        )
     start = math.log(reduction.noise_std(release.guess(budget.epsilon, budget.delta)))
     if release.coarse() != release:
         start = _solve(lambda noise: reduction.release(noise).coarse().epsilon(budget.delta), budget, start)[0]

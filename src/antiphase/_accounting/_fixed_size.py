@@ -15,7 +15,7 @@ from typing import Any, final
 
 from antiphase._accounting import _loss_accountant
 from antiphase._accounting._loss_accountant import COARSE, FINE, Part
-from antiphase._accounting._poisson import central_limit
+from antiphase._accounting._poisson import at_least_once, central_limit
 from antiphase._accounting._release import Release
 
 
@@ -51,6 +51,10 @@ class FixedSizeSampled(Release):
         gaussian = dp_event.GaussianDpEvent(self.multiplier)
         sampled = dp_event.SampledWithoutReplacementDpEvent(self.group, self.batch_size, gaussian)
         return dp_event.SelfComposedDpEvent(sampled, self.count)
+
+    def chance(self) -> float:
+        """That of being drawn in any step."""
+        return at_least_once(self.batch_size / self.group, self.count)
 
     def guess(self, epsilon: float, delta: float) -> float:
         """As for Poisson sampling."""

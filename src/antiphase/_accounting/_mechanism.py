@@ -45,7 +45,8 @@ class Mechanism:
     examples: int | None = None
 
     def __post_init__(self) -> None:
-        check_setting("Mechanism", self.strategy, self.participation, self.adjacency, self.examples)
+        *_, examples = check_setting("Mechanism", self.strategy, self.participation, self.adjacency, self.examples)
+        object.__setattr__(self, "examples", examples)
         hint = "a standard deviation is greater than 0; without noise there is no privacy"
         noise = _check.real("Mechanism", "noise_std", self.noise_std, 0.0, float("inf"), hint)
         if noise == 0.0:

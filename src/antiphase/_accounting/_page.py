@@ -95,4 +95,5 @@ def _row(theorem: Theorem) -> str:
         "confident or upper" if theorem.amplified else theorem.kind,
         theorem.reference,
     )
-    return f"| {' | '.join(cells)} |"
+    escaped = (cell.replace("|", "\\|") for cell in cells)  # |C| would end the cell
+    return f"| {' | '.join(escaped)} |"

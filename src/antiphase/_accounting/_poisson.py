@@ -102,6 +102,10 @@ class PoissonSampled(Release):
             )
         return dp_accounting.SelfComposedDpEvent(sampled, self.count)
 
+    def chance(self) -> float:
+        """That of a coin that falls the right way in any step."""
+        return at_least_once(self.rate, self.count)
+
     def guess(self, epsilon: float, delta: float) -> float:
         """From the central limit."""
         return central_limit(epsilon, delta, self.rate, self.count)
@@ -126,7 +130,12 @@ def central_limit(epsilon: float, delta: float, rate: float, count: int) -> floa
     Reference: Bu et al. 2020.
     """
     mu = _gaussian.shift(epsilon, delta)
-    return 1.0 / math.sqrt(math.log1p((mu / rate) ** 2 / count))
+    return 1.0 / math.sqrt(math.log1p(min(mu / rate, 1e150) ** 2 / count))
+
+
+def at_least_once(rate: float, count: int) -> float:
+    """1 - (1 - rate)^count."""
+    return -math.expm1(count * math.log1p(-rate)) if rate < 1.0 else 1.0
 
 
 def at_least(successes: int, trials: int, rate: float) -> float:

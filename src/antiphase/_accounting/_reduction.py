@@ -12,7 +12,14 @@ from antiphase._accounting._theorems import STREAMS, THEOREMS, Adjacency, Settin
 from antiphase._bound import Bound, worst_kind
 from antiphase._check import refuse
 from antiphase._errors import NotProved
-from antiphase._participation import BallsInBins, CyclicPoisson, FixedSize, Participation, PoissonMinSeparation
+from antiphase._participation import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedSize,
+    Participation,
+    PoissonMinSeparation,
+    SingleParticipation,
+)
 from antiphase.strategies import Strategy
 
 
@@ -134,8 +141,7 @@ def _not_covered(setting: Setting, known: list[Theorem], same_batches: list[Theo
 
 
 def _sensitivity(theorem: Theorem, setting: Setting) -> Bound:
-    from antiphase._sensitivity import column_norms, sensitivity
+    from antiphase._sensitivity import sensitivity
 
-    if theorem.sensitivity == "pattern":
-        return sensitivity(setting.strategy, setting.participation)
-    return Bound(float(column_norms(setting.strategy).max()), "exact", "column-norm", "Li et al. 2015, Prop. 3")
+    one_column = theorem.sensitivity == "column"
+    return sensitivity(setting.strategy, SingleParticipation() if one_column else setting.participation)

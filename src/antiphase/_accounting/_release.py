@@ -44,6 +44,10 @@ class Release(ABC):
         """The same mechanism with a quicker, looser epsilon."""
         return self
 
+    def chance(self) -> float:
+        """The probability that an example takes part at all: at such a delta no noise is needed."""
+        return 1.0
+
     def loss_part(self, failure: float) -> tuple[Part, float] | None:
         """For composition by privacy losses: the steps, and a probability to be added to delta, at most `failure`."""
         return None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from antiphase import _check
 from antiphase._accounting._mechanism import Mechanism
 from antiphase._check import refuse
+from antiphase._errors import InvalidArgument
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree
 from antiphase.strategies._banded import outside
 
@@ -81,12 +82,17 @@ def _leading(strategy: Strategy, t: int) -> Strategy:
 
 
 def _first_columns(strategy: Strategy, t: int) -> Strategy:
-    """All rows of C on the first t columns, where that is small, else all of C.
+    """All rows of C on the first t columns, where that is small and has full column rank, else all of C.
 
     Of a matrix with mixed signs the leading blocks have Gram matrices whose entries rise and fall with t, and with
     them the bounds on the sensitivity. With all rows there is one Gram matrix, of which t steps are a part.
     """
-    return Dense(strategy.encoder()[:, :t]) if strategy.steps <= LARGEST_DENSE else strategy
+    if strategy.steps > LARGEST_DENSE:
+        return strategy
+    try:
+        return Dense(strategy.encoder()[:, :t])
+    except InvalidArgument:  # the columns are nearly dependent
+        return strategy
 
 
 def _is_nonnegative(strategy: Strategy) -> bool:

@@ -20,6 +20,8 @@ def account(
 ) -> None:
     """Derive the guarantee of a plan from its mechanism, for any delta and number of steps.
 
+    PATH is a plan written by antiphase plan --output.
+
     Example: antiphase account plan.json --delta 1e-8 --steps 500
     """
     plan = ap.Plan.load(path)

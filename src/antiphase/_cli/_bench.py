@@ -25,6 +25,8 @@ def bench(
 ) -> None:
     """Measure planning, a step of noise and a batch of a plan on this machine.
 
+    PATH is a plan written by antiphase plan --output.
+
     Noise is float32, added to a gradient in place; the floor is noise without correlation, which DP-SGD needs too.
 
     Example: antiphase bench plan.json --parameters 4000000

@@ -59,6 +59,8 @@ def plan(
 
     Example: antiphase plan --steps 2000 --examples 50000 --batch-size 500 --epsilon 1 --delta 1e-5 --output plan.json
     """
+    if min_separation is not None and participation is not None:
+        raise InvalidArgument("--min-separation and --participation exclude each other.", hint="give one of them")
     problem = ap.Problem(
         steps=steps,
         budget=ap.Budget(epsilon, delta),

@@ -33,7 +33,8 @@ def report(
 ) -> None:
     """Write the privacy statement of a plan or a run, with its charts, for people who were not there.
 
-    The ledger of a run is checked first; if it is not whole and authentic, nothing is written.
+    PATH is a plan file or a run directory. The ledger of a run is checked first; if it is not whole and
+    authentic, nothing is written.
 
     Example: antiphase report plan.json --output report.html
     """

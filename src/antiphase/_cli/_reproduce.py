@@ -22,6 +22,8 @@ def reproduce(
 ) -> None:
     """Compute a table or figure of the papers and set it beside what is printed there.
 
+    NAMES says which; 'all' for all, none to list the names.
+
     Example: antiphase reproduce bandmf-amplified-table-3
     """
     from antiphase import _reproduce

@@ -37,9 +37,10 @@ def verify(
 ) -> None:
     """Check a plan (fingerprint, guarantee derived again) or a run (ledger, batches, guarantee of what ran).
 
-    Ends with code 0 if everything holds, and with 1 and the reason if something does not. Nothing is changed: a run
-    may be under way. A guarantee that rests on random samples is verified with fresh ones. That may be refused by
-    chance; then the next try is --attempt 2. Trying again without counting voids the guarantee.
+    PATHS are plan files and run directories. Ends with code 0 if everything holds, and with 1 and the reason if
+    something does not. Nothing is changed: a run may be under way. A guarantee that rests on random samples is verified
+    with fresh ones. That may be refused by chance; then the next try is --attempt 2. Trying again without counting
+    voids the guarantee.
 
     Example: antiphase verify plan.json antiphase-demo/chosen-01
     """

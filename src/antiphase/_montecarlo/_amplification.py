@@ -163,7 +163,8 @@ def verify(
     Reference: Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact amplification), Alg. 1, Thms. 2.1, 2.2.
     """
     claim = _epsilon("verify", epsilon), _probability("verify", delta)
-    if _check.positive_integer("verify", "attempt", attempt, "the first attempt is 1") > MOST_ATTEMPTS:
+    attempt = _check.positive_integer("verify", "attempt", attempt, "the first attempt is 1")
+    if attempt > MOST_ATTEMPTS:
         raise refuse(
             "verify", "attempt", f"at most {MOST_ATTEMPTS}", attempt, "nothing is left to spend; use more noise"
         )

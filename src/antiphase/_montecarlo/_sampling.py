@@ -44,7 +44,8 @@ class Sampling:
         slack = _check.real(owner, "slack", self.slack, 1e-3, 1.0, hint)
         object.__setattr__(self, "slack", slack)
         if self.samples is not None:
-            _check.positive_integer(owner, "samples", self.samples, "None for what half a minute allows")
+            samples = _check.positive_integer(owner, "samples", self.samples, "None for what half a minute allows")
+            object.__setattr__(self, "samples", samples)
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers == 0:
             raise refuse(owner, "workers", "an integer other than 0", self.workers, "-1 for all cores")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):

@@ -119,11 +119,10 @@ class _Problem:
         phi(X') >= 2 phi(X) - <H, X'>, and <H, X'> <= sum_i X'_ii h_i with h_i the sum of |H_ij| inside the band,
         because |X'_ij| <= (X'_ii + X'_jj) / 2. At the best scale of X this is phi^2 / (largest sum of X'_ii h_i).
         """
-        from antiphase._kernels.covariance_gradient import backward, forward, gram_gradient
+        from antiphase._kernels.covariance_gradient import backward, gram_gradient
 
         error, gradient = self._error, np.empty_like(columns)
-        forward(columns, error.inverse, error.covariance)
-        variances = np.ascontiguousarray(error.covariance[:, 0])
+        variances = error.variances(columns)
         _, weights = power_mean(variances, power)
         weights /= weights.sum()
         phi = inner(weights, variances)

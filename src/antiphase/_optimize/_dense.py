@@ -14,6 +14,7 @@ from antiphase._loss import Objective, loss
 from antiphase._optimize._ascent import Ascent, ascend
 from antiphase._optimize._classes import Classes
 from antiphase._optimize._dual import BlockDual, ClassedWorkload
+from antiphase._optimize._halved import halves, spread
 from antiphase._optimize._multipliers import Multipliers, OrthogonalMultipliers, RowWeights, SignMultipliers
 from antiphase._optimize._nonnegative import NonnegativeDual
 from antiphase._optimize._scalar_only import ScalarOnly
@@ -84,7 +85,7 @@ def optimize_dense(
     _check.real(OWNER, "tolerance", accuracy, 1e-12, 1.0, "1e-4 is a hundredth of a percent")
     strategy: Dense | Banded
     if isinstance(participation.worst_case, MinSeparation) and promise.count > 1:
-        problem = SeparatedProblem(steps, promise.separation, promise.count, promise.separation, workload, equal_norms)
+        problem = SeparatedProblem(steps, promise.separation, promise.count, workload, equal_norms)
         point, bound, converged = descend_separated(problem, objective, limits, accuracy)
         strategy = Banded(problem.columns(point))
     else:
@@ -114,7 +115,12 @@ def _ascend(
     kind: Multipliers = SignMultipliers(classes) if constraint == "scalar" else orthogonal
     rows = RowWeights(steps, objective, NONNEGATIVE_FLOOR if constraint == "nonnegative" else floor)
     dual = BlockDual(classed, kind, rows)
-    found = ascend(dual, dual.start(), limits, tolerance)
+    start = dual.start()
+    if constraint != "scalar" and halves(steps, period, workload):
+        quiet = Limits(limits.seconds, limits.iterations, started=limits.started)
+        half = _ascend(steps // 2, period // 2, workload, objective, quiet, "pattern", equal_norms, tolerance)
+        start = spread(half.state, Classes(steps // 2, period // 2))
+    found = ascend(dual, start, limits, tolerance)
     if constraint == "nonnegative" and not limits.reached:
         nonnegative = NonnegativeDual(classed, orthogonal, rows)
         found = ascend(nonnegative, nonnegative.start(found.state), limits, tolerance)

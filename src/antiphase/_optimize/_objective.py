@@ -37,12 +37,18 @@ class BandedError:
         self.inverse = workload.inverse_bands(steps)
         self.covariance = np.empty((steps, bands + self.inverse.shape[1] - 1))
 
-    def __call__(self, columns: Array, power: float, gradient: Array) -> float:
-        """The value; `gradient`, of the shape of `columns`, is filled where the value is finite."""
-        from antiphase._kernels.covariance_gradient import backward, forward
+    def variances(self, columns: Array) -> Array:
+        """The squared row norms of A C^-1."""
+        from antiphase._kernels.covariance_gradient import forward
 
         forward(columns, self.inverse, self.covariance)
-        variances = np.ascontiguousarray(self.covariance[:, 0])
+        return np.ascontiguousarray(self.covariance[:, 0])
+
+    def __call__(self, columns: Array, power: float, gradient: Array) -> float:
+        """The value; `gradient`, of the shape of `columns`, is filled where the value is finite."""
+        from antiphase._kernels.covariance_gradient import backward
+
+        variances = self.variances(columns)
         if not np.isfinite(variances).all():
             return np.inf
         value, weights = power_mean(variances, power)

@@ -20,11 +20,13 @@ from antiphase._check import Array
 from antiphase._loss import Objective
 from antiphase._optimize._descent import descend
 from antiphase._optimize._dual import EPS
-from antiphase._optimize._objective import POWERS, power_mean
+from antiphase._optimize._objective import POWERS, BandedError, power_mean
 from antiphase._optimize._solution import Limits
 from antiphase._optimize._triangular import lower_inverse
 from antiphase._workload import Workload
 from antiphase.strategies import Toeplitz
+
+CLOSER = (1e-3, 1e-4, 1e-5, 1e-6)  # of the tolerance: decreases at which loss and bound are compared again
 
 
 class SeparatedProblem:
@@ -35,58 +37,48 @@ class SeparatedProblem:
 
     Args:
         steps: n.
-        separation: b.
+        separation: b, the number of bands too.
         count: k.
-        bands: at most b.
         workload: A.
         equal_norms: all columns have norm 1 / sqrt(k).
     """
 
-    def __init__(
-        self, steps: int, separation: int, count: int, bands: int, workload: Workload, equal_norms: bool
-    ) -> None:
-        self._steps, self._width, self._count, self._bands = steps, separation, count, bands
-        self._workload, self._inverse, self._equal = workload, workload.inverse_bands(steps), equal_norms
-        j, r = np.indices((steps, bands))
-        self._inside = j + r < steps
-        self._rows, self._columns = (j + r)[self._inside], j[self._inside]
+    def __init__(self, steps: int, separation: int, count: int, workload: Workload, equal_norms: bool) -> None:
+        self._steps, self._width, self._count = steps, separation, count
+        self._workload, self._equal = workload, equal_norms
+        self._error = BandedError(workload, steps, separation)
 
     def start(self) -> Array:
         """The square root of the prefix sum, cut off, with half of the weight on equal norms."""
-        coefficients = Toeplitz.square_root(self._steps, self._bands).coefficients
-        columns = np.broadcast_to(coefficients, self._inside.shape)[self._inside]
+        columns = Toeplitz.square_root(self._steps, self._width).columns()
         windows = self._steps - self._width + 1
         roots = np.concatenate([[1.0], np.full(windows, windows**-0.5)])
-        return np.concatenate([columns, roots[: 0 if self._equal else None]])
+        return np.concatenate([columns.ravel(), roots[: 0 if self._equal else None]])
 
     def columns(self, point: Array) -> Array:
-        """C in the layout of `Banded`."""
-        out = np.zeros(self._inside.shape)
-        out[self._inside] = self._matrix(point)[self._rows, self._columns]
-        return out
+        """C in the layout of `Banded`, of sensitivity at most 1."""
+        bands, roots = self._split(point)
+        return bands * np.sqrt(self._squares(roots) / _row_squares(bands))[:, None]
 
     def value(self, point: Array, gradient: Array, power: float) -> float:
         """log of the loss, with a power mean of the variances for the error."""
-        C = self._matrix(point)
-        if not np.isfinite(C).all() or not np.diag(C).all():
+        columns, (bands, roots), (slope, root_slope) = self.columns(point), self._split(point), self._split(gradient)
+        if not np.isfinite(columns).all() or not columns[:, 0].all():
             return math.inf
-        inverse, B, variances = self._errors(C)
-        if not np.isfinite(variances).all():
+        result = self._error(columns, power, slope)
+        if not math.isfinite(result):
             return math.inf
-        result, weights = power_mean(variances, power)
-        slope = -2.0 * (_weighted_gram(B, weights) @ inverse.T)  # derivative for C
-        squares, size = np.einsum("ij,ij->j", C, C), len(self._rows)
-        along = np.einsum("ij,ij->j", slope, C) / squares
-        slope -= along * C
-        scales = np.sqrt(squares / np.bincount(self._columns, point[:size] ** 2, self._steps))
-        gradient[:size] = slope[self._rows, self._columns] * scales[self._columns]
+        squares = _row_squares(columns)
+        along = np.einsum("jr,jr->j", slope, columns) / squares
+        slope -= along[:, None] * columns
+        slope *= np.sqrt(squares / _row_squares(bands))[:, None]
         if not self._equal:
-            gradient[size:] = self._root_gradient(point[size:], along / 2.0)
+            root_slope[:] = self._root_gradient(roots, along / 2.0)
         return result
 
     def loss(self, point: Array, objective: Objective) -> float:
         """The error, which is the loss where the sensitivity is 1."""
-        variances = self._errors(self._matrix(point))[2]
+        variances = self._error.variances(self.columns(point))
         return math.sqrt(variances.mean() if objective == "rms" else variances.max())
 
     def bound(self, point: Array, power: float) -> float:
@@ -94,13 +86,16 @@ class SeparatedProblem:
 
         The multiplier is X^-1 A^T diag(w) A X^-1 without the entries inside the band, which vanish at the optimum.
         """
-        n, C = self._steps, self._matrix(point)
-        inverse, B, variances = self._errors(C)
-        weights = power_mean(variances, power)[1]
+        from antiphase._kernels.covariance import filter_columns
+
+        n, inverse = self._steps, lower_inverse(_dense(self.columns(point)))
+        B = inverse.copy()
+        filter_columns(B, self._error.inverse)
+        weights = power_mean(np.einsum("ij,ij->i", B, B), power)[1]
         weights /= weights.sum()
         U = inverse @ _weighted_gram(B, weights) @ inverse.T
         i, j = np.ogrid[:n, :n]
-        U[(np.abs(i - j) < self._bands) & (i != j)] = 0.0
+        U[(np.abs(i - j) < self._width) & (i != j)] = 0.0
         values = np.linalg.eigvalsh(U)
         U[np.diag_indices(n)] += max(0.0, 1e-12 * values[-1] - values[0])
         R = np.linalg.cholesky(U)
@@ -111,22 +106,10 @@ class SeparatedProblem:
         rounding = 4 * n * EPS * float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max()) * n
         return nuclear**2 / (self._mass(np.diag(U)) * (1.0 + 16 * n * EPS) + rounding)
 
-    def _matrix(self, point: Array) -> Array:
-        """C, of sensitivity at most 1."""
-        C = np.zeros((self._steps, self._steps))
-        C[self._rows, self._columns] = point[: len(self._rows)]
-        C *= np.sqrt(self._squares(point[len(self._rows) :]) / np.einsum("ij,ij->j", C, C))
-        return C
-
-    def _errors(self, C: Array) -> tuple[Array, Array, Array]:
-        """C^-1, A C^-1 and its squared row norms."""
-        from antiphase._kernels.covariance import filter_columns
-
-        with np.errstate(all="ignore"):
-            inverse = lower_inverse(C)
-            B = inverse.copy()
-            filter_columns(B, self._inverse)
-            return inverse, B, np.einsum("ij,ij->i", B, B)
+    def _split(self, vector: Array) -> tuple[Array, Array]:
+        """Views of the part for the columns and of the part for the weights."""
+        size = self._steps * self._width
+        return vector[:size].reshape(self._steps, self._width), vector[size:]
 
     def _squares(self, roots: Array) -> Array:
         """x, the squared column norms."""
@@ -160,7 +143,7 @@ def descend_separated(
     loss and bound agree.
     """
     point, bound, powers = problem.start(), 0.0, POWERS[objective]
-    for power, share in [*((power, 1e-2) for power in powers), (powers[-1], 1e-4), (powers[-1], 1e-6)]:
+    for power, share in [*((power, 1e-2) for power in powers), *((powers[-1], share) for share in CLOSER)]:
         point = descend(_function(problem, power), point, limits, tolerance * share).point
         bound = max(bound, problem.bound(point, power))
         converged = problem.loss(point, objective) <= math.sqrt(bound) * (1.0 + tolerance)
@@ -175,3 +158,14 @@ def _function(problem: SeparatedProblem, power: float) -> Callable[[Array, Array
 
 def _weighted_gram(B: Array, weights: Array) -> Array:
     return (B.T * weights) @ B
+
+
+def _dense(columns: Array) -> Array:
+    C = np.zeros((len(columns), len(columns)))
+    j, r = np.nonzero(columns)
+    C[j + r, j] = columns[j, r]
+    return C
+
+
+def _row_squares(rows: Array) -> Array:
+    return np.einsum("jr,jr->j", rows, rows)

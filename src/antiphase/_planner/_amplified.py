@@ -15,7 +15,7 @@ from typing import Any
 
 from antiphase._optimize import optimize
 from antiphase._participation import CyclicPoisson, FixedSize, Participation, Poisson, SingleParticipation
-from antiphase._planner._families import LARGEST_BANDED, LARGEST_TOEPLITZ
+from antiphase._planner._families import LARGEST_TOEPLITZ, MINUTE_BANDED, free_columns_pay
 from antiphase._planner._pipelines import in_fixed_sizes, in_groups, most_groups
 from antiphase._planner._trial import Outcome, Trial, Trials
 from antiphase._problem import Problem
@@ -92,11 +92,11 @@ def _toeplitz(problem: Problem, bands: int, participation: Participation) -> Tri
 
 
 def _free_columns(trials: Trials, families: set[str], chosen: Chosen, bands: int) -> None:
-    """Columns of norm 1, and columns that differ from one another, for the best number of bands."""
+    """Columns that differ from one another for the best number of bands; as a quick special case, of norm 1 alone."""
     problem = trials.problem
-    if bands == 1 or problem.steps * bands**2 > LARGEST_BANDED:
+    if bands == 1 or not free_columns_pay(problem.steps, bands):
         return
-    if "toeplitz" in families:
+    if "toeplitz" in families and problem.steps * bands**2 <= MINUTE_BANDED:
         make = partial(_best, "toeplitz", problem, bands=bands, column_normalized=True)
         trials.attempt(Trial(f"toeplitz ({bands} bands, unit columns)", make, chosen(bands)))
     if "banded" in families:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from antiphase._optimize import optimize
+from antiphase._optimize._closed_bound import prefix_sum_bound
+from antiphase._optimize._dense import LARGEST_STEPS as LARGEST_DENSE
+from antiphase._optimize._schema import schema
 from antiphase._participation import FixedEpochs, MinSeparation, Participation, ShuffledEpochs, SingleParticipation
 from antiphase._planner._published import nearest, published
 from antiphase._planner._trial import Trial, Trials
 from antiphase._problem import Problem
+from antiphase._workload import PrefixSum
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
-LARGEST_DENSE = 2048  # steps
-LARGEST_EXACT = 512  # steps up to which the dense optimum is quick; beyond, it is first found to within COARSE
+QUICK_DENSE = 512  # steps; where more are needed the dense optimum is first found to within COARSE
 COARSE = 0.01
 LARGEST_FOURIER = 16_384  # steps
 QUICK_BANDED = 1 << 23  # steps x bands^2, the work of one evaluation
-LARGEST_BANDED = 1 << 26  # the same where free columns may win
+MINUTE_BANDED = 1 << 26
+LARGEST_BANDED = 1 << 30  # minutes, where free columns may win
 FREE_COLUMNS = 0.05  # more than they gain over a Toeplitz strategy of as many bands, by trial
+SHARE_OF_STEPS = 1e-4  # bands / steps below which they gain less than 0.03 %, by trial
 LARGEST_TOEPLITZ = 1 << 30  # steps x bands
 LARGEST_INVERSE = 1 << 24  # steps x bands
 FEW_BANDS = 8
@@ -77,11 +81,21 @@ def _banded(trials: Trials, participation: Participation) -> None:
 
 
 def _worth_the_time(trials: Trials, participation: Participation, counts: list[int]) -> list[int]:
-    """The most bands that a minute allows, where a Toeplitz strategy with as many comes near the best so far."""
+    """The most bands that some minutes allow, where a Toeplitz strategy with as many comes near the best so far."""
     steps = trials.problem.steps
-    bands = max((b for b in counts if steps * b**2 <= LARGEST_BANDED), default=0)
+    bands = max((b for b in counts if free_columns_pay(steps, b)), default=0)
     near = trials.error(f"toeplitz ({bands} bands)", participation) <= (1.0 + FREE_COLUMNS) * trials.least_error
     return [bands] if steps * bands**2 > QUICK_BANDED and near else []
+
+
+def free_columns_pay(steps: int, bands: int) -> bool:
+    """Whether columns that differ from one another can be had in minutes and gain something over Toeplitz.
+
+    >>> free_columns_pay(65_536, 64), free_columns_pay(1_000_000, 8), free_columns_pay(1_000_000, 32)
+    (True, True, False)
+    """
+    work = steps * bands**2
+    return work <= MINUTE_BANDED or (work <= LARGEST_BANDED and bands >= SHARE_OF_STEPS * steps)
 
 
 def _blt(trials: Trials, participation: Participation) -> None:
@@ -109,17 +123,32 @@ def _banded_inverse(trials: Trials, participation: Participation) -> None:
 
 
 def _dense(trials: Trials, participation: Participation) -> None:
-    n = trials.problem.steps
+    n, others = trials.problem.steps, trials.least_error
     if n > LARGEST_DENSE or not affords(trials.problem, least_copies("dense", n, participation)):
         return
-    others, separated = trials.least_error, isinstance(participation.worst_case, MinSeparation)
-    if n > LARGEST_EXACT and (separated or others < math.inf):
+    if _ruled_out(trials, participation):
+        return
+    if n > QUICK_DENSE and _has_rivals(trials, participation):
         name = f"dense (to {COARSE:.0%})"
         found = trials.attempt(_optimized("dense", name, trials, participation, tolerance=COARSE))
-        hopeless = found is None or found.candidate.error > (1.0 + COARSE) * others  # for the optimum itself
-        if hopeless or separated:  # minutes for a last hundredth of a percent
+        if found is None or found.candidate.error > (1.0 + COARSE) * others:  # not even the optimum itself
             return
     trials.attempt(_optimized("dense", "dense", trials, participation))
+
+
+def _ruled_out(trials: Trials, participation: Participation) -> bool:
+    """Whether no matrix at all is better than what sampling has amplified, by the closed bound for prefix sums."""
+    noise = trials.least_multiplier(participation)
+    if noise is None or not isinstance(trials.problem.workload, PrefixSum):
+        return False
+    promise = schema("plan", participation, trials.problem.steps, allow_shuffled=True)
+    return noise * prefix_sum_bound(trials.problem.steps, promise) >= trials.least_error
+
+
+def _has_rivals(trials: Trials, participation: Participation) -> bool:
+    """Whether anything tried may be better than the dense optimum: sampling, or more bands than the separation."""
+    sampled = any(found.candidate.participation != repr(participation) for found in trials.outcomes)
+    return sampled or (isinstance(participation.worst_case, MinSeparation) and bool(trials.outcomes))
 
 
 FAMILIES: dict[str, Family] = {
@@ -186,6 +215,7 @@ def _optimized(family: str, name: str, trials: Trials, participation: Participat
             participation=participation.worst_case,
             workload=problem.workload,
             objective=problem.objective,
+            progress=lambda iteration, loss: trials.tell(f"{name}, iteration {iteration}", trials.share),
             **options,
         ).strategy
 

@@ -73,6 +73,11 @@ class Trials:
         tried = (found.candidate for found in self.outcomes)
         return next((c.error for c in tried if (c.name, c.participation) == (name, repr(participation))), math.inf)
 
+    def least_multiplier(self, participation: Participation) -> float | None:
+        """The least noise of a candidate under this participation, in multiples of its sensitivity."""
+        tried = (found.candidate for found in self.outcomes)
+        return min((c.noise_multiplier for c in tried if c.participation == repr(participation)), default=None)
+
     def attempt(self, trial: Trial, sampling: Sampling = Sampling()) -> Outcome | None:
         """The trial with the least noise that keeps the budget; None where nothing is proved or memory is short."""
         self.tell(trial.name, self.share)

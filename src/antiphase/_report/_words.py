@@ -37,15 +37,15 @@ def participation_words(given: Participation, unit: str, steps: int) -> str:
         case SingleParticipation():
             return f"Each {unit} takes part in at most one step."
         case EveryStep():
-            return f"A {unit} may take part in every step."
+            return f"Each {unit} may take part in every step."
         case FixedEpochs(epochs=k, steps_per_epoch=b):
-            return f"The same order in each of {k} epochs: a {unit} comes back after exactly {b} steps."
+            return f"The same order in each of {k} epochs: each {unit} comes back after exactly {b} steps."
         case ShuffledEpochs(epochs=k, steps_per_epoch=b):
-            return f"A {unit} takes part at most once in each of {k} epochs of {b} steps, anywhere in them."
+            return f"Each {unit} takes part at most once in each of {k} epochs of {b} steps, anywhere in them."
         case MinSeparation(separation=b):
             count = given.largest_count(steps)
             return (
-                f"Two participations of a {unit} are at least {b} steps apart, and there are at most {count} of them."
+                f"Two participations of one {unit} are at least {b} steps apart, and there are at most {count} of them."
             )
     return _sampled_words(given, unit) + " Batches are drawn by the run itself; what is in them stays secret."
 
@@ -61,5 +61,5 @@ def _sampled_words(given: Any, unit: str) -> str:
         case BallsInBins(epochs=k, steps_per_epoch=b):
             return f"Each {unit} draws one of {b} places once and keeps it for all {k} epochs."
         case PoissonMinSeparation(separation=b, rate=q):
-            return f"A {unit} that has waited {b} steps is drawn with probability {q:.6g} in each."
+            return f"Each {unit} that has waited {b} steps is drawn with probability {q:.6g} in each."
     return f"{given}."

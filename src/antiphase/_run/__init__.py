@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -29,10 +30,11 @@ from antiphase._run._directory import (
     read_header,
     write_header,
 )
-from antiphase._run._history import HOST, History, Publication
+from antiphase._run._history import HOST, MARK_BYTES, History, Publication
 from antiphase._run._pickle import refuse_pickle
 from antiphase._run._report import PrivacyReport, report
 from antiphase._run._tape import Elsewhere, NoiseTape, Tape
+from antiphase._run._turns import in_turn
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret, require_secret
 
@@ -50,8 +52,8 @@ class Run:
     repeats them exactly. A replay is free if its output is unchanged, or if nothing that depends on the step was
     published and neither the decision to repeat it nor the new output made use of the withdrawn one: start again from
     a checkpoint, not from what the failed attempt showed. A changed replay after a publication is refused. What
-    `publish` has returned for is on disk. Two live processes never hold one directory; a copy of a directory is the
-    same run, with the same noise, and must not be used beside it.
+    `publish` has returned for is on disk. Threads take turns. Two live processes never hold one directory; a copy of
+    a directory is the same run, with the same noise, and must not be used beside it.
 
     Use it as a context manager, or call `close`.
     """
@@ -61,6 +63,7 @@ class Run:
     ) -> None:
         self.plan, self.directory, self.run_id = plan, directory, header.run_id
         self._header, self._secret, self._lock = header, secret, lock
+        self._turn = threading.RLock()
         self._ledger = Ledger(directory, secret, header.run_id, create=create)
         self._history = History()
         if create:
@@ -93,7 +96,7 @@ class Run:
             dtype: float32 or float64, of the noise.
         """
         given = _header(plan, leaves, dtype, examples)
-        path = Path(directory)
+        path = Path(directory).absolute()  # a program may change its working directory while the run is open
         make_directory(path)
         lock = DirectoryLock(path)
         try:
@@ -135,6 +138,7 @@ class Run:
             self._sampler = self._batches_for(self.steps)
         return self._sampler.batch(step)
 
+    @in_turn
     def noise(self, step: int) -> list[NDArray[Any]]:
         """The step's noise for clipping norm 1, in leaf order; the same for a replayed step.
 
@@ -142,12 +146,16 @@ class Run:
         """
         return self._tape.read(self._checked(step))
 
+    @in_turn
     def commit(self, step: int, digest: bytes) -> None:
         """Say that a step is done; `digest` is 32 bytes over its output, such as `antiphase.digest(arrays)`.
 
         A step committed before is a replay: free with the same digest, refused with another one if something
         published depends on it. Steps whose noise was read again must be committed again before the next one.
         """
+        self._commit(step, digest)
+
+    def _commit(self, step: int, digest: bytes, mark: str | None = None) -> None:
         t = self._checked(step)
         if not isinstance(digest, (bytes, bytearray)) or len(digest) != DIGEST_BYTES:
             raise InvalidArgument(
@@ -171,9 +179,10 @@ class Run:
             self._enter({"kind": "rewind", "step": t})
         if self._header.examples is not None:
             self._enter_batch(t)
-        self._enter({"kind": "commit", "step": t, "digest": code.hex()})
+        self._enter({"kind": "commit", "step": t, "digest": code.hex(), **({} if mark is None else {"mark": mark})})
         self._tape.read_steps.discard(t)
 
+    @in_turn
     def publish(self, label: str) -> None:
         """Record that what the committed steps gave leaves the building; returns when the record is on disk.
 
@@ -189,6 +198,7 @@ class Run:
         self._enter({"kind": "publish", "label": str(label), "steps": self.committed})
         self._ledger.keep()
 
+    @in_turn
     def save(self) -> None:
         """Store the noise state, so that resuming here need not generate the noise from the start."""
         self._lock.check()
@@ -199,6 +209,7 @@ class Run:
         """The guarantee of what ran, derived from the ledger, beside what was planned."""
         return report(self.plan, self._history, self._secret, self.run_id, self._header.examples)
 
+    @in_turn
     def close(self) -> None:
         """Put everything on disk and let other processes in; the run cannot be used any more."""
         self._lock.check()
@@ -216,6 +227,9 @@ class Run:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _keyed_mark(self, mark: bytes) -> bytes:
+        return hmac.digest(self._secret.derive("output mark", self.run_id), mark, "sha256")[:MARK_BYTES]
 
     def _check_replays(self) -> None:
         """Refuse to go on from steps taken again whose new outputs are not known: they may differ from the old."""

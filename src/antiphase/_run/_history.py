@@ -9,6 +9,8 @@ from antiphase._ledger import Entry
 from antiphase._run._digest import DIGEST_BYTES
 
 HOST = "host"  # the source of a run whose ledger names none
+MARK_BYTES = 16
+NO_MARK = bytes(MARK_BYTES)  # of a step whose integration gives none
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,12 @@ class History:
     """The state that the public entries add up to.
 
     Steps below `published` are frozen: their outputs may be known outside, so a replay must give the same digest.
+    A mark stands for all outputs up to a step: with it an integration tells whether a state goes on from them.
     """
 
     digests: bytearray = field(default_factory=bytearray)
+    marks: bytearray = field(default_factory=bytearray)
+    start: bytes = NO_MARK
     publications: list[Publication] = field(default_factory=list)
     rewinds: int = 0
     extensions: int = 0
@@ -45,6 +50,12 @@ class History:
     def digest(self, step: int) -> bytes:
         """The digest with which a step was committed."""
         return bytes(self.digests[step * DIGEST_BYTES : (step + 1) * DIGEST_BYTES])
+
+    def mark(self, step: int) -> bytes:
+        """The mark with which a step was committed, or `NO_MARK`; -1 is the start of training."""
+        if step < 0:
+            return self.start
+        return bytes(self.marks[step * MARK_BYTES : (step + 1) * MARK_BYTES])
 
     def check_commit(self, step: int, digest: bytes) -> str:
         """What committing means: "next", "same" (a free replay) or "rewind"; raises where it would leak."""
@@ -69,32 +80,39 @@ class History:
         """Raise where a public entry cannot follow those so far."""
         match entry:
             case {"kind": "commit", "step": int(step), "digest": str()} if step == self.committed:
-                return
+                pass
             case {"kind": "rewind", "step": int(step)} if self.published <= step < self.committed:
-                return
+                pass
             case {"kind": "withdraw", "step": int(step)} if 0 <= step <= self.committed:
-                return
+                pass
+            case {"kind": "start", "mark": str()} if self.committed == 0:
+                pass
             case {"kind": "source", "source": str()} if self.committed == 0 and self.source == HOST:
-                return
+                pass
             case {"kind": "publish", "label": str(), "steps": int(steps)} if steps == self.committed:
-                return
+                pass
             case {"kind": "open" | "extend", "steps": int(), "plan": str(), "header": str()}:
-                return
-        raise Corrupted(
-            f"The ledger has an entry that cannot follow those before it: {entry}.",
-            hint="it was written by another version; read it with the one that wrote it",
-        )
+                pass
+            case _:
+                raise Corrupted(
+                    f"The ledger has an entry that cannot follow those before it: {entry}.",
+                    hint="it was written by another version; read it with the one that wrote it",
+                )
 
     def apply(self, entry: Entry) -> None:
         """Take a checked public entry into account."""
         match entry["kind"]:
             case "commit":
                 self.digests += bytes.fromhex(entry["digest"])
+                self.marks += bytes.fromhex(entry["mark"]) if "mark" in entry else NO_MARK
             case "rewind":
                 del self.digests[entry["step"] * DIGEST_BYTES :]
+                del self.marks[entry["step"] * MARK_BYTES :]
                 self.rewinds += 1
             case "withdraw":
                 self.rewinds += 1
+            case "start":
+                self.start = bytes.fromhex(entry["mark"])
             case "source":
                 self.source = entry["source"]
             case "publish":

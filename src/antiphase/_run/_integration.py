@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from antiphase._errors import Refused
 from antiphase._noise import Leaf
-from antiphase._run._history import HOST
+from antiphase._run._history import HOST, NO_MARK
 from antiphase._run._tape import Elsewhere, NoiseTape
+from antiphase._run._turns import in_turn
 from antiphase._secret import Secret
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def examples_of(run: Run) -> int | None:
     return run._header.examples
 
 
+@in_turn
 def take_noise_from(run: Run, source: str, tape: NoiseTape | None = None) -> None:
     """Make `source` the run's only source of noise; refused where it was begun with another one.
 
@@ -65,12 +67,55 @@ def take_noise_from(run: Run, source: str, tape: NoiseTape | None = None) -> Non
         run._tape = Elsewhere(source)
 
 
+@in_turn
 def noise_was_read(run: Run, source: str, step: int) -> None:
     """Say that the step's noise was made by `source`, not by the host, so that the step can be committed."""
     if source == HOST:
         raise Refused("Noise of the host is read from the run.", hint="call run.noise(step)")
     take_noise_from(run, source)
     run._tape.read_steps.add(run._checked(step))
+
+
+@in_turn
+def commit_marked(run: Run, step: int, digest: bytes, mark: bytes) -> None:
+    """`run.commit`, with a mark that stands for the noisy outputs of this step and all before it."""
+    run._commit(step, digest, run._keyed_mark(mark).hex())
+
+
+@in_turn
+def check_mark(run: Run, step: int, mark: bytes) -> None:
+    """Refuse to take a step from a state that other outputs led to than those that the ledger has.
+
+    Where steps were taken again, the same noise is in the old outputs and in the new: whoever sees what follows from
+    both has their difference without noise. Training begins again where it began: a model that has the noise of the
+    first steps already must not be given it once more.
+
+    Args:
+        run: open.
+        step: to be taken.
+        mark: of the state, as given to `commit_marked` with the step before; at step 0, of the parameters.
+    """
+    code = run._keyed_mark(mark)
+    if step == run.committed == 0 and code != run._history.start:
+        run._enter({"kind": "start", "mark": code.hex()})
+    if step <= run.committed and run._history.mark(step - 1) not in (NO_MARK, code):
+        raise _withdrawn(step) if step else _elsewhere()
+
+
+def _withdrawn(step: int) -> Refused:
+    return Refused(
+        f"The ledger has other outputs of the {step} steps before this one than those that led to the state.",
+        hint="this state is of steps that were taken again; the same noise is in both, so go on from a state of "
+        "the steps that the ledger has, or start a new run and compose the two",
+    )
+
+
+def _elsewhere() -> Refused:
+    return Refused(
+        "The run has steps already, and was begun with other parameters than these.",
+        hint="to resume, load the state of the optimizer with the parameters; to begin again, take the parameters that "
+        "the run was begun with, or start a new run",
+    )
 
 
 def digests_of(run: Run) -> bytes:
@@ -83,6 +128,7 @@ def is_open(run: Run, step: int) -> bool:
     return step in run._tape.read_steps
 
 
+@in_turn
 def output_withdrawn(run: Run, step: int) -> None:
     """Record that a step's noisy output was made and dropped before it was committed; it counts as a rewind."""
     run._enter({"kind": "withdraw", "step": run._checked(step)})

@@ -11,10 +11,9 @@ from antiphase._check import refuse
 from antiphase._errors import NotProved
 from antiphase._participation import Deterministic, Participation
 from antiphase._sensitivity._bracket import Bracket, Case
+from antiphase._sensitivity._structure import check_square
 from antiphase._sensitivity._table import METHODS, methods, solve
 from antiphase.strategies import Strategy
-
-SMALLEST, LARGEST = 1e-270, 1e270  # squares beyond these have lost digits to underflow or overflow
 
 
 def sensitivity(strategy: Strategy, participation: Participation, method: str | None = None) -> Bound:
@@ -45,14 +44,7 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
     case = Case(*_checked(strategy, participation))
     with np.errstate(over="ignore", invalid="ignore"):
         bracket, name = solve(case) if method is None else (_named(case, method), method)
-    if not SMALLEST <= bracket.upper <= LARGEST:
-        raise refuse(
-            "sensitivity",
-            "strategy",
-            "of a scale whose squares are floating-point numbers",
-            "C",
-            "divide C by its norm",
-        )
+    check_square(bracket.upper)
     reference = METHODS[type(case.participation)][name].reference
     return Bound(math.sqrt(bracket.upper), bracket.kind, name, reference)
 

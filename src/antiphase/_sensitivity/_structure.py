@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from antiphase._check import refuse
 from antiphase._sensitivity._gram import BandedGram, BlockGram, DenseGram, Gram, TreeGram
 from antiphase._sensitivity._toeplitz import SymmetricGram, ToeplitzGram, coefficients
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
+
+SMALLEST, LARGEST = 1e-270, 1e270  # squares beyond these have lost digits
 
 
 def gram(strategy: Strategy) -> Gram:
@@ -21,8 +24,24 @@ def _toeplitz(strategy: Identity | BLT | BandedInverse) -> Gram:
 
 
 def _scaled(strategy: Toeplitz) -> Gram:
-    scales = strategy.column_scales() if strategy.column_normalized else None
+    if not strategy.column_normalized:
+        return ToeplitzGram(strategy.coefficients, strategy.steps)
+    scales = strategy.column_scales()  # from the last column's, |c_0|, up to the first one's
+    check_square(float(scales[-1] ** 2))
+    check_square(float(scales[0] ** 2))
     return ToeplitzGram(strategy.coefficients, strategy.steps, scales)
+
+
+def check_square(value: float) -> None:
+    """Refuse a squared norm that has lost digits to underflow or overflow."""
+    if not SMALLEST <= value <= LARGEST:
+        raise refuse(
+            "sensitivity",
+            "strategy",
+            "of a scale whose squares are floating-point numbers",
+            "C",
+            "divide C by its norm",
+        )
 
 
 _BUILDERS: dict[type[Strategy], Callable[[Any], Gram]] = {

@@ -89,7 +89,7 @@ def _trained(train: Callable[[], Message], before: Arrays, task: Task) -> tuple[
             raise Malformed(f"the ClientApp replied with an error: {reply.error.reason}")
         update = _update(before, list(reply.content.array_records.values()), task.clip_norm)
         return update, list(reply.content.metric_records.values())[: 1 if task.raw_metrics else 0]
-    except Exception:  # an error reply would free the place, and the data may be what raised
+    except (Exception, SystemExit):  # an error, or no reply, would free the place, and the data may be the cause
         LOG.exception("participation_mod: the ClientApp failed; its update counts as zero")
         return {name: np.full_like(value, np.nan) for name, value in before.items()}, []
 

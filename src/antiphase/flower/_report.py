@@ -26,7 +26,8 @@ class FederatedReport:
 
     **Guarantee**: `guarantee` covers all models released so far, for each client whose identity lasted, under the run's
     adjacency. Separation and participations are what happened, which is known only afterwards: that this may be used
-    rests on the assumption that who takes part, and when, does not depend on the clients' data.
+    rests on the assumption that who takes part, and when, does not depend on the clients' data. Clients that look at
+    the models before they decide whether to reply break it; `run.guarantee` holds for them too.
 
     Args:
         run: the report on the run: releases, publications, remarks; its guarantee is for the participation enforced,
@@ -131,19 +132,25 @@ def _report(session: Session, plan: Plan, devices: int | None) -> FederatedRepor
         zcdp=None if accounted is None else zcdp(accounted),
         group=group,
         counts=dict(session.totals),
-        remarks=tuple(_remarks(session, plan, guarantee, group, devices)),
+        remarks=tuple(_remarks(session, plan, run, guarantee, group, devices)),
     )
 
 
 def _remarks(
-    session: Session, plan: Plan, guarantee: Bound | None, group: Bound | None, devices: int | None
+    session: Session,
+    plan: Plan,
+    run: PrivacyReport,
+    guarantee: Bound | None,
+    group: Bound | None,
+    devices: int | None,
 ) -> list[str]:
     # Who took part is checked at every reply, so that the run itself makes no batches.
-    settings, remarks = session.settings, [text for text in session.run.report().remarks if text != NO_BATCHES]
-    if guarantee is not None:
+    settings, remarks = session.settings, [text for text in run.remarks if text != NO_BATCHES]
+    if guarantee is not None and run.guarantee is not None:
         remarks.append(
             "Separation and participations were observed: the statement assumes that who takes part, and when, does "
-            "not depend on the clients' data."
+            "not depend on the clients' data. Where clients may have looked at the models before they decided whether "
+            f"to reply, it is that of the participation enforced: epsilon = {run.guarantee.value:.4g}."
         )
         planned = MinSeparation(settings["planned"]["separation"], settings["planned"]["limit"])
         before = epsilon(replace(plan.mechanism, participation=planned), plan.problem.budget.delta).value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal, final
 
 from flwr.serverapp import Grid
@@ -39,7 +39,9 @@ class Selection:
         pseudonym = answer.client.encode()
         return pseudonym if self._known.setdefault(node, pseudonym) == pseudonym else None
 
-    def candidates(self, grid: Grid, allowed: Callable[[bytes], bool], wanted: int, wait: float) -> list[int]:
+    def candidates(
+        self, grid: Grid, allowed: Callable[[bytes], bool], wanted: int, wait: float, asked: Collection[int] = ()
+    ) -> list[int]:
         """Nodes that may be asked, in random order, once there are enough or the time is over.
 
         A node that has not replied to this process yet may be asked: its reply says who it is.
@@ -49,25 +51,31 @@ class Selection:
             allowed: whether a known client may take part.
             wanted: how many nodes are enough.
             wait: in seconds.
+            asked: nodes that were asked for this release before. They come last, so that one that is silent does not
+                take up attempt after attempt.
         """
         end = time.monotonic() + wait
         while True:
-            found = [node.node_id for node in grid.get_nodes() if self._may_join(node, allowed)]
+            found = [node.node_id for node in self._nodes(grid) if self._may_join(node, allowed)]
             if len(found) >= wanted or time.monotonic() >= end:
                 secrets.SystemRandom().shuffle(found)
-                return found
+                return sorted(found, key=lambda node: node in asked)
             time.sleep(min(SECOND, max(end - time.monotonic(), 0.0)))
+
+    def _nodes(self, grid: Grid) -> list[Any]:
+        """Those with something lasting to know them by; one without a key must not stop the others."""
+        nodes = list(grid.get_nodes())
+        if self._kind == "pseudonym":
+            return nodes
+        keyed = [node for node in nodes if node.public_key]
+        if nodes and not keyed:
+            raise Refused(
+                f"None of {len(nodes)} nodes has an authentication key, so there is nothing lasting to know them by.",
+                hint="authenticate SuperNodes at the SuperLink, or use identity='pseudonym'",
+            )
+        return keyed
 
     def _may_join(self, node: Any, allowed: Callable[[bytes], bool]) -> bool:
         if self._kind == "key":
-            self._known[node.node_id] = _key(node)
+            self._known[node.node_id] = bytes(node.public_key)
         return node.node_id not in self._known or allowed(self._known[node.node_id])
-
-
-def _key(node: Any) -> bytes:
-    if not node.public_key:
-        raise Refused(
-            f"Node {node.node_id} has no authentication key, so there is nothing lasting to know it by.",
-            hint="authenticate SuperNodes at the SuperLink, or use identity='pseudonym'",
-        )
-    return bytes(node.public_key)

@@ -237,7 +237,7 @@ def _put_back(release: int) -> Corrupted:
     return Corrupted(
         f"A client was asked for release {release} by this run, in a way that the ledger does not know: the directory "
         "was put back to an older state, and going on would release a step twice, with two outputs under one noise.",
-        hint="restore the directory as it was last, or begin a new run in another directory and compose the two",
+        hint="begin a new run in another directory and compose the two; the newest copy has what this run released",
     )
 
 

@@ -213,7 +213,7 @@ class DPFTRL(Strategy):
             return current.may_enter(session.name(identity))
 
         wanted = self._collected - len(current.clients)
-        self._fresh = self._selection.candidates(grid, allowed, wanted, self._wait)
+        self._fresh = self._selection.candidates(grid, allowed, wanted, self._wait, set(current.asked.values()))
         return self._messages(math.ceil(wanted * self._oversampling))
 
     def aggregate_train(

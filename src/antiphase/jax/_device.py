@@ -12,8 +12,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from antiphase._errors import InvalidArgument
 from antiphase._run import Run
-from antiphase._run._integration import noise_was_read, take_noise_from
+from antiphase._run._integration import check_mark, noise_was_read, take_noise_from
 from antiphase.jax._keys import SOURCE, device_key
+from antiphase.jax._mark import mark_bytes
 from antiphase.jax._state import NoiseState, check_run
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
@@ -34,22 +35,24 @@ class DeviceKey:
         self._run, self._key = run, device_key(run)
         self._lock = threading.Lock()  # devices ask from threads of their own
 
-    def read(self, step: Any, run_id: Any, held_step: Any, held_run: Any) -> Words:
+    def read(self, step: Any, run_id: Any, mark: Any, *held: Any) -> Words:
         """The key, where the state of the optimizer stands at a step that the run allows."""
         with self._lock:
             check_run(run_id, self._run.run_id)
-            if not np.array_equal(step, held_step) or not np.array_equal(run_id, held_run):
+            if not all(map(np.array_equal, (step, run_id, mark), held)):
                 raise InvalidArgument(
                     f"The state is that of step {int(np.asarray(step))}, its private part that of another step or run.",
                     hint="put a state together with antiphase.jax.join, from the two parts of one split",
                 )
-            noise_was_read(self._run, SOURCE, int(np.asarray(step)))
+            t = int(np.asarray(step))
+            check_mark(self._run, t, mark_bytes(mark))
+            noise_was_read(self._run, SOURCE, t)
             return self._key.copy()
 
     def ask(self, state: NoiseState, mesh_of: NamedSharding | None) -> jax.Array:
         """The key for the step of a state, inside or outside of a compiled program; on every device of the mesh."""
         shape: Any = jax.ShapeDtypeStruct(self._key.shape, self._key.dtype)  # type: ignore[no-untyped-call]
-        where = (state.step, state.run, state.hidden.step, state.hidden.run)
+        where = tuple(x for part in (state, state.hidden) for x in (part.step, part.run, part.mark))
 
         def ask(*where: jax.Array) -> Any:
             return io_callback(self.read, shape, *where)
@@ -57,5 +60,5 @@ class DeviceKey:
         if mesh_of is None:
             return ask(*where)
         rule = PartitionSpec()  # type: ignore[no-untyped-call]
-        made = jax.shard_map(ask, mesh=mesh_of.mesh, in_specs=(rule,) * 4, out_specs=rule, check_vma=False)
+        made = jax.shard_map(ask, mesh=mesh_of.mesh, in_specs=(rule,) * len(where), out_specs=rule, check_vma=False)
         return made(*where)

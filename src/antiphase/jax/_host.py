@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
 from antiphase._run import Run
-from antiphase._run._integration import is_open, take_noise_from
-from antiphase.jax._state import check_run
+from antiphase._run._integration import check_mark, is_open, take_noise_from
+from antiphase.jax._mark import mark_bytes
+from antiphase.jax._state import NoiseState, check_run
 
 Index = tuple[slice, ...]
 
@@ -36,30 +37,31 @@ class HostNoise:
         self._lock = threading.Lock()  # devices ask from threads of their own
         self._made: tuple[tuple[int, int], list[NDArray[Any]]] | None = None
 
-    def read(self, step: Any, run_id: Any) -> list[NDArray[Any]]:
+    def read(self, step: Any, run_id: Any, mark: Any) -> list[NDArray[Any]]:
         """All leaves of a step, for clipping norm 1; the same however often it is read."""
         t = int(np.asarray(step))
         with self._lock:
             check_run(run_id, self._run.run_id)
             take_noise_from(self._run, "host")  # refused once the run is closed
+            check_mark(self._run, t, mark_bytes(mark))
             asked = (t, self._run.committed)
             if self._made is None or self._made[0] != asked or not is_open(self._run, t):  # the run wants to know
                 self._made = (asked, [array.astype(self._dtype) for array in self._run.noise(t)])
             return self._made[1]
 
 
-def whole(noise: HostNoise, leaves: list[Leaf], step: Any, run_id: Any, dtype: Any) -> list[jax.Array]:
+def whole(noise: HostNoise, leaves: list[Leaf], state: NoiseState, dtype: Any) -> list[jax.Array]:
     """All leaves of a step, inside or outside of a compiled program."""
     shapes: list[Any] = [jax.ShapeDtypeStruct(leaf.global_shape, dtype) for leaf in leaves]  # type: ignore[no-untyped-call]
-    return list(io_callback(noise.read, shapes, step, run_id))
+    return list(io_callback(noise.read, shapes, state.step, state.run, state.mark))
 
 
 def sharded(
-    noise: HostNoise, leaves: list[Leaf], step: Any, run_id: Any, dtype: Any, shardings: list[NamedSharding]
+    noise: HostNoise, leaves: list[Leaf], state: NoiseState, dtype: Any, shardings: list[NamedSharding]
 ) -> list[jax.Array]:
     """All leaves of a step, each device given its own part alone."""
     return [
-        _shards(_reader(noise, i, leaf.global_shape, sharding), leaf, step, run_id, dtype, sharding)
+        _shards(_reader(noise, i, leaf.global_shape, sharding), leaf, state, dtype, sharding)
         for i, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True))
     ]
 
@@ -75,19 +77,17 @@ def check_shardings(shardings: Any) -> list[NamedSharding]:
     return found
 
 
-def _shards(
-    read: Callable[..., Any], leaf: Leaf, step: Any, run_id: Any, dtype: Any, sharding: NamedSharding
-) -> jax.Array:
+def _shards(read: Callable[..., Any], leaf: Leaf, state: NoiseState, dtype: Any, sharding: NamedSharding) -> jax.Array:
     mesh, spec = sharding.mesh, sharding.spec
     shape: Any = jax.ShapeDtypeStruct(sharding.shard_shape(leaf.global_shape), dtype)  # type: ignore[no-untyped-call]
 
-    def ask(step: jax.Array, run_id: jax.Array) -> jax.Array:
+    def ask(*where: jax.Array) -> jax.Array:
         place = jax.lax.axis_index(mesh.axis_names)
-        return io_callback(read, shape, step, run_id, place)
+        return io_callback(read, shape, place, *where)
 
     rule = PartitionSpec()  # type: ignore[no-untyped-call]
-    made = jax.shard_map(ask, mesh=mesh, in_specs=(rule, rule), out_specs=spec, check_vma=False)
-    return made(step, run_id)
+    made = jax.shard_map(ask, mesh=mesh, in_specs=(rule,) * 3, out_specs=spec, check_vma=False)
+    return made(state.step, state.run, state.mark)
 
 
 def _reader(noise: HostNoise, leaf: int, shape: tuple[int, ...], sharding: NamedSharding) -> Callable[..., Any]:
@@ -95,8 +95,8 @@ def _reader(noise: HostNoise, leaf: int, shape: tuple[int, ...], sharding: Named
     parts = sharding.devices_indices_map(shape)
     by_place: list[Index] = [parts[device] for device in sharding.mesh.devices.flat]
 
-    def read(step: Any, run_id: Any, place: Any) -> NDArray[Any]:
-        return np.array(noise.read(step, run_id)[leaf][by_place[int(np.asarray(place))]])
+    def read(place: Any, *where: Any) -> NDArray[Any]:
+        return np.array(noise.read(*where)[leaf][by_place[int(np.asarray(place))]])
 
     return read
 

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from antiphase._errors import Refused
 from antiphase._run import PrivacyReport, Run, digest
-from antiphase._run._integration import examples_of, leaves_of
+from antiphase._run._integration import commit_marked, examples_of, leaves_of
 from antiphase.jax._leaves import check_leaves
+from antiphase.jax._mark import mark_bytes
 from antiphase.jax._split import output_of
 from antiphase.jax._state import check_run, noise_of
 
@@ -40,7 +41,9 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
         raise Refused("No step has been taken: no noise was added yet.", hint="commit after optimizer.update")
     check_leaves(leaves_of(run), params, "parameters")
     _check_batch(run, step, indices)
-    run.commit(step, digest([_numbers(leaf) for leaf in jax.tree.leaves((params, output_of(state)))]))
+    made = jax.tree.leaves((params, output_of(state)))
+    jax.block_until_ready(made)  # type: ignore[no-untyped-call]  # on every device, not on the first alone
+    commit_marked(run, step, digest([_numbers(leaf) for leaf in made]), mark_bytes(noise.mark))
 
 
 def report(run: Run, state: Any) -> PrivacyReport:

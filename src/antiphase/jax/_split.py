@@ -27,7 +27,7 @@ def split(state: Any) -> tuple[Any, Any]:
         state: of an Optax optimizer that begins with `add_noise`.
 
     >>> import jax.numpy as jnp, optax
-    >>> public, private = split((NoiseState(jnp.int32(3), jnp.zeros(4, jnp.uint32), ()), optax.EmptyState()))
+    >>> public, private = split((NoiseState(jnp.int32(3), jnp.zeros(4, jnp.uint32), jnp.zeros(2, jnp.uint32), ()),))
     >>> int(public[0].step), private, join(public, private)[0].hidden
     (3, [()], ())
     """
@@ -73,7 +73,7 @@ def _joined(public: Any, private: Any) -> Any:
 
     def fill(part: Any) -> Any:
         match left.pop(0) if left else None, part:
-            case Hidden(step=step, run=run) as hidden, NoiseState() if _same((step, run), (part.step, part.run)):
+            case Hidden() as hidden, NoiseState() if _same(_position(hidden), _position(part)):
                 return part._replace(hidden=hidden)
             case (), NoiseState():
                 return part._replace(hidden=())
@@ -96,8 +96,12 @@ def _without_counts(public: Any) -> Any:
 
 def _place(part: Any) -> list[Any]:
     """Where an accumulation stands, and with it the noise inside: the same in both parts of one checkpoint."""
-    inside = [value for noise in noise_states(part.inner_opt_state) for value in (noise.step, noise.run)]
+    inside = [value for noise in noise_states(part.inner_opt_state) for value in _position(noise)]
     return [part.mini_step, part.gradient_step, *inside]
+
+
+def _position(noise: NoiseState | Hidden) -> list[Any]:
+    return [noise.step, noise.run, noise.mark]
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -21,12 +21,14 @@ class Hidden:
     Attributes:
         step: the step it is for, as in the `NoiseState` it belongs to.
         run: the run it is of, likewise.
+        mark: of the sums before that step, likewise.
         buffers: for each leaf what the strategy remembers, such as its last outputs.
         key: two words in a simulation; None in a run, which gives its key out step by step.
     """
 
     step: jax.Array
     run: jax.Array
+    mark: jax.Array
     buffers: Any
     key: jax.Array | None
 
@@ -41,12 +43,15 @@ class NoiseState(NamedTuple):
     Attributes:
         step: the next step of the plan, int32; it moves on once a step of the optimizer.
         run: the 128 bits of the run's id; zero in a simulation.
+        mark: 64 bits that stand for the first parameters and the noisy sums of all steps so far: a state is not taken
+            for one of other sums.
         hidden: secret and not shown where noise is made on the device; () where the run on the host makes it; None
             once it is split off.
     """
 
     step: jax.Array
     run: jax.Array
+    mark: jax.Array
     hidden: Any
 
 

@@ -22,6 +22,7 @@ from antiphase.jax._correlator import Correlator, correlator
 from antiphase.jax._device import DeviceKey
 from antiphase.jax._host import HostNoise, check_shardings, host_dtype, sharded, whole
 from antiphase.jax._leaves import check_leaves
+from antiphase.jax._mark import first_mark, next_mark
 from antiphase.jax._rows import check_addresses, normals
 from antiphase.jax._state import Hidden, NoiseState, run_words
 
@@ -43,8 +44,8 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
     **Guarantee**: over the steps of the plan the noise added is that of the plan's mechanism, up to rounding to the
     run's dtype. From "host" it is that of `run.noise`, from AES. On "device" it is from Threefry with a 64-bit
     key: statistically sound, but not what a cipher promises, and the report says so. Either way the run is asked in
-    every step, and refuses one before the last was committed, and any after the last of the plan. It keeps to the
-    source that it was begun with.
+    every step, and refuses one before the last was committed, any after the last of the plan, and one from a state
+    that other outputs led to than those that it has. It keeps to the source that it was begun with.
 
     Args:
         run: opened with leaves=antiphase.jax.leaves(params).
@@ -86,14 +87,15 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
 
     def init(params: Any) -> NoiseState:
         check(params, "parameters")
-        return NoiseState(jnp.zeros((), jnp.int32), jnp.asarray(words), ())
+        return NoiseState(*_start(words, params), ())
 
     def update(updates: Any, state: NoiseState, params: Any = None, **given: Any) -> tuple[Any, NoiseState]:
         _check_update(state, run.steps, given, on_device=False)
         check(updates, UPDATES)
-        where = (noise, list(owned.values()), state.step, state.run, dtype)
+        where = (noise, list(owned.values()), state, dtype)
         made = whole(*where) if placed is None else sharded(*where, placed)
-        return _sum(updates, made, clip_norm), state._replace(step=state.step + 1)
+        noisy, mark = _sum(updates, made, clip_norm, state.mark)
+        return noisy, state._replace(step=state.step + 1, mark=mark)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -140,7 +142,7 @@ def _device(
         where: Sequence[NamedSharding | None] = placed or [None] * len(leaves)
         buffers = [_zeros(made_by.rows, leaf, dtype, at) for leaf, at in zip(leaves, where, strict=True)]
         # Arrays of their own: a state may be donated, and no buffer can be donated twice.
-        return NoiseState(*_start(words), Hidden(*_start(words), buffers, key))
+        return NoiseState(*_start(words, params), Hidden(*_start(words, params), buffers, key))
 
     def update(updates: Any, state: NoiseState, params: Any = None, **given: Any) -> tuple[Any, NoiseState]:
         _check_update(state, strategy.steps, given, on_device=True)
@@ -148,14 +150,16 @@ def _device(
         _check_buffers(state.hidden.buffers, made_by.rows, jax.tree.leaves(updates), dtype)
         noise, buffers = _next(made_by, ask(state), state, jax.tree.leaves(updates), dtype)
         noise = [jnp.where(state.step < strategy.steps, array, jnp.nan) for array in noise]
-        hidden = replace(state.hidden, step=state.hidden.step + 1, buffers=buffers)
-        return _sum(updates, noise, scale), state._replace(step=state.step + 1, hidden=hidden)
+        noisy, mark = _sum(updates, noise, scale, state.mark)
+        hidden = replace(state.hidden, step=state.hidden.step + 1, mark=jnp.array(mark), buffers=buffers)
+        return noisy, state._replace(step=state.step + 1, mark=mark, hidden=hidden)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _start(words: Any) -> tuple[jax.Array, jax.Array]:
-    return jnp.zeros((), jnp.int32), jnp.array(words)
+def _start(words: Any, params: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Step, run and mark of a new state."""
+    return jnp.zeros((), jnp.int32), jnp.array(words), first_mark(params)
 
 
 def _next(
@@ -182,11 +186,11 @@ def _zeros(rows: int, leaf: Any, dtype: jnp.dtype, at: NamedSharding | None) -> 
     return jnp.zeros((rows, *jnp.shape(leaf)), dtype, device=NamedSharding(at.mesh, spec))
 
 
-def _sum(updates: Any, noise: list[jax.Array], scale: float) -> Any:
-    """updates + scale noise, added in the wider dtype and given back in the dtype of the updates."""
+def _sum(updates: Any, noise: list[jax.Array], scale: float, mark: jax.Array) -> tuple[Any, jax.Array]:
+    """updates + scale noise, added in the wider dtype and given back in the dtype of the updates; and their mark."""
     leaves, tree = jax.tree.flatten(updates)
     added = [(leaf + scale * made).astype(leaf.dtype) for leaf, made in zip(leaves, noise, strict=True)]
-    return jax.tree.unflatten(tree, added)
+    return jax.tree.unflatten(tree, added), next_mark(mark, added)
 
 
 def _check_run(run: Any) -> None:

@@ -13,11 +13,17 @@ from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._base import Strategy, Stream, check_rows
 
+# Singular values relative to the largest. The pseudo-inverse of a matrix with smaller ones has errors of as many digits
+# in the noise of all directions; from 1e-15 on it has no noise at all in some.
+NEARLY_SINGULAR = 1e-9
+
 
 @final
 @record
 class Dense(Strategy):
     """C as given: m x n with full column rank, usually square lower triangular.
+
+    One that is not lower triangular must be far from singular, with no singular value below 1e-9 of the largest.
 
     The noising matrix is C^-1 for square C and the pseudo-inverse otherwise, the best left inverse for any
     workload (Denisov et al. 2022, section 3). A matrix that is not lower triangular is as private as one that
@@ -43,7 +49,7 @@ class Dense(Strategy):
         if self.is_lower_triangular:
             singular = bool((np.diag(matrix) == 0).any())
         else:
-            singular = np.linalg.matrix_rank(matrix) < steps
+            singular = np.linalg.matrix_rank(matrix, rtol=NEARLY_SINGULAR) < steps
         if singular:
             raise _check.refuse(
                 "Dense", "matrix", "of full column rank", "a singular matrix", "no zero may stand on the diagonal"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from numbers import Real
 from typing import Any, final
 
@@ -12,6 +11,8 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
 from antiphase._errors import Refused
 from antiphase.torch._precision import check_norms, full_precision
+
+HIDING = ("CheckpointFunctionBackward",)
 
 
 @final
@@ -48,7 +49,8 @@ class _Clipped(DPTensorFastGradientClipping):  # type: ignore[misc]
 
     def backward(self) -> None:
         """Norms, then clipped gradients."""
-        forget_norms(self.module, self.optimizer.params)  # of a pass that was broken off
+        forget_norms(self.module)  # of a pass that was broken off
+        refuse_hooks(self.optimizer.params)
         check_used_once(self.module, self.loss_per_sample)
         try:
             with full_precision(self.optimizer.params):
@@ -69,20 +71,33 @@ class _Clipped(DPTensorFastGradientClipping):  # type: ignore[misc]
                 hint="make the model and the data give finite gradients, or use grad_sample_mode='hooks', "
                 "where such an example counts as zero",
             )
+        with full_precision(self.optimizer.params):
+            self.module.kept.sum_up(self.module.get_clipping_coef())
         for p in self.optimizer.params:
             p._clipped_at = seal(p)
 
 
-def forget_norms(module: Any, parameters: Iterable[Any]) -> None:
+def forget_norms(module: Any) -> None:
     """Remove all norms of an earlier batch, so that none of them clips another one."""
     module._per_sample_gradient_norms = None
-    for p in parameters:
+    module.kept.forget()
+    for p in module.parameters():
         p._clipped_at = (None, -1)
         if hasattr(p, "_norm_sample"):
             p._norm_sample = None
     for layer in module.modules():
         if "norm_sample" in layer.__dict__:
             del layer.norm_sample
+
+
+def refuse_hooks(parameters: list[Any]) -> None:
+    """Refuse functions that change gradients of parameters on their way into `p.grad`: norms are taken before them."""
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
+        raise Refused(
+            "A parameter has a hook, which may change its gradient after the norm was taken, or keep it without noise.",
+            hint="remove what register_hook and register_post_accumulate_grad_hook have put on parameters, such as "
+            "the logging of gradients; scale gradients in the optimizer; or use grad_sample_mode='hooks'",
+        )
 
 
 def check_used_once(module: Any, losses: torch.Tensor) -> None:
@@ -99,6 +114,7 @@ def check_used_once(module: Any, losses: torch.Tensor) -> None:
             if following is not None and following.name() == "torch::autograd::AccumulateGrad":
                 uses[id(following.variable)] += 1
             elif following not in seen:
+                _refuse_hidden(following)
                 seen.add(following)
                 waiting.append(following)
     for name, layer in module.named_modules():
@@ -109,6 +125,15 @@ def check_used_once(module: Any, losses: torch.Tensor) -> None:
                 hint="use grad_sample_mode='hooks' for weights that a function uses again; a penalty on weights needs "
                 "no data: the optimizer's weight_decay",
             )
+
+
+def _refuse_hidden(node: Any) -> None:
+    """Refuse a part of the graph that is made only in the backward pass: uses of weights in it are not seen here."""
+    if node is not None and node.name() in HIDING:
+        raise Refused(
+            "Which weights a checkpointed function uses is not known before its backward pass.",
+            hint="call torch.utils.checkpoint.checkpoint with use_reentrant=False",
+        )
 
 
 def seal(parameter: torch.Tensor) -> tuple[torch.Tensor | None, int]:

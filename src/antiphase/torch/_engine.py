@@ -24,6 +24,7 @@ from antiphase._run._pickle import refuse_pickle
 from antiphase._secret import Secret
 from antiphase.torch._course import Course
 from antiphase.torch._criterion import OnePerExample
+from antiphase.torch._layers import correct
 from antiphase.torch._loader import PlanBatches, PlanLoader, check_dataset, check_loader_options
 from antiphase.torch._module import check_module
 from antiphase.torch._noise import NoiseAdder
@@ -36,7 +37,7 @@ from antiphase.torch._options import (
     epoch_length,
     refuse_options,
 )
-from antiphase.torch._precision import check_policy, refuse_autocast
+from antiphase.torch._precision import check_policy, refuse_rounding
 from antiphase.torch._rows import GhostRows, MaterializedRows
 from antiphase.torch._sharded import fix_reduction, weight_padding_zero
 from antiphase.torch._world import World
@@ -276,8 +277,9 @@ def _wrap(module: nn.Module, mode: str, batch_first: bool, loss_reduction: str, 
     ghost = {"max_grad_norm": norm} if "ghost" in mode else {}
     wrapped = prepare_module(module, mode, batch_first=batch_first, loss_reduction=loss_reduction, **ghost)
     wrapped.forbid_grad_accumulation()
+    correct(wrapped)
     if ghost:
-        wrapped.register_forward_pre_hook(refuse_autocast)
+        wrapped.register_forward_pre_hook(refuse_rounding)
     # On the object, since its class is Opacus's: saved whole, it would carry the gradients of single examples.
     wrapped.__reduce_ex__ = partial(refuse_pickle, wrapped)
     return wrapped

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from opacus.grad_sample import GradSampleModuleFastGradientClipping as Ghost
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
@@ -14,8 +16,7 @@ from antiphase._errors import InvalidArgument
 def check_module(module: nn.Module, *, ghost: bool) -> None:
     """Raise for layers that mix examples or change without noise, frozen ones included, and for what ghost clips wrong.
 
-    Opacus looks at trainable layers only. Ghost clipping takes the norm of a weight's gradient from one layer; a weight
-    that two layers share would be clipped by half of it. Its norms are wrong for some layers.
+    Opacus looks at trainable layers only.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
@@ -28,16 +29,42 @@ def check_module(module: nn.Module, *, ghost: bool) -> None:
                 f"Layer {name!r} with max_norm changes the rows it looks up, without noise.",
                 hint="leave max_norm=None",
             )
-        if ghost and (isinstance(layer, nn.EmbeddingBag) or _pads_with_data(layer)):
-            raise InvalidArgument(
-                f"The norms of ghost clipping are wrong for {name!r}: {layer}.",
-                hint="use grad_sample_mode='functorch', or Embedding and padding_mode='zeros'",
-            )
-    if ghost and (shared := _shared(module)):
+    if ghost:
+        _check_ghost(module)
+
+
+def _check_ghost(module: nn.Module) -> None:
+    """Raise where a norm of ghost clipping would not be that of the gradient.
+
+    The norm of a weight's gradient comes from one layer: a weight that two layers share would be clipped by half of it.
+    For a layer without a formula it comes from a copy of the layer, which may differ; with FSDP the gradient does not.
+    """
+    if shared := _shared(module):
         raise InvalidArgument(
             f"The weight {shared!r} belongs to several layers, and ghost clipping would clip by the norm of one.",
             hint="use grad_sample_mode='hooks' for tied weights",
         )
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.EmbeddingBag) or _pads_with_data(layer) or getattr(layer, "scale_grad_by_freq", False):
+            raise InvalidArgument(
+                f"The norms of ghost clipping are wrong for {name!r}: {layer}.",
+                hint="use grad_sample_mode='hooks' or 'functorch', or Embedding as it is by default and "
+                "padding_mode='zeros'",
+            )
+        if isinstance(module, FSDPModule) and not _is_known(layer):
+            raise InvalidArgument(
+                f"The norms of ghost clipping may be wrong for {name!r}: Opacus has no formula for "
+                f"{type(layer).__name__}.",
+                hint="keep parameters in layers such as Linear, LayerNorm and RMSNorm, or tell Opacus the gradients of "
+                "your layer with opacus.grad_sample.register_grad_sampler",
+            )
+
+
+def _is_known(layer: nn.Module) -> bool:
+    """Whether it has nothing to train, or Opacus has a formula."""
+    kind = type(layer).__bases__[1] if isinstance(layer, FSDPModule) else type(layer)
+    trained = any(p.requires_grad for p in layer.parameters(recurse=False))
+    return not trained or kind in Ghost.NORM_SAMPLERS or kind in Ghost.GRAD_SAMPLERS
 
 
 def _pads_with_data(layer: nn.Module) -> bool:

@@ -85,8 +85,9 @@ class NoiseAdder:
             device=_device_of(self.parameters, source),
         )
         self._step: int | None = 0 if self._run.committed == 0 else None
-        self._is_added = False
+        self._is_begun = self._is_added = False  # between the two, some gradients have noise and some do not
         self._asked: set[int] = set()  # steps to take whose batches were asked for
+        self._expected: str | None = None  # code of the parameters to go on with; None for any
 
     __reduce_ex__ = refuse_pickle
 
@@ -125,7 +126,7 @@ class NoiseAdder:
 
     def add(self) -> None:
         """Add the step's noise to the gradients, in place; a missing gradient counts as zero."""
-        if self._is_added:
+        if self._is_begun:
             raise Refused(
                 f"The noise of step {self.step} was added already.", hint="add noise once a step, then call commit"
             )
@@ -137,9 +138,10 @@ class NoiseAdder:
         made = list(zip(self._held(), self._run.noise(self.step), strict=True))
         if any(held.numel() != noise.numel() or held.dtype != noise.dtype for held, noise in made):
             raise _changed()
-        self._is_added = True
+        self._is_begun = True
         for held, noise in made:
             held.add_(noise.to(held.device), alpha=self.plan.problem.clip_norm)
+        self._is_added = True
 
     def commit(self) -> None:
         """Record the step in the ledger: after `add` and the all-reduce, and before the parameters move.
@@ -148,23 +150,28 @@ class NoiseAdder:
         """
         if not self._is_added:
             raise Refused(f"Step {self.step} has no noise yet.", hint="call add before commit, for empty batches too")
-        self._run.commit(self.step, self._digest())
-        self._is_added = False
+        self._run.commit(self.step, self._digest(), self._check_parameters)
+        self._is_begun = self._is_added = False
+        self._expected = None
         self._asked.discard(self.step)
         self._step = self.step + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What belongs in the model's checkpoint: run id, step, and a code of the outputs of the steps before it.
+        """What belongs in the model's checkpoint: run id, step, codes of the outputs before it and of the parameters.
 
         Nothing in it is secret. Ledger and noise state are put on disk first.
         """
-        if self._is_added:
+        if self._is_begun:
             raise Refused(f"Step {self.step} is not committed.", hint="make checkpoints between steps")
         self._run.save()
-        return {"run_id": self.run_id, "step": self.step, "branch": self._run.branch(self.step)}
+        code = None if self._is_sharded else self._expected or self._parameters_code()
+        return {"run_id": self.run_id, "step": self.step, "branch": self._run.branch(self.step), "parameters": code}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the checkpoint that held `state` was made; steps taken since then are replayed."""
+        """Go on where the checkpoint that held `state` was made; steps taken since then are replayed.
+
+        For that the parameters must be those of the checkpoint too, when the first of these steps is taken.
+        """
         run_id, step = state["run_id"], state["step"]
         if run_id != self.run_id:
             raise InvalidArgument(
@@ -184,6 +191,7 @@ class NoiseAdder:
                 "checkpoint of the steps that the ledger has, or start a new run and compose the two",
             )
         self._go_to(step)
+        self._expected = state.get("parameters") if step < self._run.committed else None
 
     def restart(self) -> None:
         """Go back to the first step, for a model that begins again as it was first."""
@@ -226,16 +234,34 @@ class NoiseAdder:
             raise _changed()
         return [g[slice(*part.box[0])] for g, part in zip(gradients, parts, strict=True)]
 
+    def _check_parameters(self) -> None:
+        """Refuse to take steps again from a model that has their noise already: it would be in it twice.
+
+        On rank 0, before the step is recorded. Where every rank has a part of each parameter (FSDP) nothing is checked.
+        """
+        if self._is_sharded:
+            return
+        if self.step == 0:
+            self._run.check_start(bytes.fromhex(self._parameters_code()))
+        elif self._expected not in (None, self._parameters_code()):
+            raise Refused(
+                f"Step {self.step} is to be taken again, but the parameters are not those of the checkpoint.",
+                hint="load the model of the checkpoint that the state of the run is from",
+            )
+
+    def _parameters_code(self) -> str:
+        return digest([p.detach().cpu().numpy() for p in self.parameters]).hex()
+
     def _go_to(self, step: int) -> None:
         self._withdraw()
-        self._step = step
+        self._step, self._expected = step, None
         self._asked.clear()
 
     def _withdraw(self) -> None:
         """Record an output that has its noise and is not committed: another one may get the same noise."""
-        if self._is_added:
+        if self._is_begun:
             self._run.withdraw(self.step)
-        self._is_added = False
+        self._is_begun = self._is_added = False
 
     def _digest(self) -> bytes:
         """Over the step's whole output: of all ranks where each holds a part, else the one that all must have."""

@@ -100,6 +100,7 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
         self._is_last_step_skipped = False
         for p in self.params:
             _set_sum(self, p, None)
+        self._seen.forget()
         self._course.drop_rows()
 
     def take_empty_steps(self) -> None:

@@ -23,13 +23,20 @@ def full_precision(parameters: Iterable[torch.Tensor]) -> ExitStack:
     return stack
 
 
-def refuse_autocast(module: nn.Module, *_: Any) -> None:
+def refuse_rounding(module: nn.Module, *_: Any) -> None:
     """A hook for the forward pass of ghost clipping: what it sums up must not have been rounded.
 
     Rounding is relative to the whole sum, so one example could move the result by more than the clipping norm.
     """
-    if module.training and torch.is_grad_enabled() and any(map(torch.is_autocast_enabled, _kinds(module.parameters()))):
+    if not (module.training and torch.is_grad_enabled()):
+        return
+    if any(map(torch.is_autocast_enabled, _kinds(module.parameters()))):
         raise Refused("Ghost clipping under autocast would sum rounded gradients.", hint=FULL)
+    if torch.get_float32_matmul_precision() != "highest":
+        raise Refused(
+            "Ghost clipping with matrix products of lower precision would take rounded norms.",
+            hint="torch.set_float32_matmul_precision('highest'), or use grad_sample_mode='hooks'",
+        )
 
 
 def check_norms(module: nn.Module, parameters: Iterable[Any]) -> None:

@@ -22,6 +22,18 @@ class Rows(ABC):
     def count(self, optimizer: DPOptimizer) -> int:
         """The number of per-example gradients of this physical batch; each is counted once."""
 
+    def forget(self) -> None:
+        """Drop what a forward or backward pass that was broken off has left in Opacus's objects."""
+        for p in self._module.parameters():
+            p.grad_sample = None
+            vars(p).pop("_current_grad_sample", None)
+            if hasattr(p, "_forward_counter"):
+                p._forward_counter = 0
+        for layer in self._module.modules():
+            if any(p.requires_grad for p in layer.parameters(recurse=False)):  # those that Opacus watches
+                for name in ("activations", "max_batch_len", "_forward_counter"):
+                    vars(layer).pop(name, None)
+
     def check_unchanged(self, optimizer: DPOptimizer) -> None:
         """Refuse where the parameters or the clipping norms are no longer those that the noise was made for."""
         now = optimizer.params
@@ -81,8 +93,13 @@ class GhostRows(Rows):
                 "Gradients were not clipped.",
                 hint="with ghost clipping, compute the loss with the criterion that make_private returned",
             )
-        forget_norms(self._module, self._parameters)
+        forget_norms(self._module)
         return len(norms)
+
+    def forget(self) -> None:
+        """The norms too."""
+        super().forget()
+        forget_norms(self._module)
 
     def _norms(self, optimizer: DPOptimizer) -> tuple[float, ...]:
         return (self._module.max_grad_norm,)
@@ -99,4 +116,6 @@ def _one_pass(parameter: Any) -> torch.Tensor:
         )
     if sample.dtype != parameter.dtype:
         sample = parameter.grad_sample = sample.to(parameter.dtype)
+    if sample.dim() == 1:  # of a single number: Opacus's sums over the dimensions of a parameter need one
+        sample = parameter.grad_sample = sample[:, None]
     return sample

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
@@ -98,18 +99,24 @@ class SharedRun:
         read: list[Any] = self._tape.read(step) if self._run is None else self._run.noise(step)
         return [torch.as_tensor(part) for part in read]
 
-    def commit(self, step: int, digest: bytes) -> None:
-        """As `Run.commit`; refused on every rank where rank 0 refuses it."""
+    def commit(self, step: int, digest: bytes, check: Callable[[], None]) -> None:
+        """As `Run.commit`, after `check` on rank 0; refused on every rank where rank 0 refuses it."""
         run, start, stop = self._run, step * DIGEST_BYTES, (step + 1) * DIGEST_BYTES
 
         def record() -> bytes:
             assert run is not None
+            check()
             run.commit(step, digest)
             return integration.digests_of(run)[start:stop]
 
         code = self.world.first_does(None if run is None else record)
         if self._digests[start:stop] != code:  # not a replay with the same output: what came after it is gone
             self._digests = self._digests[:start] + code
+
+    def check_start(self, mark: bytes) -> None:
+        """Refuse to take the first step again with other parameters than those that the run was begun with."""
+        if self._run is not None:
+            integration.check_mark(self._run, 0, mark)
 
     def withdraw(self, step: int) -> None:
         """Record that the step's noisy output was dropped before it was committed."""

@@ -1,0 +1,311 @@
+"""What one example contributes, layer by layer: the sum with it less the sum without it is never above the norm."""
+
+from functools import partial
+
+import pytest
+import torch
+from opacus.layers import DPLSTM
+from opacus.utils.fsdp_utils import FSDP2Wrapper
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
+
+import antiphase as ap
+from tests.torch.training import HOOKS, local, plan_for, private
+
+pytestmark = [pytest.mark.filterwarnings(HOOKS), pytest.mark.usefixtures("same_run_id")]
+EXAMPLES = 4
+
+
+def numbers(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(6))
+
+
+class Model(nn.Module):
+    """Layers, and how they are used."""
+
+    def __init__(self, use, *layers):
+        super().__init__()
+        self.layers, self.use = nn.ModuleList(layers), use
+
+    def forward(self, *inputs):
+        return self.use(*self.layers, *inputs)
+
+
+class Loss(nn.Module):
+    """So steep that every example is clipped."""
+
+    reduction = "sum"
+
+    def forward(self, output, target):
+        losses = 100 * (output.flatten(1).sum(1) - 10 * target).square()
+        return losses if self.reduction == "none" else losses.sum()
+
+
+class Linear(Loss):
+    """The gradient does not depend on the output."""
+
+    def forward(self, output, target):
+        losses = output.flatten(1).sum(1)
+        return losses if self.reduction == "none" else losses.sum()
+
+
+def the_sum(directory, make, tensors, mode, loss=None, **options):
+    """Of the clipped gradients of all examples: the noise is next to nothing."""
+    plan = plan_for(ap.strategies.Identity(2), ap.EveryStep(), noise_std=1e-9, examples=len(tensors[0]))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = make()
+    options = {"dataset": TensorDataset(*tensors), "loss_reduction": "sum", "grad_sample_mode": mode, **options}
+    loss = loss or Loss()
+    if "ghost" in mode:
+        options["criterion"] = loss
+    engine, module, optimizer, criterion, loader = private(directory, plan, module, lr=0.0, **options)
+    criterion = criterion if "ghost" in mode else loss
+    try:
+        *inputs, target = next(iter(loader))
+        criterion(module(*inputs), target).backward()
+        optimizer.step()
+        return torch.cat([local(p.grad).reshape(-1).double() for p in optimizer.params])
+    finally:
+        engine.close()
+
+
+def contributions(directory, make, tensors, mode, **options):
+    """The norm of what each example adds."""
+    tensors = (*tensors, torch.arange(1.0, 1 + len(tensors[0])))
+    whole = the_sum(directory / "all", make, tensors, mode, **options)
+    found = []
+    for left_out in range(len(tensors[0])):
+        rest = [i for i in range(len(tensors[0])) if i != left_out]
+        found.append(whole - the_sum(directory / str(left_out), make, [t[rest] for t in tensors], mode, **options))
+    return torch.stack(found).norm(dim=1)
+
+
+def check(directory, make, tensors, mode, **options):
+    """All examples are clipped, to the norm and not to less."""
+    assert contributions(directory, make, tensors, mode, **options).numpy() == pytest.approx(1.0, rel=2e-3)
+
+
+def images():
+    return numbers(EXAMPLES, 3, 6, 6)
+
+
+LAYOUTS = {
+    "as it is": lambda x: x,
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "batch last": lambda x: x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_convolutions_whatever_the_order_in_memory(tmp_path, layout, padding, mode):
+    def use(conv, x):
+        return conv(LAYOUTS[layout](x)).mean((2, 3))
+
+    check(tmp_path, lambda: Model(use, nn.Conv2d(3, 4, 3, padding=padding)), [images()], mode)
+
+
+CASES = {
+    "one matrix more": (lambda linear, x: linear(x.reshape(-1, 2, 2, 27)).mean((1, 2)), lambda: nn.Linear(27, 3)),
+    "transposed convolution": (lambda conv, x: conv(x).mean((2, 3)), lambda: nn.ConvTranspose2d(3, 4, 3, stride=2)),
+    "PReLU": (lambda relu, x: relu(x).mean((2, 3)), nn.PReLU),
+    "group norm": (lambda norm, x: norm(x).square().mean((2, 3)), lambda: nn.GroupNorm(3, 3)),
+    "layer norm, twice": (lambda norm, x: norm(norm(x).square()).square().mean(2), lambda: nn.LayerNorm((6, 6))),
+    "strides": (
+        lambda conv, x: conv(x).mean((2, 3)),
+        lambda: nn.Conv2d(3, 6, (3, 2), stride=(2, 3), padding=(1, 2), groups=3),
+    ),
+    "dilated": (lambda conv, x: conv(x.flatten(2)).mean(2), lambda: nn.Conv1d(3, 6, 4, padding="same", dilation=2)),
+}
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("case", CASES)
+def test_layers(tmp_path, case, mode):
+    use, layer = CASES[case]
+    check(tmp_path, lambda: Model(use, layer()), [images()], mode)
+
+
+CANCELLING = {
+    "linear": (lambda linear, x, *_: linear(x), lambda: nn.Linear(3, 4, bias=False)),
+    "bias": (lambda linear, _, x, by: linear(x) * by, lambda: nn.Linear(3, 4)),
+    "convolution": (lambda conv, x, *_: conv(x.mT), lambda: nn.Conv1d(3, 4, 1, bias=False)),
+    "two dimensions": (lambda conv, x, *_: conv(x.mT.unflatten(2, (8, 16))), lambda: nn.Conv2d(3, 4, 1, bias=False)),
+    "table": (lambda table, _, x, by: table((3 * x[..., 0].abs()).long() % 3) * by, lambda: nn.Embedding(3, 2)),
+    "layer norm": (lambda norm, _, x, by: norm(x) * by, lambda: nn.LayerNorm(3)),
+    "group norm": (lambda norm, _, x, by: norm(x.mT) * by.mT, lambda: nn.GroupNorm(1, 3)),
+}
+
+
+@pytest.mark.parametrize("case", CANCELLING)
+def test_positions_that_cancel_do_not_make_a_long_gradient_short(tmp_path, case):
+    """Norms and sums are rounded differently, in units of single positions: contributions were up to 150,000."""
+    generator = torch.Generator().manual_seed(0)
+    there, half = 1e10 * torch.randn(6, 64, 3, generator=generator), torch.randn(6, 64, 3, generator=generator)
+    back, factors = -there[:, torch.randperm(64, generator=generator)], there[..., :1]
+    tensors = [torch.cat([there, back], 1), torch.cat([half, half], 1), torch.cat([factors, -factors], 1)]
+    use, layer = CANCELLING[case]
+    found = contributions(tmp_path, lambda: Model(use, layer()), tensors, "ghost", loss=Linear())
+    assert found.max() <= 1 + 1e-4
+
+
+class Factor(nn.Module):
+    """A single number; more than that, a layer of one's own."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.factor, self.by = nn.Parameter(torch.full(shape, 1.5)), 1.0
+
+    def forward(self, x, by=1.0):
+        return x * self.factor * self.by * by
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer"])
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+def test_a_parameter_that_is_a_single_number(tmp_path, mode, clipping):
+    if (mode, clipping) == ("ghost", "per_layer"):
+        return  # there is no such thing
+    model = lambda: Model(lambda factor, linear, x: linear(factor(x)), Factor(), nn.Linear(3, 2))  # noqa: E731
+    check(tmp_path, model, [numbers(EXAMPLES, 3)], mode, clipping=clipping)
+
+
+def second_input(factor, x):
+    return factor(x, by=30.0)
+
+
+def attribute(factor, x):
+    factor.by = 30.0  # after Opacus has made its copy
+    return factor(x)
+
+
+def outside(factor, x):
+    return factor(x) + 30 * factor.factor * x
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("use", [second_input, attribute, outside])
+def test_gradients_of_a_copy_of_the_layer(tmp_path, use, mode):
+    """Opacus has no formula, and differentiates a copy: with ghost clipping, contributions were 30 times the norm."""
+    check(tmp_path, lambda: Model(use, Factor()), [numbers(EXAMPLES, 3)], mode)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_sharded_layers_too(tmp_path):
+    """Classes of their own, with the same formulas."""
+
+    def use(conv, linear, x):
+        return linear(conv(LAYOUTS["channels last"](x)).flatten(2)).mean(1)
+
+    def model(*more):
+        return FSDP2Wrapper(Model(use, nn.Conv2d(3, 4, 3), nn.Linear(16, 2), *more))
+
+    check(tmp_path / "known", model, [images()], "ghost_fsdp")
+    with pytest.raises(ap.InvalidArgument, match="no formula for Factor"):
+        the_sum(tmp_path / "own", lambda: model(Factor(1)), [images(), torch.ones(EXAMPLES)], "ghost_fsdp")
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_gradients_divided_by_how_often_a_row_is_used(tmp_path, mode):
+    """One example with all rows, which has no gradient of its own, would take most of that of all others away."""
+    rows = 20
+    tokens = torch.full((rows + 1, 100), rows)
+    tokens[:rows, 0] = torch.arange(rows)
+    tokens[rows] = torch.arange(100) % rows
+    weight = torch.tensor([1.0] * rows + [0.0])
+
+    def use(embedding, x, weight):
+        return (embedding(x) * (x != rows)[..., None]).sum(1) * weight[:, None]
+
+    def model():
+        return Model(use, nn.Embedding(rows + 1, 2, scale_grad_by_freq=True))
+
+    if mode == "ghost":
+        with pytest.raises(ap.InvalidArgument, match="scale_grad_by_freq"):
+            contributions(tmp_path, model, [tokens, weight], mode)
+    else:
+        assert contributions(tmp_path, model, [tokens, weight], mode).max() <= 1 + 1e-3
+
+
+class Recurrent(nn.Module):
+    def __init__(self, enforce_sorted):
+        super().__init__()
+        self.first, self.recurrent, self.last = nn.Linear(3, 4), DPLSTM(4, 4, batch_first=True), nn.Linear(4, 2)
+        self.enforce_sorted = enforce_sorted
+
+    def forward(self, x, lengths, factors):
+        packed = pack_padded_sequence(self.first(x), lengths, batch_first=True, enforce_sorted=self.enforce_sorted)
+        return self.last(self.recurrent(packed)[1][0][-1]) * factors[:, None]
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+def test_sequences_that_a_layer_sorts_by_itself(tmp_path, mode):
+    """Rows of the recurrent layer were other examples than those of the linear ones: contributions of 2.1."""
+    lengths, factors = torch.tensor([2, 4, 1, 3]), torch.tensor([1.0, 30.0, 0.1, 5.0])
+    tensors = [numbers(EXAMPLES, 4, 3), lengths, factors]
+    with pytest.raises(ap.Refused, match="another order"):
+        contributions(tmp_path / "sorted inside", lambda: Recurrent(False), tensors, mode)
+    order = lengths.argsort(descending=True)
+    tensors = [t[order] for t in tensors]
+    for enforce in (True, False):
+        check(tmp_path / f"sorted {enforce}", lambda enforce=enforce: Recurrent(enforce), tensors, mode)
+
+
+def test_weights_used_again_where_the_graph_does_not_show_it(tmp_path):
+    def model(reentrant):
+        def use(linear, x):
+            def twice(x):
+                return functional.linear(linear(x), 30 * linear.weight)
+
+            return checkpoint(twice, x.requires_grad_(), use_reentrant=reentrant)
+
+        return Model(use, nn.Linear(3, 3, bias=False))
+
+    for reentrant, words in ((True, "use_reentrant=False"), (False, "outside its layer")):
+        with pytest.raises(ap.Refused, match=words):
+            contributions(tmp_path / words[:3], partial(model, reentrant), [numbers(EXAMPLES, 3)], "ghost")
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_gradients_of_parameters_changed_on_their_way(tmp_path, mode, when):
+    def model():
+        made = Model(lambda linear, x: linear(x), nn.Linear(3, 2))
+        weight = made.layers[0].weight
+        if when == "before":
+            weight.register_hook(lambda g: 10 * g)
+        else:
+            weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", 10 * p.grad))
+        return made
+
+    if mode == "ghost":
+        with pytest.raises(ap.Refused, match="has a hook"):
+            contributions(tmp_path, model, [numbers(EXAMPLES, 3)], mode)
+    else:
+        check(tmp_path, model, [numbers(EXAMPLES, 3)], mode)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_gradients_of_activations_changed_on_their_way(tmp_path, mode):
+    def use(first, second, x):
+        hidden = first(x)
+        if hidden.requires_grad:  # not where the whole model is copied
+            hidden.register_hook(lambda g: 10 * g)
+        return second(hidden)
+
+    check(tmp_path, lambda: Model(use, nn.Linear(3, 3), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)], mode)
+
+
+def test_matrix_products_of_lower_precision(tmp_path):
+    torch.set_float32_matmul_precision("high")
+    try:
+        model, tensors = lambda: Model(lambda linear, x: linear(x), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)]
+        check(tmp_path / "hooks", model, tensors, "hooks")
+        with pytest.raises(ap.Refused, match="lower precision"):
+            contributions(tmp_path / "ghost", model, tensors, "ghost")
+    finally:
+        torch.set_float32_matmul_precision("highest")
