@@ -14,6 +14,7 @@ with warnings.catch_warnings():  # typer before 0.21, which Flower asks for, use
     from typer.testing import CliRunner
 
 import antiphase as ap
+from antiphase._bound import rounded_up
 from antiphase._cli import _demo
 from antiphase._cli._app import app
 
@@ -91,7 +92,7 @@ def test_account_for_another_delta_and_fewer_steps(plan_file):
     assert whole["epsilon"] == plan.guarantee.value
     part = json.loads(run("account", str(plan_file), "--steps", "6", "--delta", "1e-7", "--json").stdout)
     assert part["epsilon"] == ap.epsilon(ap.stopped(plan.mechanism, 6), 1e-7).value
-    assert f"{plan.guarantee.value:.6g}" in run("account", str(plan_file)).stdout
+    assert rounded_up(plan.guarantee.value, 6) in run("account", str(plan_file)).stdout
 
 
 def test_verify_finds_a_plan_and_a_run_in_order(plan_file, run_directory):

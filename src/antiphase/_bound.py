@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from decimal import ROUND_CEILING, Decimal
 from typing import Literal, get_args
 
 from antiphase._errors import InvalidArgument
@@ -67,3 +68,14 @@ def worst_kind(kinds: Iterable[Kind]) -> Kind:
     'confident'
     """
     return max(kinds, key=KINDS.index, default="exact")
+
+
+def rounded_up(value: float, decimals: int = 4) -> str:
+    """A privacy number for people to read: never less than was proved.
+
+    >>> rounded_up(1.00001), rounded_up(0.5), rounded_up(2.00000001, 6), rounded_up(math.inf)
+    ('1.0001', '0.5000', '2.000001', 'infinity')
+    """
+    if not math.isfinite(value):
+        return "infinity"
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), ROUND_CEILING))

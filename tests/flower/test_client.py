@@ -222,8 +222,17 @@ def leaves(message):
     raise SystemExit("no data here")
 
 
+class PanicException(BaseException):
+    """As extensions in Rust raise it, for instance over a text that they cannot read."""
+
+
+def panics(message):
+    raise PanicException
+
+
 FAILING = {
     "raises": raises,
+    "panics": panics,
     "exits": leaves,
     "error reply": failed,
     "no message": lambda message: None,
@@ -257,6 +266,19 @@ def test_an_app_that_fails_is_an_update_of_nan_that_starts_the_timer(tmp_path, k
     assert all(np.isnan(array).all() for array in sent(reply).values())
     assert json.loads((tmp_path / "client.json").read_text())["last"] == {"run": 0}
     assert status(ask(mod, 1)) == "declined"
+
+
+@pytest.mark.parametrize("place", ["here", lambda context: "here"], ids=["path", "function"])
+def test_an_app_that_changes_its_directory_does_not_lose_the_timer(tmp_path, monkeypatch, place):
+    def changes(message, context):
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        raise RuntimeError
+
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert status(ask(participation_mod(place), 0, app=changes)) == "update"
+    assert json.loads((tmp_path / "here" / "client.json").read_text())["last"] == {"run": 0}
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_an_app_that_is_interrupted_sends_nothing(tmp_path):

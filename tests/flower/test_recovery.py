@@ -377,6 +377,21 @@ def test_evidence_is_read_also_from_replies_that_are_not_needed(tmp_path, alone)
     assert len(record_by_hand(tmp_path / "s")) == 1
 
 
+def test_a_server_that_changes_its_directory_writes_into_no_other_run(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+
+    def goes_elsewhere(releases, arrays):
+        monkeypatch.chdir(tmp_path / "two")
+
+    made = strategy(plan_for(blt(STEPS), 1), "s", goal=GOAL)
+    made.start(federation(tmp_path / "c", GOAL), model(), num_rounds=2, evaluate_fn=goes_elsewhere)
+    made.start(federation(tmp_path / "c", GOAL), model(), num_rounds=3)
+    assert len(record_by_hand(tmp_path / "one" / "s")) == 3
+    assert not list((tmp_path / "two").iterdir())
+
+
 def test_the_newest_directory_ends_too_once_an_older_one_has_sent_tasks(tmp_path):
     """Clients know what the older one sent, and the newest one does not; not started again, it can be reported on."""
     plan = plan_for(blt(STEPS), 1)

@@ -510,6 +510,25 @@ def test_a_node_without_a_key_does_not_stop_those_with_keys(tmp_path):
     assert {message.metadata.dst_node_id for message in grid.sent} == {101, 102, 103, 104}
 
 
+def test_nodes_with_keys_may_come_after_one_without(tmp_path, monkeypatch):
+    monkeypatch.setattr("antiphase.flower._selection.SECOND", 0.01)
+    late, grid = federation(tmp_path / "c", 5), FakeGrid({})
+    grid.clients[BAD] = late.clients.pop(BAD)
+    looks = iter(range(3))
+
+    def nodes(grid):
+        if next(looks, None) is None:
+            grid.clients.update(late.clients)
+            grid.keys = {node: b"key %d" % node for node in late.clients}
+        return real(grid)
+
+    real = FakeGrid.get_nodes
+    monkeypatch.setattr(FakeGrid, "get_nodes", nodes)
+    plan = plan_for(blt(3), separation=1)
+    strategy(plan, tmp_path / "s", identity="key", wait=30.0).start(grid, model(), num_rounds=1)
+    assert len(record_by_hand(tmp_path / "s")[0]) == 4
+
+
 def test_nodes_without_keys_are_refused_where_keys_count(tmp_path):
     with pytest.raises(ap.Refused, match="None of 12 nodes has an authentication key"):
         strategy(plan_for(blt()), tmp_path / "s", identity="key").start(federation(tmp_path / "c", 12), model())

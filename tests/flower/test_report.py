@@ -8,6 +8,7 @@ import pytest
 from flwr.app import ArrayRecord
 
 import antiphase as ap
+from antiphase._bound import rounded_up
 from antiphase._report._reading import FEDERATED
 from antiphase.flower import cohort, extrapolate, report
 from antiphase.flower._participants import Achieved
@@ -97,7 +98,7 @@ def test_the_statement_has_the_epsilon_of_what_was_enforced_beside_that_of_what_
     assert found.guarantee.value == pytest.approx(epsilon_by_hand(matrix, 5, 1, 4.0, 1e-6), rel=1e-6)
     enforced = epsilon_by_hand(matrix, 2, 3, 4.0, 1e-6)
     assert enforced > 1.5 * found.guarantee.value
-    assert f"participation enforced: epsilon = {enforced:.4g}." in found.statement
+    assert f"participation enforced: epsilon = {rounded_up(enforced)}." in found.statement
 
 
 def test_group_of_devices(tmp_path):

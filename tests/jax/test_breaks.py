@@ -208,6 +208,24 @@ def test_a_state_of_withdrawn_steps_is_refused(tmp_path, source):
 
 
 @SOURCES
+def test_a_step_that_was_made_from_a_withdrawn_one_is_refused(tmp_path, source):
+    """It was made before the step below it was taken again, when the ledger still had what it goes on from."""
+    with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
+        optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
+        start = optimizer.init(PARAMS)
+        updates, old = optimizer.update(gradient(1.0), start)
+        apj.commit(run, old, updates)
+        second, after_old = optimizer.update(gradient(1.0), old)
+        updates, new = optimizer.update(gradient(2.0), start)
+        apj.commit(run, new, updates)
+        with pytest.raises(ap.Refused, match="Step 1 cannot be committed"):
+            apj.commit(run, after_old, second)
+        run.publish("the first step, taken again")
+        updates, new = optimizer.update(gradient(1.0), new)
+        apj.commit(run, new, updates)
+
+
+@SOURCES
 def test_a_trained_model_is_not_given_the_first_noise_again(tmp_path, source):
     """Resumed with the parameters but without the state of the optimizer."""
     plan, params = plan_for(Toeplitz([1.0, 0.5], 4)), PARAMS

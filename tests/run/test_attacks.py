@@ -13,9 +13,10 @@ import pytest
 
 import antiphase as ap
 from antiphase._durable import write_atomically
+from antiphase._ledger import _chain
 from antiphase._run._history import History
 from antiphase._run._tape import Tape
-from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, train
+from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, take, train
 
 SECRET = ap.Secret.insecure(7)
 PLAN = plan_for(STRATEGIES["toeplitz"])
@@ -249,6 +250,61 @@ def test_of_two_threads_one_commits_a_step(tmp_path, monkeypatch):
         assert sorted(done, key=bool) == [None, True]
     with opened(tmp_path) as run:
         assert run.committed == 1
+
+
+def interrupted(*given):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", [(_chain, "Head"), (History, "apply")], ids=["in the file", "in the ledger"])
+def test_a_commit_that_was_interrupted_is_known_once_the_run_is_opened_again(tmp_path, monkeypatch, where):
+    """By a key press; a second entry of the step would make the ledger one that nobody can read."""
+    run = opened(tmp_path)
+    model = take(run, 0, fresh_model())
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_enter_batch", lambda step: None)  # which writes to the same kind of file
+        patched.setattr(*where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run.commit(0, ap.digest(model))
+    with pytest.raises(ap.Refused, match="was interrupted"):
+        run.commit(0, ap.digest(model))
+    with pytest.raises(ap.Refused):
+        run.publish("model")
+    with suppress(ap.Corrupted):  # a line more than it knows of
+        run.close()
+    with opened(tmp_path) as run:
+        assert run.committed == 1
+        train(run, model, 3)
+        run.publish("model")
+    with opened(tmp_path) as run:
+        assert (run.committed, run.report().rewinds) == (3, 0)
+
+
+def test_what_handles_a_signal_enters_nothing_in_the_middle_of_an_entry(tmp_path, monkeypatch):
+    def apply(history, entry):
+        if entry["kind"] == "commit":
+            with pytest.raises(ap.Refused, match="is writing to its ledger"):
+                run.commit(entry["step"], bytes(32))  # by the thread that has its turn
+        real(history, entry)
+
+    real = History.apply
+    with opened(tmp_path) as run, monkeypatch.context() as patched:
+        patched.setattr(History, "apply", apply)
+        train(run, fresh_model(), 2)
+    with opened(tmp_path) as run:
+        assert (run.committed, run.report().rewinds) == (2, 0)
+
+
+def test_a_step_that_was_made_from_a_withdrawn_one_is_not_committed(tmp_path):
+    with opened(tmp_path) as run:
+        first = train(run, fresh_model(), 1)
+        second = take(run, 1, first)
+        other = take(run, 0, fresh_model(), data_seed=1)
+        run.commit(0, ap.digest(other))
+        with pytest.raises(ap.Refused, match="Step 1 cannot be committed: its noise has not been read"):
+            run.commit(1, ap.digest(second))
+        train(run, other, 3)
+        assert (run.committed, run.report().rewinds) == (3, 1)
 
 
 def test_a_program_that_changes_its_directory_writes_into_no_other_run(tmp_path, monkeypatch):

@@ -110,7 +110,14 @@ def test_convolutions_whatever_the_order_in_memory(tmp_path, layout, padding, mo
     check(tmp_path, lambda: Model(use, nn.Conv2d(3, 4, 3, padding=padding)), [images()], mode)
 
 
+def one_pixel(conv, x):
+    last = x.mean((2, 3)).as_strided((len(x), 3, 1, 1), (3, 1, 3, 3))  # in either order
+    return conv(last).flatten(1)
+
+
 CASES = {
+    "one pixel": (one_pixel, lambda: nn.Conv2d(3, 4, 3, padding=1)),
+    "positions": (lambda table, x: table(torch.arange(6).expand(len(x), -1)) * x[:, 0], lambda: nn.Embedding(6, 6)),
     "one matrix more": (lambda linear, x: linear(x.reshape(-1, 2, 2, 27)).mean((1, 2)), lambda: nn.Linear(27, 3)),
     "transposed convolution": (lambda conv, x: conv(x).mean((2, 3)), lambda: nn.ConvTranspose2d(3, 4, 3, stride=2)),
     "PReLU": (lambda relu, x: relu(x).mean((2, 3)), nn.PReLU),
@@ -255,6 +262,37 @@ def test_sequences_that_a_layer_sorts_by_itself(tmp_path, mode):
         check(tmp_path / f"sorted {enforce}", lambda enforce=enforce: Recurrent(enforce), tensors, mode)
 
 
+SOME = torch.tensor([False, False, True, True])
+
+
+def and_some(layer, x, some):
+    """All examples, and a part of them once more."""
+    again = torch.zeros(len(x), 3)
+    if some.any():
+        again = again.masked_scatter(some[:, None].expand(-1, 3), outputs(layer, x[some].flip(1)))
+    return outputs(layer, x) * torch.tensor([1.0, 2.0, 3.0]) + 5 * again
+
+
+def outputs(layer, x):
+    return layer(input=x)[1][0][-1] if isinstance(layer, DPLSTM) else layer(x).mean(1)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+@pytest.mark.parametrize("kind", [nn.Linear, nn.LayerNorm, DPLSTM])
+def test_layers_that_some_of_the_examples_go_through_twice(tmp_path, kind, mode):
+    """Their rows were added to those of the first examples, and each was in two of them: contributions of 1.9."""
+    if mode == "ghost" and kind is not nn.LayerNorm:
+        return  # refused for what is used twice
+    layer = {
+        nn.Linear: lambda: nn.Linear(3, 3),
+        nn.LayerNorm: lambda: nn.LayerNorm(3),
+        DPLSTM: lambda: DPLSTM(3, 3, batch_first=True),
+    }[kind]
+    with pytest.raises(ap.Refused, match=r"with [24] rows and with [24]"):
+        contributions(tmp_path / "some", lambda: Model(and_some, layer()), [numbers(EXAMPLES, 5, 3), SOME], mode)
+    check(tmp_path / "all", lambda: Model(and_some, layer()), [numbers(EXAMPLES, 5, 3), SOME | True], mode)
+
+
 def test_weights_used_again_where_the_graph_does_not_show_it(tmp_path):
     def model(reentrant):
         def use(linear, x):
@@ -265,7 +303,7 @@ def test_weights_used_again_where_the_graph_does_not_show_it(tmp_path):
 
         return Model(use, nn.Linear(3, 3, bias=False))
 
-    for reentrant, words in ((True, "use_reentrant=False"), (False, "outside its layer")):
+    for reentrant, words in ((True, "not known before"), (False, "outside its layer")):
         with pytest.raises(ap.Refused, match=words):
             contributions(tmp_path / words[:3], partial(model, reentrant), [numbers(EXAMPLES, 3)], "ghost")
 
@@ -300,12 +338,25 @@ def test_gradients_of_activations_changed_on_their_way(tmp_path, mode):
     check(tmp_path, lambda: Model(use, nn.Linear(3, 3), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)], mode)
 
 
-def test_matrix_products_of_lower_precision(tmp_path):
-    torch.set_float32_matmul_precision("high")
+def test_checkpoints_of_activations_are_possible_as_the_hint_says(tmp_path):
+    def use(first, second, x):
+        return checkpoint(second, first(x), use_reentrant=True)
+
+    check(tmp_path, lambda: Model(use, nn.Linear(3, 3), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)], "hooks")
+
+
+@pytest.mark.parametrize("way", ["of old", "of one backend"])
+def test_matrix_products_of_lower_precision(tmp_path, way):
+    backend, before = torch.backends.mkldnn.matmul, torch.backends.mkldnn.matmul.fp32_precision
     try:
+        if way == "of old":
+            torch.set_float32_matmul_precision("high")
+        else:
+            backend.fp32_precision = "tf32"
         model, tensors = lambda: Model(lambda linear, x: linear(x), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)]
         check(tmp_path / "hooks", model, tensors, "hooks")
         with pytest.raises(ap.Refused, match="lower precision"):
             contributions(tmp_path / "ghost", model, tensors, "ghost")
     finally:
+        backend.fp32_precision = before
         torch.set_float32_matmul_precision("highest")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import antiphase as ap
+from antiphase._bound import rounded_up
 from antiphase._cli._output import print_facts, print_json
 from antiphase._plan import in_words
 
@@ -34,7 +35,7 @@ def account(
     print_facts(
         [
             ("mechanism", f"{type(mechanism.strategy).__name__}, batches by {in_words(mechanism.participation)}"),
-            ("epsilon", f"{bound.value:.6g}"),
+            ("epsilon", rounded_up(bound.value, 6)),
             ("delta", f"{at:g}"),
             ("steps", f"{steps or plan.steps:,} of {plan.steps:,}"),
             ("adjacency", mechanism.adjacency),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import antiphase as ap
+from antiphase._bound import rounded_up
 from antiphase._cli._output import print_facts, print_json, print_table, progress_bar, talk
 from antiphase._errors import InvalidArgument
 from antiphase._plan import in_words
@@ -116,7 +117,7 @@ def _print(found: ap.Plan, show_all: bool) -> None:
                 _kind(c),
                 f"{c.error:.4g}",
                 f"{c.noise_multiplier:.4g}",
-                f"{c.epsilon:.4f} {c.kind}",
+                f"{rounded_up(c.epsilon)} {c.kind}",
                 f"{c.memory_copies:,}",
                 f"{c.seconds:.2f}",
                 "*" if c in front else "",
@@ -141,7 +142,7 @@ def _facts(found: ap.Plan) -> list[tuple[str, str]]:
         ("plan", found.candidates[0].name),
         ("noise", f"{found.mechanism.noise_std:.6g} x clipping norm, correlated by the run"),
         ("batches", in_words(found.mechanism.participation)),
-        ("guarantee", f"epsilon {bound.value:.6g} at delta {found.problem.budget.delta:g} ({bound.kind})"),
+        ("guarantee", f"epsilon {rounded_up(bound.value, 6)} at delta {found.problem.budget.delta:g} ({bound.kind})"),
         ("proof", f"{bound.method}; {bound.reference}"),
         ("fingerprint", found.fingerprint),
     ]

@@ -13,6 +13,7 @@ import typer
 
 import antiphase as ap
 from antiphase._accounting import verify as verify_claim
+from antiphase._bound import rounded_up
 from antiphase._cli._output import print_facts, print_json, progress_bar
 from antiphase._errors import Corrupted, Refused
 from antiphase._ledger import Ledger
@@ -49,7 +50,7 @@ def verify(
         with progress_bar() as tell:
             findings.append(_run(path, secret, attempt, tell) if path.is_dir() else _plan(path, attempt, tell))
         if not as_json:
-            print_facts((name, _text(value)) for name, value in findings[-1].items())
+            print_facts((name, _text(name, value)) for name, value in findings[-1].items())
             typer.echo()
     if as_json:
         print_json(findings)
@@ -150,9 +151,11 @@ def _check_batches(run: ap.Run, entries: list[Facts], tell: Tell) -> str:
     return f"{len(recorded)} drawn again, all as recorded" if recorded else "none recorded"
 
 
-def _text(value: Any) -> str:
+def _text(name: str, value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(value) or "nothing"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return rounded_up(value, 6) if name.startswith("epsilon") else f"{value:.6g}"
+    return str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from antiphase._bound import rounded_up
 from antiphase._demo._comparison import BARE_RATE, Arm, Comparison
 from antiphase._plan import in_words
 
@@ -56,7 +57,7 @@ def _promises(found: Comparison) -> list[Row]:
                 arm.name,
                 in_words(arm.plan.mechanism.participation),
                 f"{arm.report.steps_run} of {arm.report.steps_planned}",
-                f"{arm.report.planned.value:.4f}",
+                rounded_up(arm.report.planned.value),
                 _of_the_ledger(arm),
                 arm.report.adjacency,
             )
@@ -101,7 +102,7 @@ def _points(value: float) -> str:
 
 def _of_the_ledger(arm: Arm) -> str:
     bound = arm.report.guarantee
-    return "no step was taken" if bound is None else f"{bound.value:.4f} ({bound.kind})"
+    return "no step was taken" if bound is None else f"{rounded_up(bound.value)} ({bound.kind})"
 
 
 def _aligned(rows: Sequence[Row]) -> list[str]:

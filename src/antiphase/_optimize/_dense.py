@@ -33,6 +33,7 @@ LARGEST_SIGNS = 1 << 20
 TOLERANCES: dict[Objective, float] = {"rms": 1e-4, "max": 2e-3}
 FLOOR = 0.1  # of the tolerance
 NONNEGATIVE_FLOOR = 1e-2
+HALF_TOLERANCE = 1e-3  # what a start from half the steps comes to anyway
 
 
 def optimize_dense(
@@ -118,7 +119,8 @@ def _ascend(
     start = dual.start()
     if constraint != "scalar" and halves(steps, period, workload):
         quiet = Limits(limits.seconds, limits.iterations, started=limits.started)
-        half = _ascend(steps // 2, period // 2, workload, objective, quiet, "pattern", equal_norms, tolerance)
+        close = min(tolerance, HALF_TOLERANCE)
+        half = _ascend(steps // 2, period // 2, workload, objective, quiet, "pattern", equal_norms, close)
         start = spread(half.state, Classes(steps // 2, period // 2))
     found = ascend(dual, start, limits, tolerance)
     if constraint == "nonnegative" and not limits.reached:

@@ -5,11 +5,10 @@ The items are those that bandmf-amplified App. K.1 reports, after Ponomareva et 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from antiphase._accounting import zcdp
-from antiphase._bound import Bound
+from antiphase._bound import Bound, rounded_up
 from antiphase._errors import NotProved
 from antiphase._report._reading import Source
 from antiphase._report._words import ADJACENCY, KIND, participation_words
@@ -28,10 +27,10 @@ def headline(source: Source) -> str:
     if bound is None:
         return "No step has been taken: nothing has been released."
     what = "would be" if source.run is None else "is"
-    text = f"Training {what} (epsilon = {_up(bound.value)}, delta = {delta:g})-differentially private"
+    text = f"Training {what} (epsilon = {rounded_up(bound.value)}, delta = {delta:g})-differentially private"
     if source.run is None or source.run.steps_run == source.plan.steps:
         return f"{text}."
-    planned = _up(source.plan.guarantee.value)
+    planned = rounded_up(source.plan.guarantee.value)
     return f"{text} if the step to stop at was fixed beforehand, and with epsilon = {planned} otherwise."
 
 
@@ -81,16 +80,11 @@ def _formal(source: Source) -> str:
     bound, delta = guarantee(source), source.plan.problem.budget.delta
     if bound is None:
         return "No step has been taken, so nothing is stated."
-    text = f"(epsilon = {_up(bound.value)}, delta = {delta:g})-DP"
+    text = f"(epsilon = {rounded_up(bound.value)}, delta = {delta:g})-DP"
     if source.run is not None and source.run.steps_run != source.plan.steps:
-        planned = _up(source.plan.guarantee.value)
+        planned = rounded_up(source.plan.guarantee.value)
         return f"{text} for the steps that ran; planned were {source.plan.steps:,} steps at epsilon = {planned}."
     try:
-        return f"{text}; rho = {zcdp(source.plan.mechanism).value:.4g} zCDP."
+        return f"{text}; rho = {rounded_up(zcdp(source.plan.mechanism).value, 6)} zCDP."
     except NotProved:
         return f"{text}."
-
-
-def _up(value: float) -> str:
-    """Epsilon with four decimals, rounded up: a report never states less than was proved."""
-    return f"{math.ceil(value * 1e4) / 1e4:.4f}" if math.isfinite(value) else "infinity"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from antiphase._bound import Bound
+from antiphase._bound import Bound, rounded_up
 from antiphase._plan import Plan
 from antiphase._report._chart import Chart, thinned
 from antiphase._report._content import Content
@@ -34,7 +34,7 @@ def candidates(plan: Plan) -> Table:
                 c.name,
                 f"{c.error:.4g}",
                 f"{c.noise_multiplier:.4g}",
-                f"{c.epsilon:.4f} {c.kind}",
+                f"{rounded_up(c.epsilon)} {c.kind}",
                 f"{c.memory_copies:,}",
                 f"{MEGABYTES * c.memory_copies:,.0f}",
                 f"{c.seconds:.2f}",
@@ -62,9 +62,14 @@ def comparison(content: Content) -> Table:
 def changes(content: Content) -> Table:
     """What epsilon would be."""
     plan = content.source.plan
-    now = ("as planned", f"{plan.guarantee.value:.4f}", plan.guarantee.kind, "")
+    now = ("as planned", rounded_up(plan.guarantee.value), plan.guarantee.kind, "")
     rows = tuple(
-        (c.what, "" if c.bound is None else f"{c.bound.value:.4f}", "" if c.bound is None else c.bound.kind, c.reason)
+        (
+            c.what,
+            "" if c.bound is None else rounded_up(c.bound.value),
+            "" if c.bound is None else c.bound.kind,
+            c.reason,
+        )
         for c in content.changes
     )
     caption = f"Epsilon at delta {plan.problem.budget.delta:g} with the same noise"
@@ -83,4 +88,4 @@ def _points(chart: Chart, most: int) -> Iterator[tuple[str, ...]]:
 
 
 def _bound(bound: Bound | None) -> str:
-    return "nothing released" if bound is None else f"{bound.value:.4f} ({bound.kind})"
+    return "nothing released" if bound is None else f"{rounded_up(bound.value)} ({bound.kind})"

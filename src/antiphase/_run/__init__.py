@@ -34,7 +34,7 @@ from antiphase._run._history import HOST, MARK_BYTES, History, Publication
 from antiphase._run._pickle import refuse_pickle
 from antiphase._run._report import PrivacyReport, report
 from antiphase._run._tape import Elsewhere, NoiseTape, Tape
-from antiphase._run._turns import in_turn
+from antiphase._run._turns import ToTheEnd, in_turn
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret, require_secret
 
@@ -63,7 +63,7 @@ class Run:
     ) -> None:
         self.plan, self.directory, self.run_id = plan, directory, header.run_id
         self._header, self._secret, self._lock = header, secret, lock
-        self._turn = threading.RLock()
+        self._turn, self._to_the_end = threading.RLock(), ToTheEnd()
         self._ledger = Ledger(directory, secret, header.run_id, create=create)
         self._history = History()
         if create:
@@ -177,6 +177,8 @@ class Run:
             self._check_replays()
         if meaning == "rewind":
             self._enter({"kind": "rewind", "step": t})
+            # What was made with the noise of later steps came from the output that is withdrawn.
+            self._tape.read_steps.difference_update([later for later in self._tape.read_steps if later > t])
         if self._header.examples is not None:
             self._enter_batch(t)
         self._enter({"kind": "commit", "step": t, "digest": code.hex(), **({} if mark is None else {"mark": mark})})
@@ -246,14 +248,16 @@ class Run:
 
     def _enter(self, entry: dict[str, Any]) -> None:
         self._history.check(entry)
-        self._ledger.public.append(entry)
-        self._history.apply(entry)
+        with self._to_the_end:
+            self._ledger.public.append(entry)
+            self._history.apply(entry)
 
     def _enter_batch(self, step: int) -> None:
         indices, mask = self.batch(step)
         used = np.ascontiguousarray(indices[mask], dtype="<i8")
         content = hashlib.sha256(used.tobytes()).hexdigest()
-        self._ledger.private.append({"kind": "batch", "step": step, "size": int(used.size), "indices": content})
+        with self._to_the_end:
+            self._ledger.private.append({"kind": "batch", "step": step, "size": int(used.size), "indices": content})
 
     def _read_ledger(self) -> None:
         last: dict[str, Any] = {}

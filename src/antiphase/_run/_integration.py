@@ -105,15 +105,16 @@ def check_mark(run: Run, step: int, mark: bytes) -> None:
 def _withdrawn(step: int) -> Refused:
     return Refused(
         f"The ledger has other outputs of the {step} steps before this one than those that led to the state.",
-        hint="this state is of steps that were taken again; the same noise is in both, so go on from a state of "
-        "the steps that the ledger has, or start a new run and compose the two",
+        hint="this state is of steps that were taken again, or of a replica whose gradients were not added to those of "
+        "the others before the noise. The same noise is in both: go on from a state of the steps that the ledger has, "
+        "or start a new run and compose the two",
     )
 
 
 def _elsewhere() -> Refused:
     return Refused(
         "The run has steps already, and was begun with other parameters than these.",
-        hint="to resume, load the state of the optimizer with the parameters; to begin again, take the parameters that "
+        hint="to resume, load the state of the run along with the parameters; to begin again, take the parameters that "
         "the run was begun with, or start a new run",
     )
 

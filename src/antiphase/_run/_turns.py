@@ -1,10 +1,13 @@
-"""One thread at a time on a run: of two that read a step together one would get the noise of the next step."""
+"""One thing at a time on a run: of two threads that read a step together one would get the noise of the next step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, final
+
+from antiphase._errors import Refused
 
 if TYPE_CHECKING:
     from antiphase._run import Run
@@ -23,3 +26,28 @@ def in_turn(act: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, 
             return act(run, *args, **named)
 
     return waiting
+
+
+@final
+class ToTheEnd:
+    """Around what must be done as a whole: begun and not ended, it is not begun again.
+
+    A key press or a signal stops a program anywhere, and what handles a signal runs in the thread that has its turn. An
+    entry that the ledger has and the run does not know of would be followed by entries that cannot follow it.
+    """
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def __enter__(self) -> None:
+        if self._begun:
+            raise Refused(
+                "The run is writing to its ledger, or was interrupted while it did.",
+                hint="close the run and open it again: what the ledger has is known then",
+            )
+        self._begun = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._begun = kind is not None

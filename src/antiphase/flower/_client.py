@@ -55,6 +55,8 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
         separation: the least that this client accepts, whatever the server says.
     """
     own = _check.positive_integer("participation_mod", "separation", separation, "1 leaves it to the server")
+    if not callable(directory):
+        directory = Path(directory).absolute()  # an app may change its working directory
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
@@ -64,7 +66,7 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
             before = to_arrays(message.content.array_records[ARRAYS])
         except (Malformed, KeyError, ValueError, TypeError) as error:
             return _failed(message, f"this is no task of antiphase.flower.DPFTRL: {error}")
-        place = Path(directory(context) if callable(directory) else directory)
+        place = Path(directory(context) if callable(directory) else directory).absolute()
         with held(place) as timer:
             answer = timer.answer(task, own)
             timer.note(task)
@@ -89,7 +91,9 @@ def _trained(train: Callable[[], Message], before: Arrays, task: Task) -> tuple[
             raise Malformed(f"the ClientApp replied with an error: {reply.error.reason}")
         update = _update(before, list(reply.content.array_records.values()), task.clip_norm)
         return update, list(reply.content.metric_records.values())[: 1 if task.raw_metrics else 0]
-    except (Exception, SystemExit):  # an error, or no reply, would free the place, and the data may be the cause
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # an error, or no reply, would free the place; not all that data raise is an Exception
         LOG.exception("participation_mod: the ClientApp failed; its update counts as zero")
         return {name: np.full_like(value, np.nan) for name, value in before.items()}, []
 

@@ -8,7 +8,7 @@ from typing import final
 
 from antiphase import _check
 from antiphase._accounting import Mechanism, epsilon, group_epsilon, stopped, zcdp
-from antiphase._bound import Bound
+from antiphase._bound import Bound, rounded_up
 from antiphase._errors import InvalidArgument
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
@@ -150,7 +150,7 @@ def _remarks(
         remarks.append(
             "Separation and participations were observed: the statement assumes that who takes part, and when, does "
             "not depend on the clients' data. Where clients may have looked at the models before they decided whether "
-            f"to reply, it is that of the participation enforced: epsilon = {run.guarantee.value:.4g}."
+            f"to reply, it is that of the participation enforced: epsilon = {rounded_up(run.guarantee.value)}."
         )
         planned = MinSeparation(settings["planned"]["separation"], settings["planned"]["limit"])
         before = epsilon(replace(plan.mechanism, participation=planned), plan.problem.budget.delta).value
@@ -182,14 +182,15 @@ def _remarks(
             "used twice. No guarantee can be stated."
         )
     if group is not None:
-        remarks.append(f"For a user with {devices} devices, each a client: epsilon {group.value:.4g}.")
+        remarks.append(f"For a user with {devices} devices, each a client: epsilon {rounded_up(group.value)}.")
     return remarks
 
 
 def _claim(value: Bound, rho: Bound | None, delta: float) -> str:
     assert rho is not None
     return (
-        f"rho = {rho.value:.4g} zCDP; epsilon = {value.value:.4g} at delta = {delta:g} ({value.kind}, {value.method})."
+        f"rho = {rounded_up(rho.value, 6)} zCDP; epsilon = {rounded_up(value.value)} at delta = {delta:g} "
+        f"({value.kind}, {value.method})."
     )
 
 

@@ -56,24 +56,25 @@ class Selection:
         """
         end = time.monotonic() + wait
         while True:
-            found = [node.node_id for node in self._nodes(grid) if self._may_join(node, allowed)]
+            nodes = list(grid.get_nodes())
+            found = [node.node_id for node in nodes if self._is_known(node) and self._may_join(node, allowed)]
             if len(found) >= wanted or time.monotonic() >= end:
+                self._check_keys(len(nodes))
                 secrets.SystemRandom().shuffle(found)
                 return sorted(found, key=lambda node: node in asked)
             time.sleep(min(SECOND, max(end - time.monotonic(), 0.0)))
 
-    def _nodes(self, grid: Grid) -> list[Any]:
-        """Those with something lasting to know them by; one without a key must not stop the others."""
-        nodes = list(grid.get_nodes())
-        if self._kind == "pseudonym":
-            return nodes
-        keyed = [node for node in nodes if node.public_key]
-        if nodes and not keyed:
+    def _is_known(self, node: Any) -> bool:
+        """Whether there is, or will be, something lasting to know a node by."""
+        return self._kind == "pseudonym" or bool(node.public_key)
+
+    def _check_keys(self, nodes: int) -> None:
+        """Refuse to go on where keys count and nobody ever had one; nodes without must not stop those with keys."""
+        if self._kind == "key" and nodes and not self._known:
             raise Refused(
-                f"None of {len(nodes)} nodes has an authentication key, so there is nothing lasting to know them by.",
+                f"None of {nodes} nodes has an authentication key, so there is nothing lasting to know them by.",
                 hint="authenticate SuperNodes at the SuperLink, or use identity='pseudonym'",
             )
-        return keyed
 
     def _may_join(self, node: Any, allowed: Callable[[bytes], bool]) -> bool:
         if self._kind == "key":

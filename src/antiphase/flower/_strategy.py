@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from antiphase import _check
+from antiphase._bound import rounded_up
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
@@ -95,7 +96,7 @@ class DPFTRL(Strategy):
     ) -> None:
         planned = planned_participation(plan)
         _check.real("DPFTRL", "clip_norm", plan.problem.clip_norm, SMALLEST_CLIP, 1e300, "scale the updates up")
-        self.directory, self._secret = Path(directory), secret
+        self.directory, self._secret = Path(directory).absolute(), secret  # whatever changes the working directory
         self.goal = _check.positive_integer("DPFTRL", "goal", goal, "how many updates make a release")
         self._collected = self.goal
         if simulated_goal is not None:
@@ -130,7 +131,7 @@ class DPFTRL(Strategy):
         LOG.info("\t├──> Plan: %s, %d releases", type(self.plan.mechanism.strategy).__name__, self.plan.steps)
         LOG.info("\t├──> Clipping norm %g, noise_std %g", self._clip_norm, self.plan.mechanism.noise_std)
         LOG.info("\t├──> Report goal %d, separation %d", self.goal, self._separation)
-        LOG.info("\t└──> Planned epsilon %g", self.plan.guarantee.value)
+        LOG.info("\t└──> Planned epsilon %s", rounded_up(self.plan.guarantee.value))
 
     def start(
         self,

@@ -132,7 +132,7 @@ def _refuse_hidden(node: Any) -> None:
     if node is not None and node.name() in HIDING:
         raise Refused(
             "Which weights a checkpointed function uses is not known before its backward pass.",
-            hint="call torch.utils.checkpoint.checkpoint with use_reentrant=False",
+            hint="use grad_sample_mode='hooks' with torch.utils.checkpoint, and use_reentrant=True there",
         )
 
 

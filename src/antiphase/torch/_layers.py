@@ -10,7 +10,7 @@ import torch
 from opacus.grad_sample.conv import compute_conv_grad_sample
 from opacus.grad_sample.embedding_norm_sample import compute_embedding_norm_sample
 from opacus.grad_sample.linear import compute_linear_norm_sample
-from opacus.layers.dp_rnn import DPRNNBase
+from opacus.layers.dp_rnn import DPRNNBase, RNNLinear
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.utils.rnn import PackedSequence
@@ -31,17 +31,22 @@ def correct(module: Any) -> None:
         ours |= {nn.Linear: linear_norms, nn.Embedding: embedding_norms}
         module.NORM_SAMPLERS = {**module.NORM_SAMPLERS, **ours}
         module.kept = Kept(module)
+    if hasattr(module, "rearrange_grad_samples"):
+        module.rearrange_grad_samples = partial(refuse_some_examples, module.rearrange_grad_samples)
     for layer in module.modules():
         if isinstance(layer, DPRNNBase):
-            layer.register_forward_pre_hook(refuse_another_order)
+            layer.register_forward_pre_hook(check_sequences, with_kwargs=True)
 
 
 def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Found:
     """Opacus's, which cuts its patches out of memory as if that were in the order of the dimensions.
 
     With channels last, or the batch last, it would take other numbers of the example, or those of another example.
+    Images of one pixel are contiguous with channels last too, and would be padded to larger ones that are not.
     """
-    found: Found = compute_conv_grad_sample(layer, [activations[0].contiguous()], backprops)
+    inputs = activations[0]
+    in_order = inputs.contiguous().view(-1).view(inputs.shape)
+    found: Found = compute_conv_grad_sample(layer, [in_order], backprops)
     return found
 
 
@@ -59,7 +64,7 @@ def conv_norms(layer: Any, activations: list[torch.Tensor], backprops: torch.Ten
 def embedding_norms(layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Found:
     """Norms of the gradients of a table."""
     long = backprops.flatten(1, -2).norm(dim=2).sum(1) if backprops.dim() > 2 else torch.zeros_like(backprops[:, 0])
-    found = compute_embedding_norm_sample(layer, activations, backprops)
+    found = compute_embedding_norm_sample(layer, [activations[0].contiguous()], backprops)
     return {p: allowing(norms.square(), long) for p, norms in found.items()}
 
 
@@ -137,23 +142,37 @@ class Kept:
         return found
 
     def _add(self, parameter: torch.Tensor, rows: torch.Tensor) -> None:
-        if not parameter.requires_grad:
-            return
-        before = self._rows.get(parameter)
-        if before is not None and before.shape != rows.shape:
-            raise Refused(
-                f"A layer was given {len(before)} examples and then {len(rows)}, in one pass.",
-                hint="use grad_sample_mode='hooks' where not all examples go through a layer",
-            )
-        self._rows[parameter] = rows if before is None else before + rows
+        if parameter.requires_grad:
+            before = self._rows.get(parameter)
+            self._rows[parameter] = rows if before is None else before + rows
 
 
-def refuse_another_order(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """A hook for recurrent layers: packed by length, rows would be other examples here than in the other layers.
+def refuse_some_examples(rearrange: Any, *, module: nn.Module, **given: Any) -> Any:
+    """Opacus's method, for layers that are given all examples each time they are used.
+
+    It adds the rows of all uses up, the first to the first: those of a part of the batch would be counted to others.
+    Recurrent layers alone may have fewer and fewer rows: those of sequences that have not ended, which are the first.
+    """
+    activations, backprops = rearrange(module=module, **given)
+    whole: Any = module.max_batch_len
+    if len(backprops) != whole and not isinstance(module, RNNLinear):
+        raise _some(module, len(backprops), whole)
+    return activations, backprops
+
+
+def check_sequences(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """A hook for recurrent layers: row i is to be example i."""
+    given = inputs[0] if inputs else named["input"]
+    refuse_another_order(layer, given)
+    refuse_some_sequences(layer, given)
+
+
+def refuse_another_order(layer: nn.Module, given: Any) -> None:
+    """Packed by length, rows would be other examples here than in the other layers.
 
     The norm of a row would be that of parts of two examples, and each would be clipped by the other.
     """
-    order = inputs[0].sorted_indices if isinstance(inputs[0], PackedSequence) else None
+    order = given.sorted_indices if isinstance(given, PackedSequence) else None
     if order is not None and not torch.equal(order, torch.arange(len(order), device=order.device)):
         raise Refused(
             f"The sequences that {type(layer).__name__} is given were sorted by length, so its examples are in another "
@@ -161,3 +180,22 @@ def refuse_another_order(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
             hint="sort the whole batch by length before the model sees it, such as in collate_fn, and pack it with "
             "enforce_sorted=True",
         )
+
+
+def refuse_some_sequences(layer: nn.Module, given: Any) -> None:
+    """There must be as many sequences each time that the layer is used in a pass."""
+    batch_dim = 0 if layer.batch_first else 1
+    rows = int(given.batch_sizes[0]) if isinstance(given, PackedSequence) else given.shape[batch_dim]
+    for cell in layer.modules():
+        waiting = vars(cell).get("activations", ()) if isinstance(cell, RNNLinear) else ()
+        before = max((len(held[0]) for held in waiting), default=rows)
+        if before != rows:
+            raise _some(layer, rows, before)
+
+
+def _some(layer: nn.Module, rows: int, others: int) -> Refused:
+    return Refused(
+        f"A {type(layer).__name__} was used with {rows} rows and with {others} in one pass, so it is not known which "
+        "examples they are.",
+        hint="give a layer all examples each time, and choose among its outputs",
+    )

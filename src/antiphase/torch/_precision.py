@@ -32,10 +32,11 @@ def refuse_rounding(module: nn.Module, *_: Any) -> None:
         return
     if any(map(torch.is_autocast_enabled, _kinds(module.parameters()))):
         raise Refused("Ghost clipping under autocast would sum rounded gradients.", hint=FULL)
-    if torch.get_float32_matmul_precision() != "highest":
+    if not _has_full_products():
         raise Refused(
             "Ghost clipping with matrix products of lower precision would take rounded norms.",
-            hint="torch.set_float32_matmul_precision('highest'), or use grad_sample_mode='hooks'",
+            hint="torch.set_float32_matmul_precision('highest') and torch.backends.fp32_precision as it is by default, "
+            "or use grad_sample_mode='hooks'",
         )
 
 
@@ -65,6 +66,13 @@ def check_policy(module: nn.Module) -> None:
                 "before they are clipped or summed.",
                 hint="fully_shard without mp_policy, or with float32 for param_dtype and reduce_dtype",
             )
+
+
+def _has_full_products() -> bool:
+    try:
+        return bool(torch.get_float32_matmul_precision() == "highest")
+    except RuntimeError:  # a lower one was set for some backend, by torch.backends
+        return False
 
 
 def _kinds(parameters: Iterable[torch.Tensor]) -> list[str]:
