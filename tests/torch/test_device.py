@@ -79,3 +79,22 @@ def test_a_run_begun_on_the_host_stays_there(tmp_path):
 def test_other_strategies_are_refused(tmp_path):
     with pytest.raises(ap.Refused, match="Tree"):
         NoiseAdder([torch.zeros(4)], plan_for(ap.strategies.Tree(N)), tmp_path, source="device")
+
+
+def test_an_interrupt_does_not_move_the_noise_of_later_steps(monkeypatch):
+    """The correlator has taken the row in, but the step is not counted yet: later noise would come a row late."""
+    plan, leaves = plan_for(ap.strategies.Toeplitz([1.0, 0.5, 0.25], 6)), {"w": Leaf((5,))}
+    expected = [device.DeviceTape(plan, SECRET, "run", leaves, LIKE).read(step)[0] for step in range(6)]
+    tape = device.DeviceTape(plan, SECRET, "run", leaves, LIKE)
+    tape.read(1)
+    inner = tape._correlate
+
+    def interrupted(z):
+        inner(z)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tape, "_correlate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tape.read(2)
+    for step in range(2, 6):
+        assert torch.equal(tape.read(step)[0], expected[step])

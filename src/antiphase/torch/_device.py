@@ -42,7 +42,7 @@ class DeviceTape:
         self._plan, self._own, self._like = plan, own, like
         self._white = White(secret, (run_id, plan.root or plan.fingerprint), like)
         self._correlate = correlator(plan.mechanism.strategy)
-        self._made = 0
+        self._made, self._whole = 0, True
         self._last: torch.Tensor | None = None
         self.read_steps: set[int] = set()
 
@@ -50,12 +50,14 @@ class DeviceTape:
 
     def read(self, step: int) -> list[torch.Tensor]:
         """The noise of `step`, a flat tensor for each leaf."""
-        if step < self._made - 1:
+        if step < self._made - 1 or not self._whole:
             self._made, self._correlate = 0, correlator(self._plan.mechanism.strategy)
         while self._made <= step:
             parts = [self._white.draw(self._made, name, leaf) for name, leaf in self._own.items()]
+            self._whole = False  # an interrupt here leaves a correlator that is ahead of the count
             self._last = self._correlate(torch.cat(parts)) * self._plan.mechanism.noise_std
             self._made += 1
+            self._whole = True
         self.read_steps.add(step)
         assert self._last is not None
         return list(torch.split(self._last, [leaf.size for leaf in self._own.values()]))

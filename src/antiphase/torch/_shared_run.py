@@ -58,7 +58,7 @@ class SharedRun:
         device: torch.Tensor | None,
     ) -> None:
         self.plan, self.world, self.examples = plan, world, examples
-        self._directory, self._own, self._dtype = Path(directory), own, dtype
+        self._directory, self._own, self._dtype = Path(directory).absolute(), own, dtype
         self._device = device
         self.run_id, self._digests = "", b""
         self._sampler: Sampler | None = None
