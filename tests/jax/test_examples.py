@@ -34,6 +34,7 @@ def test_digits_started_again_end_the_same(tmp_path):
     assert again == first
 
 
+@pytest.mark.slow
 def test_teacher_images(tmp_path):
     size = ("--examples", 2000, "--epochs", 2, "--steps-per-epoch", 20, "--epsilon", 8)
     assert accuracy_in(output_of("teacher_images.py", "--directory", tmp_path, *size)) > 20.0

@@ -33,6 +33,7 @@ LARGEST_SIGNS = 1 << 20
 TOLERANCES: dict[Objective, float] = {"rms": 1e-4, "max": 2e-3}
 FLOOR = 0.1  # of the tolerance
 NONNEGATIVE_FLOOR = 1e-2
+ROUNDING = 0.3  # of the tolerance may go to rounding where that saves most of the time
 HALF_TOLERANCE = 1e-3  # what a start from half the steps comes to anyway
 
 
@@ -115,7 +116,7 @@ def _ascend(
     orthogonal = OrthogonalMultipliers(classes, equal_norms, floor)
     kind: Multipliers = SignMultipliers(classes) if constraint == "scalar" else orthogonal
     rows = RowWeights(steps, objective, NONNEGATIVE_FLOOR if constraint == "nonnegative" else floor)
-    dual = BlockDual(classed, kind, rows)
+    dual = BlockDual(classed, kind, rows, ROUNDING * tolerance)
     start = dual.start()
     if constraint != "scalar" and halves(steps, period, workload):
         quiet = Limits(limits.seconds, limits.iterations, started=limits.started)

@@ -21,7 +21,6 @@ from antiphase._optimize._classes import Blocks, Classes, product, spectral
 from antiphase._optimize._multipliers import Multipliers, RowWeights
 
 EPS = float(np.finfo(float).eps)
-NEGLIGIBLE = 1e-6  # share of the bound that rounding may cost; beyond, singular values take five times as long
 
 
 class ClassedWorkload:
@@ -55,10 +54,19 @@ class ClassedWorkload:
 
 
 class BlockDual:
-    """The dual function for multipliers that are block diagonal over the classes."""
+    """The dual function for multipliers that are block diagonal over the classes.
 
-    def __init__(self, workload: ClassedWorkload, multipliers: Multipliers, rows: RowWeights) -> None:
-        self._workload, self._multipliers, self._rows = workload, multipliers, rows
+    Args:
+        workload: A.
+        multipliers: the coordinates of U.
+        rows: the weights w.
+        rounding: share of the bound that rounding may cost; where it would be more, the slower singular values serve.
+    """
+
+    def __init__(
+        self, workload: ClassedWorkload, multipliers: Multipliers, rows: RowWeights, rounding: float = 1e-6
+    ) -> None:
+        self._workload, self._multipliers, self._rows, self._rounding = workload, multipliers, rows, rounding
         self._size = len(multipliers.start())
 
     def start(self) -> Array:
@@ -120,7 +128,7 @@ class BlockDual:
         if values[0] > 0.0:
             sigma = np.sqrt(values)
             rounding = 4 * classes.steps * EPS * norm * float(np.linalg.norm(1.0 / sigma))
-            if rounding <= NEGLIGIBLE * sigma.sum():
+            if rounding <= self._rounding * sigma.sum():
                 return sigma, vectors, float(sigma.sum()) - rounding
         rows = np.ascontiguousarray((np.sqrt(weights)[:, None] * self._workload.columns).T)
         _, sigma, transposed = np.linalg.svd(classes.times(root, rows).T)
