@@ -28,7 +28,7 @@ def test_dense_by_hand_does_not_beat_the_plan(steps, participation):
     asked = ap.Problem(steps=steps, budget=BUDGET, participation=participation)
     found = ap.plan(asked, ["toeplitz", "banded", "dense"])
     assert found.error <= by_hand("dense", participation, steps) * (1.0 + 1e-9)
-    assert found.candidates[0].name == "dense"
+    assert "dense" in {c.name for c in found.candidates[:2]}  # or as many bands as steps, better by less than 0.01 %
 
 
 @pytest.mark.parametrize(
