@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Literal, get_args
 
 from antiphase._errors import InvalidArgument
@@ -78,4 +78,5 @@ def rounded_up(value: float, decimals: int = 4) -> str:
     """
     if not math.isfinite(value):
         return "infinity"
-    return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), ROUND_CEILING))
+    exact = Context(prec=400, rounding=ROUND_CEILING)  # digits for the largest float, and then some
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), context=exact))

@@ -30,11 +30,12 @@ def plan(
     the problem names no participation, those that a program can enforce from examples and batch size are compared.
 
     **Guarantee**: the plan keeps the budget, by the accountant that the table in docs/accounting.md names; no
-    candidate in its table has a smaller expected error. No family by hand has one either, up to the accuracy of the
-    optimisers (0.01 %; participations that take samples to account for: as far as few samples tell), except a banded
-    one of more work than steps x bands^2 = 2^30, or of 2^26 with fewer bands than steps / 10,000, where hours would
-    gain little over Toeplitz. A family that cannot win, by a proved bound, is left out. The dense one may take minutes
-    above 2,000 steps, up to its limit of 8,192; a memory limit or `families` leaves it out.
+    candidate in its table has a smaller expected error, nor has a family alone, up to the accuracy of the optimisers
+    (0.01 %; where samples are drawn to account for it, as far as few samples tell). A family that cannot win, by a
+    proved bound, is left out. By hand a little may be gained with sizes that are not tried: numbers of bands between
+    neighbours an eighth apart, buffers that gain less than 0.5 %, and free columns of a banded strategy of more work
+    than steps x bands^2 = 2^30, or than 2^26 with fewer bands than steps / 10,000, which may take hours. The dense
+    family may take minutes above 2,000 steps, up to its limit of 8,192; a memory limit or `families` leaves it out.
 
     Args:
         problem: what to train and what it may cost.
