@@ -21,7 +21,7 @@ def test_a_run_of_an_integration_goes_on_bit_for_bit(tmp_path, version, name):
             case "jax":
                 found = jax_run(directory, source, STEPS)
             case "flower":
-                assert flower_run(directory, 6) < 1e-12
+                assert flower_run(directory, 6) < 1e-8  # clipping is in float32
                 return
     except ap.Refused as refusal:
         if source == "device" and "generator" in str(refusal):
