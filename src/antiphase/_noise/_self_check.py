@@ -1,0 +1,166 @@
+"""Before the first step: the noise that a source makes is the noise of the plan, or the run does not start.
+
+Two checks. Over the whole run, float64 algebra says how large state and noise become: both must be well within the
+dtype. For the first steps, the very code that will make the noise is given a known z, and what it makes is
+compared with float64 algebra. Neither takes model-sized memory, nor more than milliseconds for ordinary strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._errors import Refused
+from antiphase._noise._entries import reader
+from antiphase._noise._scale import Canonical
+from antiphase._noise._sizes import sizes
+from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
+
+# Standard deviations from 2^-e to 2^e: draws of all sizes then keep their digits, and none overflows.
+LARGEST_EXPONENT = {"float32": 100, "float64": 960}
+ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53}
+TOLERANCE = 2.0**-8  # of z: how far rounding may move the noise, in standard deviations
+FEW_STEPS, MOST_STEPS = 32, 256  # that the code is tried on
+MOST_WHOLE = 1 << 16  # entries of N up to which noise that takes all of z is tried
+LANES = 16  # independent z
+HINTS = {
+    "float32": "use float64, or scale the loss, and the clipping norm with it",
+    "float64": "scale the strategy so that its columns have norms near 1, and calibrate noise_std to it",
+}
+
+# From z of the first rows of C, shape (rows, lanes), to the noise of so many steps, shape (steps, lanes).
+Respond = Callable[[Array, int], Any]
+
+
+def check_noise(made: Canonical, dtype: np.dtype[Any], respond: Respond, *, clip_norm: float = 1.0) -> None:
+    """Refuse to go on where a source of noise does not make the plan's noise.
+
+    Args:
+        made: strategy and noise_std, as the source has them.
+        dtype: of noise and state.
+        respond: the source's own code, from z to the noise as it is added.
+        clip_norm: what else the noise is multiplied by, in `dtype`.
+    """
+    check_sizes(made, dtype, clip_norm=clip_norm)
+    strategy = made.strategy
+    steps = _first_steps(strategy)
+    if steps == 0:
+        return
+    z = _probes(sum(strategy.rows_at(t) for t in range(steps)))
+    with np.errstate(all="ignore"):
+        noise = np.asarray(respond(z, steps), dtype=np.float64) / made.noise_std / clip_norm
+        wrong = _departures(strategy, noise, z)
+    bad = np.flatnonzero(~(wrong <= TOLERANCE))
+    if len(bad):
+        raise _refused(strategy, dtype, f"in step {bad[0]} it departs from float64 algebra by {wrong[bad[0]]:.2g} of z")
+
+
+def check_sizes(made: Canonical, dtype: np.dtype[Any], *, clip_norm: float = 1.0) -> None:
+    """Refuse noise or state that leaves the range of the dtype, or loses its digits, anywhere in the run."""
+    found, high = sizes(made.strategy), 2.0 ** LARGEST_EXPONENT[dtype.name]
+    low, std = 1.0 / high, made.noise_std
+    for what, smallest, largest in (
+        ("the clipping norm", clip_norm, clip_norm),
+        ("the noise before it is multiplied by noise_std", found.smallest, max(found.largest, found.entry)),
+        ("its standard deviation", std * found.smallest, std * found.largest),
+        ("its standard deviation times clip_norm", clip_norm * std * found.smallest, clip_norm * std * found.largest),
+    ):
+        if not low <= smallest <= largest <= high:
+            span = f"{smallest:.3g}" if smallest == largest else f"between {smallest:.3g} and {largest:.3g}"
+            limits = f"{low:.2g} to {high:.2g}"
+            raise _refused(made.strategy, dtype, f"{what} is {span}, outside the range from {limits}")
+    lost = ROUNDING[dtype.name] * found.rounding
+    if not lost <= TOLERANCE:
+        raise _refused(made.strategy, dtype, f"rounding would move it by {lost:.2g} of z, since C is ill-conditioned")
+
+
+def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str) -> Refused:
+    kind = type(strategy).__name__
+    return Refused(f"The noise of this {kind} plan cannot be made in {dtype.name}: {why}.", hint=HINTS[dtype.name])
+
+
+def _first_steps(strategy: Strategy) -> int:
+    """How many steps to try: one more than the bands, so that every coefficient is used; 0 for none."""
+    if _takes_all_of_z(strategy):
+        inner = strategy.strategy if isinstance(strategy, Stamped) else strategy
+        return inner.steps if inner.steps * inner.rows <= MOST_WHOLE else 0
+    bands = _bands(strategy)
+    return min(strategy.steps, max(FEW_STEPS, bands + 1), MOST_STEPS)
+
+
+def _bands(strategy: Strategy) -> int:
+    match strategy:
+        case Stamped():
+            return _bands(strategy.strategy)
+        case Toeplitz() | Banded() | BandedInverse():
+            return strategy.bands
+        case Dense():
+            return strategy.steps
+    return 1
+
+
+def _takes_all_of_z(strategy: Strategy) -> bool:
+    match strategy:
+        case Stamped():
+            return _takes_all_of_z(strategy.strategy)
+        case Dense():
+            return not strategy.is_lower_triangular
+        case Fourier() | Tree(decoder="full"):
+            return True
+    return False
+
+
+def _probes(rows: int) -> Array:
+    """z drawn once and for all, of numbers that float32 has."""
+    drawn = np.random.Generator(np.random.Philox(key=2)).standard_normal((rows, LANES))
+    return drawn.astype(np.float32).astype(np.float64)
+
+
+def _departures(strategy: Strategy, noise: Array, z: Array) -> Array:
+    """How far the noise of each step is from N z: in units of z where C is square, else of the step's own noise."""
+    steps = len(noise)
+    encoded = _encoded(strategy, noise)
+    if encoded is not None:
+        return _deviations(encoded - z)
+    stream, start, wanted = strategy.noising_stream(), 0, np.empty_like(noise)
+    for t in range(steps):
+        stop = start + strategy.rows_at(t)
+        wanted[t] = stream.step(z[start:stop])
+        start = stop
+    return _deviations(noise - wanted) / _deviations(wanted)
+
+
+def _encoded(strategy: Strategy, noise: Array) -> Array | None:
+    """C times the noise of the first steps; None where C is not square lower triangular.
+
+    It should be z again. Unlike the difference from N z, that difference shows whether the digits of each step's own
+    z are still there.
+    """
+    steps, encoded = np.arange(len(noise)), None
+    match strategy:
+        case Stamped():
+            block = strategy.strategy.steps
+            parts = [_encoded(strategy.strategy, noise[i : i + block]) for i in range(0, len(noise), block)]
+            whole = [part for part in parts if part is not None]
+            encoded = np.concatenate(whole) if len(whole) == len(parts) else None
+        case Identity():
+            encoded = noise
+        case Toeplitz() | Banded():
+            encoded = reader(strategy)(steps, steps) @ noise
+        case Dense() if strategy.is_lower_triangular:
+            encoded = reader(strategy)(steps, steps) @ noise
+        case BLT():
+            lag = steps[:, None] - steps
+            encoded = np.where(lag >= 0, strategy.coefficients(len(noise))[lag], 0.0) @ noise
+        case BandedInverse():
+            from antiphase._kernels.substitution import solve_bands
+
+            encoded = solve_bands(strategy.coefficients[None], noise)
+    return encoded
+
+
+def _deviations(rows: Array) -> Array:
+    return np.sqrt(np.mean(rows**2, axis=1))
