@@ -74,12 +74,14 @@ def check_sizes(made: Canonical, dtype: np.dtype[Any], *, clip_norm: float = 1.0
             raise _refused(made.strategy, dtype, f"{what} is {span}, outside the range from {limits}")
     lost = ROUNDING[dtype.name] * found.rounding
     if not lost <= TOLERANCE:
-        raise _refused(made.strategy, dtype, f"rounding would move it by {lost:.2g} of z, since C is ill-conditioned")
+        why = f"C is ill-conditioned, and rounding moves the noise by up to {lost:.2g} of z"
+        raise _refused(made.strategy, dtype, why, "choose a strategy whose inverse does not grow from step to step")
 
 
-def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str) -> Refused:
+def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str, hint: str = "") -> Refused:
     kind = type(strategy).__name__
-    return Refused(f"The noise of this {kind} plan cannot be made in {dtype.name}: {why}.", hint=HINTS[dtype.name])
+    text = f"The noise of this {kind} plan cannot be made in {dtype.name}: {why}."
+    return Refused(text, hint=hint or HINTS[dtype.name])
 
 
 def _first_steps(strategy: Strategy) -> int:
