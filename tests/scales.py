@@ -18,13 +18,13 @@ def has_scale(strategy: Strategy) -> bool:
 
 def scaled(strategy: Strategy, scale: float) -> tuple[Strategy, float]:
     """scale x C and the noise_std with which the noise is that of C with noise_std STD."""
-    std = STD * scale
+    std, made = STD * scale, strategy
     match strategy:
         case Stamped():
             inner, std = scaled(strategy.strategy, scale)
             return replace(strategy, strategy=inner), std
         case Toeplitz():
-            made: Strategy = replace(strategy, coefficients=strategy.coefficients * scale)
+            made = replace(strategy, coefficients=strategy.coefficients * scale)
             std = STD if strategy.column_normalized else std
         case Banded():
             made = Banded(strategy.columns * scale)
@@ -32,6 +32,8 @@ def scaled(strategy: Strategy, scale: float) -> tuple[Strategy, float]:
             made = Dense(strategy.matrix * scale)
         case BandedInverse():
             made = replace(strategy, coefficients=strategy.coefficients / scale)
+        case _:
+            std = STD
     return made, std
 
 

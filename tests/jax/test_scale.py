@@ -7,7 +7,6 @@ import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
-from antiphase._noise import canonical
 from antiphase.jax import _correlator, _self_check, _transformation
 from antiphase.strategies import Banded, Dense, Identity, Toeplitz
 from tests.catalog import every_strategy
@@ -97,11 +96,22 @@ def test_a_compiled_program_that_makes_other_noise_is_refused(monkeypatch):
         def step(self, buffers, step, draw):
             return buffers[0], buffers.at[0].set(draw(step))
 
-    made = canonical(Identity(9), STD, FLOAT32)
-    _self_check.check_device_noise.__wrapped__(made, FLOAT32, 1.0)
+    case = (Identity(9), STD, FLOAT32, 1.0)
+    _self_check.check_device_noise.__wrapped__(*case)
     monkeypatch.setattr(_self_check, "correlator", lambda strategy, dtype: Late())
     with pytest.raises(ap.Refused, match="departs from float64"):
-        _self_check.check_device_noise.__wrapped__(made, FLOAT32, 1.0)
+        _self_check.check_device_noise.__wrapped__(*case)
+
+
+def test_plans_are_simulated_inside_a_traced_program():
+    plan = plan_for(Toeplitz([1.0, 0.375], 5))
+
+    def first(key):
+        optimizer = apj.simulate_noise(plan, key)
+        return optimizer.update(PARAMS, optimizer.init(PARAMS))[0]["w"]
+
+    _self_check.check_device_noise.cache_clear()
+    assert bool(jax.jit(first)(jax.random.key(1)).any())
 
 
 def test_half_precision_is_refused():

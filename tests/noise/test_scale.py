@@ -218,9 +218,34 @@ def test_a_source_that_makes_other_noise_is_refused(strategy, fault):
     def right(z, steps):
         return host_check._respond(made, dtype, None, False, z, steps)
 
-    check_noise(made, dtype, right)
+    check_noise(strategy, STD, dtype, right)
     with pytest.raises(ap.Refused, match="departs from float64"):
-        check_noise(made, dtype, lambda z, steps: fault(right(z, steps)))
+        check_noise(strategy, STD, dtype, lambda z, steps: fault(right(z, steps)))
+
+
+def test_a_wrong_power_of_two_is_refused(monkeypatch):
+    """The check compares with C and noise_std as the plan has them, not as they were scaled."""
+    right = host_check.canonical
+
+    def wrong(strategy, noise_std, dtype):
+        made = right(strategy, noise_std, dtype)
+        return replace(made, noise_std=made.noise_std / 2)
+
+    for strategy in (*(scaled(s, 1e60)[0] for s in SCALABLE.values()), *STRATEGIES.values()):
+        noise_std = scaled(strategy, 1.0)[1] * (1e60 if np.abs(strategy.noising()).max() < 1e-50 else 1.0)
+        stream(strategy, [(3,)], noise_std)
+        with monkeypatch.context() as patched:
+            patched.setattr(host_check, "canonical", wrong)
+            with pytest.raises(ap.Refused, match="departs from float64"):
+                stream(strategy, [(3,)], noise_std)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_stamped_strategies_may_be_stamped_again(normalized):
+    base = Stamped(Stamped(Toeplitz([1.0, 0.5], 3, column_normalized=normalized), 2), 2)
+    strategy, noise_std = scaled(base, 1e-90)
+    made = stream(strategy, [(50,)], noise_std)
+    assert departure(take(made), base, white(made, 12)) < 1e-5
 
 
 @pytest.mark.parametrize("options", [{"lookahead": 1}, {"lookahead": 50}, {}])

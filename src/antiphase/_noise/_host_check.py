@@ -27,7 +27,7 @@ def checked(mechanism: Served, dtype: np.dtype[Any], lookahead: int | None, rege
     def respond(z: Array, steps: int) -> NDArray[Any]:
         return _respond(made, dtype, lookahead, regenerate, z, steps)
 
-    check_noise(made, dtype, respond)
+    check_noise(mechanism.strategy, mechanism.noise_std, dtype, respond)
     return made
 
 

@@ -15,9 +15,10 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._errors import Refused
 from antiphase._noise._entries import reader
-from antiphase._noise._scale import Canonical
+from antiphase._noise._scale import canonical
 from antiphase._noise._sizes import sizes
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
+from antiphase.strategies._scale import divided
 
 # Standard deviations from 2^-e to 2^e: draws of all sizes then keep their digits, and none overflows.
 LARGEST_EXPONENT = {"float32": 100, "float64": 960}
@@ -35,31 +36,34 @@ HINTS = {
 Respond = Callable[[Array, int], Any]
 
 
-def check_noise(made: Canonical, dtype: np.dtype[Any], respond: Respond, *, clip_norm: float = 1.0) -> None:
-    """Refuse to go on where a source of noise does not make the plan's noise.
+def check_noise(
+    strategy: Strategy, noise_std: float, dtype: np.dtype[Any], respond: Respond, *, clip_norm: float = 1.0
+) -> None:
+    """Refuse to go on where a source of noise does not make noise_std N z.
 
     Args:
-        made: strategy and noise_std, as the source has them.
+        strategy: C as the plan has it.
+        noise_std: likewise.
         dtype: of noise and state.
         respond: the source's own code, from z to the noise as it is added.
         clip_norm: what else the noise is multiplied by, in `dtype`.
     """
-    check_sizes(made, dtype, clip_norm=clip_norm)
-    strategy = made.strategy
+    check_sizes(strategy, noise_std, dtype, clip_norm=clip_norm)
     steps = _first_steps(strategy)
     if steps == 0:
         return
     z = _probes(sum(strategy.rows_at(t) for t in range(steps)))
     with np.errstate(all="ignore"):
-        noise = np.asarray(respond(z, steps), dtype=np.float64) / made.noise_std / clip_norm
-        wrong = _departures(strategy, noise, z)
+        noise = np.asarray(respond(z, steps), dtype=np.float64) / clip_norm
+        wrong = _departures(strategy, noise_std, noise, z)
     bad = np.flatnonzero(~(wrong <= TOLERANCE))
     if len(bad):
         raise _refused(strategy, dtype, f"in step {bad[0]} it departs from float64 algebra by {wrong[bad[0]]:.2g} of z")
 
 
-def check_sizes(made: Canonical, dtype: np.dtype[Any], *, clip_norm: float = 1.0) -> None:
+def check_sizes(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], *, clip_norm: float = 1.0) -> None:
     """Refuse noise or state that leaves the range of the dtype, or loses its digits, anywhere in the run."""
+    made = canonical(strategy, noise_std, dtype)
     found, high = sizes(made.strategy), 2.0 ** LARGEST_EXPONENT[dtype.name]
     low, std = 1.0 / high, made.noise_std
     for what, smallest, largest in (
@@ -70,12 +74,11 @@ def check_sizes(made: Canonical, dtype: np.dtype[Any], *, clip_norm: float = 1.0
     ):
         if not low <= smallest <= largest <= high:
             span = f"{smallest:.3g}" if smallest == largest else f"between {smallest:.3g} and {largest:.3g}"
-            limits = f"{low:.2g} to {high:.2g}"
-            raise _refused(made.strategy, dtype, f"{what} is {span}, outside the range from {limits}")
+            raise _refused(strategy, dtype, f"{what} is {span}, outside the range from {low:.2g} to {high:.2g}")
     lost = ROUNDING[dtype.name] * found.rounding
     if not lost <= TOLERANCE:
         why = f"C is ill-conditioned, and rounding moves the noise by up to {lost:.2g} of z"
-        raise _refused(made.strategy, dtype, why, "choose a strategy whose inverse does not grow from step to step")
+        raise _refused(strategy, dtype, why, "choose a strategy whose inverse does not grow from step to step")
 
 
 def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str, hint: str = "") -> Refused:
@@ -89,8 +92,7 @@ def _first_steps(strategy: Strategy) -> int:
     if _takes_all_of_z(strategy):
         inner = strategy.strategy if isinstance(strategy, Stamped) else strategy
         return inner.steps if inner.steps * inner.rows <= MOST_WHOLE else 0
-    bands = _bands(strategy)
-    return min(strategy.steps, max(FEW_STEPS, bands + 1), MOST_STEPS)
+    return min(strategy.steps, max(FEW_STEPS, _bands(strategy) + 1), MOST_STEPS)
 
 
 def _bands(strategy: Strategy) -> int:
@@ -121,15 +123,21 @@ def _probes(rows: int) -> Array:
     return drawn.astype(np.float32).astype(np.float64)
 
 
-def _departures(strategy: Strategy, noise: Array, z: Array) -> Array:
-    """How far the noise of each step is from N z: in units of z where C is square, else of the step's own noise."""
-    steps = len(noise)
-    encoded = _encoded(strategy, noise)
+def _departures(strategy: Strategy, noise_std: float, noise: Array, z: Array) -> Array:
+    """How far the noise of each step is from N z: in units of z where C is square, else of the step's own noise.
+
+    C / noise_std with z of standard deviation 1 is the same mechanism, and of the size of the noise, however large C
+    and noise_std are. It owes nothing to the power of two that the source has scaled them by.
+    """
+    unit = divided(strategy, noise_std)
+    if unit is None:
+        unit, noise = canonical(strategy, noise_std, z.dtype).strategy, noise / noise_std
+    encoded = _encoded(unit, noise)
     if encoded is not None:
         return _deviations(encoded - z)
-    stream, start, wanted = strategy.noising_stream(), 0, np.empty_like(noise)
-    for t in range(steps):
-        stop = start + strategy.rows_at(t)
+    stream, start, wanted = unit.noising_stream(), 0, np.empty_like(noise)
+    for t in range(len(noise)):
+        stop = start + unit.rows_at(t)
         wanted[t] = stream.step(z[start:stop])
         start = stop
     return _deviations(noise - wanted) / _deviations(wanted)

@@ -81,7 +81,7 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
         made = _canonical(run.plan, dtype)
         made_by = correlator(made.strategy, jnp.dtype(dtype))
         check_addresses(made.strategy.rows, len(owned))
-        check_device_noise(made, dtype, run.plan.problem.clip_norm)  # before the run is bound to this source
+        _check_device_noise(run.plan, dtype)  # before the run is bound to this source
         keys, mesh_of = DeviceKey(run), None if placed is None else placed[0]
         scale = made.noise_std * run.plan.problem.clip_norm
         return _device(
@@ -89,9 +89,10 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
         )
     if source != "host":
         raise refuse("add_noise", "source", "'host' or 'device'", source, "'host' is AES")
-    check_sizes(_canonical(run.plan, dtype), dtype, clip_norm=run.plan.problem.clip_norm)
+    mechanism, clip_norm = run.plan.mechanism, run.plan.problem.clip_norm
+    check_sizes(mechanism.strategy, mechanism.noise_std, dtype, clip_norm=clip_norm)
     take_noise_from(run, "host")
-    noise, clip_norm = HostNoise(run, dtype), run.plan.problem.clip_norm
+    noise = HostNoise(run, dtype)
 
     def init(params: Any) -> NoiseState:
         check(params, "parameters")
@@ -125,16 +126,20 @@ def simulate_noise(plan: Plan, key: jax.Array, dtype: Any = jnp.float32) -> opta
     kind = host_dtype(jnp.dtype(dtype).name)
     if kind.name not in ("float32", "float64"):
         raise refuse("simulate_noise", "dtype", "float32 or float64", kind.name, "half precision rounds the noise away")
-    made, clip_norm = _canonical(plan, kind), plan.problem.clip_norm
+    made = _canonical(plan, kind)
     made_by = correlator(made.strategy, jnp.dtype(kind))
-    check_device_noise(made, kind, clip_norm)
+    _check_device_noise(plan, kind)
     nobody = np.zeros(4, np.uint32)
-    scale = made.noise_std * clip_norm
+    scale = made.noise_std * plan.problem.clip_norm
     return _device(made.strategy, scale, made_by, _own_key, words, nobody, kind, lambda tree, what: None, None)
 
 
 def _canonical(plan: Plan, dtype: np.dtype[Any]) -> Canonical:
     return canonical(plan.mechanism.strategy, plan.mechanism.noise_std, dtype)
+
+
+def _check_device_noise(plan: Plan, dtype: np.dtype[Any]) -> None:
+    check_device_noise(plan.mechanism.strategy, plan.mechanism.noise_std, dtype, plan.problem.clip_norm)
 
 
 def _own_key(state: NoiseState) -> jax.Array:

@@ -51,8 +51,9 @@ def scale_exponents(strategy: Strategy) -> tuple[int, int]:
 
 def has_unit_columns(strategy: Strategy) -> bool:
     """Whether C stays the same when its coefficients are scaled, because its columns are normalised."""
-    inner = strategy.strategy if isinstance(strategy, Stamped) else strategy
-    return isinstance(inner, Toeplitz) and inner.column_normalized
+    if isinstance(strategy, Stamped):
+        return has_unit_columns(strategy.strategy)
+    return isinstance(strategy, Toeplitz) and strategy.column_normalized
 
 
 def times_power_of_two(strategy: Strategy, exponent: int) -> Strategy:
@@ -73,6 +74,28 @@ def times_power_of_two(strategy: Strategy, exponent: int) -> Strategy:
         case BandedInverse():
             return replace(strategy, coefficients=_scaled(strategy, strategy.coefficients, -exponent))
     raise TypeError(f"{type(strategy).__name__} has no scale")
+
+
+def divided(strategy: Strategy, divisor: float) -> Strategy | None:
+    """C / divisor, rounded; None for a strategy that cannot be scaled.
+
+    >>> divided(BandedInverse([1.0, -0.5], 2), 4.0).coefficients.tolist()
+    [4.0, -2.0]
+    """
+    made: Strategy | None = None
+    match strategy:
+        case Stamped():
+            inner = divided(strategy.strategy, divisor)
+            made = None if inner is None else replace(strategy, strategy=inner)
+        case Toeplitz(column_normalized=False):
+            made = replace(strategy, coefficients=strategy.coefficients / divisor)
+        case Banded():
+            made = replace(strategy, columns=strategy.columns / divisor)
+        case Dense():
+            made = replace(strategy, matrix=strategy.matrix / divisor)
+        case BandedInverse():
+            made = replace(strategy, coefficients=strategy.coefficients * divisor)
+    return made
 
 
 def scaled_exactly(value: Any, exponent: int) -> Array | None:

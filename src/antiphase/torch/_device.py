@@ -126,7 +126,8 @@ def check_device_noise(plan: Plan, like: torch.Tensor) -> None:
         like: an empty tensor of that device and dtype.
     """
     dtype, clip_norm = _numpy_dtype(like), plan.problem.clip_norm
-    made = canonical(plan.mechanism.strategy, plan.mechanism.noise_std, dtype)
+    strategy, noise_std = plan.mechanism.strategy, plan.mechanism.noise_std
+    made = canonical(strategy, noise_std, dtype)
     correlate = correlator(made.strategy, dtype.name)
 
     def respond(z: Array, steps: int) -> Any:
@@ -134,7 +135,7 @@ def check_device_noise(plan: Plan, like: torch.Tensor) -> None:
         noise = torch.stack([correlate(rows[t]) for t in range(steps)]) * made.noise_std
         return torch.zeros_like(noise).add_(noise, alpha=clip_norm).double().cpu().numpy()
 
-    check_noise(made, dtype, respond, clip_norm=clip_norm)
+    check_noise(strategy, noise_std, dtype, respond, clip_norm=clip_norm)
 
 
 def correlator(strategy: Strategy, dtype: str) -> Correlate:

@@ -14,7 +14,7 @@ import torch
 
 from antiphase._durable import make_directory
 from antiphase._errors import Corrupted, InvalidArgument, Refused
-from antiphase._noise import NoiseStream, canonical, check_sizes
+from antiphase._noise import NoiseStream, check_sizes
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport, Run
 from antiphase._run import _integration as integration
@@ -169,8 +169,7 @@ class SharedRun:
         if self._device is not None:
             check_device_noise(self.plan, self._device)
         else:
-            made = canonical(mechanism.strategy, mechanism.noise_std, dtype)
-            check_sizes(made, dtype, clip_norm=self.plan.problem.clip_norm)
+            check_sizes(mechanism.strategy, mechanism.noise_std, dtype, clip_norm=self.plan.problem.clip_norm)
 
     def _open(self, whole: Leaves, secret: Secret | None) -> Run:
         return Run.open(
