@@ -12,6 +12,7 @@ from antiphase._noise import Canonical, NoiseStream, check_noise
 from antiphase._noise import _host_check as host_check
 from antiphase._noise._sizes import sizes
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Toeplitz, Tree
+from antiphase.strategies._blt import noise_constants
 from tests.catalog import every_strategy, random_banded, random_lower
 from tests.noise.streams import SECRET, flat, stream, take, white
 from tests.run.plans import plan_for
@@ -160,13 +161,33 @@ def test_sizes_are_those_of_the_dense_matrices(name):
         assert lost / slack < found.rounding < 2 * slack * lost
 
 
-def test_sizes_of_a_long_blt_are_those_of_its_recursion():
+def test_sizes_of_a_blt_are_those_of_its_recursion():
     for steps in (1, 2, 7, 300):
         strategy = BLT([0.99, 0.7], [0.1, 0.3], steps)
-        found, N = sizes(strategy), strategy.noising()
-        assert found.largest == pytest.approx(np.linalg.norm(N[-1]), rel=1e-9)
-        column = np.linalg.norm(strategy.coefficients())
-        assert found.rounding == pytest.approx(column * found.largest, rel=1e-9)
+        assert sizes(strategy).largest == pytest.approx(np.linalg.norm(strategy.noising()[-1]), rel=1e-9)
+
+
+def test_a_blt_with_full_buffers_loses_as_many_digits_as_is_said():
+    """Each of these would be off by some percent of z in float32, by what its buffers lose; found by trying."""
+    rng, least, most = np.random.default_rng(8), np.inf, 0.0
+    for _ in range(20):
+        decay, scale = 1 - 10.0 ** rng.uniform(-5, -1, 2), rng.uniform(0.2, 3, 2) * [1, -1]
+        strategy = BLT(decay, scale - scale.mean(), 1000)
+        scale32, loss32 = (part.astype(np.float32)[:, None] for part in noise_constants(strategy, "float64"))
+        buffers, rows = np.zeros((2, 16), np.float32), []
+        z = rng.standard_normal((1000, 16)).astype(np.float32)
+        with np.errstate(all="ignore"):
+            for row in z:
+                rows.append(row - (scale32 * buffers).sum(0))
+                buffers += rows[-1] - loss32 * buffers
+            noise = np.stack(rows).astype(np.float64)
+            off = np.sqrt(np.square(strategy.multiply(noise) - z).mean(1)).max() if np.isfinite(noise).all() else np.inf
+        said = 2.0**-24 * sizes(strategy).rounding
+        if off < 0.1:
+            least, most = min(least, said / off), max(most, said / off)
+        else:
+            assert not said < 2.0**-8
+    assert 0.3 < least < most < 300.0
 
 
 @pytest.mark.parametrize(

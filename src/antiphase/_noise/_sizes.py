@@ -74,13 +74,19 @@ def _banded_inverse(strategy: BandedInverse) -> Sizes:
 
 
 def _blt(strategy: BLT) -> Sizes:
-    """c_i = scale . D^(i - 1) 1 and, with D - 1 scale^T in place of D, the coefficients of C^-1."""
-    one, scale = np.ones(strategy.buffers), strategy.scale
+    """c_i = scale . D^(i - 1) 1 and, with D - 1 scale^T in place of D, the coefficients of C^-1.
+
+    What a buffer loses to rounding in a step stays in it, but for its decay, and is taken for noise given out: it adds
+    to d_t as scale_j u |b_j| sqrt(sum_i decay_j^2i).
+    """
+    one, scale, count = np.ones(strategy.buffers), strategy.scale, strategy.steps - 1
     decays = np.diag(strategy.decay)
-    column = _energy(decays, one, scale, strategy.steps - 1)
-    row = _energy(decays - np.outer(one, scale), one, scale, strategy.steps - 1)
-    largest = np.sqrt(1.0 + row)
-    return Sizes(1.0, largest, np.sqrt(1.0 + column) * largest, max(1.0, np.abs(scale).max()))
+    column = scale @ _gram(decays, one, count) @ scale
+    buffers = _gram(decays - np.outer(one, scale), one, count)  # the covariance of b
+    kept = np.array([_gram(decay[None, None], np.ones(1), count)[0, 0] for decay in strategy.decay])
+    largest = np.sqrt(1.0 + scale @ buffers @ scale)
+    rounding = np.sqrt((1.0 + column) * largest**2 + (scale**2 * np.diag(buffers)) @ kept)
+    return Sizes(1.0, largest, rounding, max(1.0, np.abs(scale).max()))
 
 
 def _banded(strategy: Banded) -> Sizes:
@@ -122,10 +128,10 @@ def _affordable(steps: int, products: int) -> int:
     return min(steps, max(MOST_PRODUCTS // products, 1))
 
 
-def _energy(matrix: Array, start: Array, weights: Array, count: int) -> float:
-    """sum_{i < count} (weights . matrix^i start)^2, in log2(count) products of matrices.
+def _gram(matrix: Array, start: Array, count: int) -> Array:
+    """G = sum_{i < count} M^i s s^T (M^i)^T, in log2(count) products of matrices.
 
-    G_m = sum_{i < m} M^i s s^T M^i^T grows as G_{2m} = G_m + M^m G_m M^m^T and G_{m+1} = s s^T + M G_m M^T.
+    With m terms G_m, it is G_{2m} = G_m + M^m G_m (M^m)^T and G_{m+1} = s s^T + M G_m M^T.
     """
     first = np.outer(start, start)
     gram, power = np.zeros_like(first), np.eye(len(start))
@@ -133,7 +139,7 @@ def _energy(matrix: Array, start: Array, weights: Array, count: int) -> float:
         gram, power = gram + power @ gram @ power.T, power @ power
         if bit == "1":
             gram, power = first + matrix @ gram @ matrix.T, matrix @ power
-    return float(weights @ gram @ weights)
+    return gram
 
 
 def _probes(rows: int) -> Array:
