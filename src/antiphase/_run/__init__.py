@@ -87,6 +87,8 @@ class Run:
     ) -> Run:
         """Make a run in an empty directory, or resume the one that is there.
 
+        Refused, before anything is written, where the noise made in `dtype` would not be that of the plan.
+
         Args:
             plan: what to run; to go on with more steps, the extended plan.
             directory: kept apart from the model: it holds the secret and the noise state.
