@@ -16,7 +16,7 @@ from antiphase import _check
 from antiphase._durable import DirectoryLock, make_directory
 from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._ledger import Ledger
-from antiphase._noise import NoiseStream, check_last_step, named
+from antiphase._noise import NoiseStream, check_host_noise, check_last_step, named
 from antiphase._participation import Deterministic
 from antiphase._plan import Plan, stored_fingerprint
 from antiphase._record import from_json, to_json
@@ -86,6 +86,8 @@ class Run:
         dtype: DTypeLike = "float32",
     ) -> Run:
         """Make a run in an empty directory, or resume the one that is there.
+
+        Refused, before anything is written, where the noise made in `dtype` would not be that of the plan.
 
         Args:
             plan: what to run; to go on with more steps, the extended plan.
@@ -363,4 +365,5 @@ def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> 
     name = np.dtype(dtype).name
     if name not in ("float32", "float64"):
         raise _check.refuse("Run.open", "dtype", "float32 or float64", name, "float32 noise serves bfloat16 gradients")
+    check_host_noise(mechanism, name)
     return Header(FORMAT, fresh_run_id(), plan.root or plan.fingerprint, described, name, examples)

@@ -43,7 +43,10 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
     """
     case = Case(*_checked(strategy, participation))
     with np.errstate(over="ignore", invalid="ignore"):
-        bracket, name = solve(case) if method is None else (_named(case, method), method)
+        try:
+            bracket, name = solve(case) if method is None else (_named(case, method), method)
+        except np.linalg.LinAlgError:  # the eigenvalues of a Gram matrix that overflowed
+            bracket, name = Bracket(math.inf, math.inf), ""
     check_square(bracket.upper)
     reference = METHODS[type(case.participation)][name].reference
     return Bound(math.sqrt(bracket.upper), bracket.kind, name, reference)
