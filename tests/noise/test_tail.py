@@ -236,8 +236,11 @@ def shifted_out(end, shift):
     """P(|x + shift| > end) for a standard normal pair x: what leaves the disc that the pairs of a kernel fill."""
     with mpmath.workdps(40):
         r, s = mpmath.mpf(end), mpmath.mpf(shift)
-        return mpmath.quad(lambda x: x * mpmath.exp(-((x - s) ** 2) / 2) * mpmath.besseli(0, x * s) * mpmath.exp(-x * s),
-                           [r, r + 1, r + 4, r + 20])  # fmt: skip
+
+        def density(x):
+            return x * mpmath.exp(-((x - s) ** 2) / 2) * mpmath.besseli(0, x * s) * mpmath.exp(-x * s)
+
+        return mpmath.quad(density, [r, r + 1, r + 4, r + 20])
 
 
 @pytest.mark.parametrize(("delta", "epsilon"), [(1e-12, 10.6), (1e-15, 3.5)])

@@ -26,6 +26,7 @@ Reference: Box and Muller 1958.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -94,7 +95,7 @@ def _minus_log_32(high: int, low: int) -> float:
 
 
 @njit(inline="always", error_model="numpy")
-def _turned_32(r: float, low: int, angle: int) -> tuple[float, float]:
+def _turned_32(r: Any, low: int, angle: int) -> tuple[float, float]:
     """The two float32 normals of a radius; bit 0 of `low` is the sign, bit 0 of `angle` the swap."""
     x = (F(I(angle >> I(1))) + HALF_32) * ANGLE_32
     w = x * x
@@ -153,7 +154,7 @@ def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
             a, b = _turned_32(F(math.sqrt(F(2.0) * _minus_log_32(high, low))), low, angle)
             out[made + p] = a
             out[made + PAIRS + p] = b
-    return smallest < I(0)
+    return bool(smallest < I(0))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -168,7 +169,7 @@ def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
             a, b = _turned_64(math.sqrt(2.0 * _minus_log_64(_uniform_64(word))), word, angle)
             out[made + p] = a
             out[made + PAIRS + p] = b
-    return smallest < Q(0)
+    return bool(smallest < Q(0))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -1,7 +1,8 @@
 """The far tail of the normals: extra words for the pairs in the smallest cell of u, and the mass still missing.
 
-A pair of normals has the radius sqrt(-2 ln u), and the kernels make u from 63 (float32) or 53 (float64) bits. A pair
-whose bits are all zero, one in 2^63 or 2^53, would end at 9.42 or 8.57 standard deviations. It gets 256 more bits X, and
+A pair of normals has the radius sqrt(-2 ln u), and the kernels make u from 63 (float32) or 53 (float64) bits. Left at
+that, draws would end at 9.42 or 8.57 standard deviations, with a pair whose bits are all zero: one pair in 2^63 or
+2^53. Such a pair gets 256 more bits X, and
 
     u = 2^-b (X + 1/2) / 2^256,     b = 63 or 53.
 
