@@ -103,7 +103,6 @@ class Run:
         try:
             stored = read_header(path)
             if stored is None:
-                tail_of(plan, named(leaves), given.dtype).check(plan.guarantee.value, plan.problem.budget.delta)
                 clear_unfinished(path)
             else:
                 stored.check(given)
@@ -213,7 +212,7 @@ class Run:
         """The guarantee of what ran, derived from the ledger, beside what was planned.
 
         Epsilon is stated for the run's own noise, whose draws have an end: it is refused at a delta so small that this
-        would show (about 1e-75, see `PrivacyReport.smallest_delta`). Of noise from a device it is assumed that the
+        would show (about 1e-260, see `PrivacyReport.smallest_delta`). Of noise from a device it is assumed that the
         draws are normal, and the report says so.
         """
         tail = tail_of(self.plan, self._leaves, self._header.dtype, self._history.source)
