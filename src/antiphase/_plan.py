@@ -66,7 +66,8 @@ class Plan:
     """What to run: strategy, noise, sampler and guarantee, tied together so that they cannot disagree.
 
     **Guarantee**: running `mechanism` for all its steps, with batches from its participation's own sampler, is
-    (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`.
+    (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`, with ideal Gaussian
+    noise. `Run.report` states what holds for the noise of a run.
 
     Args:
         problem: what was asked for.

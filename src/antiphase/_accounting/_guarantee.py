@@ -21,6 +21,9 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling())
     mechanisms by these numbers. With `max_batch` the probability that a batch overflows is within delta as well;
     where it is too large for that, zero-out adjacency is charged without amplification, add-or-remove raises.
 
+    All of this is for ideal Gaussian noise: real numbers, without rounding and without an end. `Run.report` states what
+    holds for the noise of a run.
+
     Args:
         mechanism: what runs.
         delta: between 0 and 1.

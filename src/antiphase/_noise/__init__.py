@@ -6,6 +6,7 @@ from antiphase._noise._origin import check_last_step
 from antiphase._noise._scale import Canonical, canonical
 from antiphase._noise._self_check import check_noise, check_sizes
 from antiphase._noise._stream import NoiseStream
+from antiphase._noise._tail import end_of_tail, missing_mass
 
 __all__ = [
     "Canonical",
@@ -16,5 +17,7 @@ __all__ = [
     "check_last_step",
     "check_noise",
     "check_sizes",
+    "end_of_tail",
+    "missing_mass",
     "named",
 ]

@@ -32,8 +32,9 @@ class NoiseStream:
     algebra, for C that is not lower triangular, its last bits depend on the machine and its number of threads.)
 
     **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z, up to rounding to
-    `dtype` and tails beyond 8.5 standard deviations; no part of z is used twice; after the last step `next` raises.
-    The privacy of the mechanism is for real numbers: that sums are rounded to floating point is not accounted for.
+    `dtype` and tails beyond 36 standard deviations, which `Run.report` covers; no part of z is used twice; after the
+    last step `next` raises. The privacy of the mechanism is for real numbers: that draws and sums are rounded to
+    floating point, and draws beyond seven standard deviations more coarsely than others, is not accounted for.
     A mechanism whose noise `dtype` cannot hold, or only with rounding errors above 1/256 of z, is refused.
 
     Whoever knows the secret or the state of the stream can subtract the noise. Keep both apart from the model.

@@ -33,6 +33,7 @@ from antiphase._run._directory import (
 from antiphase._run._history import HOST, MARK_BYTES, History, Publication
 from antiphase._run._pickle import refuse_pickle
 from antiphase._run._report import PrivacyReport, report
+from antiphase._run._tail import tail_of
 from antiphase._run._tape import Elsewhere, NoiseTape, Tape
 from antiphase._run._turns import ToTheEnd, in_turn
 from antiphase._samplers import Batch, Sampler
@@ -210,8 +211,14 @@ class Run:
         self._tape.save()
 
     def report(self) -> PrivacyReport:
-        """The guarantee of what ran, derived from the ledger, beside what was planned."""
-        return report(self.plan, self._history, self._secret, self.run_id, self._header.examples)
+        """The guarantee of what ran, derived from the ledger, beside what was planned.
+
+        Epsilon is stated for the run's own noise, whose draws have an end: it is refused at a delta so small that this
+        would show (about 1e-260, see `PrivacyReport.smallest_delta`). Of noise from a device it is assumed that the
+        draws are normal, and the report says so.
+        """
+        tail = tail_of(self.plan, self._leaves, self._header.dtype, self._history.source)
+        return report(self.plan, self._history, self._secret, self.run_id, self._header.examples, tail)
 
     @in_turn
     def close(self) -> None:

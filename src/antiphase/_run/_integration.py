@@ -6,11 +6,14 @@ it is recorded in the ledger, and from then on no other source is let in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from antiphase._bound import Bound
 from antiphase._errors import Refused
 from antiphase._noise import Leaf
 from antiphase._run._history import HOST, NO_MARK
+from antiphase._run._tail import tail_of
 from antiphase._run._tape import Elsewhere, NoiseTape
 from antiphase._run._turns import in_turn
 from antiphase._secret import Secret
@@ -32,6 +35,12 @@ def leaves_of(run: Run) -> dict[str, Leaf]:
 def dtype_of(run: Run) -> str:
     """Of the run's noise."""
     return run._header.dtype
+
+
+def covered(run: Run, epsilon_at: Callable[[float], Bound], delta: float) -> Bound:
+    """An epsilon of the ideal mechanism as one of the run, whose noise has an end; see `antiphase._run._tail`."""
+    tail = tail_of(run.plan, run._leaves, run._header.dtype, run._history.source)
+    return tail.covered(epsilon_at, delta)
 
 
 def examples_of(run: Run) -> int | None:

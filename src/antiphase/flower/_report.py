@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -13,6 +14,7 @@ from antiphase._errors import InvalidArgument
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport
+from antiphase._run._integration import covered
 from antiphase._run._report import NO_BATCHES
 from antiphase._secret import Secret
 from antiphase.flower._participants import Achieved
@@ -117,8 +119,11 @@ def _report(session: Session, plan: Plan, devices: int | None) -> FederatedRepor
     mechanism = achieved_mechanism(plan, releases, achieved) if releases else None
     scaled = session.settings["noise_scale"] != 1.0
     accounted = None if scaled or session.forgotten is not None else mechanism
-    guarantee = None if accounted is None else epsilon(accounted, run.delta)
-    group = None if accounted is None or devices is None else group_epsilon(accounted, devices, run.delta)
+    guarantee, group = None, None
+    if accounted is not None:
+        guarantee = covered(session.run, partial(epsilon, accounted), run.delta)
+    if accounted is not None and devices is not None:
+        group = covered(session.run, partial(group_epsilon, accounted, devices), run.delta)
     if session.forgotten is not None:
         run = replace(run, guarantee=None)
     happened = None if mechanism is None else mechanism.participation

@@ -46,7 +46,8 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
 
     **Guarantee**: over the steps of the plan the noise added is that of the plan's mechanism, up to rounding to the
     run's dtype. From "host" it is that of `run.noise`, from AES. On "device" it is from Threefry with a 64-bit
-    key: statistically sound, but not what a cipher promises, and the report says so. Either way the run is asked in
+    key: statistically sound, but not what a cipher promises, and that its draws are normal up to their end at 7.4
+    standard deviations, and beyond, is an assumption; the report says both. Either way the run is asked in
     every step, and refuses one before the last was committed, any after the last of the plan, and one from a state
     that other outputs led to than those that it has. It keeps to the source that it was begun with.
 
