@@ -70,7 +70,7 @@ def file_exists(path: Path) -> bool:
     """Whether `path` is a file. Raises `Corrupted` if it is anything else, such as a symbolic link or a named pipe."""
     try:
         mode = os.lstat(path).st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     _check_regular(path, mode)
     return True

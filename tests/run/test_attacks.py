@@ -118,7 +118,7 @@ def test_a_header_without_its_ledger_is_no_new_run(tmp_path):
     finished(tmp_path / "a")
     (tmp_path / "b").mkdir()
     shutil.copy(tmp_path / "a" / "run.json", tmp_path / "b" / "run.json")
-    with pytest.raises(ap.Corrupted, match="public is missing"):
+    with pytest.raises(ap.Corrupted, match="Missing: private/heads"):
         opened(tmp_path / "b")
 
 

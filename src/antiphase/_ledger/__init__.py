@@ -53,9 +53,11 @@ class Ledger:
         if create:
             make_directory(directory / "public")
             make_private_directory(directory / "private")
+            _check_new(directory)
+        else:
+            _check_whole(directory)
         check_directory(directory / "public")
         check_directory(directory / "private", private=True)
-        _check_new(directory) if create else _check_whole(directory)
         heads = (Head(), Head()) if create else self._read_heads()  # before the chains: another process may add to them
         self.public, self.private = (
             Chain(_file(directory, part), self._subkey(part), head, create=create, read_only=read_only)

@@ -73,11 +73,7 @@ class Chain:
     def sync(self) -> None:
         """Return when every entry is on disk and nothing else is in the file."""
         self._prepare_to_write()
-        if os.fstat(self._file).st_size != self.head.size:
-            raise Corrupted(
-                f"The ledger {self._path.name} was written by another process.",
-                hint="close all processes on this run; what they released must be treated as released",
-            )
+        self._check_size(self.head.size)
         os.fsync(self._file)
 
     def entries(self) -> Iterator[Entry]:
@@ -101,8 +97,16 @@ class Chain:
             )
         check_in_place(self._path, self._file)
         if self.torn:
+            self._check_size(self.head.size + self.torn)
             os.ftruncate(self._file, self.head.size)
             self.torn = 0
+
+    def _check_size(self, size: int) -> None:
+        if os.fstat(self._file).st_size != size:
+            raise Corrupted(
+                f"The ledger {self._path.name} was written by another process.",
+                hint="close all processes on this run; what they released must be treated as released",
+            )
 
     def _verify(self, kept: Head) -> Head:
         """The head of the authentic lines, which must contain the kept head."""

@@ -31,7 +31,7 @@ from antiphase._run._integration import one_write
 from antiphase._secret import Secret
 from antiphase.flower._marks import Marks, fresh_nonce
 from antiphase.flower._participants import Participants
-from antiphase.flower._state import State, read_state
+from antiphase.flower._state import FILE, State, read_state
 from antiphase.flower._wire import Answer, Arrays
 
 SAVE_EVERY = 16  # releases between two saved noise states: what a restart replays at most
@@ -92,7 +92,7 @@ class Session:
         first = State(0, model, initial(model)) if model is not None else stored
         assert first is not None
         _check_fits(stored, first)
-        _check_not_partial(directory, own_secret=secret is None)
+        _check_not_partial(directory)
         own = _own_secret(directory) if secret is None else secret
         shapes = {name: value.shape for name, value in first.model.items()}
         run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=_noise_dtype(first.model))
@@ -267,22 +267,22 @@ def _noise_dtype(model: Arrays) -> str:
     return "float64" if "float64" in kinds else "float32"
 
 
-def _check_not_partial(directory: Path, *, own_secret: bool) -> None:
-    """Refuse a copy without files that were made before others that are there: they would be made anew."""
-    order = (*(["secret"] if own_secret else []), "run/run.json", "clients/private/heads", "state.npz")
+def _check_not_partial(directory: Path) -> None:
+    """Refuse a copy without files that are made before others that are there: they would be made anew."""
+    order = ("run/run.json", "clients/private/heads", FILE)
     there = [file_exists(directory / name) for name in order]
     missing = [name for i, name in enumerate(order) if not there[i] and any(there[i:])]
     if missing:
         raise Corrupted(
             f"The federated run in {directory} is not whole. Missing: {', '.join(missing)}.",
-            hint="restore the whole directory from one copy, or pass the secret if it is kept elsewhere",
+            hint="restore the whole directory from one copy",
         )
 
 
 def _own_secret(directory: Path) -> Secret:
     path = directory / "secret"
     if not file_exists(path):
-        if (directory / "run").exists():  # made after the secret
+        if any((directory / name).exists() for name in ("run", "clients", FILE)):  # made after the secret
             raise Corrupted("The run's own secret is missing.", hint="restore the file secret, or pass the secret")
         Secret.generate().save(path)
     return Secret.load(path)
