@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
 import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from antiphase._errors import Refused
+from antiphase._errors import Corrupted, Refused
 
 OWNER_ONLY = 0o600
+OTHERS = 0o077
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")  # what a killed write leaves, as `_temporary` names it
+NO_LINKS, NO_WAITING = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
+KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFREG: "a file",
+}
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -17,11 +35,18 @@ def write_atomically(path: Path, data: bytes) -> None:
 
     The new file is on disk, and so is its name, when this returns. Its mode is owner-only.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, OWNER_ONLY)
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file to write to, which replaces `path` when the block ends, as in `write_atomically`."""
+    temporary = _temporary(path)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, OWNER_ONLY)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -29,6 +54,59 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove the temporary files that killed writes left in a directory; no other process may be writing to it."""
+    with os.scandir(directory) as entries:
+        found = [e.path for e in entries if UNFINISHED.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
+    for path in found:
+        os.unlink(path)
+    if found:
+        sync_directory(directory)
+
+
+def file_exists(path: Path) -> bool:
+    """Whether `path` is a file. Raises `Corrupted` if it is anything else, such as a symbolic link or a named pipe."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    _check_regular(path, mode)
+    return True
+
+
+def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
+    """The descriptor of a regular file; a named pipe or a device is refused instead of waited for.
+
+    Args:
+        path: what to open; `FileNotFoundError` if it is missing and `flags` do not create it.
+        flags: as for `os.open`.
+        follow: whether `path` may be a symbolic link. Inside a run directory it may not.
+    """
+    try:
+        _check_regular(path, (os.stat if follow else os.lstat)(path).st_mode)
+    except FileNotFoundError:
+        if not flags & os.O_CREAT:
+            raise
+    try:
+        descriptor = os.open(path, flags | NO_WAITING | (0 if follow else NO_LINKS), OWNER_ONLY)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # it became a link just now
+            raise _irregular(path, stat.S_IFLNK) from error
+        raise
+    try:
+        _check_regular(path, os.fstat(descriptor).st_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file that is not a symbolic link."""
+    with os.fdopen(open_file(path), "rb") as file:
+        return file.read()
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
@@ -40,6 +118,31 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
     sync_directory(path.parent)
 
 
+def make_private_directory(path: Path) -> None:
+    """A directory for secrets. One that others can enter, or a symbolic link in its place, is refused."""
+    if not os.path.lexists(path):
+        make_directory(path, 0o700)
+    check_directory(path, private=True)
+
+
+def check_directory(path: Path, *, private: bool = False) -> None:
+    """Refuse anything but a real directory and, where it holds secrets, one that is not for its owner alone."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError as error:
+        raise Corrupted(f"The directory {path} is missing.", hint="restore the whole directory from a copy") from error
+    if not stat.S_ISDIR(mode):
+        raise Corrupted(
+            f"{path} must be a directory, but is {KINDS.get(stat.S_IFMT(mode), 'something else')}.",
+            hint="remove it, or put the directory itself in its place",
+        )
+    if private and mode & OTHERS:
+        raise Refused(
+            f"Others than its owner can use the private directory {path} (mode {mode & 0o777:03o}).",
+            hint=f"chmod 700 {path}; if others may have read what is in it, treat the secret as known",
+        )
+
+
 def sync_directory(directory: Path) -> None:
     """Put the names in a directory on disk."""
     descriptor = os.open(directory, os.O_RDONLY)
@@ -49,6 +152,19 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def check_in_place(path: Path, descriptor: int) -> None:
+    """Refuse to write through a path that no longer leads to what was opened there."""
+    try:
+        if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            return
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    raise Refused(
+        f"{path} was moved, removed or replaced while it was open.",
+        hint="close the run; put the directory back and open it again, or open it where it is now",
+    )
+
+
 class DirectoryLock:
     """Held by one live process; the operating system drops it when the process ends, however it ends.
 
@@ -56,8 +172,8 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._owner = os.getpid()
-        self._descriptor = os.open(directory, os.O_RDONLY)
+        self._owner, self._directory = os.getpid(), directory.absolute()
+        self._descriptor = os.open(self._directory, os.O_RDONLY)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -77,6 +193,10 @@ class DirectoryLock:
                 hint="use it in the process that opened it; a forked copy would release a step twice",
             )
 
+    def check_in_place(self) -> None:
+        """Raise where the directory was moved, or another one put in its place, since it was locked."""
+        check_in_place(self._directory, self._descriptor)
+
     def release(self) -> None:
         """Let another process in."""
         if self._descriptor >= 0:
@@ -84,3 +204,19 @@ class DirectoryLock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise _irregular(path, mode)
+
+
+def _irregular(path: Path, mode: int) -> Corrupted:
+    return Corrupted(
+        f"{path} must be a regular file, but is {KINDS.get(stat.S_IFMT(mode), 'something else')}.",
+        hint="put the file itself in its place, from a copy",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import threading
+import unicodedata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -24,22 +25,28 @@ from antiphase._run._digest import DIGEST_BYTES, digest
 from antiphase._run._directory import (
     FORMAT,
     Header,
+    check_layout,
+    check_no_run,
+    clear_temporary,
     clear_unfinished,
     fresh_run_id,
     own_secret,
     read_header,
     write_header,
 )
-from antiphase._run._history import HOST, MARK_BYTES, History, Publication
+from antiphase._run._history import HOST, MARK_BYTES, History, Publication, replayed
 from antiphase._run._pickle import refuse_pickle
 from antiphase._run._report import PrivacyReport, report
 from antiphase._run._tail import tail_of
-from antiphase._run._tape import Elsewhere, NoiseTape, Tape
+from antiphase._run._tape import Elsewhere, NoiseTape, Tape, saved_states
 from antiphase._run._turns import ToTheEnd, in_turn
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret, require_secret
 
 __all__ = ["PrivacyReport", "Publication", "Run", "digest"]
+
+LONGEST_LABEL = 200
+NO_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of surrogate pairs, separators of lines
 
 
 @final
@@ -53,8 +60,9 @@ class Run:
     repeats them exactly. A replay is free if its output is unchanged, or if nothing that depends on the step was
     published and neither the decision to repeat it nor the new output made use of the withdrawn one: start again from
     a checkpoint, not from what the failed attempt showed. A changed replay after a publication is refused. What
-    `publish` has returned for is on disk. Threads take turns. Two live processes never hold one directory; a copy of
-    a directory is the same run, with the same noise, and must not be used beside it.
+    `publish` has returned for is on disk. Once a write to the ledger has failed, or the directory was moved, everything
+    but `close` is refused until the run is opened again. Threads take turns. Two live processes never hold one
+    directory; a copy of a directory is the same run, with the same noise, and must not be used beside it.
 
     Use it as a context manager, or call `close`.
     """
@@ -69,11 +77,12 @@ class Run:
         self._history = History()
         if create:
             self._enter({"kind": "open", **self._identity()})
-            self._ledger.keep()
+            self._keep()
         else:
             self._read_ledger()
         self._tape = self._new_tape()
         self._sampler: Sampler | None = None
+        self._enter_lost_batches()
 
     @classmethod
     def open(
@@ -103,17 +112,20 @@ class Run:
         make_directory(path)
         lock = DirectoryLock(path)
         try:
+            check_layout(path)
             stored = read_header(path)
             if stored is None:
-                clear_unfinished(path)
+                check_no_run(path)
             else:
                 stored.check(given)
             own = own_secret(path, create=stored is None) if secret is None else require_secret("Run.open", secret)
             if stored is None:
+                clear_unfinished(path)
                 plan.save(path / "plan.json")
             run = cls(plan, path, stored or given, own, lock, create=stored is None)
             if stored is None:
                 write_header(path, given)
+            clear_temporary(path)
             return run
         except BaseException:
             lock.release()
@@ -137,6 +149,7 @@ class Run:
     def batch(self, step: int) -> Batch:
         """The examples of a step, from the sampler that the plan's proof assumes."""
         self._lock.check()
+        self._check_not_failed()
         if self._sampler is None:
             self._sampler = self._batches_for(self.steps)
         return self._sampler.batch(step)
@@ -200,14 +213,14 @@ class Run:
                 hint="commit the step first, so that what is published is covered by what is recorded",
             )
         self._check_replays()
-        self._enter({"kind": "publish", "label": str(label), "steps": self.committed})
-        self._ledger.keep()
+        self._enter({"kind": "publish", "label": _check_label(label), "steps": self.committed})
+        self._keep()
 
     @in_turn
     def save(self) -> None:
         """Store the noise state, so that resuming here need not generate the noise from the start."""
         self._lock.check()
-        self._ledger.keep()
+        self._keep()
         self._tape.save()
 
     def report(self) -> PrivacyReport:
@@ -217,17 +230,22 @@ class Run:
         would show (about 1e-260, see `PrivacyReport.smallest_delta`). Of noise from a device it is assumed that the
         draws are normal, and the report says so.
         """
+        self._check_not_failed()
         tail = tail_of(self.plan, self._leaves, self._header.dtype, self._history.source)
         return report(self.plan, self._history, self._secret, self.run_id, self._header.examples, tail)
 
-    @in_turn
     def close(self) -> None:
-        """Put everything on disk and let other processes in; the run cannot be used any more."""
+        """Put everything on disk and let other processes in; the run cannot be used any more.
+
+        After a write that failed nothing more is written: what the ledger has is known when the run is opened again.
+        """
         self._lock.check()
-        try:
-            self._ledger.close()
-        finally:
-            self._lock.release()
+        with self._turn:
+            self._lock.check()
+            try:
+                self._ledger.close()
+            finally:
+                self._lock.release()
 
     __reduce_ex__ = refuse_pickle
 
@@ -238,6 +256,16 @@ class Run:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_usable(self) -> None:
+        """Refuse to go on in a directory that was moved, in the middle of a write, and after one that failed."""
+        self._to_the_end.check()
+        self._lock.check_in_place()
+
+    def _check_not_failed(self) -> None:
+        """For what may be called while another thread writes."""
+        if self._to_the_end.failed:
+            self._to_the_end.check()
 
     def _keyed_mark(self, mark: bytes) -> bytes:
         return hmac.digest(self._secret.derive("output mark", self.run_id), mark, "sha256")[:MARK_BYTES]
@@ -261,20 +289,28 @@ class Run:
             self._ledger.public.append(entry)
             self._history.apply(entry)
 
-    def _enter_batch(self, step: int) -> None:
+    def _keep(self) -> None:
+        with self._to_the_end:
+            self._ledger.keep()
+
+    def _enter_batch(self, step: int, **more: Any) -> None:
         indices, mask = self.batch(step)
         used = np.ascontiguousarray(indices[mask], dtype="<i8")
         content = hashlib.sha256(used.tobytes()).hexdigest()
+        entry = {"kind": "batch", "step": step, "size": int(used.size), "indices": content, **more}
         with self._to_the_end:
-            self._ledger.private.append({"kind": "batch", "step": step, "size": int(used.size), "indices": content})
+            self._ledger.private.append(entry)
+
+    def _enter_lost_batches(self) -> None:
+        """Enter the batches of committed steps again where a power loss took the private ledger's last entries."""
+        if self._header.examples is not None and self.committed:
+            recorded = {entry["step"] for entry in self._ledger.private.entries()}
+            for step in range(self.committed):
+                if step not in recorded:
+                    self._enter_batch(step, entered="after a crash")
 
     def _read_ledger(self) -> None:
-        last: dict[str, Any] = {}
-        for entry in self._ledger.public.entries():
-            self._history.check(entry)
-            self._history.apply(entry)
-            if entry["kind"] in ("open", "extend"):
-                last = entry
+        self._history, last = replayed(self._ledger.public.entries())
         if last.get("header") != self._identity()["header"]:
             raise Corrupted(
                 "The header run.json is not the one the ledger was begun with.", hint="restore run.json from a copy"
@@ -303,10 +339,10 @@ class Run:
                 "The batches of this participation depend on the number of steps, so the run cannot be extended.",
                 hint="start a new run and compose the two",
             )
-        for state in (self.directory / "private").glob("noise-*.state"):
+        for state in saved_states(self.directory / "private"):
             state.unlink()  # they belong to the shorter plan; the noise is replayed from its key
         self._enter({"kind": "extend", **self._identity()})
-        self._ledger.keep()
+        self._keep()
         self.plan.save(self.directory / "plan.json")
 
     def _new_tape(self) -> NoiseTape:
@@ -351,6 +387,20 @@ class Run:
             )
         secret = self._secret.child("batches", self.run_id)
         return self.plan.mechanism.participation.sampler(self._header.examples, steps, secret)
+
+
+def _check_label(label: object) -> str:
+    """A label as the ledger and reports can hold it: one line of text of bounded length."""
+    text = str(label)
+    if len(text) > LONGEST_LABEL or any(unicodedata.category(character) in NO_TEXT for character in text):
+        raise _check.refuse(
+            "Run.publish",
+            "label",
+            f"one line of at most {LONGEST_LABEL} characters",
+            f"{text[:40]}..." if len(text) > LONGEST_LABEL else text,
+            "name what is published, such as 'checkpoint 12'; keep details elsewhere",
+        )
+    return text
 
 
 def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> Header:

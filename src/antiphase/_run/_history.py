@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from antiphase._errors import Corrupted, Refused
@@ -122,3 +123,14 @@ class History:
 
     def _label(self, step: int) -> str:
         return next(p.label for p in self.publications if p.steps > step)
+
+
+def replayed(entries: Iterable[Entry]) -> tuple[History, Entry]:
+    """The state that public entries add up to, and the last entry that names plan and header."""
+    history, last = History(), Entry()
+    for entry in entries:
+        history.check(entry)
+        history.apply(entry)
+        if entry["kind"] in ("open", "extend"):
+            last = entry
+    return history, last

@@ -15,7 +15,7 @@ from antiphase._noise import Leaf
 from antiphase._run._history import HOST, NO_MARK
 from antiphase._run._tail import tail_of
 from antiphase._run._tape import Elsewhere, NoiseTape
-from antiphase._run._turns import in_turn
+from antiphase._run._turns import ToTheEnd, in_turn
 from antiphase._secret import Secret
 
 if TYPE_CHECKING:
@@ -136,6 +136,12 @@ def digests_of(run: Run) -> bytes:
 def is_open(run: Run, step: int) -> bool:
     """Whether the step's noise was read and the step not committed since."""
     return step in run._tape.read_steps
+
+
+def one_write(run: Run) -> ToTheEnd:
+    """Around a write of the integration's own that the ledger follows: where it fails, the run must be reopened."""
+    run._check_usable()
+    return run._to_the_end
 
 
 @in_turn

@@ -22,15 +22,16 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._durable import make_directory, sync_directory
+from antiphase._durable import file_exists, make_directory, remove_unfinished, sync_directory
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._ledger import Entry, Ledger, ledger_exists
 from antiphase._plan import Plan
 from antiphase._run import Run
+from antiphase._run._integration import one_write
 from antiphase._secret import Secret
 from antiphase.flower._marks import Marks, fresh_nonce
 from antiphase.flower._participants import Participants
-from antiphase.flower._state import State, read_state, remove_unfinished
+from antiphase.flower._state import FILE, State, read_state
 from antiphase.flower._wire import Answer, Arrays
 
 SAVE_EVERY = 16  # releases between two saved noise states: what a restart replays at most
@@ -91,14 +92,17 @@ class Session:
         first = State(0, model, initial(model)) if model is not None else stored
         assert first is not None
         _check_fits(stored, first)
+        _check_not_partial(directory)
         own = _own_secret(directory) if secret is None else secret
         shapes = {name: value.shape for name, value in first.model.items()}
         run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=_noise_dtype(first.model))
         try:
+            # What a kill right before a rename left is an output under the noise of a release that is yet to be made.
             remove_unfinished(directory)
             stored = read_state(directory)  # again, now that no other process can change it
             here = directory / "clients"
             ledger = Ledger(here, own, run.run_id, create=not ledger_exists(here) and run.committed == 0)
+            remove_unfinished(here / "private")
             session = cls(directory, run, own, ledger, stored or first)
             session._resume(settings, new=stored is None)
             return session
@@ -143,7 +147,8 @@ class Session:
         made = {name: np.asarray(value) for name, value in model.items()}
         state = State(self.state.release + 1, made, optimizer, tuple(clients), dict(self.counts))
         _check_fits(self.state, state)
-        self.state = state.write(self._directory)
+        with one_write(self.run):
+            self.state = state.write(self._directory)
         self.counts.clear()  # they are in the state, and from there they go to the ledger
         self._follow()
         if self.state.release % SAVE_EVERY == 0:
@@ -262,10 +267,22 @@ def _noise_dtype(model: Arrays) -> str:
     return "float64" if "float64" in kinds else "float32"
 
 
+def _check_not_partial(directory: Path) -> None:
+    """Refuse a copy without files that are made before others that are there: they would be made anew."""
+    order = ("run/run.json", "clients/private/heads", FILE)
+    there = [file_exists(directory / name) for name in order]
+    missing = [name for i, name in enumerate(order) if not there[i] and any(there[i:])]
+    if missing:
+        raise Corrupted(
+            f"The federated run in {directory} is not whole. Missing: {', '.join(missing)}.",
+            hint="restore the whole directory from one copy",
+        )
+
+
 def _own_secret(directory: Path) -> Secret:
     path = directory / "secret"
-    if not path.exists():
-        if (directory / "run" / "run.json").exists():
+    if not file_exists(path):
+        if any((directory / name).exists() for name in ("run", "clients", FILE)):  # made after the secret
             raise Corrupted("The run's own secret is missing.", hint="restore the file secret, or pass the secret")
         Secret.generate().save(path)
     return Secret.load(path)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import final
 
-from antiphase._durable import make_directory, write_atomically
+from antiphase._durable import file_exists, make_directory, read_file, remove_unfinished, write_atomically
 from antiphase._errors import Corrupted
 from antiphase.flower._wire import MOST_MARKS, Answer, Status, Task
 
@@ -85,12 +85,13 @@ def held(directory: Path) -> Iterator[Timer]:
 
 def _read(directory: Path) -> Timer:
     path = directory / FILE
-    if not path.exists():
+    remove_unfinished(directory)
+    if not file_exists(path):
         made = Timer(directory, secrets.token_hex(16))
         made._write()
         return made
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_file(path))
         last = {str(run): int(release) for run, release in data["last"].items()}
         seen = {str(run): [(int(release), str(mark)) for release, mark in tasks] for run, tasks in data["seen"].items()}
         return Timer(directory, str(data["client"]), last, seen)

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from antiphase._durable import make_directory
+from antiphase._durable import make_private_directory
 from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._noise import NoiseStream, check_sizes
 from antiphase._plan import Plan
@@ -215,12 +215,12 @@ class SharedRun:
         ending = f"of-{self.world.size}-{self.plan.fingerprint[:16]}"
         if self._run is not None:
             for other in private.glob("shard-*"):
-                if not other.name.endswith(ending):
+                if not other.name.endswith(ending) and other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)
         self.world.from_first(None)
         directory = private / f"shard-{self.world.rank}-{ending}"
-        make_directory(private, 0o700)
-        make_directory(directory, 0o700)
+        make_private_directory(private)
+        make_private_directory(directory)
         return directory
 
     def _new_stream(self) -> NoiseStream:
