@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from antiphase._errors import Corrupted, InvalidArgument
@@ -17,15 +17,23 @@ from antiphase._secret import Secret
 # The kept heads first: a run that is under way may add entries in between, but never takes one back.
 FILES = ("private/heads", "private/secret", "run.json", "plan.json", "private/ledger.jsonl", "public/ledger.jsonl")
 
+NOT_RECORDED = "Candidates: left out, since the ledger does not say that those in plan.json are the ones of this run."
 FEDERATED = "antiphase.flower release"  # how labels of what a federated server publishes begin
 
 
 @dataclass(frozen=True)
 class Source:
-    """A plan, and what ran of it, where it ran."""
+    """A plan, and what ran of it, where it ran.
+
+    Args:
+        plan: for a run without what its ledger does not vouch for.
+        run: the report on the run.
+        left_out: what that was.
+    """
 
     plan: Plan
     run: PrivacyReport | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def read(path: str | Path, secret: Secret | None = None) -> Source:
@@ -96,7 +104,9 @@ def _replayed(copy: Path, secret: Secret | None) -> Source:
     except (TypeError, ValueError) as error:
         raise Corrupted(f"The header run.json cannot be read: {error}.", hint="restore it from a copy") from error
     with Run.open(plan, copy, leaves=leaves, examples=header.examples, secret=own, dtype=header.dtype) as run:
-        return Source(plan, run.report())
+        if run.details_recorded:
+            return Source(plan, run.report())
+        return Source(replace(plan, candidates=(), notes=()), run.report(), (NOT_RECORDED,))
 
 
 def _sizes(copy: Path) -> dict[str, int]:

@@ -18,7 +18,7 @@ from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._ledger import Ledger
 from antiphase._noise import NoiseStream, check_last_step, named
 from antiphase._participation import Deterministic
-from antiphase._plan import Plan, stored_fingerprint
+from antiphase._plan import Plan, check_guarantee, stored_fingerprint
 from antiphase._record import from_json, to_json
 from antiphase._run._digest import DIGEST_BYTES, digest
 from antiphase._run._directory import (
@@ -88,7 +88,8 @@ class Run:
         """Make a run in an empty directory, or resume the one that is there.
 
         Args:
-            plan: what to run; to go on with more steps, the extended plan.
+            plan: what to run; to go on with more steps, the extended plan. Its guarantee is derived again, and a plan
+                that states a better one than its mechanism has is refused.
             directory: kept apart from the model: it holds the secret and the noise state.
             leaves: shapes of the parameters, as for `NoiseStream`.
             examples: size of the data set; needed where the guarantee rests on random batches.
@@ -96,12 +97,14 @@ class Run:
             dtype: float32 or float64, of the noise.
         """
         given = _header(plan, leaves, dtype, examples)
+        check_guarantee(plan)
         path = Path(directory).absolute()  # a program may change its working directory while the run is open
         make_directory(path)
         lock = DirectoryLock(path)
         try:
             stored = read_header(path)
             if stored is None:
+                _check_examples(plan, examples)
                 clear_unfinished(path)
             else:
                 stored.check(given)
@@ -242,9 +245,23 @@ class Run:
                 hint="commit each of them with a digest of its output, or reopen the run and go on from a checkpoint",
             )
 
+    @property
+    def details_recorded(self) -> bool:
+        """Whether the ledger vouches for the plan's error, candidates and notes; older ledgers do not know them.
+
+        A plan that was made again by a script that runs again has the same fingerprint, but its candidates took other
+        times to find.
+        """
+        return self._history.details == self.plan.details
+
     def _identity(self) -> dict[str, Any]:
         """What an entry says of plan and header; the ledger authenticates it, the files beside it are compared."""
-        return {"steps": self.steps, "plan": self.plan.fingerprint, "header": self._header.fingerprint}
+        return {
+            "steps": self.steps,
+            "plan": self.plan.fingerprint,
+            "details": self.plan.details,
+            "header": self._header.fingerprint,
+        }
 
     def _enter(self, entry: dict[str, Any]) -> None:
         self._history.check(entry)
@@ -342,6 +359,15 @@ class Run:
             )
         secret = self._secret.child("batches", self.run_id)
         return self.plan.mechanism.participation.sampler(self._header.examples, steps, secret)
+
+
+def _check_examples(plan: Plan, examples: int | None) -> None:
+    """A new run has the examples that its problem names, also where the guarantee does not rest on their number."""
+    if examples is not None and plan.problem.examples not in (None, examples):
+        raise InvalidArgument(
+            f"The plan's problem has {plan.problem.examples} examples. Got examples={examples} instead.",
+            hint="make a plan for the number of examples there are",
+        )
 
 
 def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> Header:

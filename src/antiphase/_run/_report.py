@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antiphase._accounting import epsilon, stopped
+from antiphase._accounting import epsilon, stopped_epsilon
 from antiphase._bound import Bound
 from antiphase._plan import Plan
 from antiphase._run._history import HOST, History, Publication
@@ -71,8 +71,7 @@ def report(plan: Plan, history: History, secret: Secret, run_id: str, examples: 
 def _guarantee(plan: Plan, steps: int, delta: float) -> Bound | None:
     if steps == 0:
         return None
-    mechanism = plan.mechanism if steps == plan.steps else stopped(plan.mechanism, steps)
-    return epsilon(mechanism, delta)
+    return epsilon(plan.mechanism, delta) if steps == plan.steps else stopped_epsilon(plan.mechanism, steps, delta)
 
 
 def _remarks(plan: Plan, history: History, secret: Secret) -> list[str]:
