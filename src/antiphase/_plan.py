@@ -86,6 +86,9 @@ class Plan:
         notes: what a reader should know besides. Information only.
         root: fingerprint of the plan this one extends; empty for a first plan. Noise keys depend on it, so that an
             extended run goes on with the same noise.
+        deviation: why the mechanism is not the one that the problem asks for, in words, where a server enforces another
+            participation or adds other noise; empty otherwise. The guarantee is that of the mechanism, within the
+            budget or not.
     """
 
     problem: Problem
@@ -95,6 +98,7 @@ class Plan:
     candidates: tuple[Candidate, ...] = ()
     root: str = ""
     notes: tuple[str, ...] = ()
+    deviation: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "candidates", tuple(self.candidates))
@@ -129,8 +133,8 @@ class Plan:
 
     @property
     def details(self) -> str:
-        """SHA-256 over what the fingerprint leaves out and nothing derives again: error, candidates and notes."""
-        return fingerprint([self.error, self.candidates, self.notes])
+        """SHA-256 over what the fingerprint leaves out and nothing derives again: error, candidates and words."""
+        return fingerprint([self.error, self.candidates, self.notes, self.deviation])
 
     def save(self, path: str | Path) -> None:
         """Write readable JSON; the file is whole or not there."""
@@ -152,8 +156,15 @@ class Plan:
         are read as they are: nothing in a plan file authenticates them. Another machine may round a sampled guarantee to a slightly
         larger one, by less than 0.2 %: then the stated one must pass a verification with fresh samples.
         """
+        return cls._load(path)
+
+    @classmethod
+    def _load(cls, path: str | Path, deviation: str = "") -> Plan:
+        """As `load`; `deviation` is for plans of servers that were written before plans had that field."""
         data = _read(Path(path))
         try:
+            if deviation and isinstance(data["plan"], dict):
+                data["plan"].setdefault("deviation", deviation)
             plan = from_json(data["plan"])
         except (InvalidArgument, RecursionError) as error:
             raise Corrupted(f"The plan {path} cannot be read: {error}", hint="make the plan again instead") from error
@@ -218,27 +229,32 @@ def contradictions(plan: Plan) -> list[str]:
     | problem.steps | the steps of the strategy |
     | problem.adjacency | mechanism.adjacency |
     | problem.examples | mechanism.examples, where both are given |
-    | problem.participation | mechanism.participation; where it is left open, that one must suit steps and batch size |
-    | problem.budget.epsilon | at least the guarantee, unless the plan extends another |
-    | problem.memory_copies | at least those of the strategy, unless the plan extends another |
-    | candidates[0] | the mechanism: noise, participation, memory, error |
+    | problem.participation * | mechanism.participation; where it is left open, that one must suit steps and batch size |
+    | problem.budget.epsilon * | at least the guarantee, unless the plan extends another |
+    | problem.memory_copies * | at least those of the strategy, unless the plan extends another |
+    | candidates[0] * | the mechanism: noise, participation, memory, error |
     | root | empty, or a fingerprint |
+
+    A plan that states its deviation from the problem may differ where there is an asterisk.
 
     Budget.delta, unit, clipping norm, workload and objective are stated once, in the problem. Whether the mechanism has
     the guarantee is not checked here, since that may take minutes: `Plan.load` and `Run.open` derive it.
     """
     problem, mechanism = plan.problem, plan.mechanism
+    promised = None if plan.deviation else problem.participation
     found = [
         f"problem.{name} is {asked}, but {where} is {made}"
         for name, asked, where, made in (
             ("steps", problem.steps, "the number of steps of mechanism.strategy", mechanism.strategy.steps),
             ("adjacency", problem.adjacency, "mechanism.adjacency", mechanism.adjacency),
             ("examples", problem.examples, "mechanism.examples", mechanism.examples),
-            ("participation", problem.participation, "mechanism.participation", mechanism.participation),
+            ("participation", promised, "mechanism.participation", mechanism.participation),
         )
         if asked != made and asked is not None and made is not None
     ]
-    return [*found, *_misfits(plan), *_excesses(plan), *_other_choice(plan)]
+    if plan.root and not re.fullmatch("[0-9a-f]{64}", plan.root):
+        found.append(f"root is {plan.root!r}, which is not the fingerprint of a plan")
+    return found if plan.deviation else [*found, *_misfits(plan), *_excesses(plan), *_other_choice(plan)]
 
 
 def _misfits(plan: Plan) -> Iterator[str]:
@@ -254,8 +270,6 @@ def _misfits(plan: Plan) -> Iterator[str]:
 def _excesses(plan: Plan) -> Iterator[str]:
     """Limits of the problem that the mechanism exceeds; an extension is allowed to."""
     if plan.root:
-        if not re.fullmatch("[0-9a-f]{64}", plan.root):
-            yield f"root is {plan.root!r}, which is not the fingerprint of a plan"
         return
     bound, budget = plan.guarantee, plan.problem.budget
     if bound.value > budget.epsilon * (1.0 + (OTHER_MACHINE if bound.kind == "confident" else ABOVE_BUDGET)):

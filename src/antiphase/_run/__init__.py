@@ -294,7 +294,7 @@ class Run:
 
     def _extend(self, last: dict[str, Any]) -> None:
         """Go on with a longer plan, which must be the extension of the one that the ledger names."""
-        before = Plan.load(self.directory / "plan.json")
+        before = Plan._load(self.directory / "plan.json", self.plan.deviation)
         if before.fingerprint != last["plan"]:
             raise Corrupted(
                 "The plan.json is not the plan of this run.",

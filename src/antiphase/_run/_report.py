@@ -79,6 +79,8 @@ def _remarks(plan: Plan, history: History, secret: Secret) -> list[str]:
     guarantee = _guarantee(plan, history.committed, plan.problem.budget.delta)
     if guarantee is not None and guarantee.value > plan.problem.budget.epsilon:
         remarks.append(f"Epsilon is above the budget of {plan.problem.budget.epsilon}.")
+    if plan.deviation:
+        remarks.append(f"The mechanism may differ from what the problem asks for: {plan.deviation}.")
     if history.extensions:
         remarks.append(f"The plan was extended {history.extensions} time(s) while the run was under way.")
     if secret.is_insecure:

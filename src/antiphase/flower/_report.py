@@ -15,6 +15,7 @@ from antiphase._plan import Plan
 from antiphase._run import PrivacyReport
 from antiphase._run._report import NO_BATCHES
 from antiphase._secret import Secret
+from antiphase.flower._force import DEVIATION
 from antiphase.flower._participants import Achieved
 from antiphase.flower._session import Session
 
@@ -93,7 +94,7 @@ def report(
     path = Path(directory)
     if not (path / "run" / "plan.json").exists():
         raise InvalidArgument(f"There is no federated run in {path}.", hint="give the directory of DPFTRL")
-    plan = Plan.load(path / "run" / "plan.json")
+    plan = Plan._load(path / "run" / "plan.json", DEVIATION)
     session = Session.open(plan, path, {}, secret=secret)
     try:
         return _report(session, plan, devices_per_user)
