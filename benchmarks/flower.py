@@ -91,10 +91,11 @@ def an_update_and_once(turn: Callable[[int], float]) -> tuple[float, float]:
 
 
 def session(directory: Path, strategy: ap.strategies.Strategy) -> Session:
-    budget, participation = ap.Budget(8.0, 1e-6), ap.MinSeparation(4)
+    participation = ap.MinSeparation(4)
     mechanism = ap.Mechanism(strategy, participation, 1.0)
-    problem = ap.Problem(steps=strategy.steps, budget=budget, participation=participation)
-    plan = ap.Plan(problem, mechanism, ap.epsilon(mechanism, budget.delta), error=1.0)
+    guarantee = ap.epsilon(mechanism, 1e-6)
+    problem = ap.Problem(strategy.steps, ap.Budget(guarantee.value, 1e-6), participation=participation)
+    plan = ap.Plan(problem, mechanism, guarantee, error=1.0)
     return Session.open(plan, directory, {"noise_scale": 1.0}, model(), secret=ap.Secret.insecure(0))
 
 

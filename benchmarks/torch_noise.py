@@ -46,7 +46,7 @@ CASES: list[tuple[str, ap.strategies.Strategy, int, float, float]] = [
 def plan_for(strategy: ap.strategies.Strategy) -> ap.Plan:
     """Every example in every step: batches of the same size on both sides. What it costs does not matter here."""
     mechanism = ap.Mechanism(strategy, ap.EveryStep(), 1.0)
-    problem = ap.Problem(steps=STEPS, budget=ap.Budget(1.0, 1e-6), batch_size=BATCH, participation=ap.EveryStep())
+    problem = ap.Problem(steps=STEPS, budget=ap.Budget(1e9, 1e-6), batch_size=BATCH, participation=ap.EveryStep())
     return ap.Plan(problem, mechanism, ap.Bound(1e9, "upper", "not computed", "benchmark"), error=1.0)
 
 

@@ -29,8 +29,9 @@ Reply = Callable[[Message, Message], list[Message]]
 
 def plan_for(strategy, separation=3, count=None, noise_std=4.0, clip=CLIP, workload=None, unit="user") -> ap.Plan:
     participation = ap.MinSeparation(separation, count)
-    budget = ap.Budget(8.0, 1e-6)
     mechanism = ap.Mechanism(strategy, participation, noise_std)
+    guarantee = ap.epsilon(mechanism, 1e-6)
+    budget = ap.Budget(max(8.0, guarantee.value), 1e-6)
     problem = ap.Problem(
         steps=strategy.steps,
         budget=budget,
@@ -39,7 +40,7 @@ def plan_for(strategy, separation=3, count=None, noise_std=4.0, clip=CLIP, workl
         unit=unit,
         workload=workload or ap.PrefixSum(),
     )
-    return ap.Plan(problem, mechanism, ap.epsilon(mechanism, budget.delta), error=1.0)
+    return ap.Plan(problem, mechanism, guarantee, error=1.0)
 
 
 def blt(steps=12) -> ap.strategies.BLT:

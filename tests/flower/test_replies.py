@@ -581,7 +581,7 @@ def test_the_smallest_clipping_norm_clips(tmp_path):
 
 def test_plans_for_other_participations_are_refused(tmp_path):
     mechanism = ap.Mechanism(blt(), ap.FixedEpochs(3, 4), 1.0)
-    problem = ap.Problem(steps=12, budget=ap.Budget(8.0, 1e-6))
+    problem = ap.Problem(steps=12, budget=ap.Budget(80.0, 1e-6))
     plan = ap.Plan(problem, mechanism, ap.epsilon(mechanism, 1e-6), error=1.0)
     with pytest.raises(ap.InvalidArgument, match="MinSeparation"):
         strategy(plan, tmp_path / "s")

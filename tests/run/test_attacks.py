@@ -45,7 +45,8 @@ def test_only_the_extension_of_the_runs_own_plan_extends_it(tmp_path, forgery):
     finished(tmp_path)
     honest = PLAN.extend(20)
     mechanism = FORGED[forgery](honest.mechanism)
-    forged = replace(honest, mechanism=mechanism, guarantee=ap.epsilon(mechanism, 1e-6))
+    problem = replace(honest.problem, participation=mechanism.participation)
+    forged = replace(honest, problem=problem, mechanism=mechanism, guarantee=ap.epsilon(mechanism, 1e-6))
     with pytest.raises(ap.InvalidArgument, match="does not extend it"):
         opened(tmp_path, forged)
     with opened(tmp_path) as run:
@@ -79,7 +80,7 @@ def test_the_data_set_must_be_the_one_accounted_for(tmp_path):
 
 
 def test_amplification_needs_the_runs_own_batches(tmp_path):
-    mechanism = ap.Mechanism(ap.strategies.Identity(STEPS), ap.Poisson(0.1), 3.0)
+    mechanism = ap.Mechanism(ap.strategies.Identity(STEPS), ap.Poisson(0.25), 3.0)
     plan = ap.Plan(replace(PLAN.problem, participation=None), mechanism, ap.epsilon(mechanism, 1e-6), 1.0)
     with pytest.raises(ap.InvalidArgument, match="rests on batches drawn by Poisson"):
         opened(tmp_path, plan, examples=None)
@@ -386,7 +387,7 @@ def test_a_report_says_that_the_budget_is_spent(tmp_path):
     with opened(tmp_path, plan.extend(40)) as run:
         train(run, fresh_model(), 40)
         remarks = " ".join(run.report().remarks)
-    assert "above the budget of 8.0" in remarks
+    assert f"above the budget of {plan.problem.budget.epsilon}" in remarks
     assert "extended 1 time" in remarks
 
 

@@ -7,7 +7,7 @@ from antiphase._accounting._group import group_epsilon
 from antiphase._accounting._guarantee import delta, epsilon, gdp, zcdp
 from antiphase._accounting._mechanism import Mechanism
 from antiphase._accounting._page import page
-from antiphase._accounting._stopped import stopped
+from antiphase._accounting._stopped import stopped, stopped_epsilon
 from antiphase._accounting._theorems import Adjacency, check_adjacency
 from antiphase._accounting._verify import verify
 from antiphase._montecarlo import Sampling
@@ -27,6 +27,7 @@ __all__ = [
     "group_epsilon",
     "page",
     "stopped",
+    "stopped_epsilon",
     "verify",
     "zcdp",
 ]

@@ -81,7 +81,9 @@ added to delta; it depends on `examples`, an upper bound. Where it exceeds half 
 without amplification and add-or-remove raises. Some seven standard deviations above the mean batch are enough. Random
 min-separation with `max_batch` is the same; an example that was dropped waits as if it had taken part.
 
-**Stopping early.** `stopped(mechanism, t)` is the mechanism of the first t steps and never costs more than t + 1 steps.
+**Stopping early.** `stopped(mechanism, t)` is the mechanism of the first t steps. The guarantee of the full run covers
+its beginning too, and any rule by which outputs decide when to stop: reports state the smaller of the two epsilons.
+It need not grow from t to t + 1, since one bound may be tighter than the next, least of all where samples give it.
 """
 
 

@@ -7,7 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
-from antiphase._accounting import epsilon, stopped
+from antiphase._accounting import epsilon, stopped_epsilon
 from antiphase._check import Array
 from antiphase._error import error
 from antiphase._plan import Plan, curve_steps
@@ -31,7 +31,8 @@ def by_step(plan: Plan, steps_run: int | None) -> Chart:
     """Epsilon of a run that stops after so many steps, for a step chosen without looking at the outputs."""
     n, delta = plan.steps, plan.problem.budget.delta
     steps = np.unique(np.linspace(1, n, min(n, POINTS)).round())
-    line = _curve("steps so far", steps, lambda t: epsilon(stopped(plan.mechanism, int(t)), delta).value)
+    whole = epsilon(plan.mechanism, delta)
+    line = _curve("steps so far", steps, lambda t: stopped_epsilon(plan.mechanism, int(t), delta, whole).value)
     marks = ((float(steps_run), f"ran {steps_run:,}"),) if steps_run else ()
     return Chart(f"Epsilon against steps, delta = {delta:g}", "steps", "epsilon", (line,), marks=marks)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from antiphase._errors import Corrupted, InvalidArgument
@@ -11,15 +11,23 @@ from antiphase._run import PrivacyReport
 from antiphase._run._reading import read_run
 from antiphase._secret import Secret
 
+NOT_RECORDED = "Candidates: left out, since the ledger does not say that those in plan.json are the ones of this run."
 FEDERATED = "antiphase.flower release"  # how labels of what a federated server publishes begin
 
 
 @dataclass(frozen=True)
 class Source:
-    """A plan, and what ran of it, where it ran."""
+    """A plan, and what ran of it, where it ran.
+
+    Args:
+        plan: for a run without what its ledger does not vouch for.
+        run: the report on the run.
+        left_out: what that was.
+    """
 
     plan: Plan
     run: PrivacyReport | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def read(path: str | Path, secret: Secret | None = None) -> Source:
@@ -48,7 +56,9 @@ def read(path: str | Path, secret: Secret | None = None) -> Source:
             )
     report = record.report()
     check_not_federated(given, report)
-    return Source(record.plan, report)
+    if record.details_recorded:
+        return Source(record.plan, report)
+    return Source(replace(record.plan, candidates=(), notes=()), report, (NOT_RECORDED,))
 
 
 def check_not_federated(directory: Path, run: PrivacyReport | None = None) -> None:

@@ -19,7 +19,7 @@ from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._ledger import Ledger
 from antiphase._noise import NoiseStream, check_host_noise, check_last_step, named
 from antiphase._participation import Deterministic
-from antiphase._plan import Plan, stored_fingerprint
+from antiphase._plan import Plan, check_guarantee, stored_fingerprint
 from antiphase._record import from_json, to_json
 from antiphase._run._digest import DIGEST_BYTES, digest
 from antiphase._run._directory import (
@@ -100,7 +100,8 @@ class Run:
         Refused, before anything is written, where the noise made in `dtype` would not be that of the plan.
 
         Args:
-            plan: what to run; to go on with more steps, the extended plan.
+            plan: what to run; to go on with more steps, the extended plan. Its guarantee is derived again, and a plan
+                that states a better one than its mechanism has is refused.
             directory: kept apart from the model: it holds the secret and the noise state.
             leaves: shapes of the parameters, as for `NoiseStream`.
             examples: size of the data set; needed where the guarantee rests on random batches.
@@ -108,6 +109,7 @@ class Run:
             dtype: float32 or float64, of the noise.
         """
         given = _header(plan, leaves, dtype, examples)
+        check_guarantee(plan)
         path = Path(directory).absolute()  # a program may change its working directory while the run is open
         make_directory(path)
         lock = DirectoryLock(path)
@@ -115,6 +117,7 @@ class Run:
             check_layout(path)
             stored = read_header(path)
             if stored is None:
+                _check_examples(plan, examples)
                 check_no_run(path)
             else:
                 stored.check(given)
@@ -279,9 +282,23 @@ class Run:
                 hint="commit each of them with a digest of its output, or reopen the run and go on from a checkpoint",
             )
 
+    @property
+    def details_recorded(self) -> bool:
+        """Whether the ledger vouches for the plan's error, candidates and notes; older ledgers do not know them.
+
+        A plan that was made again by a script that runs again has the same fingerprint, but its candidates took other
+        times to find.
+        """
+        return self._history.details == self.plan.details
+
     def _identity(self) -> dict[str, Any]:
         """What an entry says of plan and header; the ledger authenticates it, the files beside it are compared."""
-        return {"steps": self.steps, "plan": self.plan.fingerprint, "header": self._header.fingerprint}
+        return {
+            "steps": self.steps,
+            "plan": self.plan.fingerprint,
+            "details": self.plan.details,
+            "header": self._header.fingerprint,
+        }
 
     def _enter(self, entry: dict[str, Any]) -> None:
         self._history.check(entry)
@@ -322,7 +339,7 @@ class Run:
 
     def _extend(self, last: dict[str, Any]) -> None:
         """Go on with a longer plan, which must be the extension of the one that the ledger names."""
-        before = Plan.load(self.directory / "plan.json")
+        before = Plan._load(self.directory / "plan.json", self.plan.deviation)
         if before.fingerprint != last["plan"]:
             raise Corrupted(
                 "The plan.json is not the plan of this run.",
@@ -401,6 +418,15 @@ def _check_label(label: object) -> str:
             "name what is published, such as 'checkpoint 12'; keep details elsewhere",
         )
     return text
+
+
+def _check_examples(plan: Plan, examples: int | None) -> None:
+    """A new run has the examples that its problem names, also where the guarantee does not rest on their number."""
+    if examples is not None and plan.problem.examples not in (None, examples):
+        raise InvalidArgument(
+            f"The plan's problem has {plan.problem.examples} examples. Got examples={examples} instead.",
+            hint="make a plan for the number of examples there are",
+        )
 
 
 def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> Header:

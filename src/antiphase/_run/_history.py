@@ -37,6 +37,7 @@ class History:
     rewinds: int = 0
     extensions: int = 0
     source: str = HOST
+    details: str | None = None  # of the plan it was opened or extended with; None in older ledgers
 
     @property
     def committed(self) -> int:
@@ -118,7 +119,10 @@ class History:
                 self.source = entry["source"]
             case "publish":
                 self.publications.append(Publication(entry["label"], entry["steps"]))
+            case "open":
+                self.details = entry.get("details")
             case "extend":
+                self.details = entry.get("details")
                 self.extensions += 1
 
     def _label(self, step: int) -> str:

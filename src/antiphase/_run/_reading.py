@@ -9,9 +9,11 @@ from pathlib import Path
 from antiphase._errors import Corrupted
 from antiphase._ledger import Entry, Ledger
 from antiphase._plan import Plan
+from antiphase._record import from_json
 from antiphase._run._directory import FORMAT, Header, check_layout, own_secret, read_header
 from antiphase._run._history import History, replayed
 from antiphase._run._report import PrivacyReport, report
+from antiphase._run._tail import tail_of
 from antiphase._samplers import Sampler
 from antiphase._secret import Secret
 
@@ -40,7 +42,14 @@ class RunRecord:
 
     def report(self) -> PrivacyReport:
         """As `Run.report`."""
-        return report(self.plan, self.history, self.secret, self.header.run_id, self.header.examples)
+        leaves = {name: from_json(leaf) for name, leaf in self.header.leaves}
+        tail = tail_of(self.plan, leaves, self.header.dtype, self.history.source)
+        return report(self.plan, self.history, self.secret, self.header.run_id, self.header.examples, tail)
+
+    @property
+    def details_recorded(self) -> bool:
+        """Whether the ledger vouches for the plan's error, candidates and notes; older ledgers do not know them."""
+        return self.history.details == self.plan.details
 
     def sampler(self) -> Sampler:
         """What draws the batches of the run."""

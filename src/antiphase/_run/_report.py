@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antiphase._accounting import epsilon, stopped
+from antiphase._accounting import epsilon, stopped_epsilon
 from antiphase._bound import Bound
 from antiphase._plan import Plan
 from antiphase._run._history import HOST, History, Publication
@@ -83,14 +83,17 @@ def report(
 def _guarantee(plan: Plan, steps: int, delta: float, tail: Tail) -> Bound | None:
     if steps == 0:
         return None
-    mechanism = plan.mechanism if steps == plan.steps else stopped(plan.mechanism, steps)
-    return tail.covered(lambda smaller: epsilon(mechanism, smaller), delta)
+    if steps == plan.steps:
+        return tail.covered(lambda smaller: epsilon(plan.mechanism, smaller), delta)
+    return tail.covered(lambda smaller: stopped_epsilon(plan.mechanism, steps, smaller), delta)
 
 
 def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | None, tail: Tail) -> list[str]:
     remarks = []
     if guarantee is not None and guarantee.value > plan.problem.budget.epsilon:
         remarks.append(f"Epsilon is above the budget of {plan.problem.budget.epsilon}.")
+    if plan.deviation:
+        remarks.append(f"The mechanism may differ from what the problem asks for: {plan.deviation}.")
     if history.extensions:
         remarks.append(f"The plan was extended {history.extensions} time(s) while the run was under way.")
     if secret.is_insecure:

@@ -17,6 +17,7 @@ from antiphase._run import PrivacyReport
 from antiphase._run._integration import covered
 from antiphase._run._report import NO_BATCHES
 from antiphase._secret import Secret
+from antiphase.flower._force import DEVIATION
 from antiphase.flower._participants import Achieved
 from antiphase.flower._session import Session
 
@@ -95,7 +96,7 @@ def report(
     path = Path(directory)
     if not (path / "run" / "plan.json").exists():
         raise InvalidArgument(f"There is no federated run in {path}.", hint="give the directory of DPFTRL")
-    plan = Plan.load(path / "run" / "plan.json")
+    plan = Plan._load(path / "run" / "plan.json", DEVIATION)
     session = Session.open(plan, path, {}, secret=secret)
     try:
         return _report(session, plan, devices_per_user)
