@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphase._accounting._amplified import amplified_delta, amplified_epsilon
+from antiphase._accounting._amplified import amplified_delta, amplified_epsilon, fresh_entropy
 from antiphase._accounting._budget import check_delta, check_epsilon
 from antiphase._accounting._mechanism import Mechanism
 from antiphase._accounting._release import Gaussian
@@ -37,7 +37,22 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling())
     """
     target = check_delta("epsilon", delta)
     if mechanism.reduction.theorem.amplified:
-        return amplified_epsilon(mechanism, target, check_sampling("epsilon", sampling))
+        given = check_sampling("epsilon", sampling)
+        return amplified_epsilon(mechanism, target, given, fresh_entropy(given))
+    return _proved_epsilon(mechanism, target)
+
+
+def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling()) -> Bound:
+    """`epsilon` with samples that are a hash of the question: the same arguments give the same bound.
+
+    To search with, and for plans that were stored without entropy. Certify what is chosen by it, with fresh entropy.
+    """
+    if mechanism.reduction.theorem.amplified:
+        return amplified_epsilon(mechanism, delta, sampling)
+    return _proved_epsilon(mechanism, delta)
+
+
+def _proved_epsilon(mechanism: Mechanism, target: float) -> Bound:
     release = mechanism.reduction.release(mechanism.noise_std)
     return mechanism.reduction.bound(release.epsilon(target), release.method)
 
@@ -58,7 +73,8 @@ def delta(mechanism: Mechanism, epsilon: float, sampling: Sampling = Sampling())
     """
     target = check_epsilon("delta", epsilon)
     if mechanism.reduction.theorem.amplified:
-        return amplified_delta(mechanism, target, check_sampling("delta", sampling))
+        given = check_sampling("delta", sampling)
+        return amplified_delta(mechanism, target, given, fresh_entropy(given))
     release = mechanism.reduction.release(mechanism.noise_std)
     return mechanism.reduction.bound(release.delta(target), release.method)
 

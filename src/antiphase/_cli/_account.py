@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import antiphase as ap
+from antiphase._accounting import drawn_like
 from antiphase._bound import rounded_up
 from antiphase._cli._output import print_facts, print_json
 from antiphase._plan import in_words
@@ -28,7 +29,8 @@ def account(
     plan = ap.Plan.load(path)
     at = plan.problem.budget.delta if delta is None else delta
     mechanism = plan.mechanism if steps is None else ap.stopped(plan.mechanism, steps)
-    bound = ap.epsilon(mechanism, at)
+    planned = mechanism == plan.mechanism and at == plan.problem.budget.delta  # derived again when it was loaded
+    bound = plan.guarantee if planned else ap.epsilon(mechanism, at, drawn_like(plan.guarantee))
     if as_json:
         print_json({"delta": at, "steps": mechanism.strategy.steps, "adjacency": mechanism.adjacency, **_plain(bound)})
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antiphase._accounting import epsilon, stopped
+from antiphase._accounting import drawn_like, epsilon, restated, stopped
 from antiphase._bound import Bound
 from antiphase._plan import Plan
 from antiphase._run._history import HOST, History, Publication
@@ -71,8 +71,9 @@ def report(plan: Plan, history: History, secret: Secret, run_id: str, examples: 
 def _guarantee(plan: Plan, steps: int, delta: float) -> Bound | None:
     if steps == 0:
         return None
-    mechanism = plan.mechanism if steps == plan.steps else stopped(plan.mechanism, steps)
-    return epsilon(mechanism, delta)
+    if steps == plan.steps:
+        return restated(plan.mechanism, plan.guarantee, delta)
+    return epsilon(stopped(plan.mechanism, steps), delta, drawn_like(plan.guarantee))
 
 
 def _remarks(plan: Plan, history: History, secret: Secret) -> list[str]:
