@@ -13,6 +13,7 @@ from antiphase._errors import AntiphaseError
 from antiphase._montecarlo._betting import upper_limit
 from antiphase._montecarlo._estimator import Draws, Estimator, log_bound, log_weights
 from antiphase._montecarlo._pilot import Effort, Pilot
+from antiphase._montecarlo._rounding import UNDERFLOW
 from antiphase._montecarlo._samples import child, collect
 
 FEWEST = 1 << 14
@@ -75,14 +76,15 @@ def _reaches(pilot: Pilot, goal: float, samples: int, effort: Effort) -> bool:
 def run_certified(run: Run, effort: Effort, seed: np.random.SeedSequence) -> Limit:
     """The confidence limit from fresh samples.
 
-    **Guarantee**: delta exceeds the limit with probability at most exp(-log_inverse), if `seed` was not used before.
+    **Guarantee**: delta exceeds the limit with probability at most exp(-log_inverse), if `seed` was not used before;
+    rounding errors are within the limit.
     """
     pilot = run.pilot
     if run.samples == 0:
         return Limit(pilot.bound, pilot.estimate, pilot.error, 0)
     to_shares = partial(_shares, pilot.estimator, pilot.epsilon)
     shares = np.concatenate(collect(pilot.estimator, run.samples, seed, to_shares, effort.workers))
-    value = upper_limit(shares, run.stake, effort.log_inverse)
+    value = upper_limit(shares, run.stake, effort.log_inverse) + pilot.estimator.bias + UNDERFLOW
     error = float(shares.std()) / math.sqrt(run.samples)
     c = pilot.bound
     return Limit(c * value, c * float(shares.mean()), c * error, run.samples)

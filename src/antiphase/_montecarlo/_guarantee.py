@@ -34,6 +34,7 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     **Guarantee**: "upper" is proved. "confident" is limit + p, where delta exceeds the limit with probability at most p
     over the randomness of this call, and p is SHARE of the delta that a pilot run estimated.
     """
+    pair = pair.outward
     upper = pair.upper(epsilon)
     proved = Bound(max(upper.value, LEAST), "upper", upper.method, upper.reference)
     if pair.tight:
@@ -64,6 +65,7 @@ def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, samplin
     **Guarantee**: "upper" is proved; "confident" has the failure probability of the verification folded into delta,
     with room for CHOICES mechanisms of which one is chosen by these numbers.
     """
+    pair = pair.outward
     highest = upper_epsilon(pair, delta)
     proved = _with_value(_proved(pair, highest), highest)
     if pair.tight:
