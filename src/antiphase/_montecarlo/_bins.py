@@ -11,7 +11,7 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._montecarlo._allocation import COARSE, FINE, Allocation, allocation, allocation_delta
 from antiphase._montecarlo._cores import Cores, fits, log_core_bounds
-from antiphase._montecarlo._estimator import Estimator, best_slope, log_bound, log_ceiling
+from antiphase._montecarlo._estimator import Estimator, best_slope, ceiling, log_bound
 from antiphase._montecarlo._gaussian import log_envelope, upper_divergence
 from antiphase._montecarlo._pair import Pair, Upper
 from antiphase._montecarlo._pilot import Effort, Pilot, best, run_pilot
@@ -80,8 +80,8 @@ class BinsPair(Pair):
             value = max(allocation_delta(self._allocation, epsilon, FINE if fine else COARSE))
             found.append(Upper(value, "random allocation by convolution, rounded up", _PAIR))
         else:
-            removal, addition = (log_ceiling(e, epsilon) for e in self.outward.estimators(epsilon))
-            found.append(Upper(math.exp(min(0.0, max(removal, addition))), "largest weight of the samples", _PAIR))
+            largest = max(ceiling(e, epsilon) for e in self.outward.estimators(epsilon))
+            found.append(Upper(min(1.0, largest), "largest weight of the samples", _PAIR))
         return min(found, key=lambda upper: upper.value)
 
     def plain(self) -> tuple[Estimator, Estimator]:

@@ -13,6 +13,7 @@ Rounding: weights are computed for an epsilon smaller by `loss_error`, and c is 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._errors import AntiphaseError
 from antiphase._montecarlo._gaussian import divergence_error, log_divergence, log_envelope
+from antiphase._montecarlo._rounding import UNDERFLOW
 
 PIECE = 1 << 18
+LARGEST_LOG = 700.0
 SLOPES = [0.01 * 1.1**i for i in range(145)]  # to 9,100
 
 
@@ -70,9 +73,10 @@ def allowance(estimator: Estimator) -> float:
     return estimator.ratio_error + float(divergence_error(estimator.rho))
 
 
-def log_ceiling(estimator: Estimator, epsilon: float) -> float:
-    """log c, rounded up: delta is at most c."""
-    return log_bound(estimator, epsilon - estimator.loss_error) + allowance(estimator)
+def ceiling(estimator: Estimator, epsilon: float) -> float:
+    """c, rounded up: delta is at most c. At least UNDERFLOW."""
+    log_c = log_bound(estimator, epsilon - estimator.loss_error) + allowance(estimator)
+    return max(math.exp(min(log_c, LARGEST_LOG)), UNDERFLOW)
 
 
 def best_slope(bound: Callable[[float], float]) -> float:

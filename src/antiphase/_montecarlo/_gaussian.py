@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphase._check import Array
-from antiphase._montecarlo._rounding import GRAM, UNIT
+from antiphase._montecarlo._rounding import GRAM, UNDERFLOW, UNIT
 
 SMALLEST_ROOT = 1e-6  # below it D is a difference of nearly equal numbers; a common part that small is left in place
 ROOT_TWO = math.sqrt(2.0)
@@ -56,13 +56,14 @@ def divergence_error(rho: ArrayLike) -> Array:
     a < 39; the exponents that they contain are below r^2 + 800.
     """
     r = np.maximum(np.sqrt(np.asarray(rho, dtype=np.float64)), SMALLEST_ROOT)
-    return 64.0 * UNIT * (40.0 / r + 40.0 + r)
+    return 64.0 * UNIT * (40.0 / r + 100.0 + r)
 
 
 def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
-    """D(e), rounded up, for a rho that is accurate to GRAM of it."""
+    """D(e), rounded up, for a rho that is accurate to GRAM of it; at least UNDERFLOW."""
     rho = np.asarray(rho, dtype=np.float64)
-    return np.minimum(np.exp(log_divergence(e, rho * (1.0 + GRAM)) + divergence_error(rho)), 1.0)
+    found = np.exp(log_divergence(e, rho * (1.0 + GRAM)) + divergence_error(rho))
+    return np.clip(found, UNDERFLOW, 1.0)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -65,7 +65,6 @@ def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, samplin
     **Guarantee**: "upper" is proved; "confident" has the failure probability of the verification folded into delta,
     with room for CHOICES mechanisms of which one is chosen by these numbers.
     """
-    pair = pair.outward
     highest = upper_epsilon(pair, delta)
     proved = _with_value(_proved(pair, highest), highest)
     if pair.tight:

@@ -14,7 +14,7 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._montecarlo._betting import best_stake
-from antiphase._montecarlo._estimator import Estimator, allowance, log_bound, log_weights
+from antiphase._montecarlo._estimator import Estimator, ceiling, log_bound, log_weights
 from antiphase._montecarlo._samples import draws
 
 
@@ -80,7 +80,7 @@ def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort
     scale = log_bound(estimator, at)
     found = draws(estimator, samples, effort.seed, effort.workers)
     shares = np.exp(log_weights(estimator, found, at) - scale)
-    return Pilot(estimator, at, math.exp(scale + allowance(estimator)), shares)
+    return Pilot(estimator, at, ceiling(estimator, epsilon), shares)
 
 
 def best(pilots: Sequence[Pilot], effort: Effort) -> Pilot:

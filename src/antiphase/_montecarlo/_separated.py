@@ -27,7 +27,7 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._errors import NotProved
-from antiphase._montecarlo._estimator import Draws, Estimator, best_slope, log_bound, log_ceiling
+from antiphase._montecarlo._estimator import Draws, Estimator, best_slope, ceiling, log_bound
 from antiphase._montecarlo._gaussian import MARGIN, upper_divergence
 from antiphase._montecarlo._pair import Pair, Upper
 from antiphase._montecarlo._patterns import Law, count_chances
@@ -89,7 +89,7 @@ class SeparatedPair(Pair):
 
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
         """The smallest of three bounds."""
-        bound = math.exp(min(0.0, self._log_bound(epsilon)))
+        bound = min(1.0, max(ceiling(e, epsilon) for e in self.outward.estimators(epsilon)))
         found = [
             Upper(self._unamplified(epsilon), "without amplification", _GAUSSIAN),
             Upper(self._known(epsilon), "mean over the numbers of participations", f"{_PAIR}; {_GAUSSIAN}"),
@@ -99,7 +99,8 @@ class SeparatedPair(Pair):
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
         """c log(1 / beta) / samples."""
-        return math.exp(min(0.0, self._log_bound(epsilon))) * log_inverse / samples
+        bound = max(log_bound(e, epsilon) for e in self.estimators(epsilon))
+        return math.exp(min(0.0, bound)) * log_inverse / samples
 
     def plain(self) -> tuple[Estimator, Estimator]:
         """Samples of both distributions."""
@@ -122,16 +123,14 @@ class SeparatedPair(Pair):
 
     def error(self, scale: float, farthest: float) -> float:
         """Of the log of a mean over patterns of exp(scale <m_p, y> + ...), for |y_t| up to `farthest`."""
-        from antiphase._kernels.separation import MODERATE
+        from antiphase._kernels.separation import CONNECTED, MODERATE
 
         steps, bands = self.columns.shape
         largest = scale * farthest * float(self.scaled.sum(axis=1).max()) + (scale**2 + 1.0) * float(self.squares.max())
         given = self.participation
-        moderate = MODERATE if given.rate < 1.0 else 0.0
+        connected = given.separation == 1 or (1.0 - given.rate) ** given.separation > CONNECTED
+        moderate = MODERATE if connected else 0.0
         return patterns_error(steps, bands, given.separation, largest, moderate)
-
-    def _log_bound(self, epsilon: float) -> float:
-        return max(log_ceiling(e, epsilon) for e in self.outward.estimators(epsilon))
 
     def _unamplified(self, epsilon: float) -> float:
         """The Gaussian mechanism of the worst pattern."""
