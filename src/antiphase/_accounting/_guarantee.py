@@ -17,9 +17,10 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling())
     **Guarantee**: under the mechanism's adjacency; never below the smallest epsilon. "exact" for one Gaussian
     mechanism with an exact sensitivity, "upper" for amplified ones (within 1e-4 of the smallest for Poisson
     sampling). Any delta down to 1e-300. Balls-in-bins and random min-separation: "confident" where samples certify
-    less than any bound without them; the failure probability is within delta, and leaves room for a choice among 1,000
-    mechanisms by these numbers. With `max_batch` the probability that a batch overflows is within delta as well;
-    where it is too large for that, zero-out adjacency is charged without amplification, add-or-remove raises.
+    less than any bound without them; it may fall below the smallest epsilon with a probability, over the entropy drawn
+    in this call, that is within delta and leaves room for a choice among 1,000 such numbers. With `max_batch` the
+    probability that a batch overflows is within delta as well; where it is too large for that, zero-out adjacency is
+    charged without amplification, add-or-remove raises.
 
     Args:
         mechanism: what runs.

@@ -22,7 +22,7 @@ from antiphase._montecarlo._steps import log_step_bounds
 from antiphase._montecarlo._tilt import Tilt, best_weights
 
 LARGEST_ALPHA = 96
-_PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2"
+_PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2, with negative entries Lemma C.1"
 
 
 @dataclass(frozen=True)
