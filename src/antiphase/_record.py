@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
@@ -19,6 +19,7 @@ from antiphase._errors import InvalidArgument
 T = TypeVar("T")
 LARGEST_LIST = 1024
 _types: dict[str, type] = {}
+_OPTIONAL = "optional"
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -33,6 +34,11 @@ def record(cls: type[T]) -> type[T]:
     return made
 
 
+def optional(default: Any) -> Any:
+    """A field that JSON leaves out while it has its default, so that older files and fingerprints stay as they are."""
+    return field(default=default, metadata={_OPTIONAL: True})
+
+
 def to_json(value: Any) -> Any:
     """Plain lists, dictionaries, strings and numbers that `from_json` turns back into `value`.
 
@@ -41,7 +47,7 @@ def to_json(value: Any) -> Any:
     {'type': 'PrefixSum'}
     """
     if type(value).__name__ in _types:
-        data = {f.name: to_json(getattr(value, f.name)) for f in fields(value) if f.init}
+        data = {f.name: to_json(getattr(value, f.name)) for f in fields(value) if f.init and not _is_left_out(f, value)}
         return {"type": type(value).__name__, **data}
     if isinstance(value, np.ndarray):
         return _array_to_json(value)
@@ -82,6 +88,10 @@ def fingerprint(value: Any) -> str:
     """SHA-256 of the canonical JSON of `value`: equal values, equal fingerprints."""
     text = json.dumps(to_json(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_left_out(f: Field[Any], value: Any) -> bool:
+    return _OPTIONAL in f.metadata and bool(getattr(value, f.name) == f.default)
 
 
 def _array_to_json(value: np.ndarray[Any, Any]) -> Any:

@@ -1,7 +1,8 @@
 """Privacy accounting: what a mechanism guarantees, and how much noise a budget needs."""
 
 from antiphase._accounting._budget import Budget
-from antiphase._accounting._calibrate import Calibration, calibrate
+from antiphase._accounting._calibrate import Calibration, calibrate, seeded_calibration
+from antiphase._accounting._certificate import certified, drawn_like, restated
 from antiphase._accounting._compose import compose
 from antiphase._accounting._group import group_epsilon
 from antiphase._accounting._guarantee import delta, epsilon, gdp, zcdp
@@ -19,13 +20,17 @@ __all__ = [
     "Mechanism",
     "Sampling",
     "calibrate",
+    "certified",
     "check_adjacency",
     "compose",
     "delta",
+    "drawn_like",
     "epsilon",
     "gdp",
     "group_epsilon",
     "page",
+    "restated",
+    "seeded_calibration",
     "stopped",
     "stopped_epsilon",
     "verify",

@@ -10,6 +10,7 @@ from antiphase._accounting._mechanism import Mechanism
 from antiphase._bound import Bound
 from antiphase._check import refuse
 from antiphase._errors import InvalidArgument
+from antiphase._montecarlo import Sampling
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree
 from antiphase.strategies._banded import outside
 
@@ -63,25 +64,32 @@ def stopped(mechanism: Mechanism, steps: int) -> Mechanism:
     return part if part.reduction.sensitivity.value <= full.sensitivity.value else mechanism
 
 
-def stopped_epsilon(mechanism: Mechanism, steps: int, delta: float, whole: Bound | None = None) -> Bound:
+def stopped_epsilon(
+    mechanism: Mechanism,
+    steps: int,
+    delta: float,
+    whole: Bound | None = None,
+    sampling: Sampling = Sampling(),
+) -> Bound:
     """The epsilon of the first `steps` steps: that of `stopped` or of the full run, whichever is smaller.
 
     The full run covers its beginning too. Its first t outputs are a function of all n, and stopping changes neither
     their joint law nor that of the batches: a run draws these as for n steps, whatever the participation, and a
     gradient depends on the past alone. That also holds for any rule by which outputs decide when to stop.
 
-    **Guarantee**: never above the epsilon of the full run, and for t as in `stopped`. Where both are sampled, taking the
-    smaller one is a choice among two mechanisms; `epsilon` leaves room for a choice among 1,000.
+    **Guarantee**: never above the epsilon of the full run, and for t as in `stopped`. Where both are sampled, taking
+    the smaller one is a choice among two mechanisms; `epsilon` leaves room for a choice among 1,000.
 
     Args:
         mechanism: the full run as it was planned.
         steps: how many steps have been released, at least 1.
         delta: between 0 and 1.
         whole: epsilon(mechanism, delta), where it is known already.
+        sampling: for participations that take samples, as in `epsilon`.
     """
     part = stopped(mechanism, steps)
-    full = epsilon(mechanism, delta) if whole is None else whole
-    return min(full, full if part is mechanism else epsilon(part, delta), key=lambda bound: bound.value)
+    full = epsilon(mechanism, delta, sampling) if whole is None else whole
+    return min(full, full if part is mechanism else epsilon(part, delta, sampling), key=lambda bound: bound.value)
 
 
 def _leading(strategy: Strategy, t: int) -> Strategy:

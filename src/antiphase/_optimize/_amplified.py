@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphase import _check
-from antiphase._accounting import Budget, calibrate
+from antiphase._accounting import Budget, seeded_calibration
 from antiphase._check import Array
 from antiphase._error import error
 from antiphase._loss import Objective
@@ -196,5 +196,5 @@ def trial_at(
 
 def _loss(setting: Setting, strategy: Strategy) -> float:
     """noise_std x error at the budget, with a noise that is proved."""
-    noise = calibrate(strategy, setting.participation, setting.budget).mechanism.noise_std
+    noise = seeded_calibration(strategy, setting.participation, setting.budget).mechanism.noise_std
     return noise * math.exp(setting.log_error(strategy))

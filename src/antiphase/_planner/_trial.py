@@ -9,7 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
-from antiphase._accounting import Mechanism, calibrate
+from antiphase._accounting import Mechanism, seeded_calibration
 from antiphase._bound import Bound
 from antiphase._error import Error, error
 from antiphase._errors import AntiphaseError, NotEnoughMemory, NotProved
@@ -101,7 +101,7 @@ def evaluate(trial: Trial, problem: Problem, sampling: Sampling) -> Outcome:
             hint=f"the nearest problem that works has memory_copies={strategy.memory_copies}",
         )
     promise, budget = trial.participation, problem.budget
-    found = calibrate(strategy, promise, budget, problem.adjacency, problem.examples, sampling)
+    found = seeded_calibration(strategy, promise, budget, problem.adjacency, problem.examples, sampling)
     mechanism = found.mechanism
     size = error(strategy, problem.workload)
     candidate = Candidate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antiphase._accounting import epsilon, stopped_epsilon
+from antiphase._accounting import drawn_like, restated, stopped_epsilon
 from antiphase._bound import Bound
 from antiphase._plan import Plan
 from antiphase._run._history import HOST, History, Publication
@@ -84,8 +84,13 @@ def _guarantee(plan: Plan, steps: int, delta: float, tail: Tail) -> Bound | None
     if steps == 0:
         return None
     if steps == plan.steps:
-        return tail.covered(lambda smaller: epsilon(plan.mechanism, smaller), delta)
-    return tail.covered(lambda smaller: stopped_epsilon(plan.mechanism, steps, smaller), delta)
+        return tail.covered(lambda smaller: restated(plan.mechanism, plan.guarantee, smaller), delta)
+
+    def early(smaller: float) -> Bound:
+        whole = restated(plan.mechanism, plan.guarantee, smaller)
+        return stopped_epsilon(plan.mechanism, steps, smaller, whole, drawn_like(plan.guarantee))
+
+    return tail.covered(early, delta)
 
 
 def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | None, tail: Tail) -> list[str]:
