@@ -51,7 +51,7 @@ def read(path: str | Path, secret: Secret | None = None) -> Source:
         if size:
             raise Corrupted(
                 f"The ledger {file} ends in lines that are not authentic.",
-                hint="a crash cut a line short, or it was edited; open the run and close it, which cuts such lines off, "
+                hint="a crash cut a line short, or it was edited; open and close the run, which cuts such lines off, "
                 "then report again",
             )
     report = record.report()
