@@ -64,7 +64,7 @@ def test_noise_of_extreme_size_is_right_or_refused(scale, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("spread", [3, 20, 35, 60, 150, 300, pytest.param(315, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("spread", [3, 20, 35, 60, 150, 300, pytest.param(305, marks=pytest.mark.slow)])
 def test_columns_of_different_scales_are_right_or_refused(spread, dtype):
     """C D with D diagonal has the noise D^-1 C^-1 z: the oracle is C at scale 1."""
     rng = np.random.default_rng(spread)
