@@ -15,10 +15,10 @@ from antiphase._accounting import Mechanism, epsilon, verify
 from antiphase._bound import Bound
 from antiphase._check import Array
 from antiphase._durable import write_atomically
-from antiphase._errors import Corrupted, InvalidArgument, Refused
+from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
 from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
 from antiphase._problem import Problem
-from antiphase._record import fingerprint, from_json, record, to_json
+from antiphase._record import fingerprint, from_json, parse_json, record, to_json
 from antiphase.strategies._extensible import is_extensible
 
 FORMAT = 1
@@ -134,13 +134,19 @@ class Plan:
         data = _read(Path(path))
         try:
             plan = from_json(data["plan"])
-        except (InvalidArgument, RecursionError) as error:
-            raise Corrupted(f"The plan {path} cannot be read: {error}", hint="make the plan again instead") from error
+        except InvalidArgument as error:
+            raise Corrupted(f"The plan {path} cannot be read: {error.message}", hint="make it again") from error
         if not isinstance(plan, Plan) or plan.fingerprint != data["fingerprint"]:
             raise Corrupted(
                 f"The plan {path} does not match its fingerprint.", hint="it was edited; make the plan again instead"
             )
-        derived = epsilon(plan.mechanism, plan.problem.budget.delta)
+        try:
+            derived = epsilon(plan.mechanism, plan.problem.budget.delta)
+        except MemoryError as error:
+            raise NotEnoughMemory(
+                f"The guarantee of the plan {path}, with {plan.steps:,} steps, cannot be derived in the memory there is.",
+                hint="use a machine with more memory, or plan for fewer steps",
+            ) from error
         if derived.value <= plan.guarantee.value * (1 + 1e-9):
             return replace(plan, guarantee=derived)
         try:
@@ -236,13 +242,13 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise Corrupted(f"There is no plan at {path}.", hint="Plan.save, or antiphase plan --output, writes one")
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
         version = data["format"]
         data["plan"], data["fingerprint"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Corrupted(f"The plan {path} cannot be read: {error}.", hint="it was cut short, or is no plan") from error
-    if version != FORMAT:
+    if type(version) is not int or version != FORMAT:
         raise Corrupted(
-            f"The plan {path} has format {version}; this version reads format {FORMAT}.", hint="make the plan again"
+            f"The plan {path} has format {_check.shown(version)}; this version reads format {FORMAT}.", hint="make the plan again"
         )
     return data

@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from antiphase._durable import make_directory, write_atomically
+from antiphase._check import shown
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._ledger import ledger_exists
+from antiphase._noise import Leaf
+from antiphase._record import from_json, parse_json
 from antiphase._secret import Secret
 
 FORMAT = 1
+DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,30 @@ def read_header(directory: Path) -> Header | None:
     if not path.exists():
         return None
     try:
-        return Header(**json.loads(path.read_bytes()))
+        header = Header(**parse_json(path.read_bytes()))
+        _check_fields(header)
     except (ValueError, TypeError) as error:
-        raise Corrupted(f"The header {path.name} cannot be read: {error}.", hint="restore it from a copy") from error
+        why = error.message if isinstance(error, InvalidArgument) else f"{error}."
+        raise Corrupted(f"The header {path.name} cannot be read: {why}", hint="restore it from a copy") from error
+    return header
+
+
+def _check_fields(header: Header) -> None:
+    """Raise ValueError where a field has a type or a value that no run writes."""
+    texts = (header.run_id, header.root, header.dtype)
+    counts = (header.format,) if header.examples is None else (header.format, header.examples)
+    if not all(isinstance(text, str) for text in texts) or not all(type(count) is int for count in counts):
+        raise ValueError("a field has a value of another type")
+    if header.format != FORMAT:
+        raise ValueError(f"its format is {shown(header.format)}, and this version reads {FORMAT}")
+    if header.dtype not in DTYPES:
+        raise ValueError(f"its dtype is {shown(header.dtype)}, not one of {', '.join(DTYPES)}")
+    if not isinstance(header.leaves, list) or not all(_is_named_leaf(item) for item in header.leaves):
+        raise ValueError("its leaves are not pairs of a name and a shape")
+
+
+def _is_named_leaf(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and isinstance(from_json(item[1]), Leaf)
 
 
 def write_header(directory: Path, header: Header) -> None:
