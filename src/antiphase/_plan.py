@@ -14,7 +14,7 @@ from antiphase import _check
 from antiphase._accounting import Mechanism, epsilon, verify
 from antiphase._bound import Bound
 from antiphase._check import Array
-from antiphase._durable import write_atomically
+from antiphase._durable import OWNER_ONLY, write_output
 from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
 from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
 from antiphase._problem import Problem
@@ -113,10 +113,10 @@ class Plan:
         return fingerprint([self.problem, self.mechanism, self.root])
 
     def save(self, path: str | Path) -> None:
-        """Write readable JSON; the file is whole or not there."""
+        """Write readable JSON; the file is whole or not there. Symbolic links are followed."""
         data = {"format": FORMAT, "fingerprint": self.fingerprint, "plan": to_json(self)}
         try:
-            write_atomically(Path(path), _readable(data).encode())
+            write_output(Path(path), _readable(data).encode(), OWNER_ONLY)
         except OSError as error:
             raise InvalidArgument(
                 f"The plan cannot be written to {path}: {error.strerror}.",

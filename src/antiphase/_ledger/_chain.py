@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphase._durable import OWNER_ONLY
+from antiphase._durable import BINARY, NOFOLLOW, OWNER_ONLY
 from antiphase._errors import Corrupted, Refused
 
 Entry = dict[str, Any]
@@ -40,7 +40,7 @@ class Chain:
 
     def __init__(self, path: Path, key: bytes, kept: Head) -> None:
         self._path, self._key = path, key
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, OWNER_ONLY)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | NOFOLLOW | BINARY, OWNER_ONLY)
         self._close = weakref.finalize(self, os.close, self._file)
         self.head = self._verify(kept)
         os.ftruncate(self._file, self.head.size)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._durable import OWNER_ONLY, sync_directory
+from antiphase._durable import BINARY, OWNER_ONLY, regular_target, sync_directory
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._noise._source import counter_mode
 from antiphase._secret import Secret
@@ -36,9 +36,10 @@ Header = dict[str, Any]
 
 def write_state(path: Path, header: Header, state: NDArray[Any], secret: Secret) -> None:
     """Replace `path` so that a crash at any instant leaves the old file or the new one."""
+    path = regular_target(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, OWNER_ONLY)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 _write(file, header, state, secret)

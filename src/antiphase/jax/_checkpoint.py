@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from antiphase._durable import write_atomically
+from antiphase._durable import regular_target, write_atomically
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._run import Run
 from antiphase.jax._keys import seal_key
@@ -39,7 +39,7 @@ def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
     for array in arrays:
         body.write(np.ascontiguousarray(array).tobytes())
     data = body.getvalue()
-    write_atomically(Path(path), data + hmac.digest(seal_key(run), data, "sha256"))
+    write_atomically(regular_target(Path(path)), data + hmac.digest(seal_key(run), data, "sha256"))
 
 
 def load(path: str | os.PathLike[str], like: Any, run: Run) -> Any:
