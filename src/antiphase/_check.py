@@ -42,7 +42,7 @@ def positive_integer(owner: str, name: str, value: Any, hint: str = "counts star
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise refuse(owner, name, "a positive integer", value, hint)
     if value > LARGEST_COUNT:
-        raise refuse(owner, name, "at most 2^53", value, "larger counts cannot be computed with; check for a typing error")
+        raise refuse(owner, name, "at most 2^53", value, "check for a typing error; nothing here can count that far")
     return int(value)
 
 

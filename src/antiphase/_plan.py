@@ -144,7 +144,7 @@ class Plan:
             derived = epsilon(plan.mechanism, plan.problem.budget.delta)
         except MemoryError as error:
             raise NotEnoughMemory(
-                f"The guarantee of the plan {path}, with {plan.steps:,} steps, cannot be derived in the memory there is.",
+                f"There is not enough memory to derive the guarantee of the plan {path}, which has {plan.steps:,} steps.",
                 hint="use a machine with more memory, or plan for fewer steps",
             ) from error
         if derived.value <= plan.guarantee.value * (1 + 1e-9):
@@ -249,6 +249,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise Corrupted(f"The plan {path} cannot be read: {error}.", hint="it was cut short, or is no plan") from error
     if type(version) is not int or version != FORMAT:
         raise Corrupted(
-            f"The plan {path} has format {_check.shown(version)}; this version reads format {FORMAT}.", hint="make the plan again"
+            f"The plan {path} has format {_check.shown(version)}; this version reads format {FORMAT}.",
+            hint="make the plan again",
         )
     return data

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
@@ -76,7 +77,7 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def from_json(data: Any) -> Any:
-    """The inverse of `to_json`; the types of all fields are checked, and every constructor checks its arguments again."""
+    """The inverse of `to_json`; the type of every field is checked, and constructors check their arguments again."""
     if isinstance(data, list):
         return [from_json(item) for item in data]
     if not isinstance(data, dict):
@@ -130,24 +131,24 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return isinstance(value, str) and value in parts
     if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            return False
-        kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
-        return len(kinds) == len(value) and all(map(_fits, value, kinds))
+        return isinstance(value, (list, tuple)) and _all_fit(value, parts)
     if origin is np.ndarray:
         return isinstance(value, np.ndarray) or (isinstance(value, list) and _is_numeric(value))
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return hint is Any or isinstance(value, hint)
+    kinds = {float: (int, float), int: (int,)}.get(hint, (hint,))
+    return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
+
+
+def _all_fit(values: Sequence[Any], hints: tuple[Any, ...]) -> bool:
+    """Whether the items of a tuple are of their types; (T, ...) means any number of T."""
+    kinds = hints[:1] * len(values) if hints[-1] is Ellipsis else hints
+    return len(kinds) == len(values) and all(map(_fits, values, kinds))
 
 
 def _is_numeric(value: Any) -> bool:
     """Whether nested lists hold numbers alone."""
     if isinstance(value, list):
         return all(map(_is_numeric, value))
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return _fits(value, float)
 
 
 def _finite(text: str) -> float:

@@ -69,7 +69,7 @@ def _change_one(data: Any, random: random.Random) -> None:
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 holder[key] = random.choice([value + 1, value - 1, 1.01 * value, -value, str(value), [value]])
             elif isinstance(value, list):
-                holder[key] = random.choice([value[:-1], value + value[-1:], value + ["x"], {"0": value}])
+                holder[key] = random.choice([value[:-1], value + value[-1:], [*value, "x"], {"0": value}])
             else:
                 holder[key] = random.choice(["PrefixSum", "Toeplitz", "Plan", "Dense", 7])
         case 7:

@@ -6,7 +6,6 @@ import shutil
 import signal
 from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,9 @@ from tests.run.plans import LEAVES, STRATEGIES, fresh_model, plan_for, train
 
 SECONDS = 20  # for one damaged file; a good one takes a few milliseconds
 EXAMPLES = 40
-CANDIDATE = ap.Candidate("toeplitz (3 bands)", 1.0, 3.0, 2.0, 1.5, "exact", 2, 0.1, "MinSeparation(separation=4)", (1.0,))
+CANDIDATE = ap.Candidate(
+    "toeplitz (3 bands)", 1.0, 3.0, 2.0, 1.5, "exact", 2, 0.1, "MinSeparation(separation=4)", (1.0,)
+)
 
 
 @contextmanager
@@ -57,14 +58,14 @@ def run_directory(tmp_path_factory):
     return directory
 
 
-def refused(action):
-    """What the action gives, or None where it is refused with a reason and a hint."""
+def attempt(action, path):
+    """What the action makes of the file, or None where it refuses it with a reason and a hint."""
     try:
         with time_limit():
-            return action()
-    except ap.AntiphaseError as error:
-        assert error.message.strip()
-        assert error.hint
+            return action(path)
+    except ap.AntiphaseError as refusal:
+        if not (refusal.message.strip() and refusal.hint):
+            raise AssertionError("a refusal without a reason or a hint") from refusal
         return None
 
 
@@ -77,7 +78,7 @@ def load_damaged_plans(plans, path, seeds):
         data = damage_plan(source.read_bytes(), generator)
         path.write_bytes(data)
         try:
-            found = refused(lambda: ap.Plan.load(path))
+            found = attempt(ap.Plan.load, path)
             if found is not None:
                 check_accepted_plan(found, original, data)
         except BaseException as error:
@@ -98,34 +99,34 @@ def check_accepted_plan(found, original, data):
 
 
 def open_damaged_runs(good, tmp_path, seeds):
-    """The same history, or refused; whether resumed or read for a report."""
+    """The same history, or refused; resumed and read for a report in turn."""
     counts = Counter()
-    plan = plan_for(STRATEGIES["toeplitz"])
-    before = read(good).run
+    before = reported(good)
     names = ["run.json", "run.json", "run.json", "private/heads", "public/ledger.jsonl", "private/ledger.jsonl"]
     for seed in seeds:
         generator = random.Random(seed)
         name = generator.choice(names)
         damage = damage_file if name == "run.json" else damage_bytes
         data = damage((good / name).read_bytes(), generator)
-        for action in (read, lambda directory: resume(plan, directory)):
-            directory = tmp_path / "damaged"
-            shutil.copytree(good, directory)
-            (directory / name).write_bytes(data)
-            try:
-                found = refused(lambda: action(directory))
-                if found is not None:
-                    report = found if isinstance(found, ap.PrivacyReport) else found.run
-                    assert report == before
-            except BaseException as error:
-                raise AssertionError(f"seed {seed}, {name}: {data[:3000]!r}") from error
-            shutil.rmtree(directory)
-            counts["refused" if found is None else "accepted"] += 1
+        directory = tmp_path / f"damaged-{seed}"
+        shutil.copytree(good, directory)
+        (directory / name).write_bytes(data)
+        try:
+            found = attempt(reported if seed % 2 else resumed, directory)
+            assert found in (None, before)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}, {name}: {data[:3000]!r}") from error
+        shutil.rmtree(directory)
+        counts["refused" if found is None else "accepted"] += 1
     return counts
 
 
-def resume(plan, directory):
-    with ap.Run.open(plan, directory, leaves=LEAVES, examples=EXAMPLES) as run:
+def reported(directory):
+    return read(directory).run
+
+
+def resumed(directory):
+    with ap.Run.open(plan_for(STRATEGIES["toeplitz"]), directory, leaves=LEAVES, examples=EXAMPLES) as run:
         return run.report()
 
 
@@ -137,7 +138,7 @@ def test_damaged_plans_are_refused_or_harmless(plans, tmp_path):
 
 def test_damaged_runs_are_refused_or_harmless(run_directory, tmp_path):
     counts = open_damaged_runs(run_directory, tmp_path, range(200))
-    assert counts["refused"] > 300
+    assert counts["refused"] > 150
 
 
 @pytest.mark.slow

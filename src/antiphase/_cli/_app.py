@@ -35,7 +35,9 @@ class _Commands(TyperGroup):
             sys.stdout.flush()  # a full disk may show here first
             return result
         except (AntiphaseError, OSError, MemoryError) as error:
-            if ctx.params["debug"] or getattr(error, "errno", None) == errno.EPIPE:  # click ends quietly at a closed pipe
+            if (
+                ctx.params["debug"] or getattr(error, "errno", None) == errno.EPIPE
+            ):  # click ends quietly at a closed pipe
                 raise
             message, hint = _explained(error)
             talk(f"error: {message}", "", f"hint: {hint}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphase._cli._output import print_json, print_table, progress_bar, talk
-
 from antiphase._durable import check_output
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from antiphase._kernels.compiled import compiled
 from antiphase._kernels.ieee import bits_of, float_of, fma
 
 TILE = 64
@@ -129,7 +130,7 @@ def _pair_64(word: int, angle: int) -> tuple[float, float]:
     return (b if swap else a), (a if swap else b)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> None:
     """Fill `out`, whole tiles, from WORDS_32 words a tile."""
     for tile in range(out.shape[0] // TILE):
@@ -143,7 +144,7 @@ def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> None:
             second[p] = b
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> None:
     """Fill `out`, whole tiles, from WORDS_64 words a tile."""
     for tile in range(out.shape[0] // TILE):

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphase._durable import make_directory, write_atomically
 from antiphase._check import shown
+from antiphase._durable import make_directory, write_atomically
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._ledger import ledger_exists
 from antiphase._noise import Leaf
@@ -84,7 +84,9 @@ def _check_fields(header: Header) -> None:
 
 
 def _is_named_leaf(item: Any) -> bool:
-    return isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and isinstance(from_json(item[1]), Leaf)
+    return (
+        isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and isinstance(from_json(item[1]), Leaf)
+    )
 
 
 def write_header(directory: Path, header: Header) -> None:
