@@ -144,7 +144,7 @@ class Plan:
             derived = epsilon(plan.mechanism, plan.problem.budget.delta)
         except MemoryError as error:
             raise NotEnoughMemory(
-                f"There is not enough memory to derive the guarantee of the plan {path}, which has {plan.steps:,} steps.",
+                f"There is not enough memory to derive the guarantee of the plan {path} for {plan.steps:,} steps.",
                 hint="use a machine with more memory, or plan for fewer steps",
             ) from error
         if derived.value <= plan.guarantee.value * (1 + 1e-9):
