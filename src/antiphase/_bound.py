@@ -9,6 +9,9 @@ from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Literal, get_args
 
+import numpy as np
+
+from antiphase._check import refuse
 from antiphase._errors import InvalidArgument
 from antiphase._record import optional, record
 
@@ -51,6 +54,9 @@ class Bound:
                 f"The 'kind' parameter of Bound must be one of {', '.join(KINDS)}. Got {self.kind!r} instead.",
                 hint="use 'estimate' for a number that nothing proves",
             )
+        if isinstance(self.value, bool) or not isinstance(self.value, (int, float, np.floating)):
+            raise refuse("Bound", "value", "a number", self.value, "pass a float")
+        object.__setattr__(self, "value", float(self.value))
         if math.isnan(self.value):
             raise InvalidArgument(
                 "The 'value' parameter of Bound must be a number. Got NaN instead.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -11,14 +10,22 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from antiphase._errors import Corrupted, Refused
+from antiphase._errors import Corrupted, InvalidArgument, Refused
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows: plans and accounting need no lock, and runs say that they do
+    fcntl = None
 
 OWNER_ONLY = 0o600
 OTHERS = 0o077
+SHARED = 0o666  # less what the umask takes away
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")  # what a killed write leaves, as `_temporary` names it
-NO_LINKS, NO_WAITING = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
+NO_LINKS, NO_WAITING = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)  # not on Windows
+BINARY = getattr(os, "O_BINARY", 0)  # on Windows alone
 KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFDIR: "a directory",
@@ -30,22 +37,25 @@ KINDS = {
 }
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> None:
     """Replace `path` by `data` so that a crash at any instant leaves the old file or the new one.
 
-    The new file is on disk, and so is its name, when this returns. Its mode is owner-only.
+    The new file is on disk, and so is its name, when this returns. Its mode is owner-only, or `mode` less the umask, or
+    exactly that of the file `like`.
     """
-    with replacing(path) as file:
+    with replacing(path, mode, like) as file:
         file.write(data)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> Iterator[BinaryIO]:
     """A new file to write to, which replaces `path` when the block ends, as in `write_atomically`."""
     temporary = _temporary(path)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, OWNER_ONLY)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS | BINARY, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            if like is not None and hasattr(os, "fchmod"):  # not on Windows
+                os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -90,7 +100,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> 
         if not flags & os.O_CREAT:
             raise
     try:
-        descriptor = os.open(path, flags | NO_WAITING | (0 if follow else NO_LINKS), OWNER_ONLY)
+        descriptor = os.open(path, flags | NO_WAITING | BINARY | (0 if follow else NO_LINKS), OWNER_ONLY)
     except OSError as error:
         if error.errno == errno.ELOOP:  # it became a link just now
             raise _irregular(path, stat.S_IFLNK) from error
@@ -107,6 +117,68 @@ def read_file(path: Path) -> bytes:
     """The content of a regular file that is not a symbolic link."""
     with os.fdopen(open_file(path), "rb") as file:
         return file.read()
+
+
+def write_output(path: Path, data: bytes, mode: int = SHARED) -> None:
+    """Write a file that a user asked for, whatever there is at its path.
+
+    | at the path | what happens |
+    |---|---|
+    | nothing, or a regular file | it is there as a whole afterwards, or as it was; an existing file keeps its mode |
+    | a symbolic link | the same with what it leads to; the link stays |
+    | a terminal, pipe or other character device | it is written to |
+    | a directory, disk or socket | refused |
+
+    Args:
+        path: as the user gave it.
+        data: all of it.
+        mode: of a new file, less the umask.
+    """
+    found = check_output(path)
+    target = Path(os.path.realpath(path))
+    if found is None:
+        write_atomically(target, data, mode)
+    elif stat.S_ISREG(found.st_mode) and target.exists() and os.path.samestat(target.stat(), found):
+        write_atomically(target, data, like=found)
+    else:  # also a file without a name of its own any more, such as behind /dev/stdout
+        with path.open("wb", buffering=0) as file:
+            _write_all(file.fileno(), data)
+
+
+def check_output(path: Path) -> os.stat_result | None:
+    """Refuse a path that `write_output` cannot write to, before the work is done; what is there now, or None."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        if not Path(os.path.realpath(path)).parent.is_dir():
+            raise InvalidArgument(
+                f"There is no directory {path.parent}.", hint="give an output path in a directory that exists"
+            ) from None
+        return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidArgument(f"Nothing can be written to {path}: {why}.", hint="give another path") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise InvalidArgument(f"{path} is a directory.", hint="give the path of a file in it")
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISCHR(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
+        raise InvalidArgument(
+            f"{path} is neither a file nor a stream.", hint="give the path of a file; it would replace a disk or socket"
+        )
+    return found
+
+
+def regular_target(path: Path) -> Path:
+    """The path that an atomic write may replace: symbolic links followed; anything but a regular file is refused."""
+    found = check_output(path)
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise InvalidArgument(f"{path} is not a regular file.", hint="give the path of a file on disk")
+    return Path(os.path.realpath(path))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
@@ -144,7 +216,9 @@ def check_directory(path: Path, *, private: bool = False) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Put the names in a directory on disk."""
+    """Put the names in a directory on disk; Windows does so by itself, and cannot be asked to."""
+    if os.name == "nt":
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -165,6 +239,15 @@ def check_in_place(path: Path, descriptor: int) -> None:
     )
 
 
+def require_locks() -> None:
+    """Refuse to go on where directories cannot be locked, as on Windows."""
+    if fcntl is None:
+        raise Refused(
+            "Runs cannot be opened on this system: Python has no 'fcntl' here, which locks their directories.",
+            hint="plan and account here, and train on Linux or macOS; on Windows use WSL",
+        )
+
+
 class DirectoryLock:
     """Held by one live process; the operating system drops it when the process ends, however it ends.
 
@@ -172,6 +255,7 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
+        require_locks()
         self._owner, self._directory = os.getpid(), directory.absolute()
         self._descriptor = os.open(self._directory, os.O_RDONLY)
         try:

@@ -15,11 +15,11 @@ from antiphase import _check
 from antiphase._accounting import Mechanism, epsilon, restated
 from antiphase._bound import Bound
 from antiphase._check import Array
-from antiphase._durable import write_atomically
-from antiphase._errors import Corrupted, InvalidArgument, Refused
+from antiphase._durable import OWNER_ONLY, write_output
+from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
 from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
 from antiphase._problem import Problem
-from antiphase._record import fingerprint, from_json, record, to_json
+from antiphase._record import fingerprint, from_json, parse_json, record, to_json
 from antiphase.strategies._extensible import is_extensible
 
 FORMAT = 1
@@ -138,10 +138,10 @@ class Plan:
         return fingerprint([self.error, self.candidates, self.notes, self.deviation])
 
     def save(self, path: str | Path) -> None:
-        """Write readable JSON; the file is whole or not there."""
+        """Write readable JSON; the file is whole or not there. Symbolic links are followed."""
         data = {"format": FORMAT, "fingerprint": self.fingerprint, "plan": to_json(self)}
         try:
-            write_atomically(Path(path), _readable(data).encode())
+            write_output(Path(path), _readable(data).encode(), OWNER_ONLY)
         except OSError as error:
             raise InvalidArgument(
                 f"The plan cannot be written to {path}: {error.strerror}.",
@@ -168,13 +168,19 @@ class Plan:
             if deviation and isinstance(data["plan"], dict):
                 data["plan"].setdefault("deviation", deviation)
             plan = from_json(data["plan"])
-        except (InvalidArgument, RecursionError) as error:
-            raise Corrupted(f"The plan {path} cannot be read: {error}", hint="make the plan again instead") from error
+        except InvalidArgument as error:
+            raise Corrupted(f"The plan {path} cannot be read: {error.message}", hint="make it again") from error
         if not isinstance(plan, Plan) or plan.fingerprint != data["fingerprint"]:
             raise Corrupted(
                 f"The plan {path} does not match its fingerprint.", hint="it was edited; make the plan again instead"
             )
-        derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
+        try:
+            derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
+        except MemoryError as error:
+            raise NotEnoughMemory(
+                f"There is not enough memory to derive the guarantee of the plan {path} for {plan.steps:,} steps.",
+                hint="use a machine with more memory, or plan for fewer steps",
+            ) from error
         if derived.value <= plan.guarantee.value * (1 + 1e-9):
             return replace(plan, guarantee=derived)
         raise Corrupted(
@@ -353,13 +359,14 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise Corrupted(f"There is no plan at {path}.", hint="Plan.save, or antiphase plan --output, writes one")
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
         version = data["format"]
         data["plan"], data["fingerprint"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Corrupted(f"The plan {path} cannot be read: {error}.", hint="it was cut short, or is no plan") from error
-    if version != FORMAT:
+    if type(version) is not int or version != FORMAT:
         raise Corrupted(
-            f"The plan {path} has format {version}; this version reads format {FORMAT}.", hint="make the plan again"
+            f"The plan {path} has format {_check.shown(version)}; this version reads format {FORMAT}.",
+            hint="make the plan again",
         )
     return data

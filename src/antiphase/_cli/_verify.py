@@ -127,9 +127,9 @@ def _check_batches(record: RunRecord, tell: Tell) -> str:
     return f"{len(recorded)} drawn again, all as recorded" + (f"; {late} were entered after a crash" if late else "")
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: Any) -> str | list[str]:
     if isinstance(value, list):
-        return "\n".join(value) or "nothing"
+        return value or "nothing"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -32,6 +32,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from antiphase._kernels.compiled import compiled
 from antiphase._kernels.ieee import bits_of, float_of, fma
 
 TILE = 64
@@ -141,7 +142,7 @@ def _turned_64(r: float, word: int, angle: int) -> tuple[float, float]:
     return (b if swap else a), (a if swap else b)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
     """Fill `out`, whole tiles, from WORDS_32 words per tile; True if a pair is in the smallest cell of u."""
     smallest = I(0)  # negative once there is one: x - 1 and ~x are both negative for x = 0 alone
@@ -157,7 +158,7 @@ def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
     return bool(smallest < I(0))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
     """Fill `out`, whole tiles, from WORDS_64 words per tile; True if a pair is in the smallest cell of u."""
     smallest = Q(0)  # negative once there is one: k - 1 is negative for k = 0 alone
@@ -172,13 +173,13 @@ def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
     return bool(smallest < Q(0))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def tail_pair_32(u: float, low: int, angle: int) -> tuple[float, float]:
     """The two float32 normals of a float64 u; `low` and `angle` are the pair's words."""
     return _turned_32(F(math.sqrt(2.0 * _minus_log_64(u))), low, angle)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def tail_pair_64(u: float, word: int, angle: int) -> tuple[float, float]:
     """The two float64 normals of u; `word` and `angle` are the pair's words."""
     return _turned_64(math.sqrt(2.0 * _minus_log_64(u)), word, angle)

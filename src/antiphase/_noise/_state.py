@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from antiphase._durable import regular_target
 from antiphase._sealed import Header, Kind, read_sealed, write_sealed
 from antiphase._secret import Secret
 
@@ -24,7 +25,7 @@ KIND = Kind(
 
 def write_state(path: Path, header: Header, state: NDArray[Any], secret: Secret) -> None:
     """Replace `path` so that a crash at any instant leaves the old file or the new one."""
-    write_sealed(path, KIND, secret, header, [state])
+    write_sealed(regular_target(path), KIND, secret, header, [state])
 
 
 def read_state(path: Path, secret: Secret, prepare: Callable[[Header], NDArray[Any]]) -> Header:

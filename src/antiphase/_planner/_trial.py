@@ -86,6 +86,14 @@ class Trials:
         except (NotProved, NotEnoughMemory) as error:
             self.refusals.append(error)
             return None
+        except MemoryError:
+            self.refusals.append(
+                NotEnoughMemory(
+                    f"{trial.name} with {self.problem.steps:,} steps does not fit in the memory of this machine.",
+                    hint="plan for fewer steps, or leave this family out",
+                )
+            )
+            return None
         self.outcomes.append(found)
         return found
 

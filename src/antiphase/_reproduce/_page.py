@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from antiphase._durable import write_output
 from antiphase._report._chart import Chart
 from antiphase._report._drawing import draw
 from antiphase._report._heat import draw_heat
@@ -30,10 +31,10 @@ def write_page(results: Sequence[Result], path: Path) -> None:
     images.mkdir(parents=True, exist_ok=True)
     for result in results:
         for i, picture in enumerate(result.pictures):
-            (images / picture_name(result, i)).write_text(svg(picture, f"p{i}") + "\n")
-    kept = read_page(path.read_text()) if path.exists() else {}
+            write_output(images / picture_name(result, i), (svg(picture, f"p{i}") + "\n").encode())
+    kept = read_page(path.read_text("utf-8")) if path.is_file() else {}
     made = {result.reproduction.name: (row(result), "\n".join(_section(result))) for result in results}
-    path.write_text("\n".join(page({**kept, **made})) + "\n")
+    write_output(path, ("\n".join(page({**kept, **made})) + "\n").encode())
 
 
 def read_page(text: str) -> dict[str, Entry]:

@@ -23,6 +23,7 @@ from antiphase._plan import Plan, check_guarantee, stored_fingerprint
 from antiphase._record import from_json, to_json
 from antiphase._run._digest import DIGEST_BYTES, digest
 from antiphase._run._directory import (
+    DTYPES,
     FORMAT,
     Header,
     check_layout,
@@ -210,13 +211,14 @@ class Run:
         Call it before releasing a checkpoint, a metric or anything else that depends on the committed steps.
         """
         self._lock.check()
+        text = _check_label(label)
         if any(step >= self.committed for step in self._tape.read_steps):
             raise Refused(
                 f"Nothing can be published now: the noise of step {self.committed} was read, but it is not committed.",
                 hint="commit the step first, so that what is published is covered by what is recorded",
             )
         self._check_replays()
-        self._enter({"kind": "publish", "label": _check_label(label), "steps": self.committed})
+        self._enter({"kind": "publish", "label": text, "steps": self.committed})
         self._keep()
 
     @in_turn
@@ -433,7 +435,7 @@ def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> 
     """The header of a new run, every part checked before anything is written."""
     mechanism = plan.mechanism
     if examples is not None:
-        _check.positive_integer("Run.open", "examples", examples)
+        examples = _check.positive_integer("Run.open", "examples", examples)
     elif not isinstance(mechanism.participation, Deterministic):
         raise InvalidArgument(
             f"The guarantee rests on batches drawn by {type(mechanism.participation).__name__}, by the run itself.",
@@ -445,8 +447,11 @@ def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> 
             hint="make a plan for the number of examples there are",
         )
     described = [[name, to_json(leaf)] for name, leaf in named(leaves).items()]
-    name = np.dtype(dtype).name
-    if name not in ("float32", "float64"):
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = _check.shown(dtype)
+    if name not in DTYPES:
         raise _check.refuse("Run.open", "dtype", "float32 or float64", name, "float32 noise serves bfloat16 gradients")
     check_host_noise(mechanism, name)
     return Header(FORMAT, fresh_run_id(), plan.root or plan.fingerprint, described, name, examples)

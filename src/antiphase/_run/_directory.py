@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from antiphase._check import shown
 from antiphase._durable import (
     check_directory,
     file_exists,
@@ -26,9 +27,12 @@ from antiphase._durable import (
     write_atomically,
 )
 from antiphase._errors import Corrupted, InvalidArgument
+from antiphase._noise import Leaf
+from antiphase._record import from_json, parse_json
 from antiphase._secret import Secret
 
 FORMAT = 1
+DTYPES = ("float32", "float64")
 LEDGERS = ("public/ledger.jsonl", "private/ledger.jsonl")
 FILES = ("run.json", "plan.json", "private/secret", "private/heads", *LEDGERS)
 LONGEST_FIRST_LINE = 4096
@@ -67,9 +71,32 @@ def read_header(directory: Path) -> Header | None:
     if not file_exists(path):
         return None
     try:
-        return Header(**json.loads(read_file(path)))
+        header = Header(**parse_json(read_file(path)))
+        _check_fields(header)
     except (ValueError, TypeError) as error:
-        raise Corrupted(f"The header {path.name} cannot be read: {error}.", hint="restore it from a copy") from error
+        why = error.message if isinstance(error, InvalidArgument) else f"{error}."
+        raise Corrupted(f"The header {path.name} cannot be read: {why}", hint="restore it from a copy") from error
+    return header
+
+
+def _check_fields(header: Header) -> None:
+    """Raise ValueError where a field has a type or a value that no run writes."""
+    texts = (header.run_id, header.root, header.dtype)
+    counts = (header.format,) if header.examples is None else (header.format, header.examples)
+    if not all(isinstance(text, str) for text in texts) or not all(type(count) is int for count in counts):
+        raise ValueError("a field has a value of another type")
+    if header.format != FORMAT:
+        raise ValueError(f"its format is {shown(header.format)}, and this version reads {FORMAT}")
+    if header.dtype not in DTYPES:
+        raise ValueError(f"its dtype is {shown(header.dtype)}, not one of {', '.join(DTYPES)}")
+    if not isinstance(header.leaves, list) or not all(_is_named_leaf(item) for item in header.leaves):
+        raise ValueError("its leaves are not pairs of a name and a shape")
+
+
+def _is_named_leaf(item: Any) -> bool:
+    return (
+        isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and isinstance(from_json(item[1]), Leaf)
+    )
 
 
 def write_header(directory: Path, header: Header) -> None:

@@ -86,6 +86,12 @@ def noise_was_read(run: Run, source: str, step: int) -> None:
 
 
 @in_turn
+def check_step(run: Run, step: int) -> None:
+    """Refuse a step that the run does not allow now."""
+    run._checked(step)
+
+
+@in_turn
 def commit_marked(run: Run, step: int, digest: bytes, mark: bytes) -> None:
     """`run.commit`, with a mark that stands for the noisy outputs of this step and all before it."""
     run._commit(step, digest, run._keyed_mark(mark).hex())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -12,7 +11,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import final
 
-from antiphase._durable import file_exists, make_directory, read_file, remove_unfinished, write_atomically
+from antiphase._durable import (
+    file_exists,
+    make_directory,
+    read_file,
+    remove_unfinished,
+    require_locks,
+    write_atomically,
+)
 from antiphase._errors import Corrupted
 from antiphase.flower._wire import MOST_MARKS, Answer, Status, Task
 
@@ -74,6 +80,9 @@ def held(directory: Path) -> Iterator[Timer]:
     Others wait. The operating system lets them in when the process ends, however it ends. A client without a file gets
     a new pseudonym, which is stored at once.
     """
+    require_locks()
+    import fcntl
+
     make_directory(directory, 0o700)
     descriptor = os.open(directory, os.O_RDONLY)  # the directory is locked, so there is no lock file to remove
     try:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._durable import open_file
+from antiphase._durable import open_file, regular_target
 from antiphase._errors import InvalidArgument
 from antiphase._run import Run
 from antiphase._run._integration import secret_of
@@ -39,7 +39,7 @@ def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
     leaves = jax.tree.leaves(tree)
     described = [[np.dtype(leaf.dtype).name, list(leaf.shape)] for leaf in map(_with_dtype, leaves)]
     arrays = (np.ascontiguousarray(leaf) for leaf in leaves)  # one at a time: each may be a copy from a device
-    write_sealed(Path(path), _kind(run), secret_of(run), {"arrays": described}, arrays)
+    write_sealed(regular_target(Path(path)), _kind(run), secret_of(run), {"arrays": described}, arrays)
 
 
 def load(path: str | os.PathLike[str], like: Any, run: Run) -> Any:

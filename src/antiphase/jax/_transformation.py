@@ -32,7 +32,7 @@ from antiphase.strategies import Strategy
 Source = Literal["host", "device"]
 UPDATES = "updates"
 Check = Callable[[Any, str], None]
-Ask = Callable[[NoiseState], jax.Array]
+Ask = Callable[[NoiseState], tuple[jax.Array, Any]]  # the key of a step, and whether it may be used
 
 
 def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> optax.GradientTransformationExtraArgs:
@@ -85,9 +85,12 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
         _check_device_noise(run.plan, dtype)  # before the run is bound to this source
         keys, mesh_of = DeviceKey(run), None if placed is None else placed[0]
         scale = made.noise_std * run.plan.problem.clip_norm
-        return _device(
-            made.strategy, scale, made_by, lambda state: keys.ask(state, mesh_of), None, words, dtype, check, placed
-        )
+
+        def ask(state: NoiseState) -> tuple[jax.Array, jax.Array]:
+            keys.check(state)
+            return keys.ask(state, mesh_of)
+
+        return _device(made.strategy, scale, made_by, ask, None, words, dtype, check, placed)
     if source != "host":
         raise refuse("add_noise", "source", "'host' or 'device'", source, "'host' is AES")
     mechanism, clip_norm = run.plan.mechanism, run.plan.problem.clip_norm
@@ -102,6 +105,7 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
     def update(updates: Any, state: NoiseState, params: Any = None, **given: Any) -> tuple[Any, NoiseState]:
         _check_update(state, run.steps, given, on_device=False)
         check(updates, UPDATES)
+        noise.check(state)
         where = (noise, list(owned.values()), state, dtype)
         made = whole(*where) if placed is None else sharded(*where, placed)
         noisy, mark = _sum(updates, made, clip_norm, state.mark)
@@ -143,8 +147,8 @@ def _check_device_noise(plan: Plan, dtype: np.dtype[Any]) -> None:
     check_device_noise(plan.mechanism.strategy, plan.mechanism.noise_std, dtype, plan.problem.clip_norm)
 
 
-def _own_key(state: NoiseState) -> jax.Array:
-    return state.hidden.key
+def _own_key(state: NoiseState) -> tuple[jax.Array, bool]:
+    return state.hidden.key, True
 
 
 def _device(
@@ -171,8 +175,10 @@ def _device(
         _check_update(state, strategy.steps, given, on_device=True)
         check(updates, UPDATES)
         _check_buffers(state.hidden.buffers, made_by.rows, jax.tree.leaves(updates), dtype)
-        noise, buffers = _next(made_by, ask(state), state, jax.tree.leaves(updates), dtype)
-        noise = [jnp.where(state.step < strategy.steps, array, jnp.nan) for array in noise]
+        key, allowed = ask(state)
+        noise, buffers = _next(made_by, key, state, jax.tree.leaves(updates), dtype)
+        allowed = jnp.logical_and(allowed, state.step < strategy.steps)
+        noise, buffers = ([jnp.where(allowed, array, jnp.nan) for array in made] for made in (noise, buffers))
         noisy, mark = _sum(updates, noise, scale, state.mark)
         hidden = replace(state.hidden, step=state.hidden.step + 1, mark=jnp.array(mark), buffers=buffers)
         return noisy, state._replace(step=state.step + 1, mark=mark, hidden=hidden)
