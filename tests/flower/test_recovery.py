@@ -252,9 +252,9 @@ def started(folder, stop, **options):
 def test_recovery_broadcasts_the_stored_bytes(tmp_path):
     first, _ = started(tmp_path, 3)
     _, grid = started(tmp_path, 4)
-    sent = grid.sent[0].content["arrays"]
+    sent = grid.tasks()[0].content["arrays"]
     assert [array.data for array in sent.values()] == [array.data for array in first.arrays.values()]
-    assert grid.sent[0].content["antiphase"]["release"] == 3
+    assert grid.tasks()[0].content["antiphase"]["release"] == 3
 
 
 def test_counts_are_entered_once_where_the_ledger_fails_after_the_release(tmp_path, monkeypatch):
@@ -533,7 +533,9 @@ def test_a_second_server_is_refused(tmp_path):
     assert seen == [1]
 
 
-@pytest.mark.parametrize("options", [{"raw_metrics": True}, {"identity": "key"}, {"goal": 5}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"raw_metrics": True}, {"identity": "key"}, {"goal": 5}, {"dropouts": "replace"}], ids=str
+)
 def test_settings_cannot_change_within_a_run(tmp_path, options):
     started(tmp_path, 1)
     grid = federation(tmp_path / "c", CLIENTS)
