@@ -116,6 +116,10 @@ class FakeGrid(Grid):
     def send_and_receive(self, messages, *, timeout=None):
         raise NotImplementedError("the strategy goes on at the goal; it does not wait for all replies")
 
+    def waiting(self, message: Message) -> bool:
+        """Whether there is a reply to a message."""
+        return bool(self._inbox.get(message.metadata.message_id))
+
     def tasks(self) -> list[Message]:
         """What was sent to be trained on."""
         return [message for message in self.sent if not is_check_in(message)]

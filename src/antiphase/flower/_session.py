@@ -65,6 +65,7 @@ class Session:
         self.totals: Counter[str] = Counter()  # of the whole run, as far as they are in the ledger
         self.settings: Entry = {}
         self.cohort: list[str] | None = None  # who has a place in the next release, once that is fixed
+        self.nodes: list[int] = []  # where the cohort was when it got its places
 
     @property
     def dropouts(self) -> Dropouts:
@@ -125,14 +126,15 @@ class Session:
             self._ledger.keep()
         return self.marks.text(self.state.release)
 
-    def fix_cohort(self, clients: list[str]) -> None:
+    def fix_cohort(self, clients: list[str], nodes: list[int]) -> None:
         """Give out the places of the next release, for good; on disk when this returns, so that tasks may be sent.
 
         Args:
             clients: the names of all that have a place. They are the participants of the release, whether they reply
                 or not, also if the server is killed and started again.
+            nodes: that they checked in from: where a server that is started again looks for them first.
         """
-        self._enter({"kind": "cohort", "release": self.state.release, "clients": clients})
+        self._enter({"kind": "cohort", "release": self.state.release, "clients": clients, "nodes": nodes})
         self._ledger.keep()
 
     def trusts(self, answer: Answer) -> bool:
@@ -241,19 +243,19 @@ class Session:
                 self.settings and release == self.participants.releases and self._may_take_part(clients)
             ):
                 self.participants.enter(clients)
-                self.cohort = None
+                self.cohort, self.nodes = None, []
                 self.totals.update(entry["counts"])
             case {"kind": "mark", "release": int(release), "nonce": str(nonce)} if (
                 self.settings and release == self.participants.releases and release not in self.marks
             ):
                 self.marks.enter(release, nonce)
-            case {"kind": "cohort", "release": int(release), "clients": [*clients]} if (
+            case {"kind": "cohort", "release": int(release), "clients": [*clients], "nodes": [*nodes]} if (
                 self.dropouts == "zero"
                 and release == self.participants.releases
                 and self.cohort is None
                 and len(set(clients)) == len(clients)
             ):
-                self.cohort = clients
+                self.cohort, self.nodes = clients, nodes
             case {"kind": "forgotten", "release": int(release)} if self.settings:
                 self.forgotten = release
             case {"kind": "counts", "counts": dict()} if self.settings:  # of a server that stopped between releases

@@ -240,7 +240,7 @@ class DPFTRL(Strategy):
         if session.cohort is None:
             if current.cohort.missing and self._when_short == "retry":
                 return []
-            session.fix_cohort(current.cohort.names)
+            session.fix_cohort(current.cohort.names, current.cohort.nodes)
         self._content, self._fresh = self._task(session, "train", config), current.cohort.nodes
         return self._messages(len(self._fresh))
 
@@ -338,7 +338,8 @@ class DPFTRL(Strategy):
         def allowed(identity: bytes) -> bool:
             return current.may_enter(session.name(identity))
 
-        return self._selection.candidates(grid, allowed, wanted, self._wait, set(current.asked.values()))
+        asked = set(current.asked.values())
+        return self._selection.candidates(grid, allowed, wanted, self._wait, asked, set(session.nodes))
 
     def _check_in(self, session: Session, current: Round, cohort: Cohort, grid: Grid) -> None:
         """Let clients check in until all places are taken, or the time is over.
