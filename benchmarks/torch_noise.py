@@ -28,11 +28,11 @@ import antiphase.torch
 from antiphase._noise import NoiseStream
 from antiphase.torch._pieces import own_leaves
 from antiphase.torch._world import World
-from benchmarks._measure import print_table, readable
+from benchmarks._measure import print_table, readable, sized
 
-WIDTH, LAYERS, BATCH = 1000, 4, 256
+WIDTH, LAYERS, BATCH = sized((1000, 4, 256), (10, 2, 4))
 STEPS = 1 << 12
-TURNS = int(os.environ.get("TURNS", "5"))
+TURNS = sized(int(os.environ.get("TURNS", "5")), 1)
 Timer = Callable[[], float]
 
 # strategy, steps of a turn, goals: noise step as a multiple of Opacus's, whole ghost step likewise

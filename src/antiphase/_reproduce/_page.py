@@ -20,8 +20,9 @@ INTRODUCTION = """# Reproduction
 The tables and figures of five papers that need no image or text data, computed again by `antiphase reproduce`. A number
 agrees where ours rounds to the printed digits; a claim agrees where what we measure bears it out. Every row that does
 not agree says why. Where a paper draws a curve without numbers, ours is drawn, and its sentences about the curve are
-compared. `antiphase reproduce NAME` shows one of them, with `--full` in its full size, which may take minutes;
-`antiphase reproduce all --output docs/reproduction.md` writes this page, with a NAME its section alone.
+compared. Times depend on the machine: they are shown and never compared. `antiphase reproduce NAME` shows one of
+them, with `--full` in its full size, which may take minutes; `antiphase reproduce all --output docs/reproduction.md`
+writes this page, with a NAME its section alone.
 """
 
 

@@ -17,7 +17,7 @@ class Row:
         what: which cell, point or sentence.
         paper: as printed, or the claim in words; empty where the paper only draws a curve.
         ours: computed here, as text.
-        agrees: None where there is nothing printed to compare with.
+        agrees: None where there is nothing printed to compare with, and for times, which depend on the machine.
         difference: ours relative to the paper's, where both are numbers.
         note: why they differ, or what to know.
     """
@@ -48,6 +48,15 @@ def printed(what: str, paper: str, ours: float, otherwise: str = "", *, slack: f
 def claimed(what: str, paper: str, ours: str, holds: bool, otherwise: str = "") -> Row:
     """A sentence of the paper and what we find."""
     return Row(what, paper, ours, bool(holds), None, "" if holds else otherwise)
+
+
+def timed(what: str, paper: str, ours: str) -> Row:
+    """What the paper says of times and what this machine needed: shown and not compared.
+
+    >>> timed("closed form", "far faster", "140 times").agrees is None
+    True
+    """
+    return Row(what, paper, ours, None)
 
 
 def drawn(what: str, ours: str, note: str = "") -> Row:

@@ -93,11 +93,13 @@ def replies(
 ) -> Iterator[Message]:
     """Sends messages and gives replies, until no more are wanted, none can come, or the time is over.
 
+    Replies that are there are given even if the time is over.
+
     Where a reply is not taken, another node is asked in its place. Flower's own `send_and_receive` waits for every
     reply and holds all of them in memory.
 
     Args:
-        mailbox: what is in it when this ends was sent and not given.
+        mailbox: replies to what is in it already are given too; what is in it when this ends was sent and not given.
         messages: to begin with.
         asked: where the node behind each message is noted.
         wanted: how many replies are still to be taken.
@@ -105,7 +107,6 @@ def replies(
         oversampling: how many are asked for one that is wanted.
         timeout: in seconds, from when the messages are out.
     """
-    mailbox.clear()
     mailbox.push(messages, asked)
     pause, end = POLL, time.monotonic() + timeout
     while wanted() > 0:
@@ -119,11 +120,11 @@ def replies(
             yield message
             if wanted() <= 0:
                 return
+        if len(mailbox) < count:
+            pause = POLL
+            continue
         left = end - time.monotonic()
         if left <= 0.0:
             return
-        if len(mailbox) < count:
-            pause = POLL
-        else:
-            time.sleep(min(pause, left))
-            pause = min(2.0 * pause, SLOWEST_POLL)
+        time.sleep(min(pause, left))
+        pause = min(2.0 * pause, SLOWEST_POLL)

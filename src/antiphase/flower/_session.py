@@ -17,7 +17,7 @@ import hashlib
 import hmac
 from collections import Counter
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from antiphase._plan import Plan
 from antiphase._run import Run
 from antiphase._run._integration import one_write
 from antiphase._secret import Secret
+from antiphase.flower._cohort import Dropouts
 from antiphase.flower._marks import Marks, fresh_nonce
 from antiphase.flower._participants import Participants
 from antiphase.flower._state import FILE, State, read_state
@@ -64,6 +65,14 @@ class Session:
         self.counts: Counter[str] = Counter()  # since the last release
         self.totals: Counter[str] = Counter()  # of the whole run, as far as they are in the ledger
         self.settings: Entry = {}
+        self.cohort: list[str] | None = None  # who has a place in the next release, once that is fixed
+        self.nodes: list[int] = []  # where the cohort was when it got its places
+
+    @property
+    def dropouts(self) -> Dropouts:
+        """What became of clients that failed. Runs begun before the rule was recorded have always replaced them."""
+        found: Dropouts = self.settings.get("dropouts", "replace")
+        return found
 
     @classmethod
     def open(
@@ -121,6 +130,17 @@ class Session:
             self._ledger.keep()
         return self.marks.text(self.state.release)
 
+    def fix_cohort(self, clients: list[str], nodes: list[int]) -> None:
+        """Give out the places of the next release, for good; on disk when this returns, so that tasks may be sent.
+
+        Args:
+            clients: the names of all that have a place. They are the participants of the release, whether they reply
+                or not, also if the server is killed and started again.
+            nodes: that they checked in from: where a server that is started again looks for them first.
+        """
+        self._enter({"kind": "cohort", "release": self.state.release, "clients": clients, "nodes": nodes})
+        self._ledger.keep()
+
     def trusts(self, answer: Answer) -> bool:
         """Whether what a client says it saw is true; raises where it shows that this directory is an older state."""
         shown = list(zip(answer.seen, answer.marks, strict=True))
@@ -142,7 +162,7 @@ class Session:
         Args:
             model: after the release.
             optimizer: its state after the release.
-            clients: the names of all whose update entered it.
+            clients: the names of all that took part in it: the cohort, or all whose update entered it.
         """
         made = {name: np.asarray(value) for name, value in model.items()}
         state = State(self.state.release + 1, made, optimizer, tuple(clients), dict(self.counts))
@@ -172,8 +192,7 @@ class Session:
         if not self.settings:
             self._enter({"kind": "open", **settings})
             self._ledger.keep()
-        elif settings and {**settings, "kind": "open"} != self.settings:
-            differing = [name for name in settings if settings[name] != self.settings.get(name)]
+        elif settings and (differing := self._differing(settings)):
             raise InvalidArgument(
                 f"The run was begun with other settings: {', '.join(differing)}.",
                 hint="go on with the settings it was begun with, or start a new run in another directory",
@@ -194,6 +213,13 @@ class Session:
         self._ledger.keep()
         sync_directory(self._directory)
         self._follow()
+
+    def _differing(self, settings: Entry) -> list[str]:
+        """Names of the settings that are not those of the run; one begun before dropouts were recorded has no rule."""
+        names = (set(settings) | set(self.settings)) - {"kind"}
+        if "dropouts" not in self.settings:
+            names.discard("dropouts")
+        return sorted(name for name in names if settings.get(name) != self.settings.get(name))
 
     def _follow(self) -> None:
         """Bring both ledgers up to the state file."""
@@ -216,17 +242,25 @@ class Session:
 
     def _read(self, entry: Entry) -> None:
         match entry:
-            case {"kind": "open"} if not self.settings:
+            case {"kind": "open"} if not self.settings and entry.get("dropouts", "replace") in get_args(Dropouts):
                 self.settings = dict(entry)
             case {"kind": "release", "release": int(release), "clients": [*clients], "counts": dict()} if (
-                self.settings and release == self.participants.releases and len(set(clients)) == len(clients)
+                self.settings and release == self.participants.releases and self._may_take_part(clients)
             ):
                 self.participants.enter(clients)
+                self.cohort, self.nodes = None, []
                 self.totals.update(entry["counts"])
             case {"kind": "mark", "release": int(release), "nonce": str(nonce)} if (
                 self.settings and release == self.participants.releases and release not in self.marks
             ):
                 self.marks.enter(release, nonce)
+            case {"kind": "cohort", "release": int(release), "clients": [*clients], "nodes": [*nodes]} if (
+                self.dropouts == "zero"
+                and release == self.participants.releases
+                and self.cohort is None
+                and len(set(clients)) == len(clients)
+            ):
+                self.cohort, self.nodes = clients, nodes
             case {"kind": "forgotten", "release": int(release)} if self.settings:
                 self.forgotten = release
             case {"kind": "counts", "counts": dict()} if self.settings:  # of a server that stopped between releases
@@ -236,6 +270,12 @@ class Session:
                     f"The clients' ledger has an entry that cannot follow those before it: {str(entry)[:200]}.",
                     hint="it was written by another version; read it with the one that wrote it",
                 )
+
+    def _may_take_part(self, clients: list[str]) -> bool:
+        """Whether these can be the participants of the next release: with a fixed cohort, nobody else and all of it."""
+        if self.dropouts == "zero" and (self.cohort is None or sorted(clients) != sorted(self.cohort)):
+            return False
+        return len(set(clients)) == len(clients)
 
 
 def _put_back(release: int) -> Corrupted:

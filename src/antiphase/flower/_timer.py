@@ -28,12 +28,12 @@ FILE = "client.json"
 @final
 @dataclass
 class Timer:
-    """The pseudonym of a client and, for each run, the last release it sent an update for and the tasks it saw.
+    """The pseudonym of a client and, for each run, the last release it trained for and the tasks it saw.
 
     Args:
         directory: of the client.
         client: its pseudonym.
-        last: by run, the last release that it sent an update for.
+        last: by run, the last release that it began to train for.
         seen: by run, the releases that it was asked for, in order, and the marks of these tasks; the last MOST_MARKS.
     """
 
@@ -43,7 +43,7 @@ class Timer:
     seen: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def answer(self, task: Task, separation: int) -> Answer:
-        """Whether the timer allows an update for this task; as it stands before the task is noted.
+        """Whether the timer lets the client take part in this task's release, before the task is noted.
 
         A server that asks for an earlier release than before, or for the same one under another mark, was put back to
         an older state: the client declines, and its answer tells the server.
@@ -52,7 +52,8 @@ class Timer:
         apart = max(task.separation, separation)
         rested = last < 0 or task.release == last or task.release >= last + apart
         forward = not seen or task.release > seen[-1][0] or (task.release, task.mark) == seen[-1]
-        status: Status = "update" if rested and forward else "declined"
+        allowed: Status = "ready" if task.phase == "check-in" else "update"
+        status: Status = allowed if rested and forward else "declined"
         releases, marks = [release for release, _ in seen], [mark for _, mark in seen]
         return Answer(self.client, task.release, status, last, releases, marks)
 
