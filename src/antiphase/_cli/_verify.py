@@ -99,6 +99,11 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
         secret = own_secret(copy, create=False) if secret_file is None else ap.Secret.load(secret_file)
         entries = _entries(copy, secret, header)
         with _opened(copy, plan, header, secret) as run:
+            if run.details_edited:
+                raise Corrupted(
+                    "The error, candidates or notes in plan.json are not those that the run was opened with.",
+                    hint="the file was edited; restore it from a copy",
+                )
             batches = _check_batches(run, entries["private"], tell)
             report = run.report()
         check_not_federated(directory, report)
