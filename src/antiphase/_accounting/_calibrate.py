@@ -11,7 +11,7 @@ from antiphase._accounting._budget import Budget
 from antiphase._accounting._certificate import certified
 from antiphase._accounting._guarantee import seeded_epsilon
 from antiphase._accounting._mechanism import Mechanism
-from antiphase._accounting._reduction import check_setting, reduce
+from antiphase._accounting._reduction import Reduction, check_setting, reduce
 from antiphase._accounting._theorems import Adjacency, Setting
 from antiphase._bound import Bound
 from antiphase._check import refuse
@@ -102,14 +102,24 @@ def seeded_calibration(
             f"delta = {budget.delta} allows to take no noise at all: an example takes part less often than that.",
             hint="use a delta far below the inverse of the number of examples",
         )
-    start = math.log(reduction.noise_std(release.guess(budget.epsilon, budget.delta)))
-    if release.coarse() != release:
-        start = _solve(lambda noise: reduction.release(noise).coarse().epsilon(budget.delta), budget, start)[0]
-    log_noise, value = _solve(lambda noise: reduction.release(noise).epsilon(budget.delta), budget, start)
+    log_noise = _least_noise(reduction.before_rounding(), budget)
+    value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
+    if value > budget.epsilon:  # by what the sensitivity is rounded outward
+        log_noise = _least_noise(reduction, budget)
+        value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
     mechanism = Mechanism(strategy, participation, math.exp(log_noise), adjacency, examples)
     if reduction.theorem.amplified:
         return Calibration(mechanism, seeded_epsilon(mechanism, budget.delta, sampling))
     return Calibration(mechanism, reduction.bound(value, release.method))
+
+
+def _least_noise(reduction: Reduction, budget: Budget) -> float:
+    """The logarithm of the smallest noise that keeps the budget."""
+    release = reduction.release(1.0)
+    start = math.log(reduction.noise_std(release.guess(budget.epsilon, budget.delta)))
+    if release.coarse() != release:
+        start = _solve(lambda noise: reduction.release(noise).coarse().epsilon(budget.delta), budget, start)[0]
+    return _solve(lambda noise: reduction.release(noise).epsilon(budget.delta), budget, start)[0]
 
 
 def _solve(value_at: Callable[[float], float], budget: Budget, start: float) -> Point:

@@ -88,6 +88,11 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
     if not (directory / "run.json").exists():
         raise Refused(f"{directory} holds no run: there is no run.json.", hint="give the directory that Run.open made")
     record = read_run(directory, None if secret_file is None else ap.Secret.load(secret_file))
+    if record.details_edited:
+        raise Corrupted(
+            "The error, candidates or notes in plan.json are not those that the run was opened with.",
+            hint="the file was edited; restore it from a copy",
+        )
     batches, report, torn = _check_batches(record, tell), record.report(), sum(record.torn.values())
     check_not_federated(directory, report)
     return {

@@ -293,6 +293,11 @@ class Run:
         """
         return self._history.details == self.plan.details
 
+    @property
+    def details_edited(self) -> bool:
+        """Whether the ledger knows other details than the plan has."""
+        return self._history.details not in (None, self.plan.details)
+
     def _identity(self) -> dict[str, Any]:
         """What an entry says of plan and header; the ledger authenticates it, the files beside it are compared."""
         return {

@@ -51,6 +51,11 @@ class RunRecord:
         """Whether the ledger vouches for the plan's error, candidates and notes; older ledgers do not know them."""
         return self.history.details == self.plan.details
 
+    @property
+    def details_edited(self) -> bool:
+        """Whether the ledger knows other details than the plan has."""
+        return self.history.details not in (None, self.plan.details)
+
     def sampler(self) -> Sampler:
         """What draws the batches of the run."""
         assert self.header.examples is not None
