@@ -35,7 +35,7 @@ from tests.flower.federation import (
     strategy,
     updates,
 )
-from tests.flower.test_replies import MALFORMED, stated
+from tests.flower.test_replies import MALFORMED, pulls_raise, stated
 
 X = 100  # node of the client that drops out; its directory is c0
 GOAL = 4
@@ -281,6 +281,23 @@ def test_a_reply_that_comes_when_the_round_is_closed_is_not_counted(tmp_path, dr
     np.testing.assert_allclose(without_noise(tmp_path, plan, result.arrays)[0], total, rtol=1e-7, atol=1e-9)
     assert report(tmp_path / "s", secret=SECRET).counts["unsolicited"] == 1
     assert numbered(tmp_path) == [[0, 1, 2, 3] if dropouts == "zero" else [1, 2, 3], [0, 1, 2, 3]]
+
+
+def test_a_reply_that_flower_cannot_read_takes_no_other_with_it(tmp_path):
+    """Killed while it sends, a client leaves a reply that is cut short; Flower raises for the whole pull."""
+    plan, grid = plan_for(blt(2), separation=1), pulls_raise(federation(tmp_path / "c", GOAL), ValueError("cut short"))
+    check_in_pull, pull = FakeGrid.pull_messages, grid.pull_messages
+    grid.pull_messages = lambda ids: pull(ids) if set(ids) & sent_to_train(grid) else check_in_pull(grid, ids)
+    result = strategy(plan, tmp_path / "s", goal=GOAL).start(grid, model())
+    assert numbered(tmp_path) == [[0, 1, 2, 3]] * 2
+    rest = 2 * sum(clipped(update)[0] for update in updates(GOAL)[1:]) / GOAL
+    np.testing.assert_allclose(without_noise(tmp_path, plan, result.arrays)[0], rest, rtol=1e-7, atol=1e-9)
+    counts = report(tmp_path / "s", secret=SECRET).counts
+    assert (counts["accepted"], counts["failed"], counts["silent"]) == (6, 2, 0)
+
+
+def sent_to_train(grid):
+    return {message.metadata.message_id for message in grid.tasks()}
 
 
 def test_starting_the_server_again_frees_no_place(tmp_path):

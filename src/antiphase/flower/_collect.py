@@ -31,10 +31,11 @@ class Mailbox:
     Args:
         grid: Flower's.
         counts: what happened to replies.
+        size: of a pull. With 1 no client can ever lose the reply of another.
     """
 
-    def __init__(self, grid: Grid, counts: Counter[str]) -> None:
-        self._grid, self._counts, self._size = grid, counts, PULLED
+    def __init__(self, grid: Grid, counts: Counter[str], size: int = PULLED) -> None:
+        self._grid, self._counts, self._size = grid, counts, size
         self._pulled: list[Message] = []  # and not given yet
         self._waiting: set[str] = set()
 
@@ -90,10 +91,9 @@ def replies(
     more: Callable[[int], list[Message]],
     oversampling: float,
     timeout: float,
+    overtime: bool = False,
 ) -> Iterator[Message]:
     """Sends messages and gives replies, until no more are wanted, none can come, or the time is over.
-
-    Replies that are there are given even if the time is over.
 
     Where a reply is not taken, another node is asked in its place. Flower's own `send_and_receive` waits for every
     reply and holds all of them in memory.
@@ -106,6 +106,7 @@ def replies(
         more: messages to up to so many nodes that were not asked.
         oversampling: how many are asked for one that is wanted.
         timeout: in seconds, from when the messages are out.
+        overtime: whether to go on after that for as long as each look brings a reply.
     """
     mailbox.push(messages, asked)
     pause, end = POLL, time.monotonic() + timeout
@@ -120,11 +121,11 @@ def replies(
             yield message
             if wanted() <= 0:
                 return
-        if len(mailbox) < count:
-            pause = POLL
-            continue
-        left = end - time.monotonic()
-        if left <= 0.0:
+        left, progress = end - time.monotonic(), len(mailbox) < count
+        if left <= 0.0 and not (overtime and progress):
             return
-        time.sleep(min(pause, left))
-        pause = min(2.0 * pause, SLOWEST_POLL)
+        if progress:
+            pause = POLL
+        else:
+            time.sleep(min(pause, left))
+            pause = min(2.0 * pause, SLOWEST_POLL)

@@ -20,7 +20,7 @@ from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
 from antiphase._secret import Secret
 from antiphase.flower._cohort import Cohort, Dropouts
-from antiphase.flower._collect import Mailbox, replies
+from antiphase.flower._collect import PULLED, Mailbox, replies
 from antiphase.flower._force import plan_in_force, planned_participation
 from antiphase.flower._metrics import mean_metrics
 from antiphase.flower._optimizer import ServerOptimizer, optimizer_for
@@ -197,7 +197,9 @@ class DPFTRL(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> Result:
         self.summary()
-        self._ttl, self._mailbox = timeout, Mailbox(grid, session.counts)
+        # A reply that was cut short, by a client that was killed, must not take those of others with it.
+        size = 1 if session.dropouts == "zero" else PULLED
+        self._ttl, self._mailbox = timeout, Mailbox(grid, session.counts, size)
         last = self.plan.steps if num_rounds is None else num_rounds
         if not 0 <= last <= self.plan.steps:
             raise _check.refuse("DPFTRL.start", "num_rounds", f"at most {self.plan.steps}", last, "extend the plan")
@@ -354,7 +356,14 @@ class DPFTRL(Strategy):
         mailbox, oversampling = self._mailbox, self._oversampling
         assert mailbox is not None
         for message in replies(
-            mailbox, messages, current.asked, lambda: cohort.missing, self._messages, oversampling, self._wait
+            mailbox,
+            messages,
+            current.asked,
+            lambda: cohort.missing,
+            self._messages,
+            oversampling,
+            self._wait,
+            overtime=True,
         ):
             found = self._identified(session, current, message)
             if found is not None:
