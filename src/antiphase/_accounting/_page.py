@@ -34,13 +34,12 @@ later gradients depend on earlier outputs. Delta may be as small as 1e-300. `zcd
 of Poisson and fixed-size sampling this way.
 
 **Ideal noise.** Every number here is for ideal noise: real numbers, normally distributed without end. Accountants know
-no tensors, so they cannot know how far a run's noise is from that, and they answer at deltas far below what any run
-covers. A run does know. Its draws on the host are normal up to 36 standard deviations, which adds at most
-(1 + e^epsilon) tau to delta, where tau is the number of draws times 2^-949 (float64) or 2^-959 (float32). `Run.report`
-states an epsilon that covers this, and refuses a delta that does not: below some 1e-260, or at an epsilon beyond 600
-one below 1e-6. Draws on a device end much earlier, and the
-report names it as an assumption that they are normal. Rounding to floating point is accounted for nowhere, and `zcdp`
-and `gdp` are always for ideal noise.
+no tensors, so they cannot know how far a run's noise is from that, and answer at any delta. A run does know. Its draws
+on the host are normal up to 53 standard deviations, which adds at most (1 + e^epsilon) tau to delta, where tau is the
+number of draws times 2^-2101 (float64) or 2^-2111 (float32). `Run.report` states an epsilon that covers this. Where no
+delta is left for it, it refuses: at an epsilon beyond 700 for delta = 1e-300, beyond 1,400 for 1e-6. Draws on a device
+end much earlier, and the report names it as an assumption that they are normal. Rounding to floating point is accounted
+for nowhere, and `zcdp` and `gdp` are always for ideal noise.
 
 **Deterministic participation and add-or-remove.** If an example that is added moves others to other steps, the two
 data sets differ in more than one example's contributions. A promise such as `FixedEpochs` does not say that it moves

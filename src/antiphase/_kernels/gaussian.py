@@ -174,12 +174,12 @@ def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
 
 
 @compiled(nogil=True, error_model="numpy")
-def tail_pair_32(u: float, low: int, angle: int) -> tuple[float, float]:
-    """The two float32 normals of a float64 u; `low` and `angle` are the pair's words."""
-    return _turned_32(F(math.sqrt(2.0 * _minus_log_64(u))), low, angle)
+def tail_pair_32(v: float, halvings: float, low: int, angle: int) -> tuple[float, float]:
+    """The two float32 normals of u = v / 2^halvings; `low` and `angle` are the pair's words."""
+    return _turned_32(F(math.sqrt(2.0 * fma(halvings, LN2_64, _minus_log_64(v)))), low, angle)
 
 
 @compiled(nogil=True, error_model="numpy")
-def tail_pair_64(u: float, word: int, angle: int) -> tuple[float, float]:
-    """The two float64 normals of u; `word` and `angle` are the pair's words."""
-    return _turned_64(math.sqrt(2.0 * _minus_log_64(u)), word, angle)
+def tail_pair_64(v: float, halvings: float, word: int, angle: int) -> tuple[float, float]:
+    """The two float64 normals of u = v / 2^halvings; `word` and `angle` are the pair's words."""
+    return _turned_64(math.sqrt(2.0 * fma(halvings, LN2_64, _minus_log_64(v))), word, angle)

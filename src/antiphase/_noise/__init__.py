@@ -6,7 +6,7 @@ from antiphase._noise._origin import check_last_step
 from antiphase._noise._scale import Canonical, canonical
 from antiphase._noise._self_check import check_noise, check_sizes
 from antiphase._noise._stream import NoiseStream
-from antiphase._noise._tail import end_of_tail, missing_mass
+from antiphase._noise._tail import end_of_tail, log_missing_mass
 
 __all__ = [
     "Canonical",
@@ -18,6 +18,6 @@ __all__ = [
     "check_noise",
     "check_sizes",
     "end_of_tail",
-    "missing_mass",
+    "log_missing_mass",
     "named",
 ]

@@ -86,9 +86,9 @@ class Normals:
         extra = np.empty(EXTRA_BYTES, dtype=np.uint8)
         for i, p in np.argwhere(_in_smallest_cell(parts)).tolist():
             self._source.words(leaf, row, extra_block((tile + i) * PAIRS + p), extra)
-            u = tail_uniform(extra.tobytes(), out.dtype.name)
+            u = tail_uniform(extra.tobytes(), out.dtype.name)  # in two parts
             first = i * TILE + p
-            out[first], out[first + PAIRS] = self._tail_pair(u, *parts[i, -2:, p])
+            out[first], out[first + PAIRS] = self._tail_pair(*u, *parts[i, -2:, p])
 
 
 def _in_smallest_cell(parts: NDArray[Any]) -> NDArray[np.bool_]:

@@ -32,7 +32,7 @@ class NoiseStream:
     algebra, for C that is not lower triangular, its last bits depend on the machine and its number of threads.)
 
     **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z, up to rounding to
-    `dtype` and tails beyond 36 standard deviations, which `Run.report` covers; no part of z is used twice; after the
+    `dtype` and tails beyond 53 standard deviations, which `Run.report` covers; no part of z is used twice; after the
     last step `next` raises. The privacy of the mechanism is for real numbers: that draws and sums are rounded to
     floating point, and draws beyond seven standard deviations more coarsely than others, is not accounted for.
     A mechanism whose noise `dtype` cannot hold, or only with rounding errors above 1/256 of z, is refused.

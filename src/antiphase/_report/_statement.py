@@ -14,6 +14,7 @@ from antiphase._report._reading import Source
 from antiphase._report._words import ADJACENCY, KIND, participation_words
 
 Item = tuple[str, str]
+SMALLEST = 1e-300  # of deltas
 
 
 def guarantee(source: Source) -> Bound | None:
@@ -82,10 +83,9 @@ def _tail(source: Source) -> str:
         return "Accounted as ideal Gaussian noise; a run states what its own noise covers."
     if source.run.smallest_delta is None:
         return "The draws are assumed to be normal; see the remarks."
-    return (
-        "Delta covers that the draws of the run, unlike ideal ones, have an end; at this epsilon a delta below "
-        f"{source.run.smallest_delta:.2g} would be refused."
-    )
+    smallest = source.run.smallest_delta
+    limit = "any delta does" if smallest < SMALLEST else f"a delta below {smallest:.2g} would be refused"
+    return f"Delta covers that the draws of the run, unlike ideal ones, have an end; at this epsilon {limit}."
 
 
 def _formal(source: Source) -> str:

@@ -231,9 +231,9 @@ class Run:
     def report(self) -> PrivacyReport:
         """The guarantee of what ran, derived from the ledger, beside what was planned.
 
-        Epsilon is stated for the run's own noise, whose draws have an end: it is refused at a delta so small that this
-        would show (about 1e-260, see `PrivacyReport.smallest_delta`). Of noise from a device it is assumed that the
-        draws are normal, and the report says so.
+        Epsilon is stated for the run's own noise, whose draws have an end. Refused where delta does not cover that: an
+        epsilon beyond 700, depending on delta (see `PrivacyReport.smallest_delta`). Of noise from a device it is
+        assumed that the draws are normal, and the report says so.
         """
         self._check_not_failed()
         tail = tail_of(self.plan, self._leaves, self._header.dtype, self._history.source)

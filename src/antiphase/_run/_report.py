@@ -32,8 +32,8 @@ class PrivacyReport:
         delta: at which epsilon is stated.
         planned: the plan's epsilon for all its steps.
         guarantee: the epsilon of the steps that ran; it covers the end of the noise's distribution.
-        smallest_delta: at this epsilon, a delta below it is refused: the noise does not cover it. None where noise
-            was made on a device, and a remark states what is assumed of it.
+        smallest_delta: at this epsilon, a delta below it is refused: the noise does not cover it. About 5e-324 where
+            every delta is covered. None where noise was made on a device, and a remark states what is assumed of it.
         steps_planned, steps_run: their numbers.
         publications: what left the building, and after how many steps.
         rewinds: how often unpublished steps were taken again with another output, or noisy outputs dropped.

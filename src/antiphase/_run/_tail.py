@@ -3,7 +3,7 @@
 Accountants prove (epsilon, delta) for ideal Gaussian noise, which has no end. The draws of a run do.
 
 **On the host.** All draws of a run together are within total variation distance tau of ideal draws that are rounded
-(`antiphase._noise._tail`, where tau is `missing_mass`). So is all that is released, for one data set D and for its
+(`antiphase._noise._tail`, where tau is `log_missing_mass`). So is all that is released, for one data set D and for its
 neighbour D'. If the ideal mechanism I is (epsilon, delta)-differentially private, the run R has, for every event S,
 
     P(R(D) in S) <= P(I(D) in S) + tau
@@ -12,7 +12,8 @@ neighbour D'. If the ideal mechanism I is (epsilon, delta)-differentially privat
 
 and is (epsilon, delta + (1 + e^epsilon) tau)-differentially private, amplified or not. Conversely, what a run states at
 delta is the ideal mechanism's epsilon at delta - (1 + e^epsilon) tau. Where this takes up more than half of delta the
-guarantee is refused; where it is below the rounding of delta as a floating-point number, nothing changes.
+guarantee is refused; where it is below the rounding of delta as a floating-point number, nothing changes. ln tau is
+about -1430 for 10^12 draws, so only epsilons beyond 700 (for delta = 1e-300) or 1,400 (for 1e-6) are refused.
 
 **On a device** the draws are those of JAX or PyTorch. They end much earlier, and tau times millions of draws would
 exceed any delta. Nothing is proved about them: that they are normal is an assumption, which the report states.
@@ -27,7 +28,7 @@ from typing import final
 
 from antiphase._bound import Bound
 from antiphase._errors import Refused
-from antiphase._noise import Leaf, end_of_tail, missing_mass
+from antiphase._noise import Leaf, end_of_tail, log_missing_mass
 from antiphase._plan import Plan
 from antiphase._run._history import HOST
 
@@ -50,24 +51,24 @@ class Tail:
 
     Args:
         end: the largest absolute value of a draw, about; None where it is not known.
-        mass: total variation distance of all draws from ideal ones, at most; None where nothing is proved.
+        log_mass: ln tau, a bound on the distance of all draws from ideal ones; None where nothing is proved.
     """
 
     end: float | None
-    mass: float | None
+    log_mass: float | None
 
     def smallest_delta(self, epsilon: float) -> float | None:
-        """The smallest delta at which this epsilon is not refused; None where nothing is proved."""
-        return None if self.mass is None else self._aside(epsilon) / LARGEST_SHARE
+        """The smallest delta at which this epsilon is not refused, rounded up; None where nothing is proved."""
+        return None if self.log_mass is None else self._aside(epsilon) / LARGEST_SHARE
 
     def check(self, epsilon: float, delta: float) -> None:
         """Refuse a guarantee of the ideal mechanism that the noise does not cover."""
         smallest = self.smallest_delta(epsilon)
         if smallest is not None and delta < smallest:
+            covers = "no delta" if smallest >= 1.0 else f"deltas from {smallest:.2g} on"
             raise Refused(
                 f"The noise does not cover delta = {delta:g} at epsilon = {epsilon:.6g}: its draws end at "
-                f"{self.end:.1f} standard deviations, and at this epsilon a run of this size covers deltas from "
-                f"{smallest:.2g} on.",
+                f"{self.end:.1f} standard deviations, and at this epsilon a run of this size covers {covers}.",
                 hint="plan with a larger delta or a smaller epsilon",
             )
 
@@ -79,7 +80,7 @@ class Tail:
             delta: of the guarantee to state.
         """
         bound = epsilon_at(delta)
-        while self.mass is not None:
+        while self.log_mass is not None:
             self.check(bound.value, delta)
             less = delta - self._aside(bound.value)
             if less == delta:
@@ -91,10 +92,10 @@ class Tail:
         return bound
 
     def _aside(self, epsilon: float) -> float:
-        """(1 + e^(epsilon + MARGIN)) tau, or infinity."""
-        assert self.mass is not None
-        log = epsilon + MARGIN + math.log(self.mass)
-        return self.mass + (math.exp(log) * (1.0 + 1e-12) if log < 0.0 else math.inf)
+        """(1 + e^(epsilon + MARGIN)) tau, rounded up."""
+        assert self.log_mass is not None
+        log = self.log_mass + epsilon + MARGIN + math.log1p(math.exp(-epsilon - MARGIN))
+        return math.inf if log > 0.0 else math.nextafter(math.exp(log) * (1.0 + 1e-12), 1.0)
 
 
 def tail_of(plan: Plan, leaves: Mapping[str, Leaf], dtype: str, source: str = HOST) -> Tail:
@@ -110,7 +111,7 @@ def tail_of(plan: Plan, leaves: Mapping[str, Leaf], dtype: str, source: str = HO
         ends = next((ends for name, ends in DEVICE_ENDS.items() if source.startswith(name)), {})
         return Tail(ends.get(dtype), None)
     entries = sum(math.prod(leaf.global_shape) for leaf in leaves.values())
-    return Tail(end_of_tail(dtype), missing_mass(plan.mechanism.strategy.rows * entries, dtype))
+    return Tail(end_of_tail(dtype), log_missing_mass(plan.mechanism.strategy.rows * entries, dtype))
 
 
 def tail_words(end: float | None) -> str:
