@@ -71,21 +71,26 @@ def serve(folder, seed, *, flaky, plan=PLAN, goal=GOAL, clients=CLIENTS, **optio
     grid = FakeGrid({node: made[0](folder / "c" / f"c{i}", update, **made[1]) for node, update, i in given})
     send = grid.push_messages
 
-    def write(message, content):
+    def write(release, content):
         with (folder / "network").open("a") as file:
-            file.write(json.dumps([os.getpid(), message.content["antiphase"]["release"], content]) + "\n")
+            file.write(json.dumps([os.getpid(), release, content]) + "\n")
+
+    def release_of(message):
+        return message.content["antiphase"]["release"]
 
     def push(messages):
         for message in messages:
             if not is_check_in(message):
-                write(message, [array.numpy().tolist() for array in message.content["arrays"].values()])
+                write(release_of(message), [array.numpy().tolist() for array in message.content["arrays"].values()])
         ids = send(messages)
         for message in messages:
             if not is_check_in(message) and grid.waiting(message):
-                write(message, numbers[message.metadata.dst_node_id])
+                write(release_of(message), numbers[message.metadata.dst_node_id])
         return ids
 
     grid.push_messages = push
+    stands = read_state(folder / "s")
+    write(0 if stands is None else stands.release, "start")
     strategy(plan, folder / "s", goal=goal, attempts=20, **options).start(grid, model(), timeout=0.1)
 
 
@@ -136,7 +141,7 @@ def check(folder, plan=PLAN, goal=GOAL, clients=CLIENTS, dropouts="zero"):
         np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-9)
     sent: dict[int, object] = {}
     for _, release, arrays in network:
-        if isinstance(arrays, int):
+        if not isinstance(arrays, list):
             continue
         assert sent.setdefault(release, arrays) == arrays, f"release {release} was broadcast with other bytes"
     assert list((folder / "s").glob(".state.npz.*")) == []
@@ -153,7 +158,7 @@ def replies(folder, network, record):
     """Those of the clients of each release that replied to the process that made it; the others count as zero."""
     names, found = {i: name for name, i in names_by_hand(folder / "s", folder / "c").items()}, []
     for release, present in enumerate(record):
-        last = next(pid for pid, asked_for, _ in reversed(network) if asked_for == release)
+        last = next(pid for pid, stand, content in reversed(network) if content == "start" and stand <= release)
         contents = [content for pid, asked_for, content in network if (pid, asked_for) == (last, release)]
         found.append([names[content] for content in contents if isinstance(content, int)])
         assert set(found[-1]) <= set(present)
