@@ -11,7 +11,7 @@ import unicodedata
 # Control characters, marks that change the direction of writing, separators of lines, and halves of surrogate pairs.
 _UNSHOWN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&]|:(?=//)|(?<=www)\.|@")
-_LINE_START = re.compile(r"^(\s*)([#+=-]|\d+(?=[.)]))")
+_LINE_START = re.compile(r"^(\s*)([#=]|[+-](?=[\s+-]|$)|\d+(?=[.)](?:\s|$)))")
 
 
 def terminal_text(text: str) -> str:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
@@ -27,6 +28,16 @@ def plan_for(strategy: Strategy, noise_std: float = 3.0, clip_norm: float = CLIP
 def run_for(plan: ap.Plan, directory: Path, params: Any, **options: Any) -> ap.Run:
     secret = options.pop("secret", ap.Secret.insecure(8))
     return ap.Run.open(plan, directory, leaves=apj.leaves(params), secret=secret, **options)
+
+
+def check_refused(run: ap.Run, update: Any, arguments: tuple[Any, ...], match: str) -> None:
+    """A step that is refused raises outside of `jit`; inside, it is NaN on all devices and `commit` raises."""
+    with pytest.raises(ap.AntiphaseError, match=match):
+        update(*arguments)
+    updates, state = jax.jit(update)(*arguments)
+    assert np.isnan(flat(updates)).all()
+    with pytest.raises(ap.AntiphaseError, match=match):
+        apj.commit(run, state, updates)
 
 
 def flat(tree: Any) -> np.ndarray:

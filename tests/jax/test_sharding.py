@@ -99,6 +99,35 @@ def test_every_device_asks_for_its_own_part_alone(tmp_path, monkeypatch):
     assert asked == [(), (4, 3)]
 
 
+@pytest.mark.parametrize("said", [False, True])
+@pytest.mark.parametrize("source", ["host", "device"])
+def test_a_refused_step_leaves_no_device_waiting_for_another(tmp_path, source, said):
+    """XLA would end the whole process: the sum over all devices is never reached by the one that was refused."""
+    shardings = shardings_for(AxisType.Auto)
+    with run_for(plan_for(STRATEGIES["identity"]), tmp_path, PARAMS) as run:
+        optimizer = apj.add_noise(run, source, shardings=shardings if said else None)
+        placed = jax.device_put(PARAMS, shardings)
+
+        @jax.jit
+        def step(state):
+            updates, state = optimizer.update(placed, state, placed)
+            return updates, state, sum(jnp.sum(leaf) for leaf in jax.tree.leaves(updates))
+
+        updates, first, total = step(optimizer.init(placed))
+        assert np.isfinite(total)
+        ahead, second, total = step(first)
+        assert np.isnan(total)
+        assert np.isnan(flat(ahead)).all()
+        with pytest.raises(ap.Refused, match="the next step is 0"):
+            apj.commit(run, second, ahead)
+        with pytest.raises(ap.Refused, match="the next step is 0"):
+            apj.report(run, second)
+        apj.commit(run, first, updates)  # the step that was left out, and the next one after it
+        updates, second, total = step(first)
+        assert np.isfinite(total)
+        apj.commit(run, second, updates)
+
+
 def test_replicated_parameters_get_the_same_noise_everywhere(tmp_path):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
     shardings = jax.tree.map(lambda p: NamedSharding(mesh, P()), PARAMS)

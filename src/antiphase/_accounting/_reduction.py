@@ -22,6 +22,8 @@ from antiphase._participation import (
 )
 from antiphase.strategies import Strategy
 
+SMALLEST = 5e-324  # multiplier: one that underflows to zero has no inverse
+
 
 @dataclass(frozen=True)
 class Reduction:
@@ -41,7 +43,8 @@ class Reduction:
 
     def release(self, noise_std: float) -> Release:
         """The standard mechanism for this noise."""
-        return self.theorem.release(self.setting, noise_std / (self.theorem.factor * self.sensitivity.value))
+        multiplier = noise_std / (self.theorem.factor * self.sensitivity.value)
+        return self.theorem.release(self.setting, max(multiplier, SMALLEST))
 
     def before_rounding(self) -> Reduction:
         """With the sensitivity before it was rounded outward."""

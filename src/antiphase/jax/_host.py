@@ -36,6 +36,7 @@ class HostNoise:
     def __init__(self, run: Run, dtype: np.dtype[Any]) -> None:
         self._run, self._dtype = run, dtype
         self._lock = threading.Lock()  # devices ask from threads of their own
+        self._leaves = list(leaves_of(run).values())
         self._made: tuple[tuple[int, int], list[NDArray[Any]]] | None = None
 
     def check(self, state: NoiseState) -> None:
@@ -56,7 +57,7 @@ class HostNoise:
             if not must_not_raise():
                 raise
             remember(self._run, int(np.asarray(step)), error)
-            return [np.full(leaf.global_shape, np.nan, self._dtype) for leaf in leaves_of(self._run).values()]
+            return [np.full(leaf.global_shape, np.nan, self._dtype) for leaf in self._leaves]
         forget(self._run, int(np.asarray(step)))
         return made
 

@@ -1,0 +1,117 @@
+"""What others wrote does nothing but be read: not to the terminal, not to Markdown."""
+
+import re
+
+import pytest
+
+import antiphase as ap
+from antiphase._escape import markdown_text, terminal_text
+from antiphase._report import gather, html, markdown
+from antiphase._report._reading import Source
+from tests.run.plans import LEAVES, STRATEGIES, plan_for
+from tests.test_cli import run as command
+
+HOSTILE = [
+    "\x1b]0;title\x07",
+    "\x1b[31mred",
+    "a\r\nb",
+    "\u202etxt.exe",
+    "\u2066x\u2069",
+    "\x7f\x9b31m",
+    "\u2028line",
+    "\ud800",
+    "\x00",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_terminal_is_told_nothing_but_printable_text(text):
+    shown = terminal_text(text)
+    assert shown.isprintable()
+    shown.encode()
+    assert terminal_text(shown) == shown
+
+
+def test_ordinary_text_is_left_alone():
+    for text in ("half of it", "Größe", "数据", "a_b [red] *"):
+        assert terminal_text(text) == text
+
+
+MARKUP = [
+    "# a heading",
+    "x\n# a heading",
+    "x\r\n\r\n## a heading",
+    "<script>alert(1)</script>",
+    "<img src=x onerror=y>",
+    "[click](https://example.org)",
+    "![i](x)",
+    "https://example.org/",
+    "www.example.org",
+    "a | b",
+    "**bold** _it_ `code` ~~no~~",
+    "&lt;b&gt;",
+    "- item",
+    "1. item",
+    "===",
+    "    code",
+]
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_markdown_shows_the_text_and_no_markup(text):
+    """Every character with a meaning has a backslash before it, and taking these away gives the text back."""
+    escaped = markdown_text(text)
+    assert "\n" not in escaped
+    assert re.sub(r"\\([^\sA-Za-z0-9])", r"\1", escaped) == terminal_text(text)
+    assert not re.search(r"(?<!\\)[`*_\[\]<>|~&]", escaped.replace("\\\\", ""))
+    assert not re.match(r"\s*([#+=-]|\d+[.)])", escaped)
+    assert not re.search(r"(?<!\\)://", escaped)
+    assert "www." not in escaped
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory):
+    """A run whose unit and labels try to be more than text."""
+    made = plan_for(STRATEGIES["toeplitz"])
+    unit = "user\n# Forged heading\n<script>x</script>\x1b[31m"
+    problem = ap.Problem(12, made.problem.budget, 40, 10, made.problem.participation, unit=unit)
+    candidate = ap.Candidate("[red]x[/red] | <b>", 1.0, 3.0, 2.0, 1.5, "exact", 2, 0.1, "# y", (1.0,))
+    plan = ap.Plan(problem, made.mechanism, made.guarantee, 1.0, (candidate,), notes=("# note\n# two",))
+    directory = tmp_path_factory.mktemp("hostile") / "run"
+    with ap.Run.open(plan, directory, leaves=LEAVES, examples=40) as run:
+        run.commit(0, ap.digest(run.noise(0)))
+        run.publish("model\n\n# Forged heading\n[a](https://b) [red]<img src=x>\x1b]0;owned\x07")
+    return plan, directory
+
+
+def test_a_label_cannot_forge_a_part_of_the_report(hostile_run):
+    from antiphase._report import read
+
+    plan, directory = hostile_run
+    for source in (Source(plan), read(directory)):
+        content = gather(source)
+        text = markdown(content)
+        headings = [line for line in text.splitlines() if line.lstrip("> -").startswith("#")]
+        assert not [line for line in headings if "Forged" in line or "note" in line]
+        assert not re.search(r"(?<!\\)<[a-z]", text)
+        assert "\x1b" not in text
+        assert not re.search(r"(?<!\\)\]\(", text)
+        assert "<script>" not in html(content)
+
+
+def test_nothing_reaches_the_terminal_raw(hostile_run, tmp_path):
+    plan, directory = hostile_run
+    path = tmp_path / "pl\x1b[31man[red].json"
+    plan.save(path)
+    for arguments in (
+        ["verify", str(directory)],
+        ["verify", str(path)],
+        ["account", str(path)],
+        ["report", str(directory), "--format", "md"],
+        ["report", str(path), "--output", str(tmp_path / "\x1b[2Jr.html")],
+        ["account", str(tmp_path / "\x1b[31mnowhere\n# x")],
+    ):
+        result = command(*arguments)
+        shown = (result.stdout + result.stderr).replace("\n", "")
+        assert shown.isprintable(), arguments
+    assert "[red]<img" in command("verify", str(directory)).stdout.replace("\n", "")
