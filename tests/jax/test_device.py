@@ -89,3 +89,17 @@ def test_steps_cannot_be_taken_in_one_program_without_being_committed(tmp_path):
         assert [bool(np.isnan(row).any()) for row in updates["w"]] == [False, True, True]
         with pytest.raises(ap.Refused, match="the next step is 0"):
             apj.commit(run, state, jax.tree.map(lambda rows: rows[-1], updates))
+
+
+@pytest.mark.parametrize("source", ["host", "device"])
+def test_on_a_single_device_the_program_ends_with_the_reason(tmp_path, source, monkeypatch):
+    """Nobody waits for it, so the callback raises, and JAX puts its message into an error of its own."""
+    from antiphase.jax import _device, _host
+
+    monkeypatch.setattr(_device, "must_not_raise", lambda: False)
+    monkeypatch.setattr(_host, "must_not_raise", lambda: False)
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_noise(run, source)
+        _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))
+        with pytest.raises(jax.errors.JaxRuntimeError, match="the next step is 0"):
+            jax.block_until_ready(jax.jit(optimizer.update)(PARAMS, state))
