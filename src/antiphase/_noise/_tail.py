@@ -6,9 +6,8 @@ that, draws would end at 9.42 or 8.57 standard deviations, with a pair whose bit
 
     u = 2^-b (X + 1/2) / 2^2048,     b = 63 or 53.
 
-The radius then reaches 54.11 (float32) and 53.98 (float64).
-P(u <= s) = s holds at the end of every cell, old and new, so P(|z| > t) is that of a normal beyond 9.35 (float32) and
-8.58 (float64), up to where the last of the new cells shows.
+The radius then reaches 54.11 (float32) and 53.98 (float64). P(u <= s) = s holds at the end of every cell, old and new,
+so P(|z| > t) is that of a normal beyond 9.35 (float32) and 8.58 (float64), up to where the last of the new cells shows.
 
 **Addresses.** Pair p of tile i of a row takes its extra bits from the 16 blocks from 2^63 + 16 (32 i + p) on, in the
 same row of the same leaf's key. A leaf has at most 2^60 entries, so 2^59 pairs, and its other words are in blocks below

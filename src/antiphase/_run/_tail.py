@@ -3,8 +3,9 @@
 Accountants prove (epsilon, delta) for ideal Gaussian noise, which has no end. The draws of a run do.
 
 **On the host.** All draws of a run together are within total variation distance tau of ideal draws that are rounded
-(`antiphase._noise._tail`, where tau is `log_missing_mass`). So is all that is released, for one data set D and for its
-neighbour D'. If the ideal mechanism I is (epsilon, delta)-differentially private, the run R has, for every event S,
+(`antiphase._noise._tail`; ln tau is `log_missing_mass`). So is all that is released, for one data set D and for its
+neighbour D'. If the mechanism I with ideal draws is (epsilon, delta)-differentially private (proved for real numbers:
+what rounding does to it is not accounted for), the run R has, for every event S,
 
     P(R(D) in S) <= P(I(D) in S) + tau
                  <= e^epsilon P(I(D') in S) + delta + tau
