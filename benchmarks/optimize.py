@@ -30,7 +30,7 @@ LOWER_BOUNDS = {65_536: 45.606088, 1 << 20: 181.064384}
 
 def banded_gradient(n: int, bands: int) -> dict[str, float]:
     from antiphase import PrefixSum
-    from antiphase._optimize._objective import BandedError
+    from antiphase._optimize import BandedError
     from antiphase.strategies import Toeplitz
 
     columns = Toeplitz(Toeplitz.square_root(n, bands).coefficients, n, column_normalized=True).columns()

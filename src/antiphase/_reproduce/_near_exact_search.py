@@ -7,11 +7,15 @@ from typing import Any
 
 import antiphase as ap
 from antiphase._montecarlo._threads import single_threaded
-from antiphase._optimize._amplified import Setting, descend, trial_at
-from antiphase._optimize._amplified_families import BLTFamily
-from antiphase._optimize._amplified_starts import blt_starts
-from antiphase._optimize._noise_level import NoiseLevel
-from antiphase._optimize._solution import Limits
+from antiphase._optimize import (
+    AmplifiedProblem,
+    BLTFamily,
+    NoiseEstimator,
+    SearchLimits,
+    blt_starts,
+    descend,
+    evaluate_point,
+)
 from antiphase._report._chart import Chart, series
 from antiphase._reproduce._near_exact import COARSE, DELTA, EPOCHS, STEPS, _best
 from antiphase._reproduce._registry import Picture, reproduction
@@ -104,13 +108,13 @@ TILTED = "our samples are drawn where the loss is near epsilon, so that few lose
 
 
 def _found_with(samples: int, epsilon: float) -> float:
-    """The rms error, at a calibrated noise, of the strategy that a search with so many samples finds."""
+    """Return the rms error, at calibrated noise, of the strategy that a search with this many samples finds."""
     bins = ap.BallsInBins(EPOCHS, STEPS // EPOCHS)
-    setting = Setting(STEPS, bins, ap.PrefixSum(), "rms", ap.Budget(epsilon, DELTA))
-    starts, points = blt_starts(setting, 3)
-    level = NoiseLevel(setting.budget, samples, 1)
+    problem = AmplifiedProblem(STEPS, bins, ap.PrefixSum(), "rms", ap.Budget(epsilon, DELTA))
+    starts, points = blt_starts(problem, 3)
+    estimator = NoiseEstimator(problem.budget, samples, 1)
     with single_threaded():
-        first = trial_at(setting, starts[0], points[0], level)
-        end = descend(setting, BLTFamily(STEPS, setting.workload, "rms"), first, level, Limits())
-    made = ap.calibrate(end.strategy, bins, setting.budget, sampling=COARSE)
-    return made.mechanism.noise_std * ap.error(end.strategy, setting.workload).rms
+        first = evaluate_point(problem, starts[0], points[0], estimator)
+        end = descend(problem, BLTFamily(STEPS, problem.workload, "rms"), first, estimator, SearchLimits())
+    made = ap.calibrate(end.strategy, bins, problem.budget, sampling=COARSE)
+    return made.mechanism.noise_std * ap.error(end.strategy, problem.workload).rms
