@@ -5,9 +5,7 @@ import json
 import pytest
 
 import antiphase as ap
-from antiphase._reproduce import find, known, reproduce
-from antiphase._reproduce._page import page, read_page, write_page
-from antiphase._reproduce._row import claimed, drawn, printed
+from antiphase._reproduce import claimed, drawn, find, known, page, printed, read_page, reproduce, write_page
 from tests.report.cases import command
 
 # What issue and papers name: every table and figure that needs no image or text data.

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from functools import cache
 
 import antiphase as ap
-from antiphase._reproduce._forest import Forest
-from antiphase._reproduce._registry import reproduction
-from antiphase._reproduce._row import Row, printed
+from antiphase._reproduce.reproduction import Row, printed, reproduction
+from antiphase._reproduce.tree_aggregation import TreeAggregation
 from antiphase.strategies import Identity, Strategy
 
 STEPS, EPOCHS = 2052, ap.FixedEpochs(6, 342)
 SEPARATED, SINGLE = ap.MinSeparation(342), ap.SingleParticipation()
 RATE = 1000 / 342_477
-UNIT = math.sqrt(6.0)  # the paper scales C to sensitivity 1 under (6, 342), we to columns of norm 1
-OPTIMUM = 8.15  # rms loss of the dense optimum, as tests/optimize/test_dense.py checks it; the full size solves for it
+SENSITIVITY = math.sqrt(6.0)  # of columns of norm 1; the paper scales C to sensitivity 1 under (6, 342)
+OPTIMUM = 8.15  # rms loss of the dense optimum, checked by tests/optimize/test_dense.py; the full size computes it
 
 TREE_AGG = ("0.32", "1.00", "1.53", "1.53")
 # name, bands, equal norms, printed: sensitivity for k = 1, under b-min-sep, errors (A) and (B)
@@ -34,9 +33,9 @@ QUICK_BANDS = 1
 
 @reproduction("bandmf-amplified-table-2", "Sensitivities and errors of eight mechanisms, n = 2052", sizes=True)
 def table_2(full: bool) -> Iterator[Row]:
-    """Everything at sensitivity 1 under (6, 342); errors relative to the dense optimum."""
+    """All mechanisms are scaled to sensitivity 1 under (6, 342); errors are relative to the dense optimum."""
     optimum = dense(False).loss if full else OPTIMUM
-    tree = Forest(STEPS)
+    tree = TreeAggregation(STEPS)
     scale, apart = tree.earliest_sensitivity(6, 342), tree.separated_sensitivity(342)
     values = (tree.single_sensitivity / scale, apart / scale, scale * tree.rms / optimum, apart * tree.rms / optimum)
     words = ("sensitivity, k = 1", "sensitivity, b >= 342", "error (A)", "error (B)")
@@ -55,8 +54,8 @@ def table_2(full: bool) -> Iterator[Row]:
         yield printed(f"{name}: error (B)", b, error * apart, SHARPER if bands == 2052 else ROUNDING)
 
 
-ROUNDING = "the printed sensitivities and errors come from a matrix that was optimised less far"
-SHARPER = "an upper bound on both sides, of another optimised matrix"
+ROUNDING = "the printed sensitivities and errors are those of a matrix that was optimised less"
+SHARPER = "both numbers are upper bounds, for different optimised matrices"
 TREE = "the worst pattern of a tree under minimum separation is not the earliest one"
 
 
@@ -72,7 +71,7 @@ def _strategy(bands: int, equal: bool) -> Strategy:
 
 @cache
 def dense(equal: bool) -> ap.Solution:
-    """The dense optimum under (6, 342), solved once."""
+    """Return the dense optimum under (6, 342), which is computed once."""
     return ap.optimize("dense", steps=STEPS, participation=EPOCHS, equal_norms=equal)
 
 
@@ -83,7 +82,7 @@ MULTI_EPOCH = ("4.76079", "2.51352", "1.34498", "0.73579", "0.41539")
 
 @reproduction("bandmf-amplified-table-4", "Noise multipliers without amplification, 342-min-sep", sizes=True)
 def table_4(full: bool) -> Iterator[Row]:
-    """The sensitivity of the multi-epoch matrices under minimum separation needs the dense optimum: full size."""
+    """Multi-epoch MF needs the dense optimum for its sensitivity under minimum separation: full size only."""
     apart = ap.sensitivity(dense(True).strategy, SEPARATED).value if full else None
     for target, plain, multi in zip(EPSILONS, PLAIN, MULTI_EPOCH, strict=True):
         found = _unamplified(target)
@@ -94,12 +93,12 @@ def table_4(full: bool) -> Iterator[Row]:
             yield printed(f"multi-epoch MF, epsilon {target}", multi, found * apart, OTHER)
 
 
-LAST = "printed as 0.65294 in the other rows, which have the same sensitivity"
-OTHER = "the bound on the sensitivity under minimum separation is that of another optimised matrix"
+LAST = "printed as 0.65294 in the other rows, although the sensitivity is the same"
+OTHER = "the bound on the sensitivity under minimum separation is for a different optimised matrix"
 
 
 def _unamplified(target: float) -> float:
-    return ap.calibrate(Identity(STEPS), SEPARATED, ap.Budget(target, 1e-6)).mechanism.noise_std / UNIT
+    return ap.calibrate(Identity(STEPS), SEPARATED, ap.Budget(target, 1e-6)).mechanism.noise_std / SENSITIVITY
 
 
 SGD = ("0.37313", "0.30481", "0.25136", "0.20567", "0.16876")
@@ -109,7 +108,7 @@ BANDED = ("0.79118", "0.64708", "0.52224", "0.43490", "0.36861")
 
 @reproduction("bandmf-amplified-table-5", "Noise multipliers with amplification, 6 epochs of 342 steps")
 def table_5(full: bool) -> Iterator[Row]:
-    """Poisson sampling of 1000 of 342,477 users, delta = 1e-6."""
+    """Poisson sampling of 1000 out of 342,477 users, delta = 1e-6."""
     for target, sgd, plain, bands, banded in zip(EPSILONS, SGD, PLAIN, BANDS, BANDED, strict=True):
         yield printed(f"DP-SGD, epsilon {target}", sgd, _amplified(target, 1), _at(sgd, 1))
         yield printed(f"multi-epoch MF, epsilon {target}", plain, _unamplified(target), slack=0.1)
@@ -120,13 +119,13 @@ def table_5(full: bool) -> Iterator[Row]:
 
 
 def _at(noise: str, bands: int) -> str:
-    """Why the last digits differ: the epsilon that the printed noise really has."""
+    """Explain why the last digits differ, with the epsilon at the printed noise."""
     rounds = Identity(-(-STEPS // bands))
-    bound = ap.epsilon(ap.Mechanism(rounds, ap.Poisson(RATE * bands), float(noise) * UNIT), 1e-6)
-    return f"at the printed noise epsilon is at most {bound.value:.4f}: the paper's accountant rounded up more"
+    bound = ap.epsilon(ap.Mechanism(rounds, ap.Poisson(RATE * bands), float(noise) * SENSITIVITY), 1e-6)
+    return f"at the printed noise, epsilon is at most {bound.value:.4f}: the paper's accountant rounded up more"
 
 
 def _amplified(target: float, bands: int) -> float:
     rounds = Identity(-(-STEPS // bands))
     found = ap.calibrate(rounds, ap.Poisson(RATE * bands), ap.Budget(target, 1e-6))
-    return found.mechanism.noise_std / UNIT
+    return found.mechanism.noise_std / SENSITIVITY

@@ -1,4 +1,4 @@
-"""The reproductions as a page of the documentation, with their pictures as files beside it."""
+"""Write the reproductions as a Markdown page of the documentation, with their pictures as SVG files."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from antiphase._report._chart import Chart
 from antiphase._report._drawing import draw
 from antiphase._report._heat import draw_heat
 from antiphase._report._style import file_style
-from antiphase._reproduce._registry import PAPERS, Picture, Result, known
+from antiphase._reproduce.catalogue import known
+from antiphase._reproduce.reproduction import PAPERS, Picture, Result
 
-Entry = tuple[str, str]
-NEXT_PAPER = "\n## "
+Entry = tuple[str, str]  # a row of the summary table, and a section
+PAPER_HEADING = "\n## "
 
 INTRODUCTION = """# Reproduction
 
-The tables and figures of five papers that need no image or text data, computed again by `antiphase reproduce`. A number
-agrees where ours rounds to the printed digits; a claim agrees where what we measure bears it out. Every row that does
-not agree says why. Where a paper draws a curve without numbers, ours is drawn, and its sentences about the curve are
-compared. `antiphase reproduce NAME` shows one of them, with `--full` in its full size, which may take minutes;
-`antiphase reproduce all --output docs/reproduction.md` writes this page, with a NAME its section alone.
+`antiphase reproduce` computes the tables and figures of five papers that need no image or text data. A number agrees if
+ours rounds to the printed digits; a claim agrees if our measurements support it. Every row that does not agree says
+why. Where a paper draws a curve without printing numbers, we draw ours and check what the paper says about the curve.
+`antiphase reproduce NAME` shows one table or figure; `--full` computes it in full size, which can take minutes.
+`antiphase reproduce all --output docs/reproduction.md` writes this page; with a NAME, it updates one section.
 """
 
 
 def write_page(results: Sequence[Result], path: Path) -> None:
-    """Write the page, and the pictures into the folder `images` beside it; sections already there are kept."""
+    """Write the page, and the pictures into the folder `images` next to it, keeping sections that are already there."""
     images = path.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
     for result in results:
@@ -37,33 +38,33 @@ def write_page(results: Sequence[Result], path: Path) -> None:
 
 
 def read_page(text: str) -> dict[str, Entry]:
-    """The row of the table and the section of every name on a page."""
+    """Return the summary row and the section of every name on a page."""
     rows = {line[3 : line.index("]")]: line for line in text.splitlines() if line.startswith("| [")}
     sections = {}
     for section in text.split("\n### ")[1:]:
         name, _, rest = section.partition("\n")
-        sections[name] = f"\n### {name}\n{rest.partition(NEXT_PAPER)[0].rstrip()}"
+        sections[name] = f"\n### {name}\n{rest.partition(PAPER_HEADING)[0].rstrip()}"
     return {name: (rows[name], sections[name]) for name in sections if name in rows}
 
 
 def svg(picture: Picture, name: str) -> str:
-    """The picture as a file that stands alone."""
+    """Return the picture as a standalone SVG file."""
     return draw(picture, name, file_style()) if isinstance(picture, Chart) else draw_heat(picture, name, 280)
 
 
 def picture_name(result: Result, index: int) -> str:
-    """The file of a picture."""
+    """Return the file name of a picture."""
     return f"{result.reproduction.name}-{index + 1}.svg"
 
 
 def row(result: Result) -> str:
-    """The line of the table at the top."""
+    """Return the row for the summary table at the top of the page."""
     name, size = result.reproduction.name, "full" if result.full else "quick"
     return f"| [{name}](#{name}) | {result.agreeing} | {result.compared} | {size} | {result.seconds:.0f} |"
 
 
 def page(entries: dict[str, Entry]) -> Iterator[str]:
-    """The page, line by line, in the order of the papers."""
+    """Yield the page, line by line, in the order of the papers."""
     found = {name: entries[name] for name in known() if name in entries}
     yield INTRODUCTION
     yield "| name | agree | of | size | seconds |"
@@ -74,7 +75,7 @@ def page(entries: dict[str, Entry]) -> Iterator[str]:
     for key, paper in PAPERS.items():
         own = [section for name, (_, section) in found.items() if name.startswith(key)]
         if own:
-            yield f"{NEXT_PAPER}{paper}"
+            yield f"{PAPER_HEADING}{paper}"
             yield from own
 
 

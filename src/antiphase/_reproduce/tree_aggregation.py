@@ -1,7 +1,7 @@
-"""TreeAgg as the papers evaluate it: only nodes that the run completes, read off by the pseudo-inverse.
+"""TreeAgg as the papers evaluate it: only the nodes that the run completes, decoded with the pseudo-inverse.
 
-For n that is no power of two these nodes are several complete trees side by side, 2048 + 4 for n = 2052, and C is
-block diagonal. (`strategies.Tree` keeps the nodes that the end of the run cuts; its sensitivity is larger.)
+If n is not a power of two, these nodes form several complete trees, with 2048 and 4 leaves for n = 2052, and C is block
+diagonal. `strategies.Tree` also keeps the nodes left incomplete by the end of the run, which raises its sensitivity.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from antiphase._check import Array
 from antiphase.strategies import Tree
 
 
-class Forest:
-    """Complete binary trees over the binary digits of n."""
+class TreeAggregation:
+    """Complete binary trees, one for each binary digit 1 of n.
+
+    Args:
+        steps: number of steps, n.
+    """
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -25,7 +29,7 @@ class Forest:
 
     @cached_property
     def per_step(self) -> Array:
-        """Variance of every prefix sum with the optimal decoder, for sigma = 1."""
+        """Variance of each prefix sum with the optimal decoder, for sigma = 1."""
         parts, before = [], 0.0
         for size in self._sizes:
             own = ap.error(Tree(size, "full"), ap.PrefixSum()).per_step
@@ -40,15 +44,15 @@ class Forest:
 
     @property
     def single_sensitivity(self) -> float:
-        """Of one participation, in the largest tree."""
+        """Sensitivity for a single participation, in the largest tree."""
         return float(np.sqrt(self._sizes[0].bit_length()))
 
     def earliest_sensitivity(self, count: int, separation: int) -> float:
-        """The norm of C u for the steps 0, b, 2b, ...: a lower bound on the sensitivity under minimum separation."""
+        """Return |C u| for the steps 0, b, 2b, ...: a lower bound on the sensitivity under minimum separation."""
         return self.pattern_norm(np.arange(count, dtype=np.int64) * separation)
 
     def pattern_norm(self, pattern: NDArray[np.int64]) -> float:
-        """The norm of C u for a set of steps."""
+        """Return |C u| for a set of steps."""
         u = np.zeros(self.steps)
         u[pattern[pattern < self.steps]] = 1.0
         total, at = 0.0, 0
@@ -58,5 +62,5 @@ class Forest:
         return float(np.sqrt(total))
 
     def separated_sensitivity(self, separation: int) -> float:
-        """Under minimum separation, of the largest tree; the exact worst pattern."""
+        """Return the sensitivity of the largest tree under minimum separation, for the exact worst pattern."""
         return ap.sensitivity(Tree(self._sizes[0]), ap.MinSeparation(separation)).value

@@ -9,15 +9,14 @@ import numpy as np
 import antiphase as ap
 from antiphase._report._chart import Chart, series
 from antiphase._report._heat import HeatMap
-from antiphase._reproduce._banded_noise import error, noise
-from antiphase._reproduce._multi_epoch_tables import dense_solution
-from antiphase._reproduce._registry import Picture, reproduction
-from antiphase._reproduce._row import Row, claimed, drawn
+from antiphase._reproduce.banded_noise import error, noise
+from antiphase._reproduce.multi_epoch import dense_solution
+from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, reproduction
 from antiphase.strategies import Strategy, Tree
 
 
 def _factorizations() -> Iterator[tuple[str, Strategy]]:
-    """The matrices of Figure 8, n = 64."""
+    """Yield the names and strategies of Figure 8, n = 64."""
     single = ap.SingleParticipation()
     yield "single-epoch", ap.optimize("dense", steps=64, participation=single).strategy
     for k in (8, 4):
@@ -35,7 +34,7 @@ def _factorizations() -> Iterator[tuple[str, Strategy]]:
 
 @reproduction("bandmf-amplified-figure-8", "Factorizations of the prefix sum for n = 64, C and its inverse")
 def figure_8(full: bool) -> Iterator[Row | Picture]:
-    """What the pictures show, measured."""
+    """Measurements of what the pictures show."""
     matrices = {name: strategy.encoder() for name, strategy in _factorizations()}
     for name, C in matrices.items():
         yield HeatMap(f"{name}: C", C)
@@ -44,7 +43,7 @@ def figure_8(full: bool) -> Iterator[Row | Picture]:
         inside = below[np.tril_indices(64, -1)]
         share = float(((inside <= 1e-9) & (inside > -1)).mean())
         what = f"{name}: entries of the inverse below the diagonal"
-        yield claimed(what, "mostly in (-1, 0]", f"{100 * share:.0f} %", share > 0.5, NEGATIVE)
+        yield claimed(what, "mostly in (-1, 0]", f"{100 * share:.0f} %", share > 0.5, NEGATIVE_NOTE)
     for k in (8, 4):
         C = matrices[f"{k}-epoch MF"]
         lags = [i * 64 // k for i in range(1, k)]
@@ -59,11 +58,11 @@ def figure_8(full: bool) -> Iterator[Row | Picture]:
         free, equal = matrices[f"banded, {bands} bands"], matrices[f"EN-banded, {bands} bands"]
         scaled = free / np.linalg.norm(free, axis=0)
         change = float(np.abs(scaled - equal).max())
-        what = f"{bands} bands: equal norms against none, columns scaled alike"
+        what = f"{bands} bands: equal norms against free norms, columns scaled to norm 1"
         yield claimed(what, "a minor difference", f"largest entry of the difference {change:.3f}", change < 0.2)
 
 
-NEGATIVE = "small positive entries stand between the negative diagonals"
+NEGATIVE_NOTE = "there are small positive entries between the negative diagonals"
 
 
 @reproduction("bandmf-amplified-figure-9", "The binary tree's encoder and its pseudo-inverse")
@@ -89,7 +88,7 @@ PRINTED_OPTIMUM = 6.53e5  # multi-epoch-mf Table 1, the lower bound
     "bandmf-amplified-figure-11", "Error of BandMF relative to DP-SGD and multi-epoch MF on CIFAR-10", sizes=True
 )
 def figure_11(full: bool) -> Iterator[Row | Picture]:
-    """20 epochs of 100 steps, delta = 1e-5; the quick size takes multi-epoch MF's loss from the paper."""
+    """20 epochs of 100 steps, delta = 1e-5; the quick size uses the paper's loss for multi-epoch MF."""
     n, k, delta = 2000, 20, 1e-5
     loss = dense_solution(20, 2000).loss if full else (PRINTED_OPTIMUM / n) ** 0.5
     against_sgd, against_mf, chosen = [], [], []
@@ -101,7 +100,8 @@ def figure_11(full: bool) -> Iterator[Row | Picture]:
         against_mf.append((errors[best] / (noise(epsilon, delta, 1, 1, 1) * loss)) ** 2)
         yield drawn(
             f"epsilon {epsilon:g}",
-            f"{best} bands; {against_sgd[-1]:.3f} of DP-SGD's total error, {against_mf[-1]:.3f} of multi-epoch MF's",
+            f"{best} bands; {against_sgd[-1]:.3f} times the total error of DP-SGD, "
+            f"{against_mf[-1]:.3f} times that of multi-epoch MF",
         )
     yield Chart(
         "Total squared error of BandMF relative to others",

@@ -1,4 +1,4 @@
-"""BLT-DP-FTRL: Tables 1 (losses), 2 (privacy of the BLT rows), 3 and 4."""
+"""BLT-DP-FTRL: Tables 1 (losses), 2 (privacy of the BLT rows), 3 (costs) and 4 (times)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpy as np
 import antiphase as ap
 from antiphase._check import Array
 from antiphase._planner._published import published
-from antiphase._reproduce._forest import Forest
-from antiphase._reproduce._registry import reproduction
-from antiphase._reproduce._row import Row, claimed, drawn, printed
+from antiphase._reproduce.reproduction import Row, claimed, drawn, printed, reproduction
+from antiphase._reproduce.tree_aggregation import TreeAggregation
 from antiphase.strategies import BLT, Tree
 
-SETTING = ap.MinSeparation(342, 6)
+PARTICIPATION = ap.MinSeparation(342, 6)
 STEPS = 2052
-# buffers, participations optimised for, printed max loss and rms loss (the paper's two headings are exchanged)
+# buffers, participations optimised for, printed max loss and rms loss (the paper's two headings are swapped)
 BLTS = (
     (2, 1, "11.80", "11.15"),
     (5, 1, "11.40", "10.87"),
@@ -33,24 +32,28 @@ BLTS = (
 def table_1(full: bool) -> Iterator[Row]:
     """BandMF with 342 bands in the full size only."""
     for buffers, count, largest, rms in BLTS:
-        participation = SETTING if count == 6 else ap.SingleParticipation()
+        participation = PARTICIPATION if count == 6 else ap.SingleParticipation()
         found = ap.optimize("blt", steps=STEPS, participation=participation, objective="max", buffers=buffers).strategy
         name = f"BLT, {buffers} buffers, optimised for k = {count}"
-        yield printed(f"{name}: max loss", largest, ap.loss(found, ap.PrefixSum(), SETTING, "max"), SINGLE_NOTE)
-        yield printed(f"{name}: rms loss", rms, ap.loss(found, ap.PrefixSum(), SETTING), SINGLE_NOTE)
-    tree = Forest(STEPS)
+        yield printed(f"{name}: max loss", largest, ap.loss(found, ap.PrefixSum(), PARTICIPATION, "max"), SEARCH_NOTE)
+        yield printed(f"{name}: rms loss", rms, ap.loss(found, ap.PrefixSum(), PARTICIPATION), SEARCH_NOTE)
+    tree = TreeAggregation(STEPS)
     scale = tree.earliest_sensitivity(6, 342)
     yield printed("TreeAgg, full decoder: max loss", "14.98", scale * float(tree.per_step.max()) ** 0.5)
     yield printed("TreeAgg, full decoder: rms loss", "12.47", scale * tree.rms)
     if full:
-        banded = ap.optimize("banded", steps=STEPS, participation=SETTING, bands=342, max_iterations=150).strategy
-        yield printed("BandMF, 342 bands: max loss", "10.21", ap.loss(banded, ap.PrefixSum(), SETTING, "max"), OTHER)
-        yield printed("BandMF, 342 bands: rms loss", "8.60", ap.loss(banded, ap.PrefixSum(), SETTING), OTHER)
-    yield drawn("which column is which", "max loss is the larger one", "the paper's two headings are exchanged")
+        banded = ap.optimize("banded", steps=STEPS, participation=PARTICIPATION, bands=342, max_iterations=150).strategy
+        yield printed(
+            "BandMF, 342 bands: max loss", "10.21", ap.loss(banded, ap.PrefixSum(), PARTICIPATION, "max"), OTHER
+        )
+        yield printed("BandMF, 342 bands: rms loss", "8.60", ap.loss(banded, ap.PrefixSum(), PARTICIPATION), OTHER)
+    yield drawn("which column is which", "max loss is the larger one", "the paper's two headings are swapped")
 
 
-SINGLE_NOTE = "a search without barriers finds a smaller max loss, which is what is minimised; the rms loss follows"
-OTHER = "optimised for the rms error, which leaves the largest one open"
+SEARCH_NOTE = (
+    "our search, without barrier terms, minimises the max loss and finds a smaller one, so the rms loss differs too"
+)
+OTHER = "optimised for the rms error, which does not determine the max error"
 
 # language, rounds, noise, separation, participations, optimised for separation, zCDP, epsilon
 PRODUCTION = (
@@ -73,16 +76,16 @@ def table_2(full: bool) -> Iterator[Row]:
         yield printed(f"{name}: epsilon", epsilon, ap.epsilon(mechanism, 1e-10).value, ROUNDS.get(name, ""))
 
 
-UP = "the paper rounds zCDP up; its epsilon is ours"
+UP = "the paper rounds zCDP up; its epsilon agrees with ours"
 ROUNDS = {
-    "pt-PT": "the printed number is that of 412 rounds; the paper averages over rounds around 430",
-    "pt-PT, large cohort": "the printed number is that of 309 rounds; the paper averages over rounds around 320",
+    "pt-PT": "the printed number is for 412 rounds; the paper averages over rounds near 430",
+    "pt-PT, large cohort": "the printed number is for 309 rounds; the paper averages over rounds near 320",
 }
 
 
 @reproduction("blt-dp-ftrl-table-3", "Cost, memory, noise and fragility of four mechanisms, measured")
 def table_3(full: bool) -> Iterator[Row]:
-    """n = 2000, b = 400, k = 5; the paper's words beside our numbers."""
+    """n = 2000, b = 400, k = 5; the paper's ratings compared with our numbers."""
     setting = ap.MinSeparation(400, 5)
     made: dict[str, ap.strategies.Strategy] = {}
     for name, family, options in (("BLT", "blt", {"buffers": 4}), ("BandToep", "toeplitz", {"bands": 400})):
@@ -105,18 +108,22 @@ def table_3(full: bool) -> Iterator[Row]:
         )
     for n in (2000, 20_000, 200_000):
         found = ap.optimize("blt", steps=n, participation=ap.MinSeparation(n // 5, 5), buffers=4)
-        yield drawn(f"BLT: seconds to optimise, n = {n:,}", f"{found.seconds:.2f}", "closed sums: no growth with n")
+        yield drawn(
+            f"BLT: seconds to optimise, n = {n:,}",
+            f"{found.seconds:.2f}",
+            "closed-form sums: the time does not grow with n",
+        )
 
 
 def _fragility(strategy: ap.strategies.Strategy) -> float:
-    """How much the sensitivity grows where the separation is a quarter smaller than it was planned."""
+    """Return the factor by which the sensitivity grows if the separation is a quarter smaller than planned."""
     planned, real = (ap.sensitivity(strategy, ap.MinSeparation(b, 5)).value for b in (400, 300))
     return real / planned
 
 
 @reproduction("blt-dp-ftrl-table-4", "Seconds for n coefficients of the inverse: filter against closed form")
 def table_4(full: bool) -> Iterator[Row]:
-    """On another machine than the paper's V100, so only the growth with n compares; the filter takes O(n^2)."""
+    """The paper used a V100, so only the growth with n can be compared; the filter takes O(n^2)."""
     for n, brute, closed in ((2000, 0.021, 3.8e-5), (20_000, 0.258, 3.6e-5), (200_000, 4.772, 4.5e-5)):
         strategy = published(400, n)
         formula, values = _timed(partial(_closed_inverse, strategy, n))
@@ -131,7 +138,7 @@ def table_4(full: bool) -> Iterator[Row]:
 
 
 def _closed_inverse(strategy: BLT, n: int) -> Array:
-    """Coefficients of C^-1: its state matrix is diag(theta) - 1 omega^T, whose powers are sums of powers."""
+    """Return the coefficients of C^-1, whose state matrix is diag(theta) - 1 omega^T, by its eigendecomposition."""
     M = np.diag(strategy.decay) - strategy.scale
     decays, V = np.linalg.eig(M)
     weights = -(strategy.scale @ V) * np.linalg.solve(V, np.ones(len(decays)))
@@ -146,7 +153,7 @@ def _filtered_inverse(coefficients: Array) -> Array:
 
 
 def _timed(work: Callable[[], Array]) -> tuple[float, Array]:
-    """The shorter of two runs, and what they give."""
+    """Return the shorter time of two runs, and their result."""
     times = []
     for _ in range(2):
         start = perf_counter()
