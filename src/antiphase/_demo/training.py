@@ -1,4 +1,4 @@
-"""One private training run: plan, batches, noise and ledger through `Run`."""
+"""One private training run, with batches, noise and ledger from `Run`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._check import Array
-from antiphase._demo._digits import Digits
-from antiphase._demo._model import Model, accuracy, clipped_sum, zero_model
+from antiphase._demo.digits import Digits, Model, accuracy, clipped_sum, zero_model
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport, Run, digest
 from antiphase._secret import Secret
@@ -18,13 +17,13 @@ from antiphase.schedules import linear
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a run gave.
+class TrainedRun:
+    """The result of a training run.
 
     Args:
-        accuracy: on the test examples.
-        report: what the run promises, derived from its ledger.
-        directory: where the run is kept.
+        accuracy: accuracy on the test examples.
+        report: the privacy guarantee of the run, derived from its ledger.
+        directory: where the run is stored.
     """
 
     accuracy: float
@@ -33,12 +32,12 @@ class Trained:
 
 
 def schedule(steps: int) -> Array:
-    """Learning rates that fall in a straight line to a twentieth of the first; the plan knows them as its workload."""
+    """Return learning rates that decrease linearly to a twentieth of the first; they are part of the workload."""
     return linear(steps, warmup=0.0, cooldown=1.0, floor=0.05)
 
 
-def train(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float, directory: Path) -> Trained:
-    """Train for all steps of the plan, publish the model, measure it."""
+def train(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float, directory: Path) -> TrainedRun:
+    """Train for all steps of the plan, publish the model and measure its accuracy."""
     model, rates = zero_model(train_set.images.shape[1]), learning_rate * schedule(plan.steps)
     shapes = [leaf.shape for leaf in model]
     with Run.open(plan, directory, leaves=shapes, examples=len(train_set), dtype="float64") as run:
@@ -48,11 +47,11 @@ def train(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float,
             model = _descend(model, total, run.noise(step), plan, rates[step])
             run.commit(step, digest(model))
         run.publish("model and its test accuracy")
-        return Trained(accuracy(model, test_set), run.report(), directory)
+        return TrainedRun(accuracy(model, test_set), run.report(), directory)
 
 
 def train_without_privacy(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float) -> float:
-    """The accuracy with the same batches, the same clipping and no noise: the most that can be hoped for."""
+    """Return the accuracy with the same sampling and clipping but no noise, an upper limit for private training."""
     model, rates = zero_model(train_set.images.shape[1]), learning_rate * schedule(plan.steps)
     sampler = plan.mechanism.participation.sampler(len(train_set), plan.steps, Secret.generate())
     for step in range(plan.steps):
@@ -63,7 +62,7 @@ def train_without_privacy(plan: Plan, train_set: Digits, test_set: Digits, learn
 
 
 def _descend(model: Model, total: Model, noise: list[Array], plan: Plan, learning_rate: float) -> Model:
-    """A step of SGD. The noise is for a clipping norm of 1 and belongs to the sum; the mean comes after."""
+    """Take one step of SGD. The noise is for a clipping norm of 1 and is added to the sum, before averaging."""
     assert plan.problem.batch_size is not None
     scale = learning_rate / plan.problem.batch_size
     return [m - scale * (g + plan.problem.clip_norm * z) for m, g, z in zip(model, total, noise, strict=True)]
