@@ -62,7 +62,7 @@ def optimize_banded(
             hint=f"use bands={allowed.separation} or fewer, or family='toeplitz', which allows more bands",
         )
     period = _period(owner, participation, allowed, steps, equal_norms)
-    problem = _Problem(workload, steps, count, allowed.count, period)
+    problem = _BandedProblem(workload, steps, count, allowed.count, period)
     columns, bound, converged = problem.solve(
         _start(steps, allowed, workload, objective, limits, count), objective, limits
     )
@@ -99,7 +99,7 @@ def _start(
     return Toeplitz(c, steps, column_normalized=True).columns()
 
 
-class _Problem:
+class _BandedProblem:
     """log(loss) as a function of unnormalised columns; the norms of each residue class are divided out.
 
     The error is steep in the columns that affect many steps. Working with point = columns / stretch evens this out.
