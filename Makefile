@@ -3,18 +3,23 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 JOBS ?= 2
-# What `make test` installs on top of the package. The integrations (torch, jax, flower) join here.
+# What `make test` installs on top of the package. The integrations (torch, jax, flower) join here: types, docs and
+# doctests read their modules too.
 EXTRAS := dev,demo,torch,jax,flower
 NAME ?= $(patsubst benchmarks/%.py,%,$(wildcard benchmarks/[a-z]*.py))
 BIN := .venv/bin
 PIP := -m pip --disable-pip-version-check --quiet install --constraint
 PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 
-.PHONY: test test-all lint types layers docs doctest unit browser demo bench format constraints clean
+.PHONY: test test-integrations test-all lint types layers docs doctest unit browser demo bench format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 test: lint types layers docs doctest unit
+
+# Torch, JAX, Flower, and all else that tests/conftest.py marks as an integration; the slow ones are in test-all.
+test-integrations: .venv/tested
+	$(PYTEST) -m "integration and not slow and not browser"
 
 test-all: lint types layers docs doctest
 	$(PYTEST) -m "not browser"
@@ -36,7 +41,7 @@ doctest: .venv/tested
 	$(PYTEST) --doctest-modules src
 
 unit: .venv/tested
-	$(PYTEST) -m "not slow and not browser"
+	$(PYTEST) -m "not slow and not browser and not integration"
 
 # The report in Chromium; SCREENSHOTS=docs/images renews those of the documentation.
 browser: .venv/browser
@@ -81,11 +86,13 @@ format: .venv/tested
 	.venv-peer/bin/python $(PIP) constraints-peer.txt jax_privacy
 	touch $@
 
-# The newest versions that work together, written to constraints.txt. Run the tests before committing it.
+# The newest versions that work together, written to constraints.txt. Run the tests before committing it. PyTorch stays
+# as it is pinned there, since other versions may come with gigabytes of GPU packages: raise its pin by hand.
 constraints:
 	$(PYTHON) -m venv --clear .venv-new
+	grep '^torch==' constraints.txt > .venv-new/torch.txt
 	.venv-new/bin/python -m pip --quiet install --upgrade setuptools
-	.venv-new/bin/python -m pip --quiet install --no-build-isolation --editable ".[$(EXTRAS)]" axe-core-python
+	.venv-new/bin/python $(PIP) .venv-new/torch.txt --no-build-isolation --editable ".[$(EXTRAS)]" axe-core-python
 	.venv-new/bin/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+cpu$$//' > constraints.txt
 	rm -r .venv-new
 

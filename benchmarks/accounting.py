@@ -14,10 +14,10 @@ from dp_accounting.pld import PLDAccountant
 import antiphase as ap
 from antiphase._accounting import Budget, Mechanism, calibrate, epsilon
 from antiphase.strategies import Identity, Toeplitz
-from benchmarks._measure import print_table, readable, seconds
+from benchmarks._measure import print_table, readable, seconds, sized
 
-BUDGET, RATE, STEPS = Budget(8.0, 1e-6), 0.01, 2000
-DELTAS = [1e-6, 1e-8, 1e-10, 1e-12, 1e-13, 1e-14, 1e-15, 1e-16, 1e-20]
+BUDGET, RATE, STEPS = Budget(sized(8.0, 1.0), 1e-6), sized(0.01, 0.1), sized(2000, 20)
+DELTAS = sized([1e-6, 1e-8, 1e-10, 1e-12, 1e-13, 1e-14, 1e-15, 1e-16, 1e-20], [1e-6, 1e-20])
 
 
 def event(multiplier: float) -> dp_accounting.DpEvent:
@@ -37,7 +37,7 @@ def calibration() -> None:
     other_taken = time.perf_counter() - start
     columns = ["", "noise", "time"]
     rows = [["antiphase", f"{ours:.6f}", readable(taken)], ["dp_accounting", f"{other:.6f}", readable(other_taken)]]
-    print_table("Calibration: epsilon 8, delta 1e-6, rate 0.01, 2000 steps", columns, rows)
+    print_table(f"Calibration: epsilon {BUDGET.epsilon:g}, delta 1e-6, rate {RATE}, {STEPS} steps", columns, rows)
     print(f"{other_taken / taken:.0f} times faster (goal: at least 8)")
     print(f"noise {ours / other - 1:+.4%} (goal: within 0.1 % and not below what the budget needs)\n")
 
@@ -49,17 +49,17 @@ def small_deltas() -> None:
         [f"{delta:.0e}", f"{epsilon(mechanism, delta).value:.5f}", f"{accountant.get_epsilon(delta):.5f}"]
         for delta in DELTAS
     ]
-    print_table("epsilon: noise 0.75, rate 0.01, 2000 steps", ["delta", "antiphase", "dp_accounting"], rows)
+    print_table(f"epsilon: noise 0.75, rate {RATE}, {STEPS} steps", ["delta", "antiphase", "dp_accounting"], rows)
 
 
 def other_calibrations() -> None:
     cases = [
-        (Identity(2000), ap.FixedEpochs(20, 100), "zero-out", None),
-        (Toeplitz([1.0, 0.5, 0.25], 2000), ap.CyclicPoisson(10, 0.1), "zero-out", None),
-        (Toeplitz([1.0, 0.5, 0.25], 2000), ap.CyclicPoisson(10, 0.1, max_batch=700), "zero-out", 50_000),
-        (Toeplitz([1.0, 0.5, 0.25], 2000), ap.FixedSize(10, 500), "replace", 50_000),
-        (Identity(100_000), ap.Poisson(1e-3), "zero-out", None),
-        (Identity(1_000_000), ap.Poisson(1e-4), "zero-out", None),
+        (Identity(STEPS), ap.FixedEpochs(*sized((20, 100), (2, 10))), "zero-out", None),
+        (Toeplitz([1.0, 0.5, 0.25], STEPS), ap.CyclicPoisson(10, 0.1), "zero-out", None),
+        (Toeplitz([1.0, 0.5, 0.25], STEPS), ap.CyclicPoisson(10, 0.1, max_batch=700), "zero-out", 50_000),
+        (Toeplitz([1.0, 0.5, 0.25], STEPS), ap.FixedSize(10, 500), "replace", 50_000),
+        (Identity(sized(100_000, 20)), ap.Poisson(sized(1e-3, 0.1)), "zero-out", None),
+        (Identity(sized(1_000_000, 20)), ap.Poisson(sized(1e-4, 0.2)), "zero-out", None),
     ]
     rows = []
     for strategy, participation, adjacency, examples in cases:

@@ -23,15 +23,15 @@ import numpy as np
 import optax
 
 import antiphase as ap
-from benchmarks._measure import print_table
+from benchmarks._measure import print_table, sized
 from benchmarks._student import PARAMETERS, accuracy, clipped_sum, flat_params, teacher
-from benchmarks.training import Kept, interval
+from benchmarks.training import NOWHERE, Kept, interval
 
-RESULTS = Path(__file__).with_name("findings.jsonl")
-EXAMPLES, BATCH, EPOCHS, STEPS = 25_000, 500, 10, 500
+RESULTS = sized(Path(__file__).with_name("findings.jsonl"), NOWHERE)
+EXAMPLES, BATCH, EPOCHS, STEPS = sized((25_000, 500, 10, 500), (120, 20, 2, 12))
 PER_EPOCH = STEPS // EPOCHS
 DELTA, CLIP, BETA = 1e-5, 1.0, 0.9
-TUNING, SEEDS = (100, 101), tuple(range(10))
+TUNING, SEEDS = (100, 101), sized(tuple(range(10)), (0, 1))
 CONSTANT = np.ones(STEPS)
 COOLING = ap.schedules.linear(STEPS, warmup=0.0, cooldown=0.25, floor=0.05)
 SCHEDULES = {"constant rate": CONSTANT, "cool-down": COOLING}
@@ -43,10 +43,10 @@ RATES = {
     ADAM: tuple(2.0**i for i in range(-8, 2)),
 }
 
-BANDS = (1, 4, 16, 64, STEPS)
-NOISES = (0.5, 2.0, 8.0)
+BANDS = sized((1, 4, 16, 64, STEPS), (1, 4, STEPS))
+NOISES = sized((0.5, 2.0, 8.0), (2.0,))
 OPTIMIZERS = {"plain SGD": PLAIN, "Adam": ADAM}
-BIN_EPSILONS, WORKLOAD_EPSILONS = (0.5, 2.0, 8.0), (2.0, 8.0)
+BIN_EPSILONS, WORKLOAD_EPSILONS = sized((0.5, 2.0, 8.0), (8.0,)), sized((2.0, 8.0), (8.0,))
 SHUFFLED, FIXED = ap.ShuffledEpochs(EPOCHS, PER_EPOCH), ap.FixedEpochs(EPOCHS, PER_EPOCH)
 Case = dict[str, Any]
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import antiphase as ap
-from benchmarks._measure import print_table
+from benchmarks._measure import print_table, sized
 from benchmarks._student import PARAMETERS, accuracy, flat_params, teacher, train
 from benchmarks.training import (
     BATCH,
@@ -32,6 +32,7 @@ from benchmarks.training import (
     CLIP,
     EXAMPLES,
     MECHANISMS,
+    NOWHERE,
     PER_EPOCH,
     SCHEDULE,
     SEEDS,
@@ -42,7 +43,7 @@ from benchmarks.training import (
     interval,
 )
 
-RESULTS = Path(__file__).with_name("findings_feedback.jsonl")
+RESULTS = sized(Path(__file__).with_name("findings_feedback.jsonl"), NOWHERE)
 EPSILON, RATE = 1.0, 0.125
 CURVATURES = (0.0, 1e-4, 1e-3, 1e-2)
 MADE: dict[str, Callable[[], Made]] = {

@@ -29,12 +29,14 @@ from antiphase.flower._participants import Participants
 from antiphase.flower._round import Round, Terms
 from antiphase.flower._session import Session
 from antiphase.flower._wire import ARRAYS, TAG, Answer, to_array_record, to_record
-from benchmarks._measure import print_table, readable
+from benchmarks._measure import print_table, readable, sized
 
-SHAPES = {"embedding": (10_000, 500), "lstm": (500, 2_000), "projection": (500, 800)}  # 6.4 million
-UPDATES = 1000
-FEW, MORE = 4, 44
-TURNS = int(os.environ.get("TURNS", "5"))
+SHAPES = sized(
+    {"embedding": (10_000, 500), "lstm": (500, 2_000), "projection": (500, 800)}, {"embedding": (10, 5), "lstm": (5, 2)}
+)  # 6.4 million
+UPDATES = sized(1000, 10)
+FEW, MORE = sized((4, 44), (2, 6))
+TURNS = sized(int(os.environ.get("TURNS", "5")), 2)
 GOAL_RATIO = 0.5
 NODE = 7
 
@@ -53,7 +55,7 @@ def replies(count: int, tag: bool) -> list[Message]:
         arrays = {name: rng.standard_normal(shape, dtype=np.float32) * 1e-3 for name, shape in SHAPES.items()}
         content = {ARRAYS: to_array_record(arrays)}
         if tag:
-            content[TAG] = to_record(Answer(f"client {i}", 0, "update", -1, -1, ""))
+            content[TAG] = to_record(Answer(f"client {i}", 0, "update", -1, [], []))
         else:
             content["metrics"] = MetricRecord({"num-examples": 1})
         made.append(Message(RecordDict(content), reply_to=asked))
@@ -91,10 +93,11 @@ def an_update_and_once(turn: Callable[[int], float]) -> tuple[float, float]:
 
 
 def session(directory: Path, strategy: ap.strategies.Strategy) -> Session:
-    budget, participation = ap.Budget(8.0, 1e-6), ap.MinSeparation(4)
+    participation = ap.MinSeparation(4)
     mechanism = ap.Mechanism(strategy, participation, 1.0)
-    problem = ap.Problem(steps=strategy.steps, budget=budget, participation=participation)
-    plan = ap.Plan(problem, mechanism, ap.epsilon(mechanism, budget.delta), error=1.0)
+    guarantee = ap.epsilon(mechanism, 1e-6)
+    problem = ap.Problem(strategy.steps, ap.Budget(guarantee.value, 1e-6), participation=participation)
+    plan = ap.Plan(problem, mechanism, guarantee, error=1.0)
     return Session.open(plan, directory, {"noise_scale": 1.0}, model(), secret=ap.Secret.insecure(0))
 
 
@@ -130,9 +133,10 @@ def main() -> None:
     (ours, before), (theirs, once_theirs) = an_update_and_once(our_turn), an_update_and_once(flower_turn)
     blt = ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], 64)
     once = before + release_seconds(blt)
+    parameters = sum(value.size for value in model().values())
     mine, flowers = UPDATES * ours + once, UPDATES * theirs + once_theirs
     print_table(
-        f"A round of {UPDATES} updates of 6.4 million parameters; goal: at most {GOAL_RATIO} of Flower's time",
+        f"A round of {UPDATES} updates of {parameters:,} parameters; goal: at most {GOAL_RATIO} of Flower's time",
         ["", "an update", "once", "a round", "ratio"],
         [
             ["antiphase", readable(ours), readable(once), readable(mine), f"{mine / flowers:.3f}"],

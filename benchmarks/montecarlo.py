@@ -37,16 +37,21 @@ from antiphase._optimize import (
     toeplitz_starts,
 )
 from antiphase.strategies import Strategy, Toeplitz
-from benchmarks._measure import peer, print_table, readable
+from benchmarks._measure import peer, print_table, readable, sized
 
-STEPS, BINS, EPOCHS = 2000, 100, 20
-SAMPLES, PEER_SAMPLES = 1 << 20, 1 << 12
-CASES = ((16, 2.829), (32, 2.071), (64, 1.455))
-DELTAS = (1e-5, 1e-8, 1e-10)
-SLACK = 0.04
-LONG = AmplifiedProblem(2048, BallsInBins(16, 128), PrefixSum(), "rms", Budget(1.0, 1e-5))
-STEPS_OF_DESCENT, FEW_SAMPLES = 300, 1 << 11
-BASELINE = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
+STEPS, BINS, EPOCHS = sized((2000, 100, 20), (24, 12, 2))
+SAMPLES, PEER_SAMPLES = sized(1 << 20, 1 << 14), 1 << 12
+PLAIN_BANDS = sized(32, 4)
+CASES = sized(((16, 2.829), (32, 2.071), (64, 1.455)), ((4, 4.0),))
+DELTAS = sized((1e-5, 1e-8, 1e-10), (1e-5,))
+SLACK = sized(0.04, 0.2)
+LONG = AmplifiedProblem(
+    sized(2048, 24), BallsInBins(*sized((16, 128), (2, 12))), PrefixSum(), "rms", Budget(1.0, sized(1e-5, 1e-3))
+)
+STEPS_OF_DESCENT, FEW_SAMPLES = sized(300, 2), 1 << 11
+BASELINE = sized((1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64), (1, 4))
+TOEPLITZ_BANDS, BANDED_BANDS = sized(256, 24), sized(64, 4)
+EPSILONS = sized((1.0, 2.0, 4.0, 8.0), (2.0,))
 
 
 def reset_peak() -> int:
@@ -61,7 +66,7 @@ def peak() -> int:
 
 
 def plain() -> None:
-    noise, bands = 16.0, 32
+    noise, bands = 16.0, PLAIN_BANDS
     pair = bins_pair(bins_gram(Toeplitz.square_root(STEPS, bands), BallsInBins(EPOCHS, BINS)), noise)
     plain_means(pair, 0.5, 1 << 14, randomness(0), -1)
     before, start = reset_peak(), time.perf_counter()
@@ -75,12 +80,11 @@ def plain() -> None:
             f"jax_privacy, {PEER_SAMPLES} samples times {scale:,.0f}",
             readable(theirs["seconds"] * scale),
             f"{theirs['memory'] * scale / 1e6:,.0f} MB",
-            ", ".join(f"{x:.4g}" for x in theirs["deltas"]),
+            ", ".join(f"{x:.4g}" for x in theirs.get("deltas", ())),
         ],
     ]
-    print_table(
-        f"{SAMPLES:,} samples, both directions, 32 bands", ["", "time", "more memory", "delta at epsilon 0.5"], rows
-    )
+    columns = ["", "time", "more memory", "delta at epsilon 0.5"]
+    print_table(f"{SAMPLES:,} samples, both directions, {bands} bands", columns, rows)
     ratio = theirs["seconds"] * scale / ours
     print(
         f"{ratio:,.0f} times faster (goal: at least 10); memory {theirs['memory'] * scale / max(memory, 1):,.0f} times"
@@ -131,7 +135,7 @@ def descent() -> None:
     toeplitz = ToeplitzFamily(LONG.steps, LONG.workload, LONG.objective, iterations=4)
     families: dict[str, tuple[Family, EvaluatedPoint]] = {
         "blt, 3 buffers": (BLTFamily(LONG.steps, LONG.workload, LONG.objective), _first(starts[0], points[0])),
-        "toeplitz, 256 bands": (toeplitz, _first(toeplitz_starts(LONG, 4)[-1], None)),
+        f"toeplitz, {TOEPLITZ_BANDS} bands": (toeplitz, _first(toeplitz_starts(LONG, 4)[-1], None)),
     }
     rows = []
     for name, (family, first) in families.items():
@@ -150,7 +154,7 @@ def descent() -> None:
 def _first(strategy: Strategy, point: Array | None) -> EvaluatedPoint:
     if point is None:
         assert isinstance(strategy, Toeplitz)
-        point = ToeplitzFamily(LONG.steps, LONG.workload, LONG.objective).point(strategy.coefficients, 256)
+        point = ToeplitzFamily(LONG.steps, LONG.workload, LONG.objective).point(strategy.coefficients, TOEPLITZ_BANDS)
     return evaluate_point(LONG, strategy, point, NoiseEstimator(LONG.budget, FEW_SAMPLES, 1))
 
 
@@ -163,8 +167,8 @@ def optimised() -> None:
     }
     errors = {bands: error(found.strategy, LONG.workload).rms for bands, found in banded.items()}
     rows = []
-    for epsilon_ in (1.0, 2.0, 4.0, 8.0):
-        budget = Budget(epsilon_, 1e-5)
+    for epsilon_ in EPSILONS:
+        budget = Budget(epsilon_, LONG.budget.delta)
         losses = {
             bands: calibrate(found.strategy, CyclicPoisson(bands, bands / bins), budget).mechanism.noise_std
             * errors[bands]
@@ -172,12 +176,12 @@ def optimised() -> None:
         }
         best = min(losses, key=lambda bands: losses[bands])
         row = [f"{epsilon_:g}", f"{losses[best]:.3f} ({best})"]
-        for family, options in (("blt", {"buffers": 3}), ("toeplitz", {}), ("banded", {"bands": 64})):
+        for family, options in (("blt", {"buffers": 3}), ("toeplitz", {}), ("banded", {"bands": BANDED_BANDS})):
             found = optimize(family, steps=n, participation=LONG.participation, budget=budget, **options)
             row.append(f"{found.loss:.3f} ({100 * (found.loss / losses[best] - 1):+.1f} %, {found.seconds:.0f} s)")
         rows.append(row)
-    columns = ["epsilon", "cyclic Poisson, banded (bands)", "BLT, 3 buffers", "Toeplitz, 256", "banded, 64"]
-    print_table("rms error of the prefix sum at delta = 1e-5", columns, rows)
+    columns = ["epsilon", "cyclic Poisson, banded (bands)", "BLT, 3 buffers", "Toeplitz", f"banded, {BANDED_BANDS}"]
+    print_table(f"rms error of the prefix sum at delta = {LONG.budget.delta:g}", columns, rows)
 
 
 TABLES = {"plain": plain, "certified": certified, "descent": descent, "optimised": optimised}

@@ -9,15 +9,14 @@ python -m benchmarks.optimize_dense
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 
-from benchmarks._measure import peer, print_table, readable
+from benchmarks._measure import environment, peer, print_table, readable, sized
 
-STEPS, EPOCHS, ITERATIONS, GAP = 2052, 6, 300, 0.002
+STEPS, EPOCHS, ITERATIONS, GAP = sized(2052, 24), sized(6, 3), 300, 0.002
 
 
 def case(n: int, epochs: int, tolerance: float) -> None:
@@ -34,8 +33,7 @@ def case(n: int, epochs: int, tolerance: float) -> None:
 def run(*arguments: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, "-m", "benchmarks.optimize_dense", "--case", *map(str, arguments)]
-        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(cache))
     return json.loads(done.stdout)
 
 

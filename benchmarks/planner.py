@@ -10,15 +10,16 @@ python -m benchmarks.planner [name ...]
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks._measure import peer, print_table, readable
+from benchmarks._measure import peer, print_table, readable, sized
 
-BATCH_SIZE = 500
+BATCH_SIZE = sized(500, 50)
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,13 @@ class Case:
     peer: bool
 
 
-CASES = {
-    "thousands": Case(2000, 50_000, 20.0, dense=True, peer=True),
-    "million": Case(1_000_000, 50_000_000, 120.0, dense=False, peer=False),
-}
+CASES = sized(
+    {
+        "thousands": Case(2000, 50_000, 20.0, dense=True, peer=True),
+        "million": Case(1_000_000, 50_000_000, 120.0, dense=False, peer=False),
+    },
+    {"tens": Case(20, 500, math.nan, dense=True, peer=True)},
+)
 
 
 def child(name: str) -> None:
@@ -62,9 +66,11 @@ def child(name: str) -> None:
 
 
 def run(name: str) -> dict[str, Any]:
-    """The second of two processes."""
+    """The second of two processes; under --tiny there is one."""
     command = [sys.executable, "-m", "benchmarks.planner", "--case", name]
-    return [json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in "12"][1]
+    for _ in range(sized(2, 1)):
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
 
 
 def compare(names: list[str]) -> None:
@@ -89,7 +95,7 @@ def compare(names: list[str]) -> None:
         "its best",
         "its error",
     ]
-    print_table("Planning, epsilon 1 at delta 1e-5, batches of 500", columns, rows)
+    print_table(f"Planning, epsilon 1 at delta 1e-5, batches of {BATCH_SIZE}", columns, rows)
 
 
 if __name__ == "__main__":

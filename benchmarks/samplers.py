@@ -1,6 +1,6 @@
 """Batches a second of every sampler, for 10 million examples and batches of about 10,000.
 
-python benchmarks/samplers.py [examples]
+python -m benchmarks.samplers [examples]
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import time
 
 from antiphase import _participation as p
 from antiphase._secret import Secret
+from benchmarks._measure import sized
 
-BATCH = 10_000
-ROUNDS = 1000
+EXAMPLES, COMPILED = sized(10_000_000, 8000), sized(1_000_000, 4000)
+BATCH = sized(10_000, 100)
+ROUNDS = sized(1000, 10)
 
 
 def participations(examples: int) -> list[p.Participation]:
@@ -36,10 +38,10 @@ def participations(examples: int) -> list[p.Participation]:
 
 
 def main() -> None:
-    examples = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
+    examples = int(sys.argv[1]) if len(sys.argv) > 1 else EXAMPLES
     steps = 2 * max(1, examples // BATCH)
-    for small in participations(1_000_000):  # compile
-        small.sampler(1_000_000, 100, Secret.insecure(0)).batch(0)
+    for small in participations(COMPILED):  # compile
+        small.sampler(COMPILED, 100, Secret.insecure(0)).batch(0)
     print(f"{'participation':72} {'first, s':>9} {'batch':>8} {'a second':>9}")
     for participation in participations(examples):
         start = time.perf_counter()

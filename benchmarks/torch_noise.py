@@ -28,11 +28,11 @@ import antiphase.torch
 from antiphase._noise import NoiseStream
 from antiphase.torch._pieces import own_leaves
 from antiphase.torch._world import World
-from benchmarks._measure import print_table, readable
+from benchmarks._measure import print_table, readable, sized
 
-WIDTH, LAYERS, BATCH = 1000, 4, 256
+WIDTH, LAYERS, BATCH = sized((1000, 4, 256), (10, 2, 4))
 STEPS = 1 << 12
-TURNS = int(os.environ.get("TURNS", "5"))
+TURNS = sized(int(os.environ.get("TURNS", "5")), 1)
 Timer = Callable[[], float]
 
 # strategy, steps of a turn, goals: noise step as a multiple of Opacus's, whole ghost step likewise
@@ -46,7 +46,7 @@ CASES: list[tuple[str, ap.strategies.Strategy, int, float, float]] = [
 def plan_for(strategy: ap.strategies.Strategy) -> ap.Plan:
     """Every example in every step: batches of the same size on both sides. What it costs does not matter here."""
     mechanism = ap.Mechanism(strategy, ap.EveryStep(), 1.0)
-    problem = ap.Problem(steps=STEPS, budget=ap.Budget(1.0, 1e-6), batch_size=BATCH, participation=ap.EveryStep())
+    problem = ap.Problem(steps=STEPS, budget=ap.Budget(1e9, 1e-6), batch_size=BATCH, participation=ap.EveryStep())
     return ap.Plan(problem, mechanism, ap.Bound(1e9, "upper", "not computed", "benchmark"), error=1.0)
 
 

@@ -25,18 +25,19 @@ import numpy as np
 from scipy.stats import t as student_t
 
 import antiphase as ap
-from benchmarks._measure import print_table
+from benchmarks._measure import print_table, sized
 from benchmarks._student import PARAMETERS, accuracy, flat_params, teacher, train
 from benchmarks._training_picture import picture
 
-RESULTS = Path(os.environ.get("RESULTS", Path(__file__).with_name("training.jsonl")))
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "training.svg"
-EXAMPLES, BATCH, EPOCHS, STEPS = 50_000, 500, 20, 2000
+NOWHERE = Path(os.devnull)
+RESULTS = sized(Path(os.environ.get("RESULTS", Path(__file__).with_name("training.jsonl"))), NOWHERE)
+PICTURE = sized(Path(__file__).parents[1] / "docs" / "images" / "training.svg", NOWHERE)
+EXAMPLES, BATCH, EPOCHS, STEPS = sized((50_000, 500, 20, 2000), (120, 20, 2, 12))
 PER_EPOCH = STEPS // EPOCHS
-EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
+EPSILONS = sized((0.5, 1.0, 2.0, 4.0, 8.0), (1.0, 8.0))
 DELTA, CLIP, BETA = 1e-5, 1.0, 0.9
-RATES = tuple(2.0**i for i in range(-5, 3))
-TUNING, SEEDS = (100, 101), tuple(range(10))
+RATES = sized(tuple(2.0**i for i in range(-5, 3)), (0.5, 1.0))
+TUNING, SEEDS = (100, 101), sized(tuple(range(10)), (0, 1))
 SCHEDULE = ap.schedules.linear(STEPS, warmup=0.0, cooldown=0.25, floor=0.05)
 WORKLOAD = ap.Momentum(BETA, SCHEDULE)
 DENSE_TOLERANCE = 0.01

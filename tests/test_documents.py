@@ -17,6 +17,7 @@ from antiphase._cli._app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FRAMEWORKS = {"flower.md", "jax.md", "torch.md"}  # pages whose blocks import one
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = ("pip install", "python -m pip install", "pytest", "cd ")  # what would change the environment of the tests
 
@@ -27,7 +28,11 @@ def test_there_are_blocks_to_run():
     assert {"python", "console"} <= languages <= {"python", "console"} | shown, "another language would not be run"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.integration] if page.name in FRAMEWORKS else []) for page in PAGES],
+    ids=[page.name for page in PAGES],
+)
 def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}  # the blocks of a page share names and files, as a reader would type them

@@ -1,5 +1,6 @@
 """Plans: saved and loaded without change, refused when edited; problems refused when they contradict themselves."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import antiphase as ap
+from antiphase._record import to_json
 from tests.run.plans import STRATEGIES, plan_for
 
 BUDGET = ap.Budget(2.0, 1e-6)
@@ -104,3 +106,101 @@ BAD = {
 def test_contradictory_problems_are_refused(case):
     with pytest.raises(ap.InvalidArgument, match="hint"):
         ap.Problem(**{"steps": 10, "budget": BUDGET, **BAD[case]})
+
+
+AGREES = ap.Problem(12, ap.Budget(12.0, 1e-6), examples=1000, batch_size=250, participation=ap.FixedEpochs(3, 4))
+MECHANISM = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 12), ap.FixedEpochs(3, 4), 3.0, examples=1000)
+OPEN = replace(AGREES, participation=None)
+
+CONTRADICTIONS = {
+    "steps": (replace(AGREES, steps=7), MECHANISM, ["problem.steps is 7", "strategy is 12"]),
+    "adjacency": (replace(AGREES, adjacency="replace"), MECHANISM, ["adjacency is replace", "adjacency is zero-out"]),
+    "examples": (replace(AGREES, examples=5, batch_size=2), MECHANISM, ["examples is 5", "examples is 1000"]),
+    "a budget that is exceeded": (
+        replace(AGREES, budget=ap.Budget(0.1, 1e-6)),
+        MECHANISM,
+        ["epsilon is 0.1", "value is"],
+    ),
+    "another participation": (
+        AGREES,
+        replace(MECHANISM, participation=ap.SingleParticipation()),
+        ["participation is FixedEpochs", "participation is SingleParticipation"],
+    ),
+    "fewer epochs": (AGREES, replace(MECHANISM, participation=ap.FixedEpochs(4, 3)), ["(epochs=3", "(epochs=4"]),
+    "another batch size": (
+        OPEN,
+        ap.Mechanism(ap.strategies.Identity(12), ap.Poisson(0.01), 3.0),
+        ["participation is Poisson(rate=0.01", "10 on average"],
+    ),
+    "too few epochs": (
+        OPEN,
+        replace(MECHANISM, participation=ap.BallsInBins(2, 4)),
+        ["BallsInBins(epochs=2", "at most 8"],
+    ),
+    "memory": (replace(AGREES, memory_copies=0), MECHANISM, ["memory_copies is 0", "uses 1"]),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_a_plan_that_contradicts_itself_is_refused(tmp_path, case):
+    """In memory, and as a file with its fingerprint made to fit."""
+    problem, mechanism, words = CONTRADICTIONS[case]
+    guarantee = ap.Bound(11.9, "upper", "", "")
+    with pytest.raises(ap.InvalidArgument, match="contradicts itself") as caught:
+        ap.Plan(problem, mechanism, guarantee, 1.0)
+    assert all(word in str(caught.value) for word in words)
+    parts = [to_json(problem), to_json(mechanism), ""]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    plan = {"type": "Plan", "problem": parts[0], "mechanism": parts[1], "guarantee": to_json(guarantee), "error": 1.0}
+    data = {"format": 1, "fingerprint": hashlib.sha256(text.encode()).hexdigest(), "plan": plan}
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(ap.Corrupted, match="contradicts itself"):
+        ap.Plan.load(tmp_path / "plan.json")
+
+
+def test_a_plan_that_agrees_with_itself(tmp_path):
+    guarantee = ap.epsilon(MECHANISM, 1e-6)
+    plan = ap.Plan(AGREES, MECHANISM, guarantee, 1.0)
+    plan.save(tmp_path / "plan.json")
+    assert ap.Plan.load(tmp_path / "plan.json") == plan
+    for problem in (OPEN, replace(AGREES, examples=None)):
+        assert ap.Plan(problem, MECHANISM, guarantee, 1.0).guarantee == guarantee
+    assert ap.Plan(AGREES, replace(MECHANISM, examples=None), guarantee, 1.0).guarantee == guarantee
+    assert plan.extend(900).guarantee.value > plan.problem.budget.epsilon
+    with pytest.raises(ap.InvalidArgument, match="not the fingerprint of a plan"):
+        replace(plan, root="extended")
+
+
+@pytest.mark.parametrize("name", ["noise_std", "participation", "memory_copies", "error"])
+def test_the_first_candidate_is_the_plan(name):
+    plan = ap.plan(ap.Problem(12, BUDGET, participation=ap.FixedEpochs(3, 4)), ["identity", "toeplitz"])
+    first = plan.candidates[0]
+    other = replace(
+        first, **{name: f"{first.participation} or so" if name == "participation" else 1 + getattr(first, name)}
+    )
+    with pytest.raises(ap.InvalidArgument, match=rf"candidates\[0\]\.{name} is"):
+        replace(plan, candidates=(other, *plan.candidates[1:]))
+
+
+@pytest.mark.parametrize("pipeline", ["poisson", "cyclic-poisson", "fixed-size", "fixed-epochs", "shuffled-epochs"])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+def test_plans_of_every_pipeline_agree_with_themselves(tmp_path, pipeline, adjacency):
+    if (pipeline == "fixed-size") != (adjacency == "replace") and pipeline not in ("fixed-epochs", "shuffled-epochs"):
+        pytest.skip("not proved")
+    problem = ap.Problem(24, BUDGET, examples=997, batch_size=100, adjacency=adjacency, memory_copies=8)
+    plan = ap.plan(problem, ["identity", "toeplitz", "blt"], pipelines=[pipeline])
+    plan.save(tmp_path / "plan.json")
+    assert ap.Plan.load(tmp_path / "plan.json") == plan
+
+
+def test_a_made_up_guarantee_opens_no_run(tmp_path):
+    plan = ap.Plan(AGREES, MECHANISM, ap.Bound(0.1, "exact", "analytic Gaussian", "Balle and Wang 2018"), 1.0)
+    with pytest.raises(ap.InvalidArgument, match=r"states epsilon 0\.1, but its mechanism gives"):
+        ap.Run.open(plan, tmp_path / "run", leaves=[(2,)], examples=1000)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_has_the_examples_of_its_problem(tmp_path):
+    plan = ap.Plan(AGREES, replace(MECHANISM, examples=None), ap.epsilon(MECHANISM, 1e-6), 1.0)
+    with pytest.raises(ap.InvalidArgument, match="1000 examples"):
+        ap.Run.open(plan, tmp_path, leaves=[(2,)], examples=5)

@@ -1,12 +1,14 @@
 """Secrets: what they hide, how they are stored, and that derived keys are HKDF-SHA256 with unambiguous labels."""
 
 import copy
+import dataclasses
 import hashlib
 import hmac
 import json
 import os
 import pickle
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument
 from antiphase._record import to_json
 from antiphase._secret import HEADER, SALT, Secret, require_secret
+from antiphase.strategies import Identity
 
 LABELS = st.lists(
     st.one_of(st.integers(), st.text(alphabet="ab01s", max_size=4), st.binary(max_size=4)), min_size=1, max_size=4
@@ -123,10 +126,135 @@ def test_the_bytes_are_never_shown():
         vars(secret)
 
 
-@pytest.mark.parametrize("leak", [pickle.dumps, copy.copy, copy.deepcopy])
+LEAKS = {
+    **{f"pickle {n}": lambda secret, n=n: pickle.dumps(secret, n) for n in range(pickle.HIGHEST_PROTOCOL + 1)},
+    "pickle in a list": lambda secret: pickle.dumps([secret]),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "getstate": lambda secret: secret.__getstate__(),
+    "reduce": lambda secret: secret.__reduce__(),
+    "reduce_ex": lambda secret: secret.__reduce_ex__(2),
+    **{f"object's reduce_ex {n}": lambda secret, n=n: object.__reduce_ex__(secret, n) for n in range(6)},
+    "object's reduce": object.__reduce__,
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
 def test_a_secret_cannot_be_pickled_or_copied(leak):
     with pytest.raises(AntiphaseError, match=r"Secret\.save"):
-        leak(Secret.generate())
+        LEAKS[leak](Secret.generate())
+
+
+def test_a_secret_is_no_record_to_replace_or_take_apart():
+    secret = Secret.generate()
+    for leak in (dataclasses.replace, dataclasses.asdict, dataclasses.fields, vars, dict, list, bytes):
+        with pytest.raises(TypeError):
+            leak(secret)
+
+
+def raised(act):
+    with pytest.raises(Exception) as caught:  # noqa: PT011  whatever it is, it is searched
+        act()
+    return caught.value
+
+
+def shown(error):
+    """A traceback with the variables of every function, as error trackers send it, and of all errors behind it."""
+    text, seen = "", set()
+    todo = [error]
+    while todo:
+        found = todo.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        todo += [found.__cause__, found.__context__]
+        frame = found.__traceback__
+        while frame is not None:
+            inside = frame.tb_frame
+            if inside.f_globals["__name__"].startswith("antiphase"):
+                text += repr(inside.f_locals)
+            frame = frame.tb_next
+        text += str(found)
+    return text
+
+
+def parts(secret):
+    """Any of these in a text gives away half of the key or more."""
+    key = secret._key
+    forms = [key.hex()[:32], key.hex()[32:], repr(key)[2:-1], repr(key[:16])[2:-1], repr(key[16:])[2:-1]]
+    return [form for form in forms if form]
+
+
+def test_an_unreadable_file_does_not_show_its_key_in_a_traceback(tmp_path):
+    secret, path = Secret.generate(), tmp_path / "secret"
+    secret.save(path)
+    data = path.read_bytes()
+    body = HEADER.replace("1", "2") + "\nkind: generated\nkey: " + secret._key.hex() + "\n"
+    other = body.replace("generated", "other").replace("version 2", "version 1")
+    long = body.replace("version 2", "version 1").replace("\nkind", "00\nkind")
+    checked = [f"{text}check: {hashlib.sha256(text.encode()).hexdigest()}\n".encode() for text in (body, other, long)]
+    for wrong in (data[:-1], data[:-70], data + b"\n", data.replace(b"kind", b"kinD"), *checked):
+        path.write_bytes(wrong)
+        error = raised(lambda: Secret.load(path))
+        assert isinstance(error, Corrupted)
+        assert not [part for part in parts(secret) if part in shown(error)]
+
+
+@pytest.mark.parametrize(
+    ("name", "failure"),
+    [("fsync", OSError(28, "no space")), ("fsync", KeyboardInterrupt()), ("replace", OSError(5, "failed")), ("", None)],
+)
+def test_a_failed_save_does_not_show_the_key_in_a_traceback(tmp_path, monkeypatch, name, failure):
+    def fail(*_):
+        raise failure
+
+    secret = Secret.generate()
+    with monkeypatch.context() as patched:
+        if name:
+            patched.setattr(os, name, fail)
+        with pytest.raises((InvalidArgument, KeyboardInterrupt)) as caught:
+            secret.save(tmp_path / "secret" if name else tmp_path / "none" / "secret")
+    assert not [part for part in parts(secret) if part in shown(caught.value)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_ledger_or_state_does_not_show_a_key_in_a_traceback(tmp_path):
+    from antiphase._ledger import Ledger
+    from antiphase._noise import NoiseStream
+    from tests.noise.streams import Noisy
+
+    secret, plan = Secret.generate(), Noisy(Identity(4))
+    Ledger(tmp_path, secret, "run", create=True).close()
+    ledger = Ledger(tmp_path, secret, "run", create=False)
+    ledger.public.append({"kind": "x"})
+    keys = [ledger._key, ledger.public._key, ledger.private._key, secret._key]
+    ledger.close()
+    (tmp_path / "public" / "ledger.jsonl").write_bytes(b"")
+    found = shown(raised(lambda: Ledger(tmp_path, secret, "run", create=False)))
+    (tmp_path / "private" / "heads").write_bytes(b"")
+    found += shown(raised(lambda: Ledger(tmp_path, secret, "run", create=False)))
+    NoiseStream(plan, [(3,)], secret, "run").save(tmp_path / "state")
+    (tmp_path / "state").write_bytes((tmp_path / "state").read_bytes()[:-1])
+    found += shown(raised(lambda: NoiseStream.load(tmp_path / "state", plan, secret)))
+    assert found.count("<Secret>") >= 3  # the search sees variables
+    assert not [key for key in keys if repr(key)[2:-1] in found]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path, kind):
+    path = tmp_path / "secret" if kind == "pipe" else Path("/dev/zero")
+    if kind == "pipe":
+        os.mkfifo(path, 0o600)
+    with pytest.raises(InvalidArgument, match="must be a regular file"):
+        Secret.load(path)
+
+
+def test_a_secret_behind_a_link_can_be_loaded(tmp_path):
+    """As secrets are mounted in containers; inside a run directory links are refused."""
+    secret = Secret.generate()
+    secret.save(tmp_path / "secret")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    assert Secret.load(tmp_path / "link") == secret
 
 
 @pytest.mark.parametrize("leak", [json.dumps, to_json, hash])

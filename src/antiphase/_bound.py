@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Literal, get_args
 
+import numpy as np
+
+from antiphase._check import refuse
 from antiphase._errors import InvalidArgument
-from antiphase._record import record
+from antiphase._record import optional, record
 
 Kind = Literal["exact", "upper", "confident", "estimate"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+_HEX = re.compile("[0-9a-f]{0,64}")
 
 
 @record
@@ -29,6 +35,8 @@ class Bound:
         kind: "exact", "upper", "confident" or "estimate".
         method: a short name of the method, such as "closed-form".
         reference: author, year and theorem.
+        entropy: hexadecimal digits of the fresh randomness that a sampled bound was drawn with, so that it can be
+            computed again; empty where nothing was drawn, or where the caller gave a seed.
 
     >>> Bound(2.0, "exact", "closed-form", "Li et al. 2015, Prop. 3").scaled(3.0).value
     6.0
@@ -38,6 +46,7 @@ class Bound:
     kind: Kind
     method: str
     reference: str
+    entropy: str = optional("")
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -45,10 +54,18 @@ class Bound:
                 f"The 'kind' parameter of Bound must be one of {', '.join(KINDS)}. Got {self.kind!r} instead.",
                 hint="use 'estimate' for a number that nothing proves",
             )
+        if isinstance(self.value, bool) or not isinstance(self.value, (int, float, np.floating)):
+            raise refuse("Bound", "value", "a number", self.value, "pass a float")
+        object.__setattr__(self, "value", float(self.value))
         if math.isnan(self.value):
             raise InvalidArgument(
                 "The 'value' parameter of Bound must be a number. Got NaN instead.",
                 hint="a computation upstream overflowed or divided by zero",
+            )
+        if not isinstance(self.entropy, str) or not _HEX.fullmatch(self.entropy):
+            raise InvalidArgument(
+                f"The 'entropy' parameter of Bound must be up to 64 hexadecimal digits. Got {self.entropy!r} instead.",
+                hint="leave it out; epsilon and delta fill it in",
             )
 
     def scaled(self, factor: float) -> Bound:
@@ -58,7 +75,7 @@ class Bound:
                 f"The 'factor' parameter of Bound.scaled must be non-negative. Got {factor} instead.",
                 hint="a negative factor would turn an upper bound into a lower one",
             )
-        return Bound(self.value * factor, self.kind, self.method, self.reference)
+        return replace(self, value=self.value * factor)
 
 
 def worst_kind(kinds: Iterable[Kind]) -> Kind:

@@ -11,27 +11,61 @@ from numpy.typing import ArrayLike, NDArray
 from antiphase._errors import InvalidArgument
 
 Array = NDArray[np.float64]
+LARGEST_COUNT = 1 << 53  # above it a float cannot hold every integer
+LONGEST_SHOWN = 200  # characters of a refused value
 
 
 def refuse(owner: str, name: str, must: str, got: Any, hint: str) -> InvalidArgument:
     """The error for a bad parameter, in the wording used everywhere."""
-    return InvalidArgument(f"The {name!r} parameter of {owner} must be {must}. Got {got!r} instead.", hint=hint)
+    return InvalidArgument(f"The {name!r} parameter of {owner} must be {must}. Got {shown(got)} instead.", hint=hint)
+
+
+def shown(value: Any) -> str:
+    """`repr`, shortened in the middle where it is long.
+
+    >>> shown(0.5), len(shown("x" * 10_000)), shown(10**5000)
+    ('0.5', 205, 'an integer of 16610 bits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write out integers of more than 4,300 digits
+        if isinstance(value, int):
+            return f"an integer of {value.bit_length()} bits"
+        return f"a {type(value).__name__} that cannot be shown"
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    return f"{text[: LONGEST_SHOWN // 2]} ... {text[-LONGEST_SHOWN // 2 :]}"
 
 
 def positive_integer(owner: str, name: str, value: Any, hint: str = "counts start at 1") -> int:
-    """`value` as an int >= 1; booleans and fractions are refused."""
+    """`value` as an int from 1 to 2^53; booleans and fractions are refused."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise refuse(owner, name, "a positive integer", value, hint)
+    if value > LARGEST_COUNT:
+        raise refuse(owner, name, "at most 2^53", value, "check for a typing error; nothing here can count that far")
     return int(value)
+
+
+def text(owner: str, name: str, value: Any, hint: str) -> str:
+    """`value` as a string that can be written to a file; lone surrogates cannot."""
+    if not isinstance(value, str):
+        raise refuse(owner, name, "a string", value, hint)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise refuse(
+            owner, name, "text that can be encoded in UTF-8", value, "remove the lone surrogates, such as '\\ud800'"
+        ) from None
+    return str(value)
 
 
 def real(owner: str, name: str, value: Any, low: float, high: float, hint: str) -> float:
     """`value` as a finite float in the closed interval [low, high]."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if isinstance(value, bool) or not math.isfinite(number) or not low <= number <= high:
+    if isinstance(value, (bool, str, bytes)) or not math.isfinite(number) or not low <= number <= high:
         raise refuse(owner, name, f"a finite number in [{low}, {high}]", value, hint)
     return number
 
@@ -40,7 +74,7 @@ def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
     """`value` as a read-only, finite, non-empty float64 array of `ndim` dimensions."""
     try:
         result = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise refuse(owner, name, "an array of numbers", value, "pass a NumPy array or nested lists") from error
     if result.ndim != ndim or result.size == 0:
         raise refuse(

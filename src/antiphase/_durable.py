@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
+import re
 import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from antiphase._errors import Refused
+from antiphase._errors import Corrupted, InvalidArgument, Refused
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows: plans and accounting need no lock, and runs say that they do
+    fcntl = None
 
 OWNER_ONLY = 0o600
+OTHERS = 0o077
+SHARED = 0o666  # less what the umask takes away
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")  # what a killed write leaves, as `_temporary` names it
+NO_LINKS, NO_WAITING = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)  # not on Windows
+BINARY = getattr(os, "O_BINARY", 0)  # on Windows alone
+KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFREG: "a file",
+}
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> None:
     """Replace `path` by `data` so that a crash at any instant leaves the old file or the new one.
 
-    The new file is on disk, and so is its name, when this returns. Its mode is owner-only.
+    The new file is on disk, and so is its name, when this returns. Its mode is owner-only, or `mode` less the umask, or
+    exactly that of the file `like`.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, OWNER_ONLY)
+    with replacing(path, mode, like) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> Iterator[BinaryIO]:
+    """A new file to write to, which replaces `path` when the block ends, as in `write_atomically`."""
+    temporary = _temporary(path)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS | BINARY, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            if like is not None and hasattr(os, "fchmod"):  # not on Windows
+                os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -29,6 +64,121 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove the temporary files that killed writes left in a directory; no other process may be writing to it."""
+    with os.scandir(directory) as entries:
+        found = [e.path for e in entries if UNFINISHED.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
+    for path in found:
+        os.unlink(path)
+    if found:
+        sync_directory(directory)
+
+
+def file_exists(path: Path) -> bool:
+    """Whether `path` is a file. Raises `Corrupted` if it is anything else, such as a symbolic link or a named pipe."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    _check_regular(path, mode)
+    return True
+
+
+def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
+    """The descriptor of a regular file; a named pipe or a device is refused instead of waited for.
+
+    Args:
+        path: what to open; `FileNotFoundError` if it is missing and `flags` do not create it.
+        flags: as for `os.open`.
+        follow: whether `path` may be a symbolic link. Inside a run directory it may not.
+    """
+    try:
+        _check_regular(path, (os.stat if follow else os.lstat)(path).st_mode)
+    except FileNotFoundError:
+        if not flags & os.O_CREAT:
+            raise
+    try:
+        descriptor = os.open(path, flags | NO_WAITING | BINARY | (0 if follow else NO_LINKS), OWNER_ONLY)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # it became a link just now
+            raise _irregular(path, stat.S_IFLNK) from error
+        raise
+    try:
+        _check_regular(path, os.fstat(descriptor).st_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file that is not a symbolic link."""
+    with os.fdopen(open_file(path), "rb") as file:
+        return file.read()
+
+
+def write_output(path: Path, data: bytes, mode: int = SHARED) -> None:
+    """Write a file that a user asked for, whatever there is at its path.
+
+    | at the path | what happens |
+    |---|---|
+    | nothing, or a regular file | it is there as a whole afterwards, or as it was; an existing file keeps its mode |
+    | a symbolic link | the same with what it leads to; the link stays |
+    | a terminal, pipe or other character device | it is written to |
+    | a directory, disk or socket | refused |
+
+    Args:
+        path: as the user gave it.
+        data: all of it.
+        mode: of a new file, less the umask.
+    """
+    found = check_output(path)
+    target = Path(os.path.realpath(path))
+    if found is None:
+        write_atomically(target, data, mode)
+    elif stat.S_ISREG(found.st_mode) and target.exists() and os.path.samestat(target.stat(), found):
+        write_atomically(target, data, like=found)
+    else:  # also a file without a name of its own any more, such as behind /dev/stdout
+        with path.open("wb", buffering=0) as file:
+            _write_all(file.fileno(), data)
+
+
+def check_output(path: Path) -> os.stat_result | None:
+    """Refuse a path that `write_output` cannot write to, before the work is done; what is there now, or None."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        if not Path(os.path.realpath(path)).parent.is_dir():
+            raise InvalidArgument(
+                f"There is no directory {path.parent}.", hint="give an output path in a directory that exists"
+            ) from None
+        return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidArgument(f"Nothing can be written to {path}: {why}.", hint="give another path") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise InvalidArgument(f"{path} is a directory.", hint="give the path of a file in it")
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISCHR(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
+        raise InvalidArgument(
+            f"{path} is neither a file nor a stream.", hint="give the path of a file; it would replace a disk or socket"
+        )
+    return found
+
+
+def regular_target(path: Path) -> Path:
+    """The path that an atomic write may replace: symbolic links followed; anything but a regular file is refused."""
+    found = check_output(path)
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise InvalidArgument(f"{path} is not a regular file.", hint="give the path of a file on disk")
+    return Path(os.path.realpath(path))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
@@ -40,13 +190,62 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
     sync_directory(path.parent)
 
 
+def make_private_directory(path: Path) -> None:
+    """A directory for secrets. One that others can enter, or a symbolic link in its place, is refused."""
+    if not os.path.lexists(path):
+        make_directory(path, 0o700)
+    check_directory(path, private=True)
+
+
+def check_directory(path: Path, *, private: bool = False) -> None:
+    """Refuse anything but a real directory and, where it holds secrets, one that is not for its owner alone."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError as error:
+        raise Corrupted(f"The directory {path} is missing.", hint="restore the whole directory from a copy") from error
+    if not stat.S_ISDIR(mode):
+        raise Corrupted(
+            f"{path} must be a directory, but is {KINDS.get(stat.S_IFMT(mode), 'something else')}.",
+            hint="remove it, or put the directory itself in its place",
+        )
+    if private and mode & OTHERS:
+        raise Refused(
+            f"Others than its owner can use the private directory {path} (mode {mode & 0o777:03o}).",
+            hint=f"chmod 700 {path}; if others may have read what is in it, treat the secret as known",
+        )
+
+
 def sync_directory(directory: Path) -> None:
-    """Put the names in a directory on disk."""
+    """Put the names in a directory on disk; Windows does so by itself, and cannot be asked to."""
+    if os.name == "nt":
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def check_in_place(path: Path, descriptor: int) -> None:
+    """Refuse to write through a path that no longer leads to what was opened there."""
+    try:
+        if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            return
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    raise Refused(
+        f"{path} was moved, removed or replaced while it was open.",
+        hint="close the run; put the directory back and open it again, or open it where it is now",
+    )
+
+
+def require_locks() -> None:
+    """Refuse to go on where directories cannot be locked, as on Windows."""
+    if fcntl is None:
+        raise Refused(
+            "Runs cannot be opened on this system: Python has no 'fcntl' here, which locks their directories.",
+            hint="plan and account here, and train on Linux or macOS; on Windows use WSL",
+        )
 
 
 class DirectoryLock:
@@ -56,8 +255,9 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._owner = os.getpid()
-        self._descriptor = os.open(directory, os.O_RDONLY)
+        require_locks()
+        self._owner, self._directory = os.getpid(), directory.absolute()
+        self._descriptor = os.open(self._directory, os.O_RDONLY)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -77,6 +277,10 @@ class DirectoryLock:
                 hint="use it in the process that opened it; a forked copy would release a step twice",
             )
 
+    def check_in_place(self) -> None:
+        """Raise where the directory was moved, or another one put in its place, since it was locked."""
+        check_in_place(self._directory, self._descriptor)
+
     def release(self) -> None:
         """Let another process in."""
         if self._descriptor >= 0:
@@ -84,3 +288,19 @@ class DirectoryLock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise _irregular(path, mode)
+
+
+def _irregular(path: Path, mode: int) -> Corrupted:
+    return Corrupted(
+        f"{path} must be a regular file, but is {KINDS.get(stat.S_IFMT(mode), 'something else')}.",
+        hint="put the file itself in its place, from a copy",
+    )

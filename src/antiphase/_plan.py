@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, final
@@ -11,19 +12,21 @@ from typing import Any, final
 import numpy as np
 
 from antiphase import _check
-from antiphase._accounting import Mechanism, epsilon, verify
+from antiphase._accounting import Mechanism, epsilon, restated
 from antiphase._bound import Bound
 from antiphase._check import Array
-from antiphase._durable import write_atomically
-from antiphase._errors import Corrupted, InvalidArgument, Refused
+from antiphase._durable import OWNER_ONLY, write_output
+from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
 from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
 from antiphase._problem import Problem
-from antiphase._record import fingerprint, from_json, record, to_json
+from antiphase._record import fingerprint, from_json, parse_json, record, to_json
 from antiphase.strategies._extensible import is_extensible
 
 FORMAT = 1
 CURVE_POINTS = 33
 OTHER_MACHINE = 2e-3  # by which a sampled epsilon may differ there
+SAMPLED = 1e-2  # by which two sampled epsilons of one mechanism may differ
+ABOVE_BUDGET = 1e-8  # share by which rounding may put a guarantee above the budget
 
 
 @final
@@ -65,18 +68,28 @@ class Candidate:
 class Plan:
     """What to run: strategy, noise, sampler and guarantee, tied together so that they cannot disagree.
 
+    A plan whose parts contradict each other is refused: see `contradictions`. A first plan keeps its budget; an
+    extended one states what the longer run costs, which may be more.
+
     **Guarantee**: running `mechanism` for all its steps, with batches from its participation's own sampler, is
-    (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`.
+    (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`, with ideal Gaussian
+    noise, for plans made by `plan`, `extend` and `load`. `Run.report` states what holds for the noise of a run. For a
+    plan built by hand `guarantee` is what its maker says; `load` and `Run.open` derive it again and refuse one that is
+    better than the mechanism's.
 
     Args:
         problem: what was asked for.
         mechanism: strategy, participation, noise and adjacency.
         guarantee: epsilon at the budget's delta.
-        error: expected error, for clipping norm 1, under the problem's objective.
-        candidates: every mechanism that was tried, best first.
-        notes: what a reader should know besides.
+        error: expected error, for clipping norm 1, under the problem's objective. Information only: no guarantee rests
+            on it.
+        candidates: every mechanism that was tried, best first. Information only.
+        notes: what a reader should know besides. Information only.
         root: fingerprint of the plan this one extends; empty for a first plan. Noise keys depend on it, so that an
             extended run goes on with the same noise.
+        deviation: why the mechanism is not the one that the problem asks for, in words, where a server enforces another
+            participation or adds other noise; empty otherwise. The guarantee is that of the mechanism, within the
+            budget or not.
     """
 
     problem: Problem
@@ -86,12 +99,19 @@ class Plan:
     candidates: tuple[Candidate, ...] = ()
     root: str = ""
     notes: tuple[str, ...] = ()
+    deviation: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "candidates", tuple(self.candidates))
         object.__setattr__(self, "notes", tuple(self.notes))
         if self.guarantee.kind == "estimate":
             raise _check.refuse("Plan", "guarantee", "a proved bound", "an estimate", "verify it first")
+        found = contradictions(self)
+        if found:
+            raise InvalidArgument(
+                f"The plan contradicts itself: {'; '.join(found)}.",
+                hint="make the plan with antiphase.plan(problem), or from a problem and a mechanism that agree",
+            )
 
     @property
     def steps(self) -> int:
@@ -112,11 +132,16 @@ class Plan:
         """SHA-256 over everything that the guarantee and the noise depend on."""
         return fingerprint([self.problem, self.mechanism, self.root])
 
+    @property
+    def details(self) -> str:
+        """SHA-256 over what the fingerprint leaves out and nothing derives again: error, candidates and words."""
+        return fingerprint([self.error, self.candidates, self.notes, self.deviation])
+
     def save(self, path: str | Path) -> None:
-        """Write readable JSON; the file is whole or not there."""
+        """Write readable JSON; the file is whole or not there. Symbolic links are followed."""
         data = {"format": FORMAT, "fingerprint": self.fingerprint, "plan": to_json(self)}
         try:
-            write_atomically(Path(path), _readable(data).encode())
+            write_output(Path(path), _readable(data).encode(), OWNER_ONLY)
         except OSError as error:
             raise InvalidArgument(
                 f"The plan cannot be written to {path}: {error.strerror}.",
@@ -127,27 +152,37 @@ class Plan:
     def load(cls, path: str | Path) -> Plan:
         """Read a plan; its version and fingerprint must fit, and its guarantee is derived again.
 
-        Raises `Corrupted` where the file was cut short, where problem, mechanism or root were edited, or where the
-        stated guarantee is better than the mechanism's. Another machine may round a sampled guarantee to a slightly
-        larger one, by less than 0.2 %: then the stated one must pass a verification with fresh samples.
+        Raises `Corrupted` where the file was cut short, where problem, mechanism or root were edited, where they
+        contradict each other, or where the stated guarantee is better than the mechanism's. Error, candidates and notes
+        are read as they are: nothing in a plan file authenticates them. A sampled guarantee is certified again with the
+        entropy that it was stored with, so the outcome is the same every time. Whoever wrote the file chose that
+        entropy: before you rely on a plan from elsewhere, `verify` it, which draws its own.
         """
+        return cls._load(path)
+
+    @classmethod
+    def _load(cls, path: str | Path, deviation: str = "") -> Plan:
+        """As `load`; `deviation` is for plans of servers that were written before plans had that field."""
         data = _read(Path(path))
         try:
+            if deviation and isinstance(data["plan"], dict):
+                data["plan"].setdefault("deviation", deviation)
             plan = from_json(data["plan"])
-        except (InvalidArgument, RecursionError) as error:
-            raise Corrupted(f"The plan {path} cannot be read: {error}", hint="make the plan again instead") from error
+        except InvalidArgument as error:
+            raise Corrupted(f"The plan {path} cannot be read: {error.message}", hint="make it again") from error
         if not isinstance(plan, Plan) or plan.fingerprint != data["fingerprint"]:
             raise Corrupted(
                 f"The plan {path} does not match its fingerprint.", hint="it was edited; make the plan again instead"
             )
-        derived = epsilon(plan.mechanism, plan.problem.budget.delta)
-        if derived.value <= plan.guarantee.value * (1 + 1e-9):
-            return replace(plan, guarantee=derived)
         try:
-            if derived.kind == "confident" and derived.value <= (1.0 + OTHER_MACHINE) * plan.guarantee.value:
-                return replace(plan, guarantee=replace(verify(plan), value=plan.guarantee.value))
-        except Refused:
-            pass
+            derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
+        except MemoryError as error:
+            raise NotEnoughMemory(
+                f"There is not enough memory to derive the guarantee of the plan {path} for {plan.steps:,} steps.",
+                hint="use a machine with more memory, or plan for fewer steps",
+            ) from error
+        if derived.value <= plan.guarantee.value * (1 + _tolerance(plan.mechanism)):
+            return replace(plan, guarantee=derived)
         raise Corrupted(
             f"The plan {path} states epsilon {plan.guarantee.value}, but its mechanism gives {derived.value}.",
             hint="it was edited, or made by a version with another accountant; make the plan again",
@@ -187,6 +222,103 @@ class Plan:
             notes=(),
             root=self.root or self.fingerprint,
         )
+
+
+def contradictions(plan: Plan) -> list[str]:
+    """Every pair of fields that cannot both be true, in words; empty for a plan that agrees with itself.
+
+    | field | agrees with |
+    |---|---|
+    | problem.steps | the steps of the strategy |
+    | problem.adjacency | mechanism.adjacency |
+    | problem.examples | mechanism.examples, where both are given |
+    | problem.participation * | mechanism.participation; if left open, that one must suit steps and batch size |
+    | problem.budget.epsilon * | at least the guarantee, unless the plan extends another |
+    | problem.memory_copies * | at least those of the strategy, unless the plan extends another |
+    | candidates[0] * | the mechanism: noise, participation, memory, error |
+    | root | empty, or a fingerprint |
+
+    A plan that states its deviation from the problem may differ where there is an asterisk.
+
+    Budget.delta, unit, clipping norm, workload and objective are stated once, in the problem. Whether the mechanism has
+    the guarantee is not checked here, since that may take minutes: `Plan.load` and `Run.open` derive it.
+    """
+    problem, mechanism = plan.problem, plan.mechanism
+    promised = None if plan.deviation else problem.participation
+    found = [
+        f"problem.{name} is {asked}, but {where} is {made}"
+        for name, asked, where, made in (
+            ("steps", problem.steps, "the number of steps of mechanism.strategy", mechanism.strategy.steps),
+            ("adjacency", problem.adjacency, "mechanism.adjacency", mechanism.adjacency),
+            ("examples", problem.examples, "mechanism.examples", mechanism.examples),
+            ("participation", promised, "mechanism.participation", mechanism.participation),
+        )
+        if asked != made and asked is not None and made is not None
+    ]
+    if plan.root and not re.fullmatch("[0-9a-f]{64}", plan.root):
+        found.append(f"root is {plan.root!r}, which is not the fingerprint of a plan")
+    return found if plan.deviation else [*found, *_misfits(plan), *_excesses(plan), *_other_choice(plan)]
+
+
+def _misfits(plan: Plan) -> Iterator[str]:
+    """A participation that the problem leaves open must suit its steps, examples and batch size."""
+    problem, participation = plan.problem, plan.mechanism.participation
+    if problem.participation is None:
+        try:
+            replace(problem, participation=participation)
+        except InvalidArgument as error:
+            yield f"mechanism.participation is {participation}, which does not suit the problem ({error.message})"
+
+
+def _excesses(plan: Plan) -> Iterator[str]:
+    """Limits of the problem that the mechanism exceeds; an extension is allowed to."""
+    if plan.root:
+        return
+    bound, budget = plan.guarantee, plan.problem.budget
+    if bound.value > budget.epsilon * (1.0 + (OTHER_MACHINE if bound.kind == "confident" else ABOVE_BUDGET)):
+        yield f"problem.budget.epsilon is {budget.epsilon}, but guarantee.value is {bound.value}"
+    allowed, used = plan.problem.memory_copies, plan.mechanism.strategy.memory_copies
+    if allowed is not None and used > allowed:
+        yield f"problem.memory_copies is {allowed}, but mechanism.strategy uses {used}"
+
+
+def _other_choice(plan: Plan) -> Iterator[str]:
+    """The first candidate is the mechanism itself."""
+    if not plan.candidates:
+        return
+    mechanism, first = plan.mechanism, plan.candidates[0]
+    for name, stated, where, made in (
+        ("noise_std", first.noise_std, "mechanism.noise_std", mechanism.noise_std),
+        ("participation", first.participation, "mechanism.participation", repr(mechanism.participation)),
+        ("memory_copies", first.memory_copies, "that of mechanism.strategy", mechanism.strategy.memory_copies),
+        ("error", first.error, "error", plan.error),
+    ):
+        if stated != made:
+            yield f"candidates[0].{name} is {stated}, but {where} is {made}"
+
+
+def check_guarantee(plan: Plan) -> None:
+    """Refuse a plan whose guarantee is better than that of its mechanism, as one built by hand may be.
+
+    A sampled guarantee is compared within the accuracy of sampling: this catches numbers that were made up, and is no
+    second certificate.
+    """
+    derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
+    share = SAMPLED if derived.kind == "confident" else _tolerance(plan.mechanism)
+    if derived.value > plan.guarantee.value * (1.0 + share):
+        raise InvalidArgument(
+            f"The plan states epsilon {plan.guarantee.value}, but its mechanism gives {derived.value} at delta "
+            f"{plan.problem.budget.delta}.",
+            hint="state guarantee=antiphase.epsilon(mechanism, delta), or add noise",
+        )
+
+
+def _tolerance(mechanism: Mechanism) -> float:
+    """Share by which the stated epsilon may lie below the one derived: plans were written before sensitivities were
+    rounded outward, and epsilon grows no faster than a power of the sensitivity.
+    """
+    reduction = mechanism.reduction
+    return 1e-9 + 4.0 * (reduction.sensitivity.value / reduction.nominal - 1.0)
 
 
 def curve_steps(steps: int) -> Array:
@@ -236,13 +368,14 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise Corrupted(f"There is no plan at {path}.", hint="Plan.save, or antiphase plan --output, writes one")
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
         version = data["format"]
         data["plan"], data["fingerprint"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Corrupted(f"The plan {path} cannot be read: {error}.", hint="it was cut short, or is no plan") from error
-    if version != FORMAT:
+    if type(version) is not int or version != FORMAT:
         raise Corrupted(
-            f"The plan {path} has format {version}; this version reads format {FORMAT}.", hint="make the plan again"
+            f"The plan {path} has format {_check.shown(version)}; this version reads format {FORMAT}.",
+            hint="make the plan again",
         )
     return data

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import final
 
+import numpy as np
+
 from antiphase import _check
 from antiphase._accounting import Adjacency, Budget, check_adjacency
 from antiphase._loss import Objective, check_objective
@@ -62,25 +64,32 @@ class Problem:
 
     def __post_init__(self) -> None:
         owner = "Problem"
-        _check.positive_integer(owner, "steps", self.steps, "a run has at least one step")
+        # Numbers are stored as Python's own: a small NumPy integer wraps around.
+        self._store("steps", _check.positive_integer(owner, "steps", self.steps, "a run has at least one step"))
         for name in ("examples", "batch_size"):
             if getattr(self, name) is not None:
-                _check.positive_integer(owner, name, getattr(self, name))
+                self._store(name, _check.positive_integer(owner, name, getattr(self, name)))
         _check_type(self.budget, Budget, "budget", "Budget(epsilon, delta)")
         _check_type(self.workload, Workload, "workload", "PrefixSum() or Momentum(beta)")
         if self.participation is not None:
             _check_type(self.participation, Participation, "participation", "FixedEpochs(epochs, steps_per_epoch)")
         copies = self.memory_copies
-        if copies is not None and (isinstance(copies, bool) or not isinstance(copies, int) or copies < 0):
-            raise _check.refuse(owner, "memory_copies", "an integer of zero or more", copies, "None means no limit")
-        _check.real(owner, "clip_norm", self.clip_norm, 1e-300, 1e300, "the largest norm of one contribution")
+        if copies is not None:
+            if isinstance(copies, bool) or not isinstance(copies, (int, np.integer)) or copies < 0:
+                raise _check.refuse(owner, "memory_copies", "an integer of zero or more", copies, "None means no limit")
+            self._store("memory_copies", int(copies))
+        hint = "the largest norm of one contribution"
+        self._store("clip_norm", _check.real(owner, "clip_norm", self.clip_norm, 1e-300, 1e300, hint))
         check_objective(owner, self.objective)
         check_adjacency(owner, self.adjacency)
-        if not isinstance(self.unit, str) or not self.unit:
+        if not _check.text(owner, "unit", self.unit, "'example' or 'user'"):
             raise _check.refuse(owner, "unit", "a word", self.unit, "'example' or 'user'")
         self.workload.check_steps(self.steps)
         _check_batch(self)
         _check_epochs(self)
+
+    def _store(self, name: str, value: float) -> None:
+        object.__setattr__(self, name, value)
 
     @property
     def epochs(self) -> float | None:

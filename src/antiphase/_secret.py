@@ -16,7 +16,7 @@ from typing import Any, NoReturn, final
 import numpy as np
 
 from antiphase._check import refuse
-from antiphase._durable import write_atomically
+from antiphase._durable import OTHERS, open_file, replacing
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument
 
 KEY_BYTES = 32
@@ -103,7 +103,8 @@ class Secret:
                 hint="a run without its secret cannot be resumed; choose another path, or remove the file yourself",
             )
         try:
-            write_atomically(target, _to_text(self).encode())
+            with replacing(target) as file:
+                file.write(_to_text(self).encode())  # in no variable: tracebacks may show those
         except OSError as error:
             raise InvalidArgument(
                 f"The secret cannot be written to {target}: {error.strerror}.",
@@ -113,7 +114,14 @@ class Secret:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Secret:
         """Read a file written by `save`; one that others can read, or that was changed, is refused."""
-        return _from_text(_read_private(Path(path)), Path(path))
+        # The text is in no variable of a function that raises: tracebacks may show those.
+        found = _from_text(_read_private(Path(path)))
+        if isinstance(found, Secret):
+            return found
+        raise Corrupted(
+            f"The file {path} does not hold a secret this version can read: {found}.",
+            hint="restore it from a backup; a run cannot be resumed with another secret",
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
@@ -129,11 +137,17 @@ class Secret:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError("a Secret cannot be changed")
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __getstate__(self) -> NoReturn:
         raise AntiphaseError(
             "A Secret cannot be pickled or copied: it would end up in checkpoints and messages.",
             hint="save it with Secret.save(path) and load it with Secret.load(path) where it is needed",
         )
+
+    def __reduce__(self) -> NoReturn:
+        self.__getstate__()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self.__getstate__()
 
 
 def require_secret(owner: str, value: object) -> Secret:
@@ -176,43 +190,39 @@ def _to_text(secret: Secret) -> str:
     return f"{body}check: {hashlib.sha256(body.encode()).hexdigest()}\n"
 
 
-def _from_text(data: bytes, path: Path) -> Secret:
+def _from_text(data: bytes) -> Secret | str:
+    """The secret, or why there is none; what is read is not in an error, nor in the variables a traceback shows."""
     body, _, check = data.rpartition(b"check: ")
     if not hmac.compare_digest(check, hashlib.sha256(body).hexdigest().encode() + b"\n"):
-        raise _unreadable(path, "it was cut short or changed, or is no secret")
+        return "it was cut short or changed, or is no secret"
     lines = body.decode("ascii", errors="replace").split("\n")
     if lines[0] != HEADER:
-        raise _unreadable(path, f"it begins with {lines[0][:40]!r}, not {HEADER!r}")
+        return f"it is no secret, or one of another version; one of this version begins with {HEADER!r}"
     fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
     try:
         key = bytes.fromhex(fields["key"])
         insecure = {"generated": False, "insecure": True}[fields["kind"]]
     except (KeyError, ValueError):
-        raise _unreadable(path, "its fields do not fit") from None
+        return "its fields do not fit"
     if len(key) != KEY_BYTES:
-        raise _unreadable(path, f"its key has {len(key)} bytes instead of {KEY_BYTES}")
+        return f"its key has {len(key)} bytes instead of {KEY_BYTES}"
     return _make(key, insecure=insecure)
-
-
-def _unreadable(path: Path, why: str) -> Corrupted:
-    return Corrupted(
-        f"The file {path} does not hold a secret this version can read: {why}.",
-        hint="restore it from a backup; a run cannot be resumed with another secret",
-    )
 
 
 def _read_private(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_file(path, follow=True), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            if mode & 0o077:
+            if mode & OTHERS:
                 raise InvalidArgument(
                     f"Others than its owner can read {path} (mode {mode & 0o777:03o}).",
                     hint=f"chmod 600 {path}; if others may have read it, treat the secret as known",
                 )
             return file.read(LARGEST_FILE)
     except OSError as error:
-        raise InvalidArgument(
-            f"The secret {path} cannot be read: {error.strerror}.",
-            hint="Secret.generate().save(path) makes a new one",
-        ) from error
+        why = error.strerror
+    except Corrupted as error:
+        why = error.message.rstrip(".")
+    raise InvalidArgument(
+        f"The secret {path} cannot be read: {why}.", hint="Secret.generate().save(path) makes a new one"
+    )

@@ -29,8 +29,9 @@ Reply = Callable[[Message, Message], list[Message]]
 
 def plan_for(strategy, separation=3, count=None, noise_std=4.0, clip=CLIP, workload=None, unit="user") -> ap.Plan:
     participation = ap.MinSeparation(separation, count)
-    budget = ap.Budget(8.0, 1e-6)
     mechanism = ap.Mechanism(strategy, participation, noise_std)
+    guarantee = ap.epsilon(mechanism, 1e-6)
+    budget = ap.Budget(max(8.0, guarantee.value), 1e-6)
     problem = ap.Problem(
         steps=strategy.steps,
         budget=budget,
@@ -39,7 +40,7 @@ def plan_for(strategy, separation=3, count=None, noise_std=4.0, clip=CLIP, workl
         unit=unit,
         workload=workload or ap.PrefixSum(),
     )
-    return ap.Plan(problem, mechanism, ap.epsilon(mechanism, budget.delta), error=1.0)
+    return ap.Plan(problem, mechanism, guarantee, error=1.0)
 
 
 def blt(steps=12) -> ap.strategies.BLT:
@@ -50,8 +51,12 @@ def model(dtype="float64") -> ArrayRecord:
     return ArrayRecord([np.zeros(shape, dtype) for shape in SHAPES.values()])
 
 
+def is_check_in(message: Message) -> bool:
+    return message.content["antiphase"]["phase"] == "check-in"
+
+
 class Client:
-    """One device: its directory, its constant update, and what it does to the replies of an honest client."""
+    """One device: its directory, its constant update, and what it does to the updates of an honest client."""
 
     def __init__(self, directory: Path, update: list[np.ndarray], tamper: Reply | None = None, separation: int = 1):
         self.update, self.tamper, self.trained = update, tamper, []
@@ -60,7 +65,7 @@ class Client:
     def answer(self, message: Message) -> list[Message]:
         context = Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
         reply = self._mod(message, context, self._train)
-        return self.tamper(message, reply) if self.tamper else [reply]
+        return self.tamper(message, reply) if self.tamper and not is_check_in(message) else [reply]
 
     def _train(self, message: Message, context: Context) -> Message:
         before = to_arrays(message.content[ARRAYS])
@@ -112,10 +117,18 @@ class FakeGrid(Grid):
     def send_and_receive(self, messages, *, timeout=None):
         raise NotImplementedError("the strategy goes on at the goal; it does not wait for all replies")
 
+    def waiting(self, message: Message) -> bool:
+        """Whether there is a reply to a message."""
+        return bool(self._inbox.get(message.metadata.message_id))
+
+    def tasks(self) -> list[Message]:
+        """What was sent to be trained on."""
+        return [message for message in self.sent if not is_check_in(message)]
+
     def broadcast(self) -> dict[int, bytes]:
         """The bytes sent for each release; two different ones for one release would be two releases."""
         found: dict[int, bytes] = {}
-        for message in self.sent:
+        for message in self.tasks():
             release = message.content["antiphase"]["release"]
             data = b"".join(array.data for array in message.content[ARRAYS].values())
             assert found.setdefault(release, data) == data, f"release {release} was broadcast with other bytes"

@@ -1,6 +1,7 @@
 """The client's side: clipping, the timer on disk, and what leaves the client."""
 
 import json
+import os
 import threading
 
 import numpy as np
@@ -29,12 +30,15 @@ def ask(
     node=1,
     app=None,
     mark="",
+    phase="train",
 ):
     """The reply of a client whose app replies with `after`; each release has a mark of its own."""
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     task = {"run_id": run_id, "release": release, "separation": separation, "clip_norm": clip, "raw_metrics": raw}
-    task["mark"] = mark or f"mark {release}"
-    content = RecordDict({"arrays": record(START), "config": ConfigRecord(), "antiphase": ConfigRecord(task)})
+    task |= {"mark": mark or f"mark {release}", "phase": phase}
+    content = RecordDict({"config": ConfigRecord(), "antiphase": ConfigRecord(task)})
+    if phase != "check-in":
+        content["arrays"] = record(START)
     message = Message(content, node, kind)
 
     def trains(message, context):
@@ -123,15 +127,54 @@ def test_the_client_may_insist_on_a_larger_separation(tmp_path):
     ]
 
 
-def test_the_timer_is_on_disk_before_the_update_leaves(tmp_path, monkeypatch):
+def test_the_timer_is_on_disk_before_the_app_is_called(tmp_path, monkeypatch):
     def full(path, data):
         raise OSError("no space")
 
-    mod = participation_mod(tmp_path)
-    ask(mod, 0)
+    def reads(message, context):
+        found.append(json.loads((tmp_path / "client.json").read_text())["last"])
+        return failed(message)
+
+    mod, found = participation_mod(tmp_path), []
+    ask(mod, 0, app=reads)
+    assert found == [{"run": 0}]
     monkeypatch.setattr(_timer, "write_atomically", full)
     with pytest.raises(OSError, match="no space"):
-        ask(mod, 3)
+        ask(mod, 3, app=reads)
+    assert len(found) == 1
+
+
+def test_a_client_that_is_killed_while_it_trains_has_used_its_participation(tmp_path):
+    """Its process ends at once, as by the out-of-memory killer: nothing after the app is reached."""
+    pid = os.fork()
+    if pid == 0:
+        ask(participation_mod(tmp_path), 4, app=lambda message, context: os._exit(9))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    mod = participation_mod(tmp_path)
+    assert [status(ask(mod, release, phase="check-in")) for release in (4, 5, 6, 7)] == [
+        "ready",  # the same release again: at most one update enters it
+        "declined",
+        "declined",
+        "ready",
+    ]
+
+
+def test_a_check_in_says_whether_the_timer_allows_it_and_touches_no_data(tmp_path):
+    def touches(message, context):
+        raise AssertionError("a check-in must not call the app")
+
+    mod = participation_mod(tmp_path)
+    for release in (0, 1):  # checking in is no participation
+        reply = ask(mod, release, phase="check-in", app=touches)
+        assert (status(reply), set(reply.content)) == ("ready", {"antiphase"})
+    assert status(ask(mod, 1)) == "update"
+    assert [status(ask(mod, release, phase="check-in", app=touches)) for release in (2, 3, 4)] == [
+        "declined",
+        "declined",
+        "ready",
+    ]
+    assert shown(ask(mod, 5, phase="check-in")) == {release: f"mark {release}" for release in range(5)}
 
 
 def test_a_declining_client_does_not_train(tmp_path):
@@ -173,16 +216,16 @@ def test_the_client_shows_the_last_marks_it_was_sent(tmp_path):
 
 
 def test_two_processes_of_one_client_cannot_both_take_part(tmp_path):
-    """While the first trains for release 5, the second is asked for 6 and answers; the first may not any more."""
+    """While the first trains for release 5, the second is asked for 6, too early, and for 8; then the first may not."""
     first, second, inner = participation_mod(tmp_path), participation_mod(tmp_path), []
 
     def slow(message, context):
-        inner.append(status(ask(second, 6)))
+        inner.extend([status(ask(second, 6)), status(ask(second, 8))])
         return replying(message, record({"w": START["w"] + 3.0, "b": START["b"]}))
 
     assert status(ask(first, 5, app=slow)) == "declined"
-    assert inner == ["update"]
-    assert json.loads((tmp_path / "client.json").read_text())["last"] == {"run": 6}
+    assert inner == ["declined", "update"]
+    assert json.loads((tmp_path / "client.json").read_text())["last"] == {"run": 8}
 
 
 def test_many_threads_with_one_new_directory_have_one_pseudonym(tmp_path):
@@ -287,7 +330,7 @@ def test_an_app_that_is_interrupted_sends_nothing(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         ask(participation_mod(tmp_path), 0, app=interrupted)
-    assert json.loads((tmp_path / "client.json").read_text())["last"] == {}
+    assert status(ask(participation_mod(tmp_path), 1)) == "declined"
 
 
 def test_messages_of_other_strategies_are_refused(tmp_path):
@@ -302,7 +345,7 @@ def test_other_messages_pass(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "task", [{"clip": -1.0}, {"clip": np.nan}, {"separation": 0}, {"release": -1}, {"release": -5}], ids=str
+    "task", [{"clip": -1.0}, {"clip": np.nan}, {"separation": 0}, {"release": -1}, {"phase": "x"}], ids=str
 )
 def test_a_task_that_cannot_be_is_refused(tmp_path, task):
     assert ask(participation_mod(tmp_path), **{"release": 0, **task}).has_error()

@@ -1,4 +1,10 @@
-"""What is wrong with a reply: rejected, counted and reported; the round goes on with the rest or fails by the rule."""
+"""What is wrong with a reply: rejected, counted and reported; the round goes on with the rest or fails by the rule.
+
+Most of these are for dropouts="replace", where a reply that is no update frees its place; test_dropouts.py has the
+default.
+"""
+
+from functools import partial
 
 import httpx
 import numpy as np
@@ -22,10 +28,12 @@ from tests.flower.federation import (
     names_by_hand,
     plan_for,
     record_by_hand,
-    strategy,
     updates,
 )
+from tests.flower.federation import strategy as default_strategy
 
+strategy = partial(default_strategy, dropouts="replace")
+both = pytest.mark.parametrize("dropouts", ["zero", "replace"])
 BAD = 100  # node of the client that misbehaves
 
 
@@ -164,12 +172,13 @@ def test_a_malformed_reply_is_counted_and_never_enters(tmp_path, kind):
     assert record_by_hand(tmp_path / "s") == []
 
 
+@both
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_updates_that_are_not_finite_count_as_zero_and_keep_their_place(tmp_path, value):
+def test_updates_that_are_not_finite_count_as_zero_and_keep_their_place(tmp_path, value, dropouts):
     """Their data decides that they are not finite, so whether another client takes part must not depend on it."""
     given = updates(4)
     grid = with_bad_client(tmp_path / "c", replaced(one_entry(value)), count=4)
-    plan, result, counts = run(tmp_path, grid, steps=1)
+    plan, result, counts = run(tmp_path, grid, steps=1, dropouts=dropouts)
     assert (counts["not-finite"], counts["accepted"]) == (1, 3)
     assert len(record_by_hand(tmp_path / "s")[0]) == 4
     expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, [[0 * a for a in given[0]], *given[1:]])
@@ -210,12 +219,13 @@ def test_an_app_that_fails_keeps_its_place(tmp_path, reply):
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
 
 
+@both
 @pytest.mark.parametrize(("zero_above", "kept"), [(None, 1.0), (100.0, 0.0)])
-def test_updates_far_over_the_norm_are_clipped_or_zeroed(tmp_path, zero_above, kept):
+def test_updates_far_over_the_norm_are_clipped_or_zeroed(tmp_path, zero_above, kept, dropouts):
     given = updates(4)
     huge = [1e6 * array for array in given[0]]
     grid = with_bad_client(tmp_path / "c", replaced(lambda _: ArrayRecord(huge)), count=4)
-    plan, result, counts = run(tmp_path, grid, steps=1, zero_above=zero_above)
+    plan, result, counts = run(tmp_path, grid, steps=1, zero_above=zero_above, dropouts=dropouts)
     assert counts.get("too-large", 0) == (kept == 0.0)
     assert counts["clipped"] == (kept == 1.0)
     given[0] = [kept * array for array in clipped(huge)]
@@ -223,7 +233,8 @@ def test_updates_far_over_the_norm_are_clipped_or_zeroed(tmp_path, zero_above, k
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
 
 
-def test_a_malicious_client_moves_the_model_by_at_most_clip_over_goal(tmp_path):
+@both
+def test_a_malicious_client_moves_the_model_by_at_most_clip_over_goal(tmp_path, dropouts):
     """Against the same run with that client's update zero: whatever it sends, however often."""
     goal, clip, rng = 4, 0.3, np.random.default_rng(1)
     plan = plan_for(blt(1), separation=1, clip=clip)
@@ -232,7 +243,7 @@ def test_a_malicious_client_moves_the_model_by_at_most_clip_over_goal(tmp_path):
         folder = tmp_path / name
         grid = federation(folder / "c", 4)
         grid.clients[BAD] = Client(folder / "c" / "c0", [np.zeros(s) for s in SHAPES.values()], tamper)
-        result = strategy(plan, folder / "s", goal=goal).start(grid, model())
+        result = strategy(plan, folder / "s", goal=goal, dropouts=dropouts).start(grid, model())
         noise = model_by_hand(folder / "s", folder / "c", plan, goal, [[np.zeros(s) for s in SHAPES.values()]] * 4)
         return [a - n for a, n in zip(result.arrays.to_numpy_ndarrays(), noise, strict=True)]
 
@@ -252,19 +263,21 @@ def test_a_malicious_client_moves_the_model_by_at_most_clip_over_goal(tmp_path):
             assert moved >= clip / goal * (1 - 1e-6), "the test must reach the limit to show it"
 
 
-def test_two_replies_from_one_client_count_once(tmp_path):
+@both
+def test_two_replies_from_one_client_count_once(tmp_path, dropouts):
     grid = with_bad_client(tmp_path / "c", lambda message, reply: [reply, reply], count=4)
-    _, _, counts = run(tmp_path, grid, steps=1)
+    _, _, counts = run(tmp_path, grid, steps=1, dropouts=dropouts)
     assert counts["accepted"] == 4
     assert len(set(record_by_hand(tmp_path / "s")[0])) == 4
 
 
-def test_two_nodes_with_one_pseudonym_count_once(tmp_path):
+@both
+def test_two_nodes_with_one_pseudonym_count_once(tmp_path, dropouts):
     """A client started twice from one directory, with one timer."""
     grid = federation(tmp_path / "c", 4)
     grid.clients[50] = Client(tmp_path / "c" / "c0", updates(1)[0])
     plan = plan_for(blt(1), separation=3)
-    strategy(plan, tmp_path / "s", goal=4, oversampling=2.0).start(grid, model())
+    strategy(plan, tmp_path / "s", goal=4, oversampling=2.0, dropouts=dropouts).start(grid, model())
     assert len(set(record_by_hand(tmp_path / "s")[0])) == 4
 
 
@@ -314,12 +327,14 @@ def test_a_node_that_changes_its_pseudonym_is_refused(tmp_path):
     assert report(tmp_path / "s", secret=SECRET).counts["other-name"] == 1
 
 
-def test_two_keys_on_one_disk_count_once_in_a_release(tmp_path):
+@both
+def test_two_keys_on_one_disk_count_once_in_a_release(tmp_path, dropouts):
     """Where keys count, a device with two of them would otherwise enter one release twice."""
     grid = federation(tmp_path / "c", 4)
     grid.clients[50] = Client(tmp_path / "c" / "c0", updates(1)[0])
     grid.keys = {node: b"key %d" % node for node in grid.clients}
-    result = strategy(plan_for(blt(1)), tmp_path / "s", goal=4, oversampling=2.0, identity="key").start(grid, model())
+    options = {"oversampling": 2.0, "identity": "key", "dropouts": dropouts}
+    result = strategy(plan_for(blt(1)), tmp_path / "s", goal=4, **options).start(grid, model())
     assert len(record_by_hand(tmp_path / "s")[0]) == 4
     noise = model_by_hand(tmp_path / "s", tmp_path / "none", plan_for(blt(1)), 4, [], present=[[]])
     total = [sum(clipped(update)[i] for update in updates(4)) / 4 for i in range(2)]
@@ -363,10 +378,11 @@ def test_a_client_that_ignores_its_timer_is_refused_by_the_server(tmp_path):
     assert report(tmp_path / "s", secret=SECRET).achieved == ap.MinSeparation(3, 2)
 
 
-def test_a_client_with_all_its_participations_is_refused(tmp_path):
+@both
+def test_a_client_with_all_its_participations_is_refused(tmp_path, dropouts):
     plan = plan_for(blt(6), separation=1, count=2)
     with pytest.raises(ap.Refused):
-        strategy(plan, tmp_path / "s", goal=4).start(federation(tmp_path / "c", 4), model())
+        strategy(plan, tmp_path / "s", goal=4, dropouts=dropouts).start(federation(tmp_path / "c", 4), model())
     assert len(record_by_hand(tmp_path / "s")) == 2
     assert report(tmp_path / "s", secret=SECRET).achieved == ap.MinSeparation(1, 2)
 
@@ -380,12 +396,13 @@ def test_clients_that_do_not_count_are_replaced(tmp_path, tamper):
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
 
 
-def test_with_too_few_clients_the_release_waits_or_fails_and_spends_nothing(tmp_path):
+@both
+def test_with_too_few_clients_the_release_waits_or_fails_and_spends_nothing(tmp_path, dropouts):
     plan = plan_for(blt(3), separation=3)
     with pytest.raises(ap.Refused, match="failed 2 times"):
-        strategy(plan, tmp_path / "s").start(federation(tmp_path / "c", 3), model())
+        strategy(plan, tmp_path / "s", dropouts=dropouts).start(federation(tmp_path / "c", 3), model())
     assert record_by_hand(tmp_path / "s") == []
-    result = strategy(plan, tmp_path / "s").start(federation(tmp_path / "c", 16), model())
+    result = strategy(plan, tmp_path / "s", dropouts=dropouts).start(federation(tmp_path / "c", 16), model())
     counts = [entry["counts"] for entry in ledger_entries(tmp_path / "s") if entry["kind"] == "release"]
     assert sum(c.get("failed attempts", 0) for c in counts) == 0  # they belong to the process that ended
     assert report(tmp_path / "s", secret=SECRET).counts["failed attempts"] == 2
@@ -430,9 +447,10 @@ def test_a_silent_client_does_not_stop_the_training(tmp_path):
     assert len(record_by_hand(tmp_path / "s")) == 10
 
 
-def test_short_rounds_can_be_released(tmp_path):
-    plan = plan_for(blt(3), separation=3)
-    result = strategy(plan, tmp_path / "s", when_short="release").start(federation(tmp_path / "c", 3), model())
+@both
+def test_short_rounds_can_be_released(tmp_path, dropouts):
+    plan, grid = plan_for(blt(3), separation=3), federation(tmp_path / "c", 3)
+    result = strategy(plan, tmp_path / "s", when_short="release", dropouts=dropouts).start(grid, model())
     assert list(map(len, record_by_hand(tmp_path / "s"))) == [3, 0, 0]
     expected = model_by_hand(tmp_path / "s", tmp_path / "c", plan, 4, updates(3))
     np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[0], expected[0], rtol=1e-7, atol=1e-9)
@@ -490,13 +508,15 @@ def test_a_superlink_that_is_down_ends_the_server(tmp_path, error):
         strategy(plan_for(blt(3)), tmp_path / "s").start(grid, model())
 
 
-def test_identity_by_authentication_key(tmp_path):
+@both
+def test_identity_by_authentication_key(tmp_path, dropouts):
     """Node ids and pseudonyms change at every start; the keys do not, and the separation holds."""
     plan = plan_for(blt(6), separation=3)
     for start in range(6):
         grid = federation(tmp_path / f"c{start}", 12, first=100 * start)
         grid.keys = {100 * start + i: b"key %d" % i for i in range(12)}
-        strategy(plan, tmp_path / "s", identity="key").start(grid, model(), num_rounds=start + 1)
+        made = strategy(plan, tmp_path / "s", identity="key", dropouts=dropouts)
+        made.start(grid, model(), num_rounds=start + 1)
     found = report(tmp_path / "s", secret=SECRET)
     assert (found.clients, found.achieved) == (12, ap.MinSeparation(3, 2))
     assert "only if the SuperLink authenticated its SuperNodes" in found.statement
@@ -534,12 +554,13 @@ def test_nodes_without_keys_are_refused_where_keys_count(tmp_path):
         strategy(plan_for(blt()), tmp_path / "s", identity="key").start(federation(tmp_path / "c", 12), model())
 
 
-def test_a_timer_by_node_id_would_be_defeated_by_a_restart(tmp_path):
+@both
+def test_a_timer_by_node_id_would_be_defeated_by_a_restart(tmp_path, dropouts):
     """Fresh node ids, the same disks: the pseudonyms keep the separation."""
     plan = plan_for(blt(6), separation=3)
     for start in range(6):
         grid = federation(tmp_path / "c", 12, first=100 * start)
-        strategy(plan, tmp_path / "s").start(grid, model(), num_rounds=start + 1)
+        strategy(plan, tmp_path / "s", dropouts=dropouts).start(grid, model(), num_rounds=start + 1)
     found = report(tmp_path / "s", secret=SECRET)
     assert (found.clients, found.achieved) == (12, ap.MinSeparation(3, 2))
 
@@ -551,6 +572,7 @@ def test_a_timer_by_node_id_would_be_defeated_by_a_restart(tmp_path):
         {"goal": 2.5},
         {"identity": "node-id"},
         {"when_short": "skip"},
+        {"dropouts": "ignore"},
         {"oversampling": 0.5},
         {"attempts": 0},
         {"separation": 0},
@@ -581,7 +603,7 @@ def test_the_smallest_clipping_norm_clips(tmp_path):
 
 def test_plans_for_other_participations_are_refused(tmp_path):
     mechanism = ap.Mechanism(blt(), ap.FixedEpochs(3, 4), 1.0)
-    problem = ap.Problem(steps=12, budget=ap.Budget(8.0, 1e-6))
+    problem = ap.Problem(steps=12, budget=ap.Budget(80.0, 1e-6))
     plan = ap.Plan(problem, mechanism, ap.epsilon(mechanism, 1e-6), error=1.0)
     with pytest.raises(ap.InvalidArgument, match="MinSeparation"):
         strategy(plan, tmp_path / "s")

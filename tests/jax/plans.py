@@ -18,11 +18,9 @@ CLIP = 0.5
 def plan_for(strategy: Strategy, noise_std: float = 3.0, clip_norm: float = CLIP, **options: Any) -> ap.Plan:
     participation = options.pop("participation", None) or ap.MinSeparation(4)
     mechanism = ap.Mechanism(strategy, participation, noise_std)
-    problem = ap.Problem(
-        steps=strategy.steps, budget=ap.Budget(8.0, 1e-6), participation=participation, clip_norm=clip_norm
-    )
-    # The guarantee of the tests that do not read it need not be computed.
-    guarantee = options.pop("guarantee", None) or ap.Bound(1.0, "upper", "made up", "tests")
+    guarantee = ap.epsilon(mechanism, 1e-6)
+    budget = ap.Budget(max(8.0, guarantee.value), 1e-6)
+    problem = ap.Problem(steps=strategy.steps, budget=budget, participation=participation, clip_norm=clip_norm)
     return ap.Plan(problem, mechanism, guarantee, error=1.0)
 
 

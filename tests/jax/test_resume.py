@@ -1,5 +1,7 @@
 """A run that is killed at any step and resumed ends with the same bits; its checkpoints hold no secret."""
 
+import hmac
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
+from antiphase._run._integration import secret_of
 from tests.jax.training import PARAMS, open_run, optimizer_for, train
 
 SOURCES = ["host", "device"]
@@ -106,10 +109,54 @@ def test_files_are_sealed_and_for_their_owner_alone(tmp_path):
         content = path.read_bytes()
         for wrong in (content[:-1], content[:60] + bytes([content[60] ^ 1]) + content[61:], b"", content + b"\0"):
             path.write_bytes(wrong)
-            with pytest.raises(ap.Corrupted, match="changed or cut short"):
+            with pytest.raises(ap.Corrupted, match="it was changed"):
                 apj.load(path, tree, run)
         with pytest.raises(ap.InvalidArgument, match="cannot be read"):
             apj.load(tmp_path / "none", tree, run)
+
+
+def test_files_are_encrypted(tmp_path):
+    """Noise buffers can be subtracted from what was released, wherever the file ends up."""
+    buffer = np.arange(1000, dtype=np.float32)
+    with open_run(tmp_path / "run") as run:
+        files = []
+        for name in ("one", "two"):
+            apj.save(tmp_path / name, {"noise": jnp.asarray(buffer)}, run)
+            files.append((tmp_path / name).read_bytes())
+            assert not any(buffer[i : i + 2].tobytes() in files[-1] for i in range(999))
+        assert files[0][-4000:] != files[1][-4000:]
+
+
+def test_files_of_the_first_format_can_be_read(tmp_path):
+    """They were authenticated and not encrypted; written here as they were then."""
+    tree = {
+        "half": jnp.arange(3, dtype=jnp.bfloat16),
+        "count": jnp.int32(7),
+        "host": np.arange(4.0),
+        "none": np.ones(0),
+    }
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    header = json.dumps([[array.dtype.name, list(array.shape)] for array in arrays]).encode()
+    data = b"antiphase jax state, version 1\n" + len(header).to_bytes(8, "big") + header
+    data += b"".join(array.tobytes() for array in arrays)
+    with open_run(tmp_path / "a") as run, open_run(tmp_path / "b") as other:
+        sealed = data + hmac.digest(secret_of(run).derive("jax state", run.run_id), data, "sha256")
+        (tmp_path / "old").write_bytes(sealed)
+        assert bits(apj.load(tmp_path / "old", jax.tree.map(lambda leaf: leaf * 0, tree), run)) == bits(tree)
+        with pytest.raises(ap.Corrupted, match="another run"):
+            apj.load(tmp_path / "old", tree, other)
+        with pytest.raises(ap.InvalidArgument, match="holds arrays"):
+            apj.load(tmp_path / "old", {"count": jnp.int32(7)}, run)
+        for wrong in (sealed[:-1], sealed[:60] + bytes([sealed[60] ^ 1]) + sealed[61:]):
+            (tmp_path / "old").write_bytes(wrong)
+            with pytest.raises(ap.Corrupted):
+                apj.load(tmp_path / "old", tree, run)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with open_run(tmp_path / "run") as run, pytest.raises(ap.Corrupted, match="named pipe"):
+        apj.load(tmp_path / "pipe", PARAMS, run)
 
 
 def test_the_training_of_these_tests_uses_its_noise(tmp_path):

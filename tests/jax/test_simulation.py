@@ -1,5 +1,7 @@
 """Simulated noise: mapped over keys, each with noise of its own and of the plan's covariance."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,8 @@ from scipy.stats import norm
 
 import antiphase as ap
 import antiphase.jax as apj
+from antiphase._run._tail import DEVICE_ENDS
+from antiphase.jax._keys import SOURCE
 from antiphase.jax._rows import check_addresses, normals
 from antiphase.strategies import Toeplitz
 from tests.jax.plans import is_right, plan_for
@@ -57,3 +61,14 @@ def test_tails_are_normal():
     for edge in (2.0, 3.0, 4.0, 4.8):
         wanted = 2 * norm.sf(edge) * made.size
         assert abs((made > edge).sum() - wanted) < 5 * np.sqrt(wanted), edge
+
+
+def test_draws_end_where_the_report_says():
+    """jax.random.normal takes 2^23 values: the last ones come up in 2^25 draws, and the sum of two ends at them."""
+    draw = jax.jit(lambda i: jax.random.normal(jax.random.fold_in(jax.random.key(0), i), (1 << 23,)))
+    made = [draw(i) for i in range(4)]
+    ends = -min(float(array.min()) for array in made), max(float(array.max()) for array in made)
+    assert ends == pytest.approx((norm.isf(2.0**-25), norm.isf(3 * 2.0**-25)), abs=1e-3)
+    said = DEVICE_ENDS[next(name for name in DEVICE_ENDS if SOURCE.startswith(name))]
+    assert said["float32"] == pytest.approx(math.sqrt(2) * min(ends), abs=0.01)
+    assert said["float64"] == pytest.approx(math.sqrt(2) * norm.isf(3 * 2.0**-54), abs=0.01)

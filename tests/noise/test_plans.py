@@ -11,8 +11,10 @@ LEAVES = [(50,)]
 
 def plan(strategy, noise_std=3.0):
     mechanism = ap.Mechanism(strategy, ap.SingleParticipation(), noise_std)
-    problem = ap.Problem(steps=strategy.steps, budget=ap.Budget(4.0, 1e-5), participation=ap.SingleParticipation())
-    return ap.Plan(problem, mechanism, ap.epsilon(mechanism, 1e-5), error=1.0)
+    guarantee = ap.epsilon(mechanism, 1e-5)
+    budget = ap.Budget(max(4.0, guarantee.value), 1e-5)
+    problem = ap.Problem(steps=strategy.steps, budget=budget, participation=ap.SingleParticipation())
+    return ap.Plan(problem, mechanism, guarantee, error=1.0)
 
 
 @pytest.mark.parametrize("strategy", [ap.strategies.BLT([0.9], [0.2], 6), ap.strategies.Tree(6)])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import antiphase as ap
+from antiphase import _sealed
 from antiphase._noise import Leaf, NoiseStream
-from antiphase._noise import _state as state_file
 from antiphase._secret import Secret
 from antiphase.strategies import BLT, Identity, Toeplitz
 from tests.catalog import every_strategy
@@ -167,7 +167,7 @@ def test_a_failure_while_saving_leaves_the_old_file(moment, tmp_path, monkeypatc
     if moment in ("fsync", "replace"):
         monkeypatch.setattr(os, moment, fail)
     else:
-        monkeypatch.setattr(state_file, "_write" if moment == "write" else "_seal", fail)
+        monkeypatch.setattr(_sealed, "_write" if moment == "write" else "_seal", fail)
     with pytest.raises(KeyboardInterrupt):
         made.save(path)
     monkeypatch.undo()

@@ -301,8 +301,10 @@ def test_an_unknown_strategy_is_refused():
         NoiseStream(type("Plan", (), {"strategy": Other(), "noise_std": 1.0, "fingerprint": "x"})(), [(3,)], SECRET)
 
 
-def test_no_noise_where_noise_std_is_zero():
-    assert not take(stream(Toeplitz.square_root(5), noise_std=0.0)).any()
+@pytest.mark.parametrize("noise_std", [0.0, 1e-40, 1e40, np.inf, np.nan])
+def test_noise_that_is_no_noise_is_refused(noise_std):
+    with pytest.raises(ap.Refused, match="standard deviation"):
+        stream(Toeplitz.square_root(5), noise_std=noise_std)
 
 
 def test_a_banded_strategy_with_one_diagonal_needs_no_state():

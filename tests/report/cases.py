@@ -26,8 +26,10 @@ def made_plan(
     strategy = strategy or Toeplitz([1.0, 0.5, 0.25], STEPS)
     participation = participation or ap.MinSeparation(6)
     mechanism = ap.Mechanism(strategy, participation, 3.0)
-    problem = ap.Problem(strategy.steps, ap.Budget(8.0, 1e-6), examples=48, participation=participation, unit="device")
-    return ap.Plan(problem, mechanism, ap.epsilon(mechanism, 1e-6), error=1.0)
+    guarantee = ap.epsilon(mechanism, 1e-6)
+    budget = ap.Budget(max(8.0, guarantee.value), 1e-6)
+    problem = ap.Problem(strategy.steps, budget, examples=48, participation=participation, unit="device")
+    return ap.Plan(problem, mechanism, guarantee, error=1.0)
 
 
 def searched_plan() -> ap.Plan:

@@ -1,12 +1,13 @@
 """A run directory that is not whole and authentic is refused, and nothing is reported about it."""
 
+import json
 import shutil
 
 import pytest
 
 import antiphase as ap
-from antiphase._report import read
-from tests.report.cases import command, made_plan, made_run
+from antiphase._report import gather, markdown, read
+from tests.report.cases import command, made_plan, made_run, searched_plan
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +109,51 @@ def test_a_file_that_is_no_plan(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ap.Corrupted, match="cannot be read"):
         read(path)
+
+
+def edited(directory):
+    """The second candidate made better by hand; the fingerprint does not cover it."""
+    path = directory / "plan.json"
+    data = json.loads(path.read_text())
+    data["plan"]["candidates"][1]["error"] = 1e-3
+    path.write_text(json.dumps(data))
+
+
+def test_candidates_of_a_run_are_those_it_was_opened_with(tmp_path):
+    plan = searched_plan()
+    made_run(tmp_path, plan, 3)
+    source = read(tmp_path)
+    assert source.plan.candidates == plan.candidates
+    assert source.left_out == ()
+    edited(tmp_path)
+    source = read(tmp_path)
+    assert source.plan.candidates == source.plan.notes == ()
+    content = gather(source)
+    assert any("Candidates: left out" in text for text in content.left_out)
+    assert plan.candidates[1].name not in markdown(content)
+    result = command("verify", tmp_path)
+    assert result.exit_code == 1
+    assert "not those that the run was opened with" in result.stderr
+
+
+def test_a_run_of_an_older_version_is_reported_without_candidates(tmp_path, monkeypatch):
+    now = ap.Run._identity
+    with monkeypatch.context() as patch:
+        patch.setattr(ap.Run, "_identity", lambda run: {k: v for k, v in now(run).items() if k != "details"})
+        made_run(tmp_path, searched_plan(), 3)
+    assert "details" not in (tmp_path / "public" / "ledger.jsonl").read_text()
+    source = read(tmp_path)
+    assert source.run.steps_run == 3
+    assert source.plan.candidates == ()
+    assert "Candidates: left out" in source.left_out[0]
+    assert command("verify", tmp_path).exit_code == 0
+
+
+def test_a_plan_that_was_searched_again_resumes(tmp_path):
+    """The same search takes other seconds; the candidates of the first one stay."""
+    first, again = searched_plan(), searched_plan()
+    assert first.candidates != again.candidates
+    made_run(tmp_path, first, 3)
+    with ap.Run.open(again, tmp_path, leaves=[(2,)], examples=48) as run:
+        assert run.committed == 3
+    assert read(tmp_path).plan.candidates == first.candidates

@@ -1,11 +1,12 @@
 """When a number agrees, and what happens with names."""
 
+import itertools
 import json
 
 import pytest
 
 import antiphase as ap
-from antiphase._reproduce import claimed, drawn, find, known, page, printed, read_page, reproduce, write_page
+from antiphase._reproduce import claimed, drawn, find, known, page, printed, read_page, reproduce, timed, write_page
 from tests.report.cases import command
 
 # What issue and papers name: every table and figure that needs no image or text data.
@@ -64,7 +65,25 @@ def test_differences_and_digits():
     assert row.ours == "2.100"
     assert printed("x", "6.5e5", 654321.0).ours == "6.54e5"
     assert drawn("x", "1").agrees is None
+    assert timed("x", "faster", "9 times").agrees is None
     assert claimed("x", "larger", "larger", True, "why not").note == ""
+
+
+@pytest.mark.parametrize("quicker", [True, False])
+def test_times_are_shown_and_never_compared(monkeypatch, quicker):
+    """A clock by which each measurement takes ten times as long as the one before, or a tenth of it."""
+    measurements = itertools.count()
+
+    def clock():
+        number = next(measurements)
+        return 10.0 ** (-number if quicker else number) if number % 2 else 0.0
+
+    monkeypatch.setattr("antiphase._reproduce.blt_tables.perf_counter", clock)
+    result = reproduce("blt-dp-ftrl-table-4")
+    assert (result.agreeing, result.compared) == (2, 2)
+    ratios = [row for row in result.rows if row.ours.endswith("times")]
+    assert [row.agrees for row in ratios] == [None, None]
+    assert all(row.paper == "far faster" for row in ratios)
 
 
 def test_every_table_and_figure_has_its_name():

@@ -24,10 +24,11 @@ STRATEGIES: dict[str, Strategy] = {
 
 def plan_for(strategy: Strategy, participation: ap.MinSeparation | None = None, noise_std: float = 3.0) -> Plan:
     participation = participation or ap.MinSeparation(4)
-    budget = Budget(8.0, 1e-6)
     mechanism = Mechanism(strategy, participation, noise_std)
+    guarantee = epsilon(mechanism, 1e-6)
+    budget = Budget(max(8.0, guarantee.value), 1e-6)
     problem = Problem(steps=strategy.steps, budget=budget, examples=40, batch_size=10, participation=participation)
-    return Plan(problem, mechanism, epsilon(mechanism, budget.delta), error=1.0)
+    return Plan(problem, mechanism, guarantee, error=1.0)
 
 
 def take(run, step: int, model: list[np.ndarray], data_seed: int = 0) -> list[np.ndarray]:

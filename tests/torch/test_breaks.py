@@ -1,6 +1,7 @@
 """Ways in which the sum, its noise or the ledger once was not what the guarantee is of."""
 
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -298,7 +299,7 @@ def test_old_gradients_of_frozen_parameters_move_nothing(tmp_path, participation
     engine.close()
 
 
-def test_the_noise_state_of_another_run_is_refused(tmp_path, monkeypatch):
+def test_the_noise_state_of_another_run_is_not_used(tmp_path, monkeypatch):
     states = {}
     for name in "ab":
         monkeypatch.setattr("antiphase._run.fresh_run_id", lambda name=name: name * 32)
@@ -307,12 +308,18 @@ def test_the_noise_state_of_another_run_is_refused(tmp_path, monkeypatch):
             for _ in range(3):
                 take(noise, weight, 0.0)
             states[name] = noise.state_dict()
+    shutil.copytree(tmp_path / "b", tmp_path / "untouched")
     (source,), (target,) = (list((tmp_path / name / "private").glob("shard-*")) for name in "ab")
     shutil.copytree(source, target, dirs_exist_ok=True)
-    with NoiseAdder([weight], plan_for(), tmp_path / "b", secret=SECRET) as noise:
-        noise.load_state_dict(states["b"])
-        with pytest.raises(ap.Corrupted, match="another run"):
-            take(noise, weight, 0.0)
+    start, added = weight.detach().clone(), []
+    for name, warning in (("untouched", nullcontext()), ("b", pytest.warns(RuntimeWarning, match="another run"))):
+        weight.data.copy_(start)
+        with NoiseAdder([weight], plan_for(), tmp_path / name, secret=SECRET) as noise:
+            noise.load_state_dict(states["b"])
+            with warning:
+                take(noise, weight, 0.0)
+        added.append(weight.grad)
+    assert torch.equal(*added)
 
 
 def test_a_closed_run_is_free_while_workers_live(tmp_path):

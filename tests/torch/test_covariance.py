@@ -79,7 +79,8 @@ def test_noise_advanced_with_every_piece_is_noticed(flat):
 
 def half_plan():
     strategy = replace(PLAN.mechanism.strategy, steps=PLAN.steps // 2)
-    return replace(PLAN, mechanism=replace(PLAN.mechanism, strategy=strategy))
+    problem = replace(PLAN.problem, steps=strategy.steps)
+    return replace(PLAN, problem=problem, mechanism=replace(PLAN.mechanism, strategy=strategy))
 
 
 def test_noise_on_the_mean_is_noticed(tmp_path, monkeypatch):

@@ -1,11 +1,14 @@
 """Noise made on the device: the same mechanism from another generator, said in the report."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 import antiphase as ap
 from antiphase._noise import Leaf
+from antiphase._run._tail import DEVICE_ENDS
 from antiphase.torch import NoiseAdder
 from antiphase.torch import _device as device
 from tests.torch.training import SECRET, plan_for
@@ -98,3 +101,16 @@ def test_an_interrupt_does_not_move_the_noise_of_later_steps(monkeypatch):
         tape.read(2)
     for step in range(2, 6):
         assert torch.equal(tape.read(step)[0], expected[step])
+
+
+def test_draws_end_where_the_report_says(tmp_path):
+    """PyTorch's radius is sqrt(-2 ln u) with u at least 2^-24: 2^24 draws come near and stay below."""
+    generator = torch.Generator().manual_seed(0)
+    largest = max(float(torch.randn(1 << 22, generator=generator).abs().max()) for _ in range(4))
+    end = math.sqrt(2 * 24 * math.log(2))
+    assert 5.1 < largest <= end
+    source = device.White(SECRET, ("run",), LIKE).source
+    said = DEVICE_ENDS[next(name for name in DEVICE_ENDS if source.startswith(name))]
+    assert said["float32"] == pytest.approx(math.sqrt(2) * end, abs=0.01)
+    with NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, examples=40, secret=SECRET, source="device") as noise:
+        assert any("assumes that the draws" in text and "about 8.2" in text for text in noise.report().remarks)

@@ -21,15 +21,16 @@ def plan_for(strategy=None, participation=None, noise_std=3.0, clip_norm=1.0, ba
     strategy = ap.strategies.BLT([0.9, 0.5], [0.1, 0.2], STEPS) if strategy is None else strategy
     participation = participation or ap.MinSeparation(4)
     mechanism = ap.Mechanism(strategy, participation, noise_std)
+    guarantee = ap.epsilon(mechanism, 1e-6)
     problem = ap.Problem(
         steps=strategy.steps,
-        budget=ap.Budget(8.0, 1e-6),
+        budget=ap.Budget(max(8.0, guarantee.value), 1e-6),
         examples=examples,
         batch_size=batch_size,
         participation=participation,
         clip_norm=clip_norm,
     )
-    return ap.Plan(problem, mechanism, ap.epsilon(mechanism, 1e-6), error=1.0)
+    return ap.Plan(problem, mechanism, guarantee, error=1.0)
 
 
 def data(examples=EXAMPLES):

@@ -10,10 +10,15 @@ convex, hence
 
 Without this, or where Pr T is not small, no amplification is proved: `tests/montecarlo/test_truncation.py` has a case
 in which delta of a truncated mechanism exceeds the amplified one, under zero-out adjacency too.
+
+Randomness. Every seed is a hash of the whole question, of the seed that the caller gave, and of fresh entropy where
+there is any. Planning and calibration search without fresh entropy, so that the same problem gives the same mechanism;
+what they find is certified afterwards, with fresh entropy (`_certificate`).
 """
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,32 +41,39 @@ LARGEST_SHARE = 0.5  # of delta that overflowing batches may take
 _known: dict[str, Bound] = {}
 
 
-def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling) -> Bound:
-    """epsilon at delta; the same arguments give the same bound, and are computed once.
+def fresh_entropy(sampling: Sampling) -> str:
+    """256 fresh bits in hexadecimal digits, or nothing where the caller gave a seed."""
+    return secrets.token_hex(32) if sampling.seed is None else ""
+
+
+def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, entropy: str = "") -> Bound:
+    """epsilon at delta. Without entropy the same arguments give the same bound, which is computed once.
 
     **Guarantee**: as `_montecarlo.epsilon`, under zero-out and add-or-remove adjacency.
     """
+    if entropy:
+        return _epsilon(mechanism, delta, sampling, entropy)
     key = fingerprint([mechanism, delta, replace(sampling, workers=1)])
     if key not in _known:
-        _known[key] = _epsilon(mechanism, delta, sampling)
+        _known[key] = _epsilon(mechanism, delta, sampling, "")
     return _known[key]
 
 
-def _epsilon(mechanism: Mechanism, delta: float, sampling: Sampling) -> Bound:
+def _epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, entropy: str) -> Bound:
     overflow = overflow_probability(mechanism.reduction.setting)
     if overflow > LARGEST_SHARE * delta:
         return _without_amplification(mechanism, delta, overflow)
-    seeded = _seeded(sampling, "epsilon", mechanism, delta)
-    found = sampled_epsilon(mechanism.strategy, whole(mechanism), mechanism.noise_std, delta - overflow, seeded)
-    return described(found, found.value, overflow)
+    drawn = seeded(sampling, "epsilon", mechanism, delta, entropy)
+    found = sampled_epsilon(mechanism.strategy, whole(mechanism), mechanism.noise_std, delta - overflow, drawn)
+    return described(found, found.value, overflow, entropy)
 
 
-def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: Sampling) -> Bound:
+def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: Sampling, entropy: str = "") -> Bound:
     """delta at epsilon, as `amplified_epsilon`."""
     overflow = overflow_probability(mechanism.reduction.setting)
-    seeded = _seeded(sampling, "delta", mechanism, epsilon)
-    found = sampled_delta(mechanism.strategy, whole(mechanism), mechanism.noise_std, epsilon, seeded)
-    found = described(found, min(1.0, found.value + overflow), overflow)
+    drawn = seeded(sampling, "delta", mechanism, epsilon, entropy)
+    found = sampled_delta(mechanism.strategy, whole(mechanism), mechanism.noise_std, epsilon, drawn)
+    found = described(found, min(1.0, found.value + overflow), overflow, entropy)
     if overflow == 0.0 or mechanism.adjacency != "zero-out":
         return found
     release = mechanism.reduction.release(mechanism.noise_std)
@@ -83,7 +95,7 @@ def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: Sampling) ->
         whole(mechanism),
         budget.epsilon,
         budget.delta - overflow,
-        _seeded(sampling, "calibrate", mechanism, [budget.epsilon, budget.delta]),
+        seeded(sampling, "calibrate", mechanism, [budget.epsilon, budget.delta], ""),
         settle,
     )
     return replace(mechanism, noise_std=noise)
@@ -121,13 +133,10 @@ def _without_amplification(mechanism: Mechanism, delta: float, overflow: float) 
     return mechanism.reduction.bound(release.epsilon(delta), release.method)
 
 
-def described(bound: Bound, value: float, overflow: float) -> Bound:
-    """With the probability of overflowing batches, which the value contains."""
-    if overflow == 0.0:
-        return bound
-    return Bound(
-        value, bound.kind, f"{bound.method}; batches overflow with probability {overflow:.1e}", bound.reference
-    )
+def described(bound: Bound, value: float, overflow: float, entropy: str = "") -> Bound:
+    """With the probability of overflowing batches, which the value contains, and the entropy of what was sampled."""
+    method = f"{bound.method}; batches overflow with probability {overflow:.1e}" if overflow else bound.method
+    return replace(bound, value=value, method=method, entropy=entropy if bound.kind == "confident" else "")
 
 
 def whole(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
@@ -137,7 +146,7 @@ def whole(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
     return replace(given, max_batch=None)
 
 
-def _seeded(sampling: Sampling, name: str, mechanism: Mechanism, at: object) -> Sampling:
+def seeded(sampling: Sampling, name: str, mechanism: Mechanism, at: object, entropy: str) -> Sampling:
     """With a seed made from the whole question, a seed that was given included: another question has other samples."""
-    asked = [name, mechanism, at, replace(sampling, workers=1)]
+    asked = [name, mechanism, at, replace(sampling, workers=1), *([entropy] if entropy else [])]
     return replace(sampling, seed=int(fingerprint(asked), 16))

@@ -8,6 +8,8 @@ from antiphase import _check
 from antiphase._check import refuse
 from antiphase._record import record
 
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-100, 1e10  # beyond them the accountants' arithmetic ends
+
 
 @final
 @record
@@ -15,7 +17,7 @@ class Budget:
     """(epsilon, delta): for neighbouring data sets and every event E, Pr[E] <= e^epsilon Pr'[E] + delta.
 
     Args:
-        epsilon: greater than 0.
+        epsilon: from 1e-100, which is as good as none, to 1e10, which promises nothing.
         delta: between 0 and 1, both excluded; well below 1 / number of examples.
 
     Reference: Dwork et al. 2006.
@@ -28,7 +30,9 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_epsilon("Budget", self.epsilon))
+        hint = "typical values lie between 0.1 and 10"
+        epsilon = _check.real("Budget", "epsilon", self.epsilon, SMALLEST_EPSILON, LARGEST_EPSILON, hint)
+        object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", check_delta("Budget", self.delta))
 
 

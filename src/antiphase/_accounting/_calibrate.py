@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from antiphase._accounting._amplified import amplified_noise
 from antiphase._accounting._budget import Budget
-from antiphase._accounting._guarantee import epsilon
+from antiphase._accounting._certificate import certified
+from antiphase._accounting._guarantee import seeded_epsilon
 from antiphase._accounting._mechanism import Mechanism
-from antiphase._accounting._reduction import check_setting, reduce
+from antiphase._accounting._reduction import Reduction, check_setting, reduce
 from antiphase._accounting._theorems import Adjacency, Setting
 from antiphase._bound import Bound
 from antiphase._check import refuse
@@ -52,8 +54,10 @@ def calibrate(
     """The mechanism with the smallest noise that keeps the budget.
 
     **Guarantee**: the epsilon of the mechanism, as `epsilon` computes it, is at most the budget's and at least 99.9 %
-    of it; 99 % where it is sampled, unless samples are too few to tell. The same arguments give the same mechanism. A
-    budget that needs no noise, since an example takes part with a probability below delta, raises.
+    of it; 99 % where it is sampled, unless samples are too few to tell. The same arguments give the same mechanism:
+    seeds of the search are a hash of them. A guarantee that rests on samples is certified at the end with fresh
+    entropy, which it keeps; epsilon may then be the budget's own. A budget that needs no noise, since an example takes
+    part with a probability below delta, raises.
 
     Args:
         strategy: C.
@@ -69,6 +73,21 @@ def calibrate(
     >>> round(found.mechanism.noise_std, 4), round(found.guarantee.value, 6)
     (8.4494, 1.0)
     """
+    found = seeded_calibration(strategy, participation, budget, adjacency, examples, sampling)
+    if found.guarantee.kind != "confident":
+        return found
+    return replace(found, guarantee=certified(found.mechanism, found.guarantee, budget, sampling))
+
+
+def seeded_calibration(
+    strategy: Strategy,
+    participation: Participation,
+    budget: Budget,
+    adjacency: Adjacency = "zero-out",
+    examples: int | None = None,
+    sampling: Sampling = Sampling(),
+) -> Calibration:
+    """`calibrate` without the last certificate, to compare mechanisms: all samples are a hash of the arguments."""
     if not isinstance(budget, Budget):
         raise refuse("calibrate", "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
     reduction = reduce(Setting(*check_setting("calibrate", strategy, participation, adjacency, examples)))
@@ -76,21 +95,31 @@ def calibrate(
         without_noise = Mechanism(strategy, participation, 1.0, adjacency, examples)
         found = amplified_noise(without_noise, budget, check_sampling("calibrate", sampling))
         if found is not None:
-            return Calibration(found, epsilon(found, budget.delta, sampling))
+            return Calibration(found, seeded_epsilon(found, budget.delta, sampling))
     release = reduction.release(1.0)
     if release.chance() <= budget.delta:
         raise NotProved(
             f"delta = {budget.delta} allows to take no noise at all: an example takes part less often than that.",
             hint="use a delta far below the inverse of the number of examples",
         )
+    log_noise = _least_noise(reduction.before_rounding(), budget)
+    value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
+    if value > budget.epsilon:  # by what the sensitivity is rounded outward
+        log_noise = _least_noise(reduction, budget)
+        value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
+    mechanism = Mechanism(strategy, participation, math.exp(log_noise), adjacency, examples)
+    if reduction.theorem.amplified:
+        return Calibration(mechanism, seeded_epsilon(mechanism, budget.delta, sampling))
+    return Calibration(mechanism, reduction.bound(value, release.method))
+
+
+def _least_noise(reduction: Reduction, budget: Budget) -> float:
+    """The logarithm of the smallest noise that keeps the budget."""
+    release = reduction.release(1.0)
     start = math.log(reduction.noise_std(release.guess(budget.epsilon, budget.delta)))
     if release.coarse() != release:
         start = _solve(lambda noise: reduction.release(noise).coarse().epsilon(budget.delta), budget, start)[0]
-    log_noise, value = _solve(lambda noise: reduction.release(noise).epsilon(budget.delta), budget, start)
-    mechanism = Mechanism(strategy, participation, math.exp(log_noise), adjacency, examples)
-    if reduction.theorem.amplified:
-        return Calibration(mechanism, epsilon(mechanism, budget.delta, sampling))
-    return Calibration(mechanism, reduction.bound(value, release.method))
+    return _solve(lambda noise: reduction.release(noise).epsilon(budget.delta), budget, start)[0]
 
 
 def _solve(value_at: Callable[[float], float], budget: Budget, start: float) -> Point:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphase._accounting._amplified import amplified_delta, amplified_epsilon
+from antiphase._accounting._amplified import amplified_delta, amplified_epsilon, fresh_entropy
 from antiphase._accounting._budget import check_delta, check_epsilon
 from antiphase._accounting._mechanism import Mechanism
 from antiphase._accounting._release import Gaussian
@@ -17,9 +17,13 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling())
     **Guarantee**: under the mechanism's adjacency; never below the smallest epsilon. "exact" for one Gaussian
     mechanism with an exact sensitivity, "upper" for amplified ones (within 1e-4 of the smallest for Poisson
     sampling). Any delta down to 1e-300. Balls-in-bins and random min-separation: "confident" where samples certify
-    less than any bound without them; the failure probability is within delta, and leaves room for a choice among 1,000
-    mechanisms by these numbers. With `max_batch` the probability that a batch overflows is within delta as well;
-    where it is too large for that, zero-out adjacency is charged without amplification, add-or-remove raises.
+    less than any bound without them; it may fall below the smallest epsilon with a probability, over the entropy drawn
+    in this call, that is within delta and leaves room for a choice among 1,000 such numbers. With `max_batch` the
+    probability that a batch overflows is within delta as well; where it is too large for that, zero-out adjacency is
+    charged without amplification, add-or-remove raises.
+
+    All of this is for ideal Gaussian noise: real numbers, without rounding and without an end. `Run.report` states what
+    holds for the noise of a run.
 
     Args:
         mechanism: what runs.
@@ -37,7 +41,22 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling())
     """
     target = check_delta("epsilon", delta)
     if mechanism.reduction.theorem.amplified:
-        return amplified_epsilon(mechanism, target, check_sampling("epsilon", sampling))
+        given = check_sampling("epsilon", sampling)
+        return amplified_epsilon(mechanism, target, given, fresh_entropy(given))
+    return _proved_epsilon(mechanism, target)
+
+
+def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling()) -> Bound:
+    """`epsilon` with samples that are a hash of the question: the same arguments give the same bound.
+
+    To search with, and for plans that were stored without entropy. Certify what is chosen by it, with fresh entropy.
+    """
+    if mechanism.reduction.theorem.amplified:
+        return amplified_epsilon(mechanism, delta, sampling)
+    return _proved_epsilon(mechanism, delta)
+
+
+def _proved_epsilon(mechanism: Mechanism, target: float) -> Bound:
     release = mechanism.reduction.release(mechanism.noise_std)
     return mechanism.reduction.bound(release.epsilon(target), release.method)
 
@@ -58,7 +77,8 @@ def delta(mechanism: Mechanism, epsilon: float, sampling: Sampling = Sampling())
     """
     target = check_epsilon("delta", epsilon)
     if mechanism.reduction.theorem.amplified:
-        return amplified_delta(mechanism, target, check_sampling("delta", sampling))
+        given = check_sampling("delta", sampling)
+        return amplified_delta(mechanism, target, given, fresh_entropy(given))
     release = mechanism.reduction.release(mechanism.noise_std)
     return mechanism.reduction.bound(release.delta(target), release.method)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antiphase._accounting import _loss_grid
 from antiphase._accounting._loss_grid import LossGrid
@@ -20,6 +20,7 @@ FINE, COARSE = 0.02, 0.1
 LARGEST_GRID = 1 << 18  # points for one step
 LARGEST_SPREAD = 1 << 17  # points in a standard deviation of the sum
 SMALLEST_INTERVAL = 1e-15
+SMALLEST_MU, LARGEST_MU = 1e-10, 1e4  # where the arithmetic of the grids holds; 1e4 means epsilon 5e7
 SMALLEST_LOG = -720.0  # delta is no number below e^-745
 
 
@@ -69,12 +70,16 @@ def epsilon(parts: Sequence[Part], delta: float, resolution: float = FINE) -> fl
     >>> round(epsilon([Part(mu=1.0, rate=0.01, count=1000)], 1e-6), 2)
     2.12
     """
+    if any(part.mu > LARGEST_MU for part in parts):
+        return math.inf
     log_tail = max(math.log(TAIL) + math.log(delta) - math.log(_count(parts)), SMALLEST_LOG)
     return _largest(parts, resolution, log_tail, lambda total: total.epsilon(delta))
 
 
 def delta(parts: Sequence[Part], epsilon: float, resolution: float = FINE) -> float:
     """An upper bound on the smallest delta of all parts together, over both directions; arguments as for `epsilon`."""
+    if any(part.mu > LARGEST_MU for part in parts):
+        return 1.0
     log_tail = math.log(1e-30) - math.log(_count(parts))
     found = _largest(parts, resolution, log_tail, lambda total: total.delta(epsilon))
     if found > 1e-25:
@@ -84,6 +89,7 @@ def delta(parts: Sequence[Part], epsilon: float, resolution: float = FINE) -> fl
 
 def _largest(parts: Sequence[Part], resolution: float, log_tail: float, value: Callable[[LossSum], float]) -> float:
     """The larger value of the two directions, on a grid that is as fine as asked for or as memory allows."""
+    parts = [replace(part, mu=max(part.mu, SMALLEST_MU)) for part in parts]  # more is revealed by a larger shift
     interval = _interval(parts, resolution, log_tail)
     directions = ["removal"] if all(part.symmetric for part in parts) else ["removal", "addition"]
     while True:

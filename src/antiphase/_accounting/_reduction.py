@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphase import _check
@@ -31,15 +31,21 @@ class Reduction:
         theorem: the row of the table.
         setting: the mechanism without its noise.
         sensitivity: of what the noise is added to, for one contribution.
+        nominal: the same before it was rounded outward, by which noise is calibrated.
     """
 
     theorem: Theorem
     setting: Setting
     sensitivity: Bound
+    nominal: float
 
     def release(self, noise_std: float) -> Release:
         """The standard mechanism for this noise."""
         return self.theorem.release(self.setting, noise_std / (self.theorem.factor * self.sensitivity.value))
+
+    def before_rounding(self) -> Reduction:
+        """With the sensitivity before it was rounded outward."""
+        return replace(self, sensitivity=replace(self.sensitivity, value=self.nominal))
 
     def noise_std(self, multiplier: float) -> float:
         """The noise for this multiplier of the standard mechanism."""
@@ -55,7 +61,7 @@ class Reduction:
 def reduce(setting: Setting) -> Reduction:
     """The reduction by the theorem that covers the setting; raises `NotProved` where there is none."""
     theorem = _theorem(setting)
-    return Reduction(theorem, setting, _sensitivity(theorem, setting))
+    return Reduction(theorem, setting, *_sensitivity(theorem, setting))
 
 
 def check_setting(
@@ -140,8 +146,8 @@ def _not_covered(setting: Setting, known: list[Theorem], same_batches: list[Theo
     )
 
 
-def _sensitivity(theorem: Theorem, setting: Setting) -> Bound:
-    from antiphase._sensitivity import sensitivity
+def _sensitivity(theorem: Theorem, setting: Setting) -> tuple[Bound, float]:
+    from antiphase._sensitivity import measured
 
     one_column = theorem.sensitivity == "column"
-    return sensitivity(setting.strategy, SingleParticipation() if one_column else setting.participation)
+    return measured(setting.strategy, SingleParticipation() if one_column else setting.participation)

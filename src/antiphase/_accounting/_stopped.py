@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from antiphase import _check
+from antiphase._accounting._guarantee import epsilon
 from antiphase._accounting._mechanism import Mechanism
+from antiphase._bound import Bound
 from antiphase._check import refuse
 from antiphase._errors import InvalidArgument
+from antiphase._montecarlo import Sampling
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree
 from antiphase.strategies._banded import outside
 
@@ -29,9 +32,10 @@ def stopped(mechanism: Mechanism, steps: int) -> Mechanism:
     | other Dense, full Tree, Fourier | the full run: each output uses all of z |
     | C with negative entries, not amplified | the first t columns with all rows; above 2048 steps the full run |
 
-    **Guarantee**: an upper bound on what the first t outputs reveal, for a t fixed beforehand or chosen without looking
-    at the outputs; where the outputs decide when to stop, the guarantee is that of the full run. Never more for t than
-    for t + 1.
+    **Guarantee**: the mechanism covers the first t outputs, for a t fixed beforehand or chosen without looking at the
+    outputs; where the outputs decide when to stop, the guarantee is that of the full run. Its sensitivity is never more
+    than that of the full run. Its epsilon may be, where that comes from samples, by what two samples differ by.
+    `stopped_epsilon` takes the smaller of the two; neither need grow from t to t + 1.
 
     Args:
         mechanism: the full run as it was planned.
@@ -50,13 +54,42 @@ def stopped(mechanism: Mechanism, steps: int) -> Mechanism:
     if t == mechanism.strategy.steps:
         return mechanism
     full = mechanism.reduction
-    if full.theorem.sensitivity == "column" or _is_nonnegative(mechanism.strategy):
+    sampled = full.theorem.sensitivity == "column" or full.theorem.amplified  # what amplifies needs triangular blocks
+    if sampled or _is_nonnegative(mechanism.strategy):
         strategy = _leading(mechanism.strategy, t)
     else:
         strategy = _first_columns(mechanism.strategy, t)
     part = replace(mechanism, strategy=strategy)
     # Another family may have other bounds on its sensitivity.
     return part if part.reduction.sensitivity.value <= full.sensitivity.value else mechanism
+
+
+def stopped_epsilon(
+    mechanism: Mechanism,
+    steps: int,
+    delta: float,
+    whole: Bound | None = None,
+    sampling: Sampling = Sampling(),
+) -> Bound:
+    """The epsilon of the first `steps` steps: that of `stopped` or of the full run, whichever is smaller.
+
+    The full run covers its beginning too. Its first t outputs are a function of all n, and stopping changes neither
+    their joint law nor that of the batches: a run draws these as for n steps, whatever the participation, and a
+    gradient depends on the past alone. That also holds for any rule by which outputs decide when to stop.
+
+    **Guarantee**: never above the epsilon of the full run, and for t as in `stopped`. Where both are sampled, taking
+    the smaller one is a choice among two mechanisms; `epsilon` leaves room for a choice among 1,000.
+
+    Args:
+        mechanism: the full run as it was planned.
+        steps: how many steps have been released, at least 1.
+        delta: between 0 and 1.
+        whole: epsilon(mechanism, delta), where it is known already.
+        sampling: for participations that take samples, as in `epsilon`.
+    """
+    part = stopped(mechanism, steps)
+    full = epsilon(mechanism, delta, sampling) if whole is None else whole
+    return min(full, full if part is mechanism else epsilon(part, delta, sampling), key=lambda bound: bound.value)
 
 
 def _leading(strategy: Strategy, t: int) -> Strategy:

@@ -76,6 +76,20 @@ def verify(
     """
     mechanism, at, target = _claim(planned, epsilon, delta)
     check_sampling("verify", sampling)
+    return verify_claim(mechanism, at, target, method=method, tau=tau, attempt=attempt, sampling=sampling)
+
+
+def verify_claim(
+    mechanism: Mechanism,
+    at: float,
+    target: float,
+    *,
+    method: Literal["certified", "plain"] = "certified",
+    tau: float = 1.25,
+    attempt: int = 1,
+    sampling: Sampling = Sampling(),
+) -> Bound:
+    """`verify` for a mechanism and a claim (at, target) that were checked; epsilon may be 0 here."""
     reduction = mechanism.reduction
     if reduction.theorem.amplified:
         overflow = overflow_probability(reduction.setting)

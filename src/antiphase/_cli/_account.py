@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import antiphase as ap
+from antiphase._accounting import drawn_like, stopped_epsilon
 from antiphase._bound import rounded_up
 from antiphase._cli._output import print_facts, print_json
 from antiphase._plan import in_words
@@ -27,10 +28,16 @@ def account(
     """
     plan = ap.Plan.load(path)
     at = plan.problem.budget.delta if delta is None else delta
-    mechanism = plan.mechanism if steps is None else ap.stopped(plan.mechanism, steps)
-    bound = ap.epsilon(mechanism, at)
+    mechanism = plan.mechanism
+    drawn = drawn_like(plan.guarantee)
+    if steps is not None:
+        bound = stopped_epsilon(mechanism, steps, at, sampling=drawn)
+    elif at == plan.problem.budget.delta:  # derived again when it was loaded
+        bound = plan.guarantee
+    else:
+        bound = ap.epsilon(mechanism, at, drawn)
     if as_json:
-        print_json({"delta": at, "steps": mechanism.strategy.steps, "adjacency": mechanism.adjacency, **_plain(bound)})
+        print_json({"delta": at, "steps": steps or plan.steps, "adjacency": mechanism.adjacency, **_plain(bound)})
         return
     print_facts(
         [

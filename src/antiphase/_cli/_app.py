@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +15,7 @@ from antiphase import AntiphaseError, __version__
 from antiphase._cli._account import account
 from antiphase._cli._bench import bench
 from antiphase._cli._demo import demo
+from antiphase._cli._memory import limit_memory
 from antiphase._cli._output import talk
 from antiphase._cli._plan import plan
 from antiphase._cli._report import report
@@ -19,24 +24,46 @@ from antiphase._cli._verify import verify
 
 
 class _Commands(TyperGroup):
-    """Shows an error of the library or of the file system as its message and hint, and ends with code 1.
+    """Shows an error of the library, the file system or memory as its message and hint, and ends with code 1.
 
     Any other error is a defect and keeps its traceback.
     """
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
-        except AntiphaseError as error:
-            if ctx.params["debug"]:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # a full disk may show here first
+            return result
+        except (AntiphaseError, OSError, MemoryError) as error:
+            if (
+                ctx.params["debug"] or getattr(error, "errno", None) == errno.EPIPE
+            ):  # click ends quietly at a closed pipe
                 raise
-            talk(f"error: {error}")
+            message, hint = _explained(error)
+            talk(f"error: {message}", "", f"hint: {hint}")
+            _drop_stdout()
             raise typer.Exit(1) from error
-        except OSError as error:
-            if ctx.params["debug"] or error.filename is None:
-                raise
-            talk(f"error: {error.filename}: {error.strerror}\n\nhint: give a path that exists and that you may use")
-            raise typer.Exit(1) from error
+
+
+def _explained(error: AntiphaseError | OSError | MemoryError) -> tuple[str, str]:
+    """What went wrong, and what to change."""
+    if isinstance(error, AntiphaseError):
+        return error.message, error.hint
+    if isinstance(error, MemoryError):
+        return f"There is not enough memory: {error or 'an allocation failed'}.", "use fewer steps or parameters"
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}", "give a path that exists and that you may use"
+    return f"The output cannot be written: {error.strerror or error}", "make room on the disk, or write elsewhere"
+
+
+def _drop_stdout() -> None:
+    """Forget what stdout could not take, which Python would try to write once more when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _print_version(wanted: bool) -> None:
@@ -67,4 +94,8 @@ def general(
 
 def main() -> None:
     """Run the program with the arguments of the process."""
+    limit_memory()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the terminal's encoding does not have
     app(prog_name="antiphase")

@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 import antiphase as ap
+from antiphase._cli._memory import physical_memory
 from antiphase._cli._output import print_facts, print_json, progress_bar
+from antiphase._errors import NotEnoughMemory
 from antiphase.strategies import Identity
 
 SECONDS = 3.0  # for each thing that is measured
@@ -32,6 +34,7 @@ def bench(
     Example: antiphase bench plan.json --parameters 4000000
     """
     plan = ap.Plan.load(path)
+    _check_memory(BYTES * parameters * (plan.mechanism.strategy.memory_copies + 3))  # gradient, noise and a block of it
     with progress_bar() as tell:
         copies = plan.mechanism.strategy.memory_copies
         found: dict[str, float] = {"parameters": parameters, "memory_bytes": BYTES * parameters * copies}
@@ -49,6 +52,15 @@ def bench(
         print_json(found)
     else:
         _print(plan, found)
+
+
+def _check_memory(needed: int) -> None:
+    if needed > physical_memory():
+        raise NotEnoughMemory(
+            f"The noise for so many parameters needs {needed / 1e9:,.0f} GB. This machine has "
+            f"{physical_memory() / 1e9:,.0f} GB.",
+            hint="measure fewer parameters with --parameters; the time of a step grows in proportion",
+        )
 
 
 def _noise(mechanism: ap.Mechanism, parameters: int) -> float:

@@ -9,6 +9,7 @@ import typer
 
 from antiphase._cli._output import print_json, progress_bar, talk
 from antiphase._demo import SEEDS, Comparison, as_markdown, as_text, compare
+from antiphase._durable import write_output
 
 
 def demo(
@@ -26,8 +27,8 @@ def demo(
     with progress_bar() as tell:
         found = compare(directory, seeds, tell)
     found.chosen.plan.save(directory / "plan.json")
-    (directory / "report.md").write_text(as_markdown(found))
-    (directory / "report.txt").write_text(as_text(found))
+    write_output(directory / "report.md", as_markdown(found).encode())
+    write_output(directory / "report.txt", as_text(found).encode())
     if as_json:
         print_json({**_plain(found), "directory": str(directory)})
     else:

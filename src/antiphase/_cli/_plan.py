@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 import antiphase as ap
+from antiphase import _check
 from antiphase._bound import rounded_up
 from antiphase._cli._output import print_facts, print_json, print_table, progress_bar, talk
+from antiphase._durable import check_output
 from antiphase._errors import InvalidArgument
 from antiphase._plan import in_words
 from antiphase._planner._advice import affordable_copies
@@ -73,8 +75,8 @@ def plan(
         memory_copies=_copies(memory_copies, parameters, memory_gb, machines),
         objective=objective,  # type: ignore[arg-type]  # Problem checks it
     )
-    if output is not None and not output.parent.is_dir():
-        raise InvalidArgument(f"There is no directory {output.parent}.", hint="give --output a directory that exists")
+    if output is not None:
+        check_output(output)
     with progress_bar() as tell:
         found = ap.plan(problem, _names(families), pipelines=_names(participation), progress=tell)
     if output is not None:
@@ -100,7 +102,8 @@ def _copies(copies: int | None, parameters: int | None, memory_gb: float | None,
             "--memory-gb needs --parameters, and takes the place of --memory-copies.",
             hint="give --memory-copies alone, or --memory-gb with --parameters",
         )
-    afforded = affordable_copies(parameters, int(memory_gb * GIGABYTE), machines)
+    memory = _check.real("plan", "--memory-gb", memory_gb, 0.0, 1e9, "gigabytes on each machine")
+    afforded = affordable_copies(parameters, int(memory * GIGABYTE), machines)
     talk(f"{memory_gb:g} GB on {machines:,} machine(s) afford {afforded:,} copies of {parameters:,} float32 parameters")
     return afforded
 

@@ -12,6 +12,7 @@ import typer
 
 import antiphase as ap
 from antiphase._cli._output import progress_bar, talk
+from antiphase._durable import check_output, write_output
 
 if TYPE_CHECKING:
     from antiphase._report import Content
@@ -40,17 +41,20 @@ def report(
     """
     from antiphase._report import gather, read
 
+    if output is None and form is Form.html:
+        output = Path("report.html")
+    if output is not None:
+        check_output(output)
     source = read(path, None if secret is None else ap.Secret.load(secret))
     with progress_bar() as tell:
         content = gather(source, tell)
     text = _writer(form)(content)
-    if output is None and form is Form.html:
-        output = Path("report.html")
     if output is None:
         typer.echo(text, nl=False)
         return
-    output.write_text(text)
-    talk(f"wrote {output} ({len(text.encode()) / 1e6:.2f} MB)")
+    data = text.encode()
+    write_output(output, data)
+    talk(f"wrote {output} ({len(data) / 1e6:.2f} MB)")
 
 
 def _writer(form: Form) -> Callable[[Content], str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphase._cli._output import print_json, print_table, progress_bar, talk
+from antiphase._durable import check_output
 
 if TYPE_CHECKING:
     from antiphase._reproduce import Result
@@ -35,6 +36,8 @@ def reproduce(
     wanted = list(known) if names == ["all"] else names
     for name in wanted:
         _reproduce.find(name)  # a misspelt name is noticed before the work begins
+    if output is not None and output.parent.exists():  # otherwise the directory is made
+        check_output(output)
     results = []
     with progress_bar() as tell:
         for i, name in enumerate(wanted):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +15,7 @@ from antiphase._accounting import verify as verify_claim
 from antiphase._bound import rounded_up
 from antiphase._cli._output import print_facts, print_json, progress_bar
 from antiphase._errors import Corrupted, Refused
-from antiphase._ledger import Ledger
-from antiphase._record import from_json
-from antiphase._run._directory import Header, own_secret, read_header
+from antiphase._run._reading import RunRecord, read_run
 
 PROVED = "proved, and computed again just now"
 BASIS: dict[str, str] = {
@@ -84,35 +81,28 @@ def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
 
 
 def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) -> Facts:
-    """Everything is checked in a copy, as resuming the run would check it."""
+    """Everything is checked as resuming the run would check it, without writing anything."""
     from antiphase._report import check_not_federated
-    from antiphase._report._reading import copy_run
 
     check_not_federated(directory)
     if not (directory / "run.json").exists():
         raise Refused(f"{directory} holds no run: there is no run.json.", hint="give the directory that Run.open made")
-    with tempfile.TemporaryDirectory() as name:
-        copy = Path(name)
-        copy_run(directory, copy)
-        plan, header = ap.Plan.load(copy / "plan.json"), read_header(copy)
-        assert header is not None
-        secret = own_secret(copy, create=False) if secret_file is None else ap.Secret.load(secret_file)
-        entries = _entries(copy, secret, header)
-        with _opened(copy, plan, header, secret) as run:
-            batches = _check_batches(run, entries["private"], tell)
-            report = run.report()
-        check_not_federated(directory, report)
-        torn = (directory / "public" / "ledger.jsonl").stat().st_size - (
-            copy / "public" / "ledger.jsonl"
-        ).stat().st_size
+    record = read_run(directory, None if secret_file is None else ap.Secret.load(secret_file))
+    if record.details_edited:
+        raise Corrupted(
+            "The error, candidates or notes in plan.json are not those that the run was opened with.",
+            hint="the file was edited; restore it from a copy",
+        )
+    batches, report, torn = _check_batches(record, tell), record.report(), sum(record.torn.values())
+    check_not_federated(directory, report)
     return {
         "run": str(directory),
         "run id": report.run_id,
-        "plan": plan.fingerprint,
-        **_guarantee(directory, plan, attempt),
+        "plan": record.plan.fingerprint,
+        **_guarantee(directory, record.plan, attempt),
         "steps": f"{report.steps_run} of {report.steps_planned}",
         "epsilon of what ran": None if report.guarantee is None else report.guarantee.value,
-        "ledger": f"{len(entries['public'])} public and {len(entries['private'])} private entries, all authentic",
+        "ledger": f"{record.public} public and {len(record.batches)} private entries, all authentic",
         "after the ledger": f"{torn} bytes that are not authentic: a crash, or a step under way"
         if torn > 0
         else "nothing",
@@ -123,37 +113,28 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
     }
 
 
-def _entries(copy: Path, secret: ap.Secret, header: Header) -> dict[str, list[Facts]]:
-    """All entries of both chains; raises where one that was kept is missing or not authentic."""
-    ledger = Ledger(copy, secret, header.run_id, create=False)
-    found = {"public": list(ledger.public.entries()), "private": list(ledger.private.entries())}
-    ledger.close()
-    return found
-
-
-def _opened(copy: Path, plan: ap.Plan, header: Header, secret: ap.Secret) -> ap.Run:
-    leaves = {name: from_json(leaf) for name, leaf in header.leaves}
-    return ap.Run.open(plan, copy, leaves=leaves, examples=header.examples, secret=secret, dtype=header.dtype)
-
-
-def _check_batches(run: ap.Run, entries: list[Facts], tell: Tell) -> str:
+def _check_batches(record: RunRecord, tell: Tell) -> str:
     """Every batch that was recorded must be the one that the sampler draws."""
-    recorded = [entry for entry in entries if entry["kind"] == "batch"]
+    recorded = [entry for entry in record.batches if entry["kind"] == "batch"]
+    if not recorded:
+        return "none recorded"
+    sampler = record.sampler()
     for i, entry in enumerate(recorded):
         tell("drawing the batches again", i / len(recorded))
-        indices, mask = run.batch(entry["step"])
+        indices, mask = sampler.batch(entry["step"])
         used = np.ascontiguousarray(indices[mask], dtype="<i8")
         if hashlib.sha256(used.tobytes()).hexdigest() != entry["indices"]:
             raise Corrupted(
                 f"The batch recorded for step {entry['step']} is not the one that the sampler draws.",
                 hint="the run took its batches from elsewhere, so the guarantee does not cover it",
             )
-    return f"{len(recorded)} drawn again, all as recorded" if recorded else "none recorded"
+    late = sum("entered" in entry for entry in recorded)
+    return f"{len(recorded)} drawn again, all as recorded" + (f"; {late} were entered after a crash" if late else "")
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: Any) -> str | list[str]:
     if isinstance(value, list):
-        return "\n".join(value) or "nothing"
+        return value or "nothing"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 Indices = NDArray[np.int32]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def log_means(noise: Array, gram: Array, indices: Indices, half: Array, out: Array) -> None:
     """out[s] = log mean_j exp(noise[s, j] + sum_k gram[indices[s, k], j] - half[j]); `noise` is overwritten.
 
@@ -42,7 +42,7 @@ def log_means(noise: Array, gram: Array, indices: Indices, half: Array, out: Arr
         out[s] = top + math.log(total / b)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: Array) -> None:
     """Draw i_1, ..., i_alpha in turn, i_k with probability proportional to e_j = prod_{l < k} factors[i_l, j].
 
@@ -64,7 +64,7 @@ def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: A
         log_ratios[s] = log_ratio
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def draw_cores(
     factors: Array, cores: Indices, sizes: Indices, uniforms: Array, indices: Indices, log_ratios: Array
 ) -> None:
@@ -109,7 +109,7 @@ def draw_cores(
 # each level is one vector sum, tree[1] is the total, and an index is found from the top in log2(b) steps.
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _add_up(tree: Array) -> None:
     m = len(tree) // 4
     while m >= 1:
@@ -118,7 +118,7 @@ def _add_up(tree: Array) -> None:
         m //= 2
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _multiply(tree: Array, factors: Array) -> None:
     first = len(tree) // 2
     for j in range(factors.shape[0]):
@@ -126,7 +126,7 @@ def _multiply(tree: Array, factors: Array) -> None:
     _add_up(tree)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _forbid(tree: Array, index: int) -> None:
     """Set a weight to zero."""
     m = len(tree) // 2
@@ -137,7 +137,7 @@ def _forbid(tree: Array, index: int) -> None:
         tree[m + index] = tree[2 * m + index] + tree[3 * m + index]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _pick(tree: Array, uniform: float) -> int:
     """An index with probability proportional to its weight, never one of weight zero."""
     target, m, j = uniform * tree[1], 1, 0
@@ -150,7 +150,7 @@ def _pick(tree: Array, uniform: float) -> int:
     return j
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _power_of_two(count: int) -> int:
     size = 1
     while size < count:

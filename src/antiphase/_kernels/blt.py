@@ -7,12 +7,12 @@ bands e of A^-1: s_t = (u_t - sum_r e_r s_{t-r}) / e_0. The state is (R, s_{t-1}
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 
-@njit(cache=True)
+@compiled()
 def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Array) -> tuple[Array, Array]:
     """The variance of every step of A C^-1 z, and the derivatives of their weighted sum.
 
@@ -97,7 +97,7 @@ def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Arra
     return variances, slopes
 
 
-@njit(cache=True)
+@compiled()
 def _shift(
     PX: Array, PS: Array, decay: Array, cR: Array, cS: Array, noise: float, pivot: float, variance: float
 ) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def convolve_rows(kernel: Array, rows: Array, out: Array) -> None:
     """out[r, j] = sum_{i <= j} kernel[i] rows[r, j - i]."""
     count, size = rows.shape

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 from antiphase._kernels.ieee import fma
 
 LANES = 128
@@ -25,28 +25,28 @@ Slots = NDArray[np.int64]
 Coefficients = tuple[Any, ...]  # a tuple: its length is known when the kernel is compiled, and loops unrolled
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def scale(factor: float, out: Noise) -> None:
     """out <- factor out."""
     for i in range(out.shape[0]):
         out[i] = factor * np.float64(out[i])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def add_multiple(coefficient: float, z: Noise, total: Array) -> None:
     """total <- total + coefficient z."""
     for i in range(z.shape[0]):
         total[i] = fma(coefficient, np.float64(z[i]), total[i])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def write(factor: float, total: Array, out: Noise) -> None:
     """out <- factor total."""
     for i in range(out.shape[0]):
         out[i] = factor * total[i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def read_row(state: State, row: int, factor: float, out: Noise) -> None:
     """out <- factor (a row of the state)."""
     for strip in range(state.shape[0]):
@@ -56,7 +56,7 @@ def read_row(state: State, row: int, factor: float, out: Noise) -> None:
             part[i] = factor * np.float64(line[i])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def write_row(z: Noise, state: State, row: int) -> None:
     """A row of the state <- z."""
     for strip in range(state.shape[0]):
@@ -64,7 +64,7 @@ def write_row(z: Noise, state: State, row: int) -> None:
         state[strip, row, : part.shape[0]] = part
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def buffers(state: State, loss: Coefficients, weight: Coefficients, factor: float, out: Noise) -> None:
     """One step of a BLT: `out` holds z and gets factor y, with y = z - weight . b and b <- b + (y - loss b).
 
@@ -81,7 +81,7 @@ def buffers(state: State, loss: Coefficients, weight: Coefficients, factor: floa
             part[i] = factor * y
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def moving_sum(state: State, slots: Slots, coefficients: Array, newest: int, factor: float, out: Noise) -> None:
     """One step of a moving sum: `out` holds z and gets factor (coefficients . (history, z)); z is kept in `newest`.
 
@@ -104,7 +104,7 @@ def moving_sum(state: State, slots: Slots, coefficients: Array, newest: int, fac
             part[i] = factor * fma(last, np.float64(part[i]), y[i])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def tree_level(state: State, left: int, weight: float, z: Noise, node: Array, replaced: Array) -> None:
     """One level up: node <- weight z + (1 - weight) (node + left); left is a row of the state, or -1 for none."""
     for strip in range(state.shape[0]):
@@ -120,7 +120,7 @@ def tree_level(state: State, left: int, weight: float, z: Noise, node: Array, re
             parent[i] = fma(weight, np.float64(fresh[i]), (1.0 - weight) * parent[i])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _add_panel(coefficients: Array, first: int, panel: Array, rows: int, outputs: int, total: Array) -> None:
     """total[k] <- total[k] + sum_r coefficients[k, first + r] panel[r], two outputs by four rows at a time.
 
@@ -140,7 +140,7 @@ def _add_panel(coefficients: Array, first: int, panel: Array, rows: int, outputs
                 t[i] = fma(b3, v3[i], fma(b2, v2[i], fma(b1, v1[i], fma(b0, v0[i], t[i]))))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def feedback(
     state: State, z: Noise, slots: Slots, past: Array, inside: Array, pivot: Array, new: Slots, total: Array
 ) -> None:
@@ -177,7 +177,7 @@ def feedback(
                     row[i] = fma(c, np.float64(line[i]), row[i])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def product(state: State, z: Noise, matrix: Array, outputs: int, total: Array) -> None:
     """All rows of the state <- matrix z; the matrix is padded as `_add_panel` wants, outputs are made in blocks."""
     panel = np.empty(PANEL * LANES)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 
-@njit(cache=True)
+@compiled()
 def autoregressive_variances(columns: Array, inverse: Array) -> Array:
     """Variances of s = A C^-1 z for banded C, columns[j, r] = C[j + r, j], and inverse[t, r] = A^-1[t, t - r].
 
@@ -48,7 +48,7 @@ def autoregressive_variances(columns: Array, inverse: Array) -> Array:
     return out
 
 
-@njit(cache=True, fastmath={"contract"})
+@compiled(fastmath={"contract"})
 def _weighted_rows(weights: Array, Z: Array, count: int, out: Array) -> None:
     """out = sum over the first rows p of weights[p] Z[p], four rows at a time so that out is read less often."""
     W = len(out)
@@ -65,7 +65,7 @@ def _weighted_rows(weights: Array, Z: Array, count: int, out: Array) -> None:
         p += 1
 
 
-@njit(cache=True)
+@compiled()
 def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
     """Variances of s = A T z for T banded Toeplitz with the given first column.
 
@@ -100,7 +100,7 @@ def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
     return out
 
 
-@njit(cache=True)
+@compiled()
 def buffer_variances(decay: Array, scale: Array, inverse: Array) -> Array:
     """Variances of s = A C^-1 z for a BLT: propagate the covariance of (buffers, last outputs of A)."""
     n, d = inverse.shape
@@ -132,7 +132,7 @@ def buffer_variances(decay: Array, scale: Array, inverse: Array) -> Array:
     return out
 
 
-@njit(cache=True)
+@compiled()
 def _quadratic(P: Array, v: Array) -> float:
     total = 0.0
     for i in range(len(v)):
@@ -141,7 +141,7 @@ def _quadratic(P: Array, v: Array) -> float:
     return total
 
 
-@njit(cache=True)
+@compiled()
 def shifted_variances(response: Array, row_scale: Array, inverse: Array) -> Array:
     """Variances of s = A diag(row_scale) T z for full Toeplitz T with first column `response`, O(n^2)."""
     n, d = inverse.shape
@@ -166,7 +166,7 @@ def shifted_variances(response: Array, row_scale: Array, inverse: Array) -> Arra
     return out
 
 
-@njit(cache=True)
+@compiled()
 def filter_columns(x: Array, inverse: Array) -> None:
     """Replace x by A x along the first axis, in place."""
     n, d = inverse.shape
@@ -178,7 +178,7 @@ def filter_columns(x: Array, inverse: Array) -> None:
             x[t, j] /= inverse[t, 0]
 
 
-@njit(cache=True)
+@compiled()
 def buffer_response(decay: Array, scale: Array, inverse: Array, steps: int) -> Array:
     """The impulse response w of A C^-1 for a BLT, with `inverse` the first column of A^-1."""
     d = len(inverse)
@@ -196,7 +196,7 @@ def buffer_response(decay: Array, scale: Array, inverse: Array, steps: int) -> A
     return w
 
 
-@njit(cache=True)
+@compiled()
 def buffer_response_sums(decay: Array, scale: Array, inverse: Array, steps: int) -> tuple[float, float]:
     """sum_i w_i^2 and sum_i (steps - i) w_i^2 for the impulse response w of A C^-1, both Toeplitz.
 

@@ -11,12 +11,12 @@ Arrays over the last W steps keep step k at slot k mod W, so that a step replace
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 
-@njit(cache=True)
+@compiled()
 def forward(columns: Array, inverse: Array, covariance: Array) -> None:
     """Fill covariance[i, r] = cov(s_i, s_{i-r}); columns[j, r] = C[j + r, j], inverse[t, r] = A^-1[t, t - r]."""
     n, w = covariance.shape
@@ -38,7 +38,7 @@ def forward(columns: Array, inverse: Array, covariance: Array) -> None:
         Z[slot, slot] = variance
 
 
-@njit(cache=True)
+@compiled()
 def backward(columns: Array, inverse: Array, covariance: Array, weights: Array, gradient: Array) -> None:
     """Fill gradient[j, r] = d(sum_i weights_i var(s_i)) / d C[j + r, j], with `covariance` from `forward`.
 
@@ -80,7 +80,7 @@ def backward(columns: Array, inverse: Array, covariance: Array, weights: Array, 
         _spread(row_bar, inverse, i, gradient)
 
 
-@njit(cache=True)
+@compiled()
 def gram_gradient(columns: Array, gradient: Array) -> Array:
     """The gradient with respect to X = C^T C inside the band, [j, r] = entry (j + r, j), from that for C.
 
@@ -98,7 +98,7 @@ def gram_gradient(columns: Array, gradient: Array) -> Array:
     return G
 
 
-@njit(cache=True)
+@compiled()
 def _row(columns: Array, inverse: Array, i: int, row: Array, m: Array) -> float:
     """Row i of M = C A^-1, row[r] = M[i, i - r]; spread over the slots of m; returns the diagonal entry."""
     b, d = columns.shape[1], inverse.shape[1]
@@ -113,7 +113,7 @@ def _row(columns: Array, inverse: Array, i: int, row: Array, m: Array) -> float:
     return row[0]
 
 
-@njit(cache=True)
+@compiled()
 def _spread(row_bar: Array, inverse: Array, i: int, gradient: Array) -> None:
     """The transpose of `_row`: from the gradient for row i of M to that for the entries of C in it."""
     b, d = gradient.shape[1], inverse.shape[1]
@@ -124,7 +124,7 @@ def _spread(row_bar: Array, inverse: Array, i: int, gradient: Array) -> None:
         gradient[i - r, r] += total
 
 
-@njit(cache=True)
+@compiled()
 def _restore(covariance: Array, k: int, first: int, Z: Array) -> None:
     """Put the covariances of step k with the steps from `first` to k back into the window."""
     W = len(Z)
@@ -132,7 +132,7 @@ def _restore(covariance: Array, k: int, first: int, Z: Array) -> None:
         Z[k % W, (k - r) % W] = Z[(k - r) % W, k % W] = covariance[k, r]
 
 
-@njit(cache=True)
+@compiled()
 def _add_product(Z: Array, v: Array, out: Array) -> None:
     """out += Z v for symmetric Z, row by row so that the inner loop is vectorised without reordering sums."""
     for p in range(len(v)):
@@ -142,7 +142,7 @@ def _add_product(Z: Array, v: Array, out: Array) -> None:
                 out[q] += factor * Z[p, q]
 
 
-@njit(cache=True)
+@compiled()
 def _add_symmetric(G: Array, a: Array, b: Array) -> None:
     """G += (a b^T + b a^T) / 2."""
     for p in range(len(a)):

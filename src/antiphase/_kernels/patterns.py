@@ -6,10 +6,10 @@ Gram entries come by diagonals: diagonals[i - offset, r] = X[i, i + r], zero pas
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 ANCHOR = 4096
 ROUNDS = 200
@@ -17,7 +17,7 @@ ROUNDING = 1e-10
 Gaps = NDArray[np.int32]
 
 
-@njit(cache=True)
+@compiled()
 def _priced_sum(values: Array, separation: int, price: float, best: Array, count: NDArray[np.int64]) -> None:
     """best[j]: the largest sum of values - price over separated entries among the first j; count[j]: how many."""
     best[0] = 0.0
@@ -33,7 +33,7 @@ def _priced_sum(values: Array, separation: int, price: float, best: Array, count
             count[j] = count[j - 1]
 
 
-@njit(cache=True)
+@compiled()
 def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bool]:
     """The largest sum of at most `limit` non-negative values whose indices are `separation` apart.
 
@@ -70,7 +70,7 @@ def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bo
     return bound, False
 
 
-@njit(cache=True)
+@compiled()
 def separated_rows(
     diagonals: Array, offset: int, start: int, stop: int, steps: int, separation: int, limit: int
 ) -> Array:
@@ -93,7 +93,7 @@ def separated_rows(
     return out
 
 
-@njit(cache=True)
+@compiled()
 def separated_chain(
     diagonals: Array, offset: int, start: int, stop: int, separation: int, value: Array, largest: Array, limited: bool
 ) -> None:
@@ -117,7 +117,7 @@ def separated_chain(
             largest[q, own] = value[q, own] if j == 0 else max(largest[q, before_own], value[q, own])
 
 
-@njit(cache=True)
+@compiled()
 def _far_sum(diagonals: Array, offset: int, i: int, steps: int, epoch: int) -> float:
     """The sum of max |X[i, j]| over the epochs that are neither i's own nor next to it."""
     bands = diagonals.shape[1]
@@ -138,7 +138,7 @@ def _far_sum(diagonals: Array, offset: int, i: int, steps: int, epoch: int) -> f
     return total
 
 
-@njit(cache=True)
+@compiled()
 def shuffled_chain(
     diagonals: Array, offset: int, start: int, stop: int, steps: int, epoch: int, value: Array, largest: Array
 ) -> float:
@@ -163,7 +163,7 @@ def shuffled_chain(
     return farthest
 
 
-@njit(cache=True)
+@compiled()
 def buffered_square(decay: Array, scale: Array, first: float, steps: int, separation: int, limit: int) -> float:
     """The squared norm of the sum of the columns 0, separation, ... (at most `limit`) of a buffered Toeplitz matrix.
 
@@ -204,7 +204,7 @@ def buffered_square(decay: Array, scale: Array, first: float, steps: int, separa
     return total
 
 
-@njit(cache=True)
+@compiled()
 def join_gaps(left: Gaps, right: Gaps, out: Gaps) -> None:
     """Put two neighbouring subtrees side by side, both with participations.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from antiphase._kernels.compiled import compiled
 
 Draws = NDArray[np.uint64]
 Table = NDArray[np.uint64]
@@ -22,7 +23,7 @@ _GUIDE_BITS = 10
 _GUIDE_SHIFT = np.uint64(64 - _GUIDE_BITS)
 
 
-@njit(cache=True)
+@compiled()
 def _high_product(a: Any, b: Any) -> Any:
     """The upper 64 bits of the 128-bit product."""
     a_low, a_high = a & _MASK, a >> _HALF
@@ -32,7 +33,7 @@ def _high_product(a: Any, b: Any) -> Any:
     return a_high * b_high + (middle >> _HALF) + (other >> _HALF)
 
 
-@njit(cache=True)
+@compiled()
 def _below(high: Any, low: Any, bound: Any) -> Any:
     """floor(draw * bound / 2^128): uniform in [0, bound) up to 2^-128 an outcome."""
     n = np.uint64(bound)
@@ -41,7 +42,7 @@ def _below(high: Any, low: Any, bound: Any) -> Any:
     return np.int64(_high_product(high, n) + np.uint64(carry))
 
 
-@njit(cache=True)
+@compiled()
 def _guide(table: Any) -> Any:
     """For each value of a draw's top bits, how many thresholds are below every draw that has them."""
     guide = np.zeros(1 << _GUIDE_BITS, np.int64)
@@ -53,7 +54,7 @@ def _guide(table: Any) -> Any:
     return guide
 
 
-@njit(cache=True)
+@compiled()
 def uniform(draws: Draws, bound: int) -> Ids:
     """One integer in [0, bound) a draw."""
     out = np.empty(draws.shape[0], np.int64)
@@ -62,7 +63,7 @@ def uniform(draws: Draws, bound: int) -> Ids:
     return out
 
 
-@njit(cache=True)
+@compiled()
 def invert(draws: Draws, table: Table) -> Ids:
     """One integer a draw: how many thresholds of the ascending table are at or below it."""
     out = np.empty(draws.shape[0], np.int64)
@@ -76,7 +77,7 @@ def invert(draws: Draws, table: Table) -> Ids:
     return out
 
 
-@njit(cache=True)
+@compiled()
 def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> None:
     """Write base + (count distinct numbers below size), ascending, to out[at:], from draws[at:].
 
@@ -96,7 +97,7 @@ def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> 
         out[place] = chosen
 
 
-@njit(cache=True)
+@compiled()
 def scatter(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
     """counts[j] distinct positions in block first + j (of `block` positions each), ascending; one draw each."""
     out = np.empty(draws.shape[0], np.int64)
@@ -107,7 +108,7 @@ def scatter(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
     return out
 
 
-@njit(cache=True)
+@compiled()
 def subset(draws: Draws, population: int) -> Ids:
     """As many distinct positions in [0, population) as there are draws, in no order; every set equally likely.
 
@@ -126,7 +127,7 @@ def subset(draws: Draws, population: int) -> Ids:
     return out
 
 
-@njit(cache=True)
+@compiled()
 def extend_shuffle(order: Ids, first: int, draws: Draws) -> None:
     """Turn a uniform order of 0..first-1 into one of 0..first+len(draws)-1, in place (inside-out Fisher-Yates)."""
     for k in range(draws.shape[0]):
@@ -136,7 +137,7 @@ def extend_shuffle(order: Ids, first: int, draws: Draws) -> None:
         order[j] = i
 
 
-@njit(cache=True)
+@compiled()
 def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
     """Fill columns first, first + 1, ...: column j holds ids j * period + (0..period-1) in a uniform order."""
     period = table.shape[0]
@@ -147,7 +148,7 @@ def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
             table[slot, first + block] = (first + block) * period + order[slot]
 
 
-@njit(cache=True)
+@compiled()
 def group(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
     """(order, starts): order[starts[g]:starts[g + 1]] are the positions with key g, ascending."""
     starts = np.zeros(groups + 1, np.int64)
@@ -163,7 +164,7 @@ def group(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
     return order, starts
 
 
-@njit(cache=True)
+@compiled()
 def join(
     ids: Ids, gaps: Ids, waiting: Ids, eligible: NDArray[np.int32], first: int, separation: int
 ) -> tuple[Ids, NDArray[np.int32], int]:
@@ -187,7 +188,7 @@ def join(
     return joined[:filled], offsets[:filled], at
 
 
-@njit(cache=True)
+@compiled()
 def subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
     """For each size all of 0..size-1 if at most `limit`, else `limit` of them at random; ascending, flat.
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 MODERATE = 50.0  # exponents up to this keep f_t within a factor e^50 / (1 - rate)^b of its neighbours
 CONNECTED = 1e-80  # (1 - rate)^b from which on they can share a scale; at rate 1 the b residue classes have none
 HUGE = 1e200
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, uniforms: Array, noise: Array) -> None:
     """Add to each row of `noise` the columns of a random pattern, columns[t, r] = C[t + r, t].
 
@@ -34,7 +34,7 @@ def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, u
             k += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def backward(exponents: Array, separation: int, rate: float, logs: Array) -> None:
     """logs[t] = log f_t, f_t the mean of exp(sum of the exponents of a pattern) over patterns eligible from step t.
 
@@ -47,7 +47,7 @@ def backward(exponents: Array, separation: int, rate: float, logs: Array) -> Non
         logs[t] = _add_logs(log_miss + logs[t + 1], log_join + exponents[t] + logs[t + b])
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def forward(starting: Array, joining: Array, separation: int, out: Array) -> None:
     """out[t] = the probability that a pattern has step t, from those to be eligible first in t and to join when so."""
     n = len(joining)
@@ -59,7 +59,7 @@ def forward(starting: Array, joining: Array, separation: int, out: Array) -> Non
         eligible[t + separation] += out[t]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def start_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
     """log f: f_0 for a cold start, for a warm one the mean of f_0 (weight 1) and f_1, ..., f_{b-1} (weight `rate`)."""
     total = logs[0]
@@ -71,7 +71,7 @@ def start_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def log_means(
     bands: Array,
     separation: int,
@@ -105,7 +105,7 @@ def log_means(
                 out[i, s] = start_mean(logs, separation, rate, warm)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _linear_mean(exponents: Array, separation: int, rate: float, warm: bool, values: Array) -> float:
     """`start_mean` of `backward` without logarithms: f_t itself, scaled where it leaves the range of floating point."""
     n, b, log_scale = len(exponents), separation, 0.0
@@ -122,7 +122,7 @@ def _linear_mean(exponents: Array, separation: int, rate: float, warm: bool, val
     return log_scale + math.log(total)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _add_logs(x: float, y: float) -> float:
     high, low = max(x, y), min(x, y)
     return high if low == -np.inf else high + math.log1p(math.exp(low - high))

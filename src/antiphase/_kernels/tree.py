@@ -9,12 +9,12 @@ variance of every step and the covariance of the last d outputs, the last one fi
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 
-@njit(cache=True)
+@compiled()
 def online_moments(bands: Array) -> tuple[Array, Array]:
     """For the online decoder: the joint covariance of the last d outputs and the waiting estimates.
 
@@ -42,7 +42,7 @@ def online_moments(bands: Array) -> tuple[Array, Array]:
     return variances, cov
 
 
-@njit(cache=True)
+@compiled()
 def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, float]:
     """The new node is fresh noise + sum_l shares[l] (node waiting at l); y_t is that minus the nodes it replaces.
 
@@ -61,7 +61,7 @@ def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, f
     return noise, node
 
 
-@njit(cache=True)
+@compiled()
 def _advance_cross(t: int, top: int, band: Array, node: float, node_past: Array, cross: Array) -> None:
     """Covariances of the outputs with the waiting nodes, from before step t to after it."""
     d = len(node_past)
@@ -77,7 +77,7 @@ def _advance_cross(t: int, top: int, band: Array, node: float, node_past: Array,
             cross[0, level] = value / band[0]
 
 
-@njit(cache=True)
+@compiled()
 def _advance_cov(band: Array, noise: float, noise_past: Array, cov: Array) -> float:
     """Covariances of the last outputs, from before the step to after it; returns the new variance."""
     d = len(noise_past)
@@ -103,7 +103,7 @@ def _advance_cov(band: Array, noise: float, noise_past: Array, cov: Array) -> fl
     return variance
 
 
-@njit(cache=True)
+@compiled()
 def full_moments(bands: Array) -> tuple[Array, Array]:
     """For the full decoder: diag(A X^-1 A^T), X = sum over nodes of 1 1^T inverted from the leaves up.
 
@@ -137,7 +137,7 @@ def full_moments(bands: Array) -> tuple[Array, Array]:
     return variances, new_form[: bands.shape[1] - 1, : bands.shape[1] - 1].copy()
 
 
-@njit(cache=True)
+@compiled()
 def _advance_carry(band: Array, carry: Array) -> None:
     d = len(carry)
     for j in range(d):
@@ -149,7 +149,7 @@ def _advance_carry(band: Array, carry: Array) -> None:
         carry[0, j] = value / band[0]
 
 
-@njit(cache=True)
+@compiled()
 def _add_carried(used: int, carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
     """new_form += carry form carry^T and new_mean += carry mean, their first `used` rows and columns."""
     d = len(mean)
@@ -162,7 +162,7 @@ def _add_carried(used: int, carry: Array, form: Array, mean: Array, new_form: Ar
                     new_form[i, j] += carry[i, p] * form[p, q] * carry[j, q]
 
 
-@njit(cache=True)
+@compiled()
 def _add_measurement(used: int, total: float, new_form: Array, new_mean: Array) -> None:
     """The parent's own row of C: X_v^-1 from diag(X_left, X_right)^-1, with total = 1 + 1^T diag(...)^-1 1."""
     for i in range(used):
@@ -172,7 +172,7 @@ def _add_measurement(used: int, total: float, new_form: Array, new_mean: Array) 
         new_mean[i] /= total
 
 
-@njit(cache=True)
+@compiled()
 def _keep(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
     """A finished node begins to wait."""
     form[:] = new_form
@@ -182,7 +182,7 @@ def _keep(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Arr
         carry[i, i] = 1.0
 
 
-@njit(cache=True)
+@compiled()
 def _pair_variance(t: int, level: int, n: int, weights: Array, cut: Array) -> float:
     """1^T X_v^-1 1 for the node of this level above step t and for its neighbour, together."""
     total = 0.0
@@ -195,7 +195,7 @@ def _pair_variance(t: int, level: int, n: int, weights: Array, cut: Array) -> fl
     return total
 
 
-@njit(cache=True)
+@compiled()
 def _cut_variances(n: int, height: int, weights: Array) -> Array:
     """1^T X_v^-1 1 for the node of each level that the end of the run cuts, zero where there is none."""
     cut = np.zeros(height + 1)
@@ -206,13 +206,13 @@ def _cut_variances(n: int, height: int, weights: Array) -> Array:
     return cut
 
 
-@njit(cache=True)
+@compiled()
 def _own_weights(height: int) -> Array:
     powers = 2.0 ** np.arange(height + 1)
     return powers / (2.0 * powers - 1.0)
 
 
-@njit(cache=True)
+@compiled()
 def _height(n: int) -> int:
     height = 0
     while 1 << height < n:
@@ -220,7 +220,7 @@ def _height(n: int) -> int:
     return height
 
 
-@njit(cache=True)
+@compiled()
 def _completed_level(t: int, n: int, height: int) -> int:
     """The level of the highest node that step t completes."""
     if t == n - 1:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 
-@njit(cache=True)
+@compiled()
 def shifted_gram(inverse: Array, weights: Array, size: int) -> Array:
     """Q[r, s] = sum_j H[j + r, j + s] for H = A^T diag(weights) A, with inverse[t, r] = A^-1[t, t - r].
 

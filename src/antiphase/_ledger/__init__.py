@@ -8,7 +8,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from antiphase._durable import make_directory, sync_directory, write_atomically
+from antiphase._durable import (
+    check_directory,
+    file_exists,
+    make_directory,
+    make_private_directory,
+    read_file,
+    sync_directory,
+    write_atomically,
+)
 from antiphase._errors import Corrupted
 from antiphase._ledger._chain import Chain, Entry, Head
 from antiphase._secret import Secret
@@ -26,29 +34,33 @@ class Ledger:
     part, so that a chain cut short is noticed as well as one rewritten.
 
     **Guarantee**: entries that `keep` has returned for are on disk, and no later `Ledger` on this directory accepts
-    chains without them, or with others in their place. Not noticed is a directory put back to an older state as a
+    chains without them, or with others in their place. Opening a ledger changes nothing in an existing one; the first
+    write cuts off what a crash left behind the last authentic entry. After a write that failed, every other write is
+    refused until the ledger is opened again. Not noticed is a directory put back to an older state as a
     whole (the head file with the chains): keep a copy of the heads elsewhere if that must be noticed too.
 
     Args:
         directory: the run directory; `public` and `private` below it are made.
         secret: authenticates; whoever holds it could forge entries.
         run_id: enters the key, so that the chains of two runs cannot be exchanged.
-        create: whether to begin a new ledger; there must be none, and otherwise there must be one.
+        create: whether to begin a new ledger; there must be none, and otherwise there must be a whole one.
+        read_only: whether only to read; the ledger may then be in use by another process.
     """
 
-    def __init__(self, directory: Path, secret: Secret, run_id: str, *, create: bool) -> None:
+    def __init__(self, directory: Path, secret: Secret, run_id: str, *, create: bool, read_only: bool = False) -> None:
         self._key = secret.derive("antiphase ledger", run_id)
-        self._heads = directory / "private" / "heads"
-        for part in PARTS:
-            make_directory(directory / part, 0o700 if part == "private" else 0o755)
-        if create == ledger_exists(directory):
-            raise Corrupted(
-                "The ledger is missing." if not create else "There is a ledger here already, but no header of its run.",
-                hint="restore the run directory from a copy; a run without its ledger could repeat its noise",
-            )
-        heads = (Head(), Head()) if create else self._read_heads()
+        self._heads, self._read_only = directory / "private" / "heads", read_only
+        if create:
+            make_directory(directory / "public")
+            make_private_directory(directory / "private")
+            _check_new(directory)
+        else:
+            _check_whole(directory)
+        check_directory(directory / "public")
+        check_directory(directory / "private", private=True)
+        heads = (Head(), Head()) if create else self._read_heads()  # before the chains: another process may add to them
         self.public, self.private = (
-            Chain(directory / part / "ledger.jsonl", self._subkey(part), head)
+            Chain(_file(directory, part), self._subkey(part), head, create=create, read_only=read_only)
             for part, head in zip(PARTS, heads, strict=True)
         )
         if create:
@@ -57,26 +69,28 @@ class Ledger:
 
     def keep(self) -> None:
         """Return when every entry so far is on disk and the heads that prove it are kept."""
-        self.public.sync()
-        self.private.sync()
-        data = json.dumps([_head_to_json(chain.head) for chain in (self.public, self.private)]).encode()
-        code = hmac.digest(self._subkey("heads"), data, hashlib.sha256).hex().encode()
-        write_atomically(self._heads, data + b"\n" + code + b"\n")
+        try:
+            self.public.sync()
+            self.private.sync()
+            data = json.dumps([_head_to_json(chain.head) for chain in (self.public, self.private)]).encode()
+            write_atomically(self._heads, data + b"\n" + self._code(data) + b"\n")
+        except BaseException:
+            # The operating system may report a failed write once only: nothing after it can be relied on.
+            self.public.failed = self.private.failed = True
+            raise
 
     def close(self) -> None:
-        """Keep, then close both files."""
+        """Keep, unless a write failed before, then close both files."""
         try:
-            self.keep()
+            if not (self._read_only or self.public.failed or self.private.failed):
+                self.keep()
         finally:
-            try:
-                self.public.close()
-            finally:
-                self.private.close()
+            self.public.close()
+            self.private.close()
 
     def _read_heads(self) -> tuple[Head, Head]:
-        data, _, code = self._heads.read_bytes().rstrip(b"\n").rpartition(b"\n")
-        expected = hmac.digest(self._subkey("heads"), data, hashlib.sha256).hex().encode()
-        if not hmac.compare_digest(expected, code):
+        data, _, code = read_file(self._heads).rstrip(b"\n").rpartition(b"\n")
+        if not hmac.compare_digest(self._code(data), code):
             raise Corrupted(
                 "The kept heads of the ledger are not authentic.",
                 hint="the file was edited or cut short, or the secret belongs to another run",
@@ -84,13 +98,40 @@ class Ledger:
         public, private = json.loads(data)
         return _head_from_json(public), _head_from_json(private)
 
+    def _code(self, heads: bytes) -> bytes:
+        return hmac.digest(self._subkey("heads"), heads, hashlib.sha256).hex().encode()
+
     def _subkey(self, label: str) -> bytes:
         return hmac.digest(self._key, label.encode(), hashlib.sha256)
 
 
 def ledger_exists(directory: Path) -> bool:
     """Whether a run directory holds a ledger, by the file that keeps its heads."""
-    return (directory / "private" / "heads").exists()
+    return file_exists(directory / "private" / "heads")
+
+
+def _file(directory: Path, part: str) -> Path:
+    return directory / part / "ledger.jsonl"
+
+
+def _check_whole(directory: Path) -> None:
+    files = (directory / "private" / "heads", *(_file(directory, part) for part in PARTS))
+    missing = [f"{path.parent.name}/{path.name}" for path in files if not file_exists(path)]
+    if missing:
+        raise Corrupted(
+            f"The ledger in {directory} is not whole. Missing: {', '.join(missing)}.",
+            hint="restore the run directory from a copy; a run without its ledger could repeat its noise",
+        )
+
+
+def _check_new(directory: Path) -> None:
+    """Empty files are what a kill leaves before the first heads are kept."""
+    found = [path for part in PARTS if file_exists(path := _file(directory, part)) and path.stat().st_size > 0]
+    if found or ledger_exists(directory):
+        raise Corrupted(
+            f"There is a ledger in {directory} already, but other files of its run are missing.",
+            hint="restore the whole directory from a copy, or begin a new run in another directory",
+        )
 
 
 def _head_to_json(head: Head) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphase._durable import OWNER_ONLY
+from antiphase._durable import check_in_place, open_file
 from antiphase._errors import Corrupted, Refused
 
 Entry = dict[str, Any]
@@ -36,60 +36,82 @@ class Chain:
     system wrote them; from the first line there that is not authentic the rest is cut off.
 
     Appending costs the same however long the chain is.
+
+    Args:
+        path: of the file.
+        key: authenticates.
+        kept: a head that the chain must contain.
+        create: whether to make the file.
+        read_only: whether only to read; another process may be adding entries.
     """
 
-    def __init__(self, path: Path, key: bytes, kept: Head) -> None:
+    def __init__(self, path: Path, key: bytes, kept: Head, *, create: bool = False, read_only: bool = False) -> None:
         self._path, self._key = path, key
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, OWNER_ONLY)
+        del key  # tracebacks may show the variables of this function
+        flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
+        self._file = open_file(path, flags)
         self._close = weakref.finalize(self, os.close, self._file)
+        self.failed = False
+        size = os.fstat(self._file).st_size
         self.head = self._verify(kept)
-        os.ftruncate(self._file, self.head.size)
+        self.torn = max(size - self.head.size, 0)  # bytes after the last authentic entry
 
     def append(self, entry: Entry) -> None:
         """Add one entry; it reaches the operating system at once and the disk at `sync`."""
         text = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
         code = _code(self._key, self.head.code, text)
         line = text + b" " + code.hex().encode() + b"\n"
-        self._check_open()
+        self._prepare_to_write()
         try:
             _write(self._file, line)
         except BaseException:
+            self.failed = True
             os.ftruncate(self._file, self.head.size)  # no half line may stand before the next one
             raise
         self.head = Head(self.head.entries + 1, self.head.size + len(line), code)
 
     def sync(self) -> None:
         """Return when every entry is on disk and nothing else is in the file."""
-        self._check_open()
-        if os.fstat(self._file).st_size != self.head.size:
-            raise Corrupted(
-                f"The ledger {self._path.name} was written by another process.",
-                hint="close all processes on this run; what they released must be treated as released",
-            )
+        self._prepare_to_write()
+        self._check_size(self.head.size)
         os.fsync(self._file)
 
     def entries(self) -> Iterator[Entry]:
         """All entries up to the head, verified again as they are read."""
-        for text, _, end in _authentic_lines(self._path, self._key):
+        for text, _, end in self._authentic_lines():
             if end > self.head.size:
                 return
             yield json.loads(text)
 
     def close(self) -> None:
-        """Sync and close."""
-        try:
-            self.sync()
-        finally:
-            self._close()
+        """Close the file; call `sync` before to have its entries on disk."""
+        self._close()
 
-    def _check_open(self) -> None:
+    def _prepare_to_write(self) -> None:
         if not self._close.alive:
             raise Refused("The ledger is closed.", hint="open the run again with Run.open")
+        if self.failed:
+            raise Refused(
+                f"The ledger {self._path.name} could not be written, and what of it is on disk is not known.",
+                hint="close the run, find out why the disk refused, and open the run again",
+            )
+        check_in_place(self._path, self._file)
+        if self.torn:
+            self._check_size(self.head.size + self.torn)
+            os.ftruncate(self._file, self.head.size)
+            self.torn = 0
+
+    def _check_size(self, size: int) -> None:
+        if os.fstat(self._file).st_size != size:
+            raise Corrupted(
+                f"The ledger {self._path.name} was written by another process.",
+                hint="close all processes on this run; what they released must be treated as released",
+            )
 
     def _verify(self, kept: Head) -> Head:
         """The head of the authentic lines, which must contain the kept head."""
         head, proved = Head(), kept.entries == 0
-        for _, code, end in _authentic_lines(self._path, self._key):
+        for _, code, end in self._authentic_lines():
             head = Head(head.entries + 1, end, code)
             proved = proved or (head.entries == kept.entries and hmac.compare_digest(code, kept.code))
         if not proved:
@@ -100,18 +122,18 @@ class Chain:
             )
         return head
 
-
-def _authentic_lines(path: Path, key: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-    """Text, code and end of each line, up to the first that is torn or not authentic."""
-    code, end = START, 0
-    with path.open("rb") as file:
-        for line in file:
-            text, _, given = line.rstrip(b"\n").rpartition(b" ")
-            code = _code(key, code, text)
-            if not line.endswith(b"\n") or not hmac.compare_digest(code.hex().encode(), given):
-                return
-            end += len(line)
-            yield text, code, end
+    def _authentic_lines(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """Text, code and end of each line, up to the first that is torn or not authentic."""
+        code, end = START, 0
+        with os.fdopen(open_file(self._path), "rb") as file:
+            check_in_place(self._path, self._file)
+            for line in file:
+                text, _, given = line.rstrip(b"\n").rpartition(b" ")
+                code = _code(self._key, code, text)
+                if not line.endswith(b"\n") or not hmac.compare_digest(code.hex().encode(), given):
+                    return
+                end += len(line)
+                yield text, code, end
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """Amplification by Monte Carlo: estimates, confidence limits and verified claims for any non-negative C."""
 
 from antiphase._montecarlo._amplification import (
+    LARGEST_EPSILON,
     calibrate,
     delta,
     dominating_pair,
@@ -13,6 +14,7 @@ from antiphase._montecarlo._sampling import Sampling, check_sampling
 from antiphase._montecarlo._separated import is_separated
 
 __all__ = [
+    "LARGEST_EPSILON",
     "Sampling",
     "bins_gram",
     "calibrate",

@@ -23,6 +23,7 @@ from antiphase._montecarlo._gaussian import log_divergence
 FINE, COARSE = 1 << 12, 1 << 9
 MARGIN = 1e-6  # relative, for rounding
 TINY = 1e-300
+LARGEST_EPSILON = 700.0  # beyond it e^epsilon overflows, and the bound is 1
 SMALLEST = 1e-10  # squared norms of modes are rounded up to at least this
 
 
@@ -70,6 +71,8 @@ def allocation_delta(modes: Allocation, epsilon: float, points: int = FINE) -> t
 
     Reference: the pair is that of Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2, with C = I.
     """
+    if epsilon > LARGEST_EPSILON:
+        return 1.0, 1.0
     b = modes.bins
     still = sum(count for square, count in zip(modes.squares, modes.counts, strict=True) if square == 0.0)
     upper = b * math.exp(epsilon) - still  # a mode 0 has L = 1

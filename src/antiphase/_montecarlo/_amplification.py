@@ -27,6 +27,7 @@ from antiphase.strategies import Strategy
 Amplified = BallsInBins | PoissonMinSeparation
 DELTA, EPSILON, CALIBRATE, VERIFY, ESTIMATE = range(5)  # what samples are for: no two purposes share any
 MOST_ATTEMPTS = 10**6
+LARGEST_EPSILON = 1e4
 
 
 def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: float) -> Pair:
@@ -209,7 +210,7 @@ def _positive(name: str, value: float) -> float:
 
 
 def _epsilon(owner: str, value: float) -> float:
-    return _check.real(owner, "epsilon", value, 0.0, 1e4, "epsilon is at least 0")
+    return _check.real(owner, "epsilon", value, 0.0, LARGEST_EPSILON, "epsilon is at least 0")
 
 
 def _probability(owner: str, value: float) -> float:

@@ -16,6 +16,7 @@ import math
 import numpy as np
 
 from antiphase._check import Array
+from antiphase._montecarlo._rounding import UNIT
 
 LARGEST_STAKE = 1.0 - 1e-9
 
@@ -27,6 +28,9 @@ def log_wealth(shares: Array, stake: float, limit: float) -> float:
 
 def upper_limit(shares: Array, stake: float, log_inverse: float, precision: float = 1e-9) -> float:
     """The u with log_wealth(u) = log(1 / beta), at most 1, rounded up.
+
+    The wealth grows by at least stake / 2 per sample and unit of u, so a rounding error of its sum moves u by at most
+    that error over samples x stake / 2.
 
     >>> round(upper_limit(np.zeros(1000), LARGEST_STAKE, math.log(20)), 5)
     0.003
@@ -40,7 +44,9 @@ def upper_limit(shares: Array, stake: float, log_inverse: float, precision: floa
         return 1.0
     low = float(shares.mean())  # Jensen: no wealth there
     found = brentq(excess, low * (1.0 - 1e-9), 1.0, xtol=1e-300, rtol=precision)
-    return min(1.0, found * (1.0 + 2.0 * precision))
+    terms = float(np.abs(np.log1p(stake * (found - shares))).sum())
+    rounding = 4.0 * math.log2(len(shares) + 2) * UNIT * terms / (0.5 * stake * len(shares))
+    return min(1.0, found * (1.0 + 2.0 * precision) + rounding)
 
 
 def best_stake(shares: Array, samples: int, log_inverse: float) -> tuple[float, float]:

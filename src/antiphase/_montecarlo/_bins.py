@@ -11,17 +11,18 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._montecarlo._allocation import COARSE, FINE, Allocation, allocation, allocation_delta
 from antiphase._montecarlo._cores import Cores, fits, log_core_bounds
-from antiphase._montecarlo._estimator import Estimator, best_slope, log_bound
-from antiphase._montecarlo._gaussian import log_divergence, log_envelope
+from antiphase._montecarlo._estimator import Estimator, best_slope, ceiling, log_bound
+from antiphase._montecarlo._gaussian import log_envelope, upper_divergence
 from antiphase._montecarlo._pair import Pair, Upper
 from antiphase._montecarlo._pilot import Effort, Pilot, best, run_pilot
 from antiphase._montecarlo._power import Power, log_factor
+from antiphase._montecarlo._rounding import GRAM
 from antiphase._montecarlo._split import Split, split
 from antiphase._montecarlo._steps import log_step_bounds
 from antiphase._montecarlo._tilt import Tilt, best_weights
 
 LARGEST_ALPHA = 96
-_PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2"
+_PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2, with negative entries Lemma C.1"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class BinsPair(Pair):
     modes: Split
     noise_std: float
     sensitivity: float = math.inf
+    _is_outward: bool = False
 
     pilot = 1 << 14
     reference = _PAIR
@@ -66,6 +68,11 @@ class BinsPair(Pair):
         """With other noise."""
         return replace(self, noise_std=noise_std)
 
+    @cached_property
+    def outward(self) -> BinsPair:
+        """With modes whose Gram matrix is nowhere smaller than the true one, whatever was rounded."""
+        return self if self._is_outward else replace(self, modes=self.modes.outward(self.gram), _is_outward=True)
+
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
         """The smallest of the bounds that apply."""
         found = [Upper(self._unamplified(epsilon), "without amplification", f"{_PAIR}; Balle and Wang 2018, Thm. 8")]
@@ -73,13 +80,13 @@ class BinsPair(Pair):
             value = max(allocation_delta(self._allocation, epsilon, FINE if fine else COARSE))
             found.append(Upper(value, "random allocation by convolution, rounded up", _PAIR))
         else:
-            removal, addition = (log_bound(e, epsilon) for e in self.estimators(epsilon))
-            found.append(Upper(math.exp(min(0.0, max(removal, addition))), "largest weight of the samples", _PAIR))
+            largest = max(ceiling(e, epsilon) for e in self.outward.estimators(epsilon))
+            found.append(Upper(min(1.0, largest), "largest weight of the samples", _PAIR))
         return min(found, key=lambda upper: upper.value)
 
     def plain(self) -> tuple[Estimator, Estimator]:
         """N(G_i, noise_std^2 G) for a random i, and N(0, noise_std^2 G): all that the loss depends on."""
-        whole = split(self.gram, common=False).scaled(self.noise_std)
+        whole = split(self.gram, common=False).outward(self.gram).scaled(self.noise_std)
         return Power(whole, 1), Tilt(whole, 0.0, np.full(whole.bins, 1.0 / whole.bins))
 
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
@@ -104,8 +111,9 @@ class BinsPair(Pair):
 
     def _unamplified(self, epsilon: float) -> float:
         """The divergence is convex, so that of a mixture is at most the mean of those of its parts."""
-        parts = np.exp(log_divergence(epsilon, np.diag(self.gram) / self.noise_std**2))
-        whole = np.exp(log_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)) if self._is_signed else 1.0
+        squares = np.diag(self.gram) + GRAM * np.diag(self.gram).max()
+        parts = upper_divergence(epsilon, squares / self.noise_std**2)
+        whole = upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2) if self._is_signed else 1.0
         return min(float(parts.mean()), float(whole)) * (1.0 + 1e-9)
 
     @property

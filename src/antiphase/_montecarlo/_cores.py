@@ -23,6 +23,7 @@ from antiphase._check import Array
 from antiphase._montecarlo._estimator import Draws, Estimator
 from antiphase._montecarlo._gaussian import MARGIN
 from antiphase._montecarlo._power import LARGEST_EXPONENT, noisy_losses
+from antiphase._montecarlo._rounding import UNIT, modes_error
 from antiphase._montecarlo._split import Split
 
 
@@ -58,6 +59,21 @@ class Cores(Estimator):
         used = np.isfinite(self.bounds)
         with np.errstate(divide="ignore"):
             return float((self.bounds[used] - np.log(self.weights[used])).max()) + MARGIN
+
+    @property
+    def loss_error(self) -> float:  # type: ignore[override]
+        """Of <rest_j, x> - |rest_j|^2 / 2."""
+        return modes_error(self.split.bins, self.split.largest, self.alpha)
+
+    @property
+    def ratio_error(self) -> float:  # type: ignore[override]
+        """As for `Power`, with twice as many factors."""
+        return 2.0 * 2.0 * self.alpha * self.loss_error
+
+    @property
+    def bias(self) -> float:  # type: ignore[override]
+        """Core size, core and indices."""
+        return 8.0 * UNIT * (self.split.bins + self.alpha) * (self.alpha + 2.0)
 
     @cached_property
     def _constants(self) -> Array:

@@ -6,10 +6,14 @@ In both directions the weight of a sample is
 
 where D is the Gaussian mechanism with the squared distance rho, and ratio and shift do not depend on epsilon. Hence
 0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y), and delta = E W <= c as well.
+
+Rounding: weights are computed for an epsilon smaller by `loss_error`, and c is enlarged by exp(`allowance`); see
+`_rounding`. Then delta <= c (E share + `bias`) for shares of c as they come out.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +22,11 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._errors import AntiphaseError
-from antiphase._montecarlo._gaussian import log_divergence, log_envelope
+from antiphase._montecarlo._gaussian import divergence_error, log_divergence, log_envelope
+from antiphase._montecarlo._rounding import UNDERFLOW
 
 PIECE = 1 << 18
+LARGEST_LOG = 700.0
 SLOPES = [0.01 * 1.1**i for i in range(145)]  # to 9,100
 
 
@@ -33,11 +39,14 @@ class Draws:
 
 
 class Estimator(ABC):
-    """A way to draw samples, with the three numbers that bound their weights."""
+    """A way to draw samples, with the three numbers that bound their weights, and three that bound rounding errors."""
 
     rho: float
     slope: float
     log_factor: float
+    loss_error: float
+    ratio_error: float
+    bias: float
 
     @property
     @abstractmethod
@@ -57,6 +66,17 @@ class Estimator(ABC):
 def log_bound(estimator: Estimator, epsilon: float) -> float:
     """log c."""
     return estimator.log_factor + log_envelope(estimator.slope, estimator.rho) - estimator.slope * epsilon
+
+
+def allowance(estimator: Estimator) -> float:
+    """By how much the logarithm of a weight, and that of c, may come out too small."""
+    return estimator.ratio_error + float(divergence_error(estimator.rho))
+
+
+def ceiling(estimator: Estimator, epsilon: float) -> float:
+    """c, rounded up: delta is at most c. At least UNDERFLOW."""
+    log_c = log_bound(estimator, epsilon - estimator.loss_error) + allowance(estimator)
+    return max(math.exp(min(log_c, LARGEST_LOG)), UNDERFLOW)
 
 
 def best_slope(bound: Callable[[float], float]) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphase._check import Array
+from antiphase._montecarlo._rounding import GRAM, UNDERFLOW, UNIT
 
 SMALLEST_ROOT = 1e-6  # below it D is a difference of nearly equal numbers; a common part that small is left in place
 ROOT_TWO = math.sqrt(2.0)
@@ -23,7 +24,7 @@ MARGIN = 1e-9  # on the logarithm of every bound, for rounding
 
 
 def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
-    """log D(e), to about ten digits, however small D is.
+    """log D(e), however small D is; off by at most `divergence_error` where D does not underflow.
 
     Args:
         e: any real numbers.
@@ -46,6 +47,23 @@ def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
         tail = np.log((erfcx(far / math.sqrt(2.0)) - erfcx((far + r) / math.sqrt(2.0))) / 2.0) - far**2 / 2.0
         none = np.log(-np.expm1(np.minimum(e, 0.0)))
     return np.where(rho == 0.0, none, np.where(a < 0.0, direct, tail))
+
+
+def divergence_error(rho: ArrayLike) -> Array:
+    """A bound on the error of log D(e), wherever that is at least -745.
+
+    D is a difference of two numbers that agree in all but a share r of their digits, or r / a in the tail, where
+    a < 39; the exponents that they contain are below r^2 + 800.
+    """
+    r = np.maximum(np.sqrt(np.asarray(rho, dtype=np.float64)), SMALLEST_ROOT)
+    return 64.0 * UNIT * (40.0 / r + 100.0 + r)
+
+
+def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
+    """D(e), rounded up, for a rho that is accurate to GRAM of it; at least UNDERFLOW."""
+    rho = np.asarray(rho, dtype=np.float64)
+    found = np.exp(log_divergence(e, rho * (1.0 + GRAM)) + divergence_error(rho))
+    return np.clip(found, UNDERFLOW, 1.0)
 
 
 @lru_cache(maxsize=1 << 14)

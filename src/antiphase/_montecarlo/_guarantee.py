@@ -34,6 +34,7 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     **Guarantee**: "upper" is proved. "confident" is limit + p, where delta exceeds the limit with probability at most p
     over the randomness of this call, and p is SHARE of the delta that a pilot run estimated.
     """
+    pair = pair.outward
     upper = pair.upper(epsilon)
     proved = Bound(max(upper.value, LEAST), "upper", upper.method, upper.reference)
     if pair.tight:

@@ -29,7 +29,8 @@ def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
     >>> bins_gram(Toeplitz([1.0, 0.5], 4), BallsInBins(2, 2)).tolist()
     [[2.5, 1.5], [1.5, 2.25]]
 
-    Reference: Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2.
+    Reference: Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2 for a non-negative C. Its proof takes
+    |C| by the triangle inequality and then Lemma C.1, which asks for no sign, so it covers negative entries as well.
     """
     check_causal(strategy)
     participation.worst_case.largest_count(strategy.steps)  # refuses more steps than the epochs hold

@@ -42,6 +42,11 @@ class Pair(ABC):
     def at(self, noise_std: float) -> Self:
         """The same mechanism with other noise."""
 
+    @property
+    @abstractmethod
+    def outward(self) -> Self:
+        """A pair with at least the same delta, also where this one is rounded down: what is certified."""
+
     @abstractmethod
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
         """A bound that needs no samples; without `fine` a quicker one."""

@@ -68,7 +68,7 @@ class Law:
         return chances / chances.sum()
 
     @cached_property
-    def _reach(self) -> Array:
+    def reach(self) -> Array:
         """The probability to join none of the steps from t to u - 1 is exp(reach[t] - reach[u])."""
         with np.errstate(divide="ignore"):
             return np.append(0.0, np.cumsum(np.minimum(-np.log1p(-self._joining), SURE)))
@@ -89,7 +89,7 @@ class Law:
         count, n = noise.shape
         starts = np.searchsorted(np.cumsum(self._starting)[:-1], rng.random(len(noise)), side="right")
         uniforms = rng.random((count, -(-n // self.sampling.separation) + 1))
-        add_patterns(columns, self.sampling.separation, self._reach, starts.astype(np.float64), uniforms, noise)
+        add_patterns(columns, self.sampling.separation, self.reach, starts.astype(np.float64), uniforms, noise)
 
 
 def count_chances(sampling: PoissonMinSeparation, steps: int) -> Array:

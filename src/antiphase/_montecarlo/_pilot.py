@@ -14,7 +14,7 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._montecarlo._betting import best_stake
-from antiphase._montecarlo._estimator import Estimator, log_bound, log_weights
+from antiphase._montecarlo._estimator import Estimator, ceiling, log_bound, log_weights
 from antiphase._montecarlo._samples import draws
 
 
@@ -43,8 +43,8 @@ class Pilot:
 
     Args:
         estimator: what they were drawn from.
-        epsilon: of the divergence.
-        bound: c.
+        epsilon: of the divergence, smaller by what rounding may cost.
+        bound: c, larger by what rounding may cost.
         shares: W / c.
     """
 
@@ -76,10 +76,11 @@ class Pilot:
 
 def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort) -> Pilot:
     """A pilot run."""
-    scale = log_bound(estimator, epsilon)
+    at = epsilon - estimator.loss_error
+    scale = log_bound(estimator, at)
     found = draws(estimator, samples, effort.seed, effort.workers)
-    shares = np.exp(log_weights(estimator, found, epsilon) - scale)
-    return Pilot(estimator, epsilon, math.exp(scale), shares)
+    shares = np.exp(log_weights(estimator, found, at) - scale)
+    return Pilot(estimator, at, ceiling(estimator, epsilon), shares)
 
 
 def best(pilots: Sequence[Pilot], effort: Effort) -> Pilot:

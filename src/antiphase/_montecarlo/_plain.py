@@ -13,7 +13,7 @@ import numpy as np
 
 from antiphase._bound import Bound
 from antiphase._errors import AntiphaseError, Refused
-from antiphase._montecarlo._estimator import Draws, Estimator, log_weights
+from antiphase._montecarlo._estimator import Draws, Estimator, allowance, log_weights
 from antiphase._montecarlo._pair import Pair
 from antiphase._montecarlo._samples import child, collect
 from antiphase._montecarlo._verify import SHARE, log_inverse_share
@@ -23,7 +23,7 @@ _THEOREMS = "Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact am
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of the weights in one direction.
+    """The mean of the weights in one direction, rounded up.
 
     Args:
         value: 0 only where no sample had a positive weight: that is no estimate.
@@ -50,7 +50,7 @@ def plain_means(
 ) -> tuple[Mean, Mean]:
     """Both directions, in memory that does not grow with the samples."""
     removal, addition = (
-        _mean(estimator, epsilon, samples, child(seed, i), workers) for i, estimator in enumerate(pair.plain())
+        _mean(estimator, epsilon, samples, child(seed, i), workers) for i, estimator in enumerate(pair.outward.plain())
     )
     return removal, addition
 
@@ -111,9 +111,10 @@ def _mean(estimator: Estimator, epsilon: float, samples: int, seed: np.random.Se
     hits, total, squares = (math.fsum(column) for column in zip(*pieces, strict=True))
     mean = total / samples
     variance = max(squares / samples - mean**2, 0.0)
-    return Mean(mean, math.sqrt(variance / samples), int(hits))
+    rounded = mean * math.exp(allowance(estimator)) + estimator.bias if hits else 0.0
+    return Mean(rounded, math.sqrt(variance / samples), int(hits))
 
 
 def _moments(estimator: Estimator, epsilon: float, draws: Draws) -> tuple[float, float, float]:
-    weights = np.exp(log_weights(estimator, draws, epsilon))
+    weights = np.exp(log_weights(estimator, draws, epsilon - estimator.loss_error))
     return float(np.count_nonzero(weights)), float(weights.sum()), float((weights**2).sum())

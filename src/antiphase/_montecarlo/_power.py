@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from antiphase._check import Array
 from antiphase._montecarlo._estimator import Draws, Estimator
 from antiphase._montecarlo._gaussian import MARGIN
+from antiphase._montecarlo._rounding import UNIT, modes_error
 from antiphase._montecarlo._split import Split
 
 Indices = NDArray[np.int32]
@@ -50,6 +51,21 @@ class Power(Estimator):
     def log_factor(self) -> float:  # type: ignore[override]
         """The sum over k < alpha of log max_i mean_j exp(k K_ij)."""
         return log_factor(self.split, self.alpha)
+
+    @property
+    def loss_error(self) -> float:  # type: ignore[override]
+        """Of <rest_j, x> - |rest_j|^2 / 2."""
+        return modes_error(self.split.bins, self.split.largest, self.alpha)
+
+    @property
+    def ratio_error(self) -> float:  # type: ignore[override]
+        """alpha means of exponentials, and the loss alpha - 1 times."""
+        return 2.0 * self.alpha * self.loss_error
+
+    @property
+    def bias(self) -> float:  # type: ignore[override]
+        """Each index is off by a few units for each boundary."""
+        return 8.0 * UNIT * self.split.bins * (self.alpha + 2.0)
 
     @cached_property
     def _factors(self) -> Array:

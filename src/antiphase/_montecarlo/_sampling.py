@@ -14,9 +14,10 @@ from antiphase._record import record
 class Sampling:
     """How a bound is sampled, where nothing but samples gives a small one.
 
-    `epsilon`, `delta` and `calibrate` draw samples by a seed that is a hash of the question. Their failure probability
-    is that of a hash that behaves as a random function; trying many seeds, or many ways to write one mechanism, and
-    keeping the best answer spends it many times. Only `verify` without a seed takes fresh entropy.
+    `epsilon`, `delta` and `verify` draw fresh entropy on every call. `calibrate` and plans search with seeds that are a
+    hash of the question, so that the same question gives the same mechanism, and certify what they find with fresh
+    entropy. With a seed, all of them give the same answer every time. Failure probabilities add up: trying many seeds,
+    or many ways to write one mechanism, and keeping the best answer spends them many times.
 
     A confidence limit lies above what it bounds, by about 1 / sqrt(samples). So many samples are drawn that `slack` of
     delta is lost to it: 5 % cost some 0.3 % of noise. A quarter of the slack takes sixteen times the samples.
@@ -26,9 +27,8 @@ class Sampling:
         samples: most samples in one direction; where they do not suffice the limit is wider, or a bound without
             samples is given. None: what about half a minute on two cores allows.
         workers: joblib's n_jobs; -1 for all cores. Results do not depend on it, nor on joblib's backend.
-        seed: part of the question for `epsilon`, `delta` and `calibrate`, so that asking again gives the same answer;
-            for `verify` None takes fresh entropy, and anything else is for tests. No two of these functions share
-            samples, whatever the seed.
+        seed: makes the answer a function of the question and of this number; None, which is right outside tests, takes
+            fresh entropy. No two of these functions share samples, whatever the seed.
 
     >>> Sampling(slack=0.2).workers
     -1

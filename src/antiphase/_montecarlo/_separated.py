@@ -27,11 +27,12 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._errors import NotProved
-from antiphase._montecarlo._estimator import Draws, Estimator, best_slope, log_bound
-from antiphase._montecarlo._gaussian import MARGIN, log_divergence
+from antiphase._montecarlo._estimator import Draws, Estimator, best_slope, ceiling, log_bound
+from antiphase._montecarlo._gaussian import MARGIN, upper_divergence
 from antiphase._montecarlo._pair import Pair, Upper
 from antiphase._montecarlo._patterns import Law, count_chances
 from antiphase._montecarlo._pilot import Effort, Pilot, best, run_pilot
+from antiphase._montecarlo._rounding import GRAM, LARGEST_NORMAL, UNIT, patterns_error
 from antiphase._participation import PoissonMinSeparation
 from antiphase.strategies import Banded, Dense, Identity, Strategy, Toeplitz
 
@@ -56,6 +57,7 @@ class SeparatedPair(Pair):
     noise_std: float
     sensitivity: float
     counts: Array
+    _is_outward: bool = False
 
     tight = False
     pilot = 1 << 14
@@ -78,11 +80,16 @@ class SeparatedPair(Pair):
 
     def at(self, noise_std: float) -> SeparatedPair:
         """With other noise."""
-        return replace(self, noise_std=noise_std)
+        return replace(self, noise_std=noise_std, _is_outward=False)
+
+    @cached_property
+    def outward(self) -> SeparatedPair:
+        """With a little less noise, which makes every product of columns larger than it may be."""
+        return self if self._is_outward else replace(self, noise_std=self.noise_std * (1.0 - GRAM), _is_outward=True)
 
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
         """The smallest of three bounds."""
-        bound = math.exp(min(0.0, self._log_bound(epsilon)))
+        bound = min(1.0, max(ceiling(e, epsilon) for e in self.outward.estimators(epsilon)))
         found = [
             Upper(self._unamplified(epsilon), "without amplification", _GAUSSIAN),
             Upper(self._known(epsilon), "mean over the numbers of participations", f"{_PAIR}; {_GAUSSIAN}"),
@@ -92,7 +99,8 @@ class SeparatedPair(Pair):
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
         """c log(1 / beta) / samples."""
-        return math.exp(min(0.0, self._log_bound(epsilon))) * log_inverse / samples
+        bound = max(log_bound(e, epsilon) for e in self.estimators(epsilon))
+        return math.exp(min(0.0, bound)) * log_inverse / samples
 
     def plain(self) -> tuple[Estimator, Estimator]:
         """Samples of both distributions."""
@@ -113,13 +121,20 @@ class SeparatedPair(Pair):
             run_pilot(addition, epsilon, self.pilot, effort),
         )
 
-    def _log_bound(self, epsilon: float) -> float:
-        return max(log_bound(e, epsilon) for e in self.estimators(epsilon))
+    def error(self, scale: float, farthest: float) -> float:
+        """Of the log of a mean over patterns of exp(scale <m_p, y> + ...), for |y_t| up to `farthest`."""
+        from antiphase._kernels.separation import CONNECTED, MODERATE
+
+        steps, bands = self.columns.shape
+        largest = scale * farthest * float(self.scaled.sum(axis=1).max()) + (scale**2 + 1.0) * float(self.squares.max())
+        given = self.participation
+        connected = given.separation == 1 or (1.0 - given.rate) ** given.separation > CONNECTED
+        moderate = MODERATE if connected else 0.0
+        return patterns_error(steps, bands, given.separation, largest, moderate)
 
     def _unamplified(self, epsilon: float) -> float:
         """The Gaussian mechanism of the worst pattern."""
-        value = np.exp(log_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2))
-        return float(value) * (1.0 + 1e-9)
+        return float(upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)) * (1.0 + 1e-9)
 
     def _known(self, epsilon: float) -> float:
         """The divergence of a mixture is at most the mean of those of its parts; k columns weigh at most k times one.
@@ -127,7 +142,7 @@ class SeparatedPair(Pair):
         The last number of columns stands for all that are left: it weighs what the worst pattern does.
         """
         counts = np.append(np.arange(len(self.counts) - 1), -(-len(self.columns) // self.participation.separation))
-        parts = np.exp(log_divergence(epsilon, counts * self.squares.max()))
+        parts = upper_divergence(epsilon, counts * self.squares.max())
         return float(self.counts @ parts) * (1.0 + 1e-9)
 
 
@@ -154,6 +169,22 @@ class Joined(Estimator):
     def log_factor(self) -> float:  # type: ignore[override]
         """s log A."""
         return (1.0 + self.slope) * self.law.log_mean + MARGIN
+
+    @cached_property
+    def loss_error(self) -> float:  # type: ignore[override]
+        """Columns of a pattern have no row in common: y is at most one of them s times, and noise."""
+        s = 1.0 + self.slope
+        return self.pair.error(s, LARGEST_NORMAL + s * float(self.pair.scaled.max()))
+
+    @property
+    def ratio_error(self) -> float:  # type: ignore[override]
+        """Two means over patterns, and s times log A."""
+        return (4.0 + self.slope) * self.loss_error
+
+    @property
+    def bias(self) -> float:  # type: ignore[override]
+        """`reach` is a sum, rounded at every step: so is the probability to join."""
+        return 8.0 * UNIT * (self.width + self.pair.participation.separation) * (float(self.law.reach[-1]) + 40.0)
 
     @property
     def width(self) -> int:
@@ -187,6 +218,7 @@ class Absent(Estimator):
     law: Law
 
     rho = 0.0
+    bias = 0.0  # normal numbers alone
 
     @cached_property
     def mean(self) -> Array:
@@ -201,6 +233,21 @@ class Absent(Estimator):
         """s^2 |m|^2 / 2 + s (mean of |m_p|^2 / 2 + KL(law || pi))."""
         size = float(self.law.joins @ (self.pair.squares / 2.0 + self.law.exponents)) - self.law.log_mean
         return float(self.slope**2 * (self.mean @ self.mean) / 2.0 + self.slope * size) + MARGIN
+
+    @cached_property
+    def _farthest(self) -> float:
+        return LARGEST_NORMAL + self.slope * float(self.mean.max())
+
+    @cached_property
+    def loss_error(self) -> float:  # type: ignore[override]
+        """Of the mean over patterns."""
+        return self.pair.error(1.0, self._farthest)
+
+    @property
+    def ratio_error(self) -> float:  # type: ignore[override]
+        """s <m, y> + s^2 |m|^2 / 2, and s times the rest of the factor."""
+        products = 8.0 * UNIT * self.width * self._farthest * float(self.mean.sum())
+        return 2.0 * (1.0 + self.slope) * (products + self.loss_error)
 
     @property
     def width(self) -> int:

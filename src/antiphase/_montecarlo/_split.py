@@ -16,6 +16,7 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._errors import AntiphaseError
 from antiphase._montecarlo._gaussian import SMALLEST_ROOT
+from antiphase._montecarlo._rounding import GRAM
 
 NEGLIGIBLE = 1e-13  # eigenvalues relative to the largest that count as rounding errors
 
@@ -36,6 +37,14 @@ class Split:
         """The same modes under noise that is larger by the factor `noise_std`."""
         return Split(self.rho / noise_std**2, self.root / noise_std)
 
+    def outward(self, gram: Array) -> Split:
+        """With a common part so much larger that no entry of K is below that of `gram`, nor of what `gram` rounds.
+
+        **Guarantee**: delta of these modes is at least that of the true ones; see `_rounding`.
+        """
+        missing = max(float((gram - self.rho - self.rest).max()), 0.0)
+        return Split(self.rho + missing + GRAM * float(np.diag(gram).max()), self.root)
+
     @property
     def bins(self) -> int:
         """b."""
@@ -53,6 +62,11 @@ class Split:
         return np.diag(self.rest) / 2.0
 
     @cached_property
+    def largest(self) -> float:
+        """The largest |rest_j|^2."""
+        return float(np.diag(self.rest).max())
+
+    @cached_property
     def known_factors(self) -> list[float]:
         """What `_power.log_factor` has found so far."""
         return [0.0]
@@ -67,7 +81,7 @@ def split(gram: Array, *, common: bool = True) -> Split:
     """The modes under unit noise, the common part as large as the rest allows, also where K is singular.
 
     The rest is rebuilt from its non-negative eigenvalues, so what is sampled and what is weighted are one matrix; it
-    differs from K by rounding only. Without `common` there is no common part.
+    differs from K by rounding only, which `outward` makes up for. Without `common` there is no common part.
 
     >>> round(split(np.array([[2.0, 1.0], [1.0, 2.0]])).rho, 12)
     1.5

@@ -15,6 +15,7 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._montecarlo._estimator import Draws, Estimator
 from antiphase._montecarlo._gaussian import MARGIN
+from antiphase._montecarlo._rounding import modes_error
 from antiphase._montecarlo._split import Split
 
 
@@ -32,6 +33,8 @@ class Tilt(Estimator):
     slope: float
     weights: Array
 
+    bias = 0.0  # normal numbers alone
+
     @property
     def rho(self) -> float:  # type: ignore[override]
         """That of the split."""
@@ -41,6 +44,16 @@ class Tilt(Estimator):
     def log_factor(self) -> float:  # type: ignore[override]
         """s^2 |m|^2 / 2 + s (p.d / 2 + KL(p || uniform))."""
         return log_tilt_factor(self.split, self.slope, self.weights) + MARGIN
+
+    @property
+    def loss_error(self) -> float:  # type: ignore[override]
+        """Of <rest_j, x> - |rest_j|^2 / 2."""
+        return modes_error(self.split.bins, self.split.largest, self.slope + 1.0)
+
+    @property
+    def ratio_error(self) -> float:  # type: ignore[override]
+        """s <m, x> + s^2 |m|^2 / 2, and the factor."""
+        return 2.0 * (self.slope + 1.0) * self.loss_error
 
     @property
     def width(self) -> int:

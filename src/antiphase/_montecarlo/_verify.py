@@ -72,6 +72,7 @@ def try_claim(
     choices: int = 1,
 ) -> Outcome:
     """Attempt number `attempt` on the claim (epsilon, delta), with samples from `seed`, which nothing else may use."""
+    pair = pair.outward
     upper = pair.upper(epsilon)
     if upper.value <= delta:
         return Outcome(Bound(delta, "upper", upper.method, upper.reference), upper.value, upper.value, 0.0)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from antiphase._errors import Refused
 from antiphase._noise._choose import choose
 from antiphase._noise._correlator import Noise, Part
-from antiphase._noise._origin import Origin
+from antiphase._noise._host_check import checked
+from antiphase._noise._origin import Origin, Served
 from antiphase._noise._settings import Settings
 from antiphase._noise._source import leaf_keys, source_maker
 from antiphase._noise._team import Team, thread_count
@@ -37,9 +38,11 @@ class Engine:
         labels = (settings.source, settings.run_id, origin.root, dtype.name)
         make_source = source_maker(settings.source, leaf_keys(secret, labels, settings.leaves))
         self.layout = layout = Layout(settings.leaves)
+        made = checked(mechanism, dtype, settings.lookahead, settings.regenerate)
+        self.exponent = made.exponent
         self.correlator = choose(
-            mechanism.strategy,
-            float(mechanism.noise_std),
+            made.strategy,
+            made.noise_std,
             layout.entries,
             dtype,
             lookahead=settings.lookahead,
@@ -53,6 +56,12 @@ class Engine:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._parts = layout.parts(self.correlator.part)
+
+    def extend(self, mechanism: Served) -> None:
+        """Go on with more steps of the same C."""
+        made = checked(mechanism, self._dtype, None, False)
+        with self.exclusive():
+            self.correlator.extend(made.strategy)
 
     def replay(self, step: int) -> None:
         """Bring the state to where it is before `step`."""

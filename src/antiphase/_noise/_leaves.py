@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from antiphase._check import refuse
+from antiphase._check import refuse, text
 from antiphase._record import record
 
 Leaves = Sequence[Sequence[int]] | Mapping[str, Any]
@@ -74,6 +74,8 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
         )
     if not all(isinstance(name, str) for name, _ in items):
         raise refuse("NoiseStream", "leaves", "named by strings", list(leaves), "the name is part of the noise's key")
+    for name, _ in items:
+        text("NoiseStream", "leaves", name, "the name is part of the noise's key")
     return {name: leaf if isinstance(leaf, Leaf) else Leaf(leaf) for name, leaf in items}
 
 

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._noise._source import BLOCK, LARGEST, Source
+from antiphase._noise._tail import BITS, EXTRA_BYTES, extra_block, tail_uniform
 
 TILE = 64  # normals made together from whole blocks; as in the kernels, which are not imported before use
+PAIRS = TILE // 2
 TILE_BYTES = {"float32": 24 * BLOCK, "float64": 32 * BLOCK}
 TOGETHER = LARGEST // max(TILE_BYTES.values())  # tiles made at once
 FAR_APART = 4  # stretches further apart than so many widths are made one by one
@@ -28,6 +30,7 @@ class Normals:
         self._tile_bytes = TILE_BYTES[dtype.name]
         single = dtype == np.float32
         self._convert: Any = gaussian.normals_32 if single else gaussian.normals_64
+        self._tail_pair: Any = gaussian.tail_pair_32 if single else gaussian.tail_pair_64
         self._typed_words = self._words.view(np.int32 if single else np.uint64)
         self._edge = np.empty(TOGETHER * TILE, dtype=dtype)
 
@@ -72,4 +75,24 @@ class Normals:
         blocks = self._tile_bytes // BLOCK
         words = self._words[: len(out) // TILE * self._tile_bytes]
         self._source.words(leaf, row, tile * blocks, words)
-        self._convert(self._typed_words, out)
+        if self._convert(self._typed_words, out):  # one pair in 2^63 (float32) or 2^53 (float64)
+            self._extend_tail(leaf, row, tile, out)
+
+    def _extend_tail(self, leaf: int, row: int, tile: int, out: Noise) -> None:
+        """Make the pairs in the smallest cell of u again, from extra words."""
+        tiles = len(out) // TILE
+        words = self._words[: tiles * self._tile_bytes].view(self._typed_words.dtype)
+        parts = words.reshape(tiles, -1, PAIRS)  # high, low, angle; or word, angle
+        extra = np.empty(EXTRA_BYTES, dtype=np.uint8)
+        for i, p in np.argwhere(_in_smallest_cell(parts)).tolist():
+            self._source.words(leaf, row, extra_block((tile + i) * PAIRS + p), extra)
+            u = tail_uniform(extra.tobytes(), out.dtype.name)
+            first = i * TILE + p
+            out[first], out[first + PAIRS] = self._tail_pair(u, *parts[i, -2:, p])
+
+
+def _in_smallest_cell(parts: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which pairs have only zeros in u; their sign and swap may be anything."""
+    if parts.dtype == np.int32:
+        return (parts[:, 0] == 0) & (parts[:, 1] & -2 == 0)
+    return parts[:, 0] >> np.uint64(64 - BITS["float64"]) == 0

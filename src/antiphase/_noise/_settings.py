@@ -43,8 +43,7 @@ def checked_settings(
     leaves: Leaves, run_id: str, dtype: DTypeLike, source: SourceName, lookahead: int | None, regenerate: bool
 ) -> Settings:
     """Settings from what a caller gave."""
-    if not isinstance(run_id, str):
-        raise _check.refuse("NoiseStream", "run_id", "a string", run_id, "two runs need different ones")
+    _check.text("NoiseStream", "run_id", run_id, "two runs need different ones")
     if lookahead is not None:
         lookahead = _check.positive_integer("NoiseStream", "lookahead", lookahead, "1 makes each step when asked for")
     if not isinstance(regenerate, bool):

@@ -5,10 +5,10 @@ Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, 
 
     counter, 128 bits, big-endian:   row (64 bits) | block (64 bits)
 
-A tile of 64 normals takes 24 blocks in float32 and 32 in float64: tile i of a row is blocks 24 i, ..., 24 i + 23.
-A row has fewer than 2^64 blocks, so no two rows, tiles or leaves ever use the same block of the same key. With q
-blocks under one key the words differ from true random bits by an advantage of at most q^2 / 2^129 beyond that of
-breaking AES: 2^-38 for a million rows of a leaf with a hundred million entries.
+A tile of 64 normals takes 24 blocks in float32 and 32 in float64: tile i of a row is blocks 24 i, ..., 24 i + 23, all
+below 2^59. Blocks from 2^63 on hold extra words for the far tail (see `_tail`). No two rows, tiles or leaves ever use
+the same block of the same key. With q blocks under one key the words differ from true random bits by an advantage of at
+most q^2 / 2^129 beyond that of breaking AES: 2^-38 for a million rows of a leaf with a hundred million entries.
 
 float32 and float64 streams have different keys, hence unrelated z: were they one noise at two precisions, a run
 in each would give away the difference of their gradients.

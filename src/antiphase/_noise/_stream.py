@@ -32,8 +32,10 @@ class NoiseStream:
     algebra, for C that is not lower triangular, its last bits depend on the machine and its number of threads.)
 
     **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z, up to rounding to
-    `dtype` and tails beyond 8.5 standard deviations; no part of z is used twice; after the last step `next` raises.
-    The privacy of the mechanism is for real numbers: that sums are rounded to floating point is not accounted for.
+    `dtype` and tails beyond 36 standard deviations, which `Run.report` covers; no part of z is used twice; after the
+    last step `next` raises. The privacy of the mechanism is for real numbers: that draws and sums are rounded to
+    floating point, and draws beyond seven standard deviations more coarsely than others, is not accounted for.
+    A mechanism whose noise `dtype` cannot hold, or only with rounding errors above 1/256 of z, is refused.
 
     Whoever knows the secret or the state of the stream can subtract the noise. Keep both apart from the model.
 
@@ -168,8 +170,7 @@ class NoiseStream:
                 "The plan extends another plan than the one this stream serves.",
                 hint="call extend on the plan that the stream was made from",
             )
-        with self._engine.exclusive():
-            self._engine.correlator.extend(longer.mechanism.strategy)
+        self._engine.extend(longer.mechanism)
         self._origin = Origin(longer.mechanism, longer.fingerprint, self._origin.root)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -178,7 +179,7 @@ class NoiseStream:
             self._save(Path(path))
 
     def _save(self, path: Path) -> None:
-        place = {"step": self.step, "made": self._engine.correlator.made}
+        place = {"step": self.step, "made": self._engine.correlator.made, "exponent": self._engine.exponent}
         names = {"plan": self._origin.fingerprint, "root": self._origin.root}
         header = {**self._settings.to_header(), **names, **place}
         write_state(path, header, self._engine.saved_state, self._secret)
@@ -221,6 +222,8 @@ class NoiseStream:
             check_fits(Path(path), "leaves", wanted[0], list(settings.leaves.items()))
             check_fits(Path(path), "dtype", wanted[1], settings.dtype)
             stream._open(Origin(origin.mechanism, origin.fingerprint, header["root"]), settings, secret, threads, file)
+            # Files that were written before C was scaled do not have the exponent.
+            check_fits(Path(path), "scale", stream._engine.exponent, header.get("exponent", 0))
             return stream._engine.saved_state
 
         header = read_state(Path(path), require_secret("NoiseStream.load", secret), prepare)

@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
+from antiphase._durable import BINARY, NO_LINKS
 from antiphase._noise._correlator import LANES, PART, Correlator, Noise, Part, Scratch, White, padded
 from antiphase.strategies import Strategy
 
@@ -76,7 +77,7 @@ class Whole(Correlator):
             return super().allocate(rows)
         shape = (-(-self.entries // LANES), rows, LANES)
         path = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_LINKS | BINARY, 0o600))
         try:
             return np.memmap(path, dtype=self.dtype, mode="r+", shape=shape)
         finally:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from antiphase._accounting import certified
 from antiphase._check import refuse
 from antiphase._participation import CyclicPoisson, FixedSize, Participation, Poisson
 from antiphase._plan import Plan
@@ -13,7 +15,7 @@ from antiphase._planner._families import FAMILIES
 from antiphase._planner._pipelines import DEFAULT, PROMISED, check_pipelines, promised, sizes
 from antiphase._planner._refusal import nothing_fits
 from antiphase._planner._sampled import compare_sampled, takes_samples
-from antiphase._planner._trial import Progress, Trials
+from antiphase._planner._trial import Outcome, Progress, Trials
 from antiphase._problem import Problem
 
 
@@ -58,10 +60,18 @@ def plan(
     if not trials.outcomes:
         raise nothing_fits(trials, chosen)
     outcomes = sorted(trials.outcomes, key=lambda found: (found.candidate.error, found.candidate.memory_copies))
-    best = outcomes[0]
+    best = outcomes[0] = _certified(outcomes[0], problem)
     candidates = tuple(outcome.candidate for outcome in outcomes)
     notes = tuple(advice(problem, candidates, best.mechanism))
     return Plan(problem, best.mechanism, best.guarantee, best.candidate.error, candidates, notes=notes)
+
+
+def _certified(best: Outcome, problem: Problem) -> Outcome:
+    """With the budget certified by fresh entropy, where the guarantee rests on samples that the choice was made by."""
+    if best.guarantee.kind != "confident":
+        return best
+    guarantee = certified(best.mechanism, best.guarantee, problem.budget)
+    return replace(best, guarantee=guarantee, candidate=replace(best.candidate, epsilon=guarantee.value))
 
 
 def _try_all(trials: Trials, families: set[str], pipelines: tuple[str, ...]) -> None:

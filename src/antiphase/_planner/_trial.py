@@ -9,7 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
-from antiphase._accounting import Mechanism, calibrate
+from antiphase._accounting import Mechanism, seeded_calibration
 from antiphase._bound import Bound
 from antiphase._error import Error, error
 from antiphase._errors import AntiphaseError, NotEnoughMemory, NotProved
@@ -86,6 +86,14 @@ class Trials:
         except (NotProved, NotEnoughMemory) as error:
             self.refusals.append(error)
             return None
+        except MemoryError:
+            self.refusals.append(
+                NotEnoughMemory(
+                    f"{trial.name} with {self.problem.steps:,} steps does not fit in the memory of this machine.",
+                    hint="plan for fewer steps, or leave this family out",
+                )
+            )
+            return None
         self.outcomes.append(found)
         return found
 
@@ -101,7 +109,7 @@ def evaluate(trial: Trial, problem: Problem, sampling: Sampling) -> Outcome:
             hint=f"the nearest problem that works has memory_copies={strategy.memory_copies}",
         )
     promise, budget = trial.participation, problem.budget
-    found = calibrate(strategy, promise, budget, problem.adjacency, problem.examples, sampling)
+    found = seeded_calibration(strategy, promise, budget, problem.adjacency, problem.examples, sampling)
     mechanism = found.mechanism
     size = error(strategy, problem.workload)
     candidate = Candidate(

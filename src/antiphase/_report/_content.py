@@ -55,7 +55,7 @@ def gather(source: Source, tell: Tell = lambda what, share: None) -> Content:
         source: what to report on.
         tell: called with what is computed next and the share that is done.
     """
-    plan, left_out = source.plan, []
+    plan, left_out = source.plan, list(source.left_out)
     tell("epsilon", 0.1)
     charts = {"delta": by_delta(plan), "steps": by_step(plan, source.run.steps_run if source.run else None)}
     tell("candidates", 0.6)

@@ -7,7 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
-from antiphase._accounting import epsilon, stopped
+from antiphase._accounting import drawn_like, epsilon, restated, stopped_epsilon
 from antiphase._check import Array
 from antiphase._error import error
 from antiphase._plan import Plan, curve_steps
@@ -23,15 +23,17 @@ def by_delta(plan: Plan) -> Chart:
     """Epsilon of the plan at deltas around the budget's."""
     target = plan.problem.budget.delta
     deltas = np.geomspace(max(target * 1e-6, 1e-300), min(0.1, target * 1e4), POINTS)
-    line = _curve("plan", deltas, lambda d: epsilon(plan.mechanism, float(d)).value)
+    drawn = drawn_like(plan.guarantee)
+    line = _curve("plan", deltas, lambda d: epsilon(plan.mechanism, float(d), drawn).value)
     return Chart("Epsilon against delta", "delta", "epsilon", (line,), log_x=True, marks=((target, "budget"),))
 
 
 def by_step(plan: Plan, steps_run: int | None) -> Chart:
     """Epsilon of a run that stops after so many steps, for a step chosen without looking at the outputs."""
-    n, delta = plan.steps, plan.problem.budget.delta
+    n, delta, drawn = plan.steps, plan.problem.budget.delta, drawn_like(plan.guarantee)
     steps = np.unique(np.linspace(1, n, min(n, POINTS)).round())
-    line = _curve("steps so far", steps, lambda t: epsilon(stopped(plan.mechanism, int(t)), delta).value)
+    whole = restated(plan.mechanism, plan.guarantee, delta)
+    line = _curve("steps so far", steps, lambda t: stopped_epsilon(plan.mechanism, int(t), delta, whole, drawn).value)
     marks = ((float(steps_run), f"ran {steps_run:,}"),) if steps_run else ()
     return Chart(f"Epsilon against steps, delta = {delta:g}", "steps", "epsilon", (line,), marks=marks)
 

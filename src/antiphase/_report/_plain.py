@@ -30,6 +30,7 @@ def plain(content: Content) -> dict[str, Any]:
             "run_id": run.run_id,
             "steps": run.steps_run,
             "guarantee": _bound(run.guarantee),
+            "smallest_delta": run.smallest_delta,
             "publications": [asdict(p) for p in run.publications],
             "rewinds": run.rewinds,
         },

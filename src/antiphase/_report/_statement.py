@@ -72,7 +72,19 @@ def _noise(source: Source) -> str:
     mechanism = source.plan.mechanism
     return (
         f"{type(mechanism.strategy).__name__} strategy, standard deviation {mechanism.noise_std:.6g} per unit of "
-        f"clipping norm, effective noise multiplier {mechanism.effective_noise_multiplier:.6g}."
+        f"clipping norm, effective noise multiplier {mechanism.effective_noise_multiplier:.6g}. {_tail(source)}"
+    )
+
+
+def _tail(source: Source) -> str:
+    """What is assumed of the noise far from zero, or covered."""
+    if source.run is None:
+        return "Accounted as ideal Gaussian noise; a run states what its own noise covers."
+    if source.run.smallest_delta is None:
+        return "The draws are assumed to be normal; see the remarks."
+    return (
+        "Delta covers that the draws of the run, unlike ideal ones, have an end; at this epsilon a delta below "
+        f"{source.run.smallest_delta:.2g} would be refused."
     )
 
 

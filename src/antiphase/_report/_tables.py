@@ -26,7 +26,7 @@ class Table:
 def candidates(plan: Plan) -> Table:
     """Every mechanism that was tried."""
     return Table(
-        f"Everything the planner tried, best first, at epsilon {plan.problem.budget.epsilon:g} and delta "
+        f"Everything the planner tried, as it noted it down, best first, at epsilon {plan.problem.budget.epsilon:g} and delta "
         f"{plan.problem.budget.delta:g}; memory for a million float32 parameters",
         ("mechanism", "error", "noise multiplier", "epsilon", "memory copies", "MB", "seconds to find", "batches"),
         tuple(

@@ -2,7 +2,7 @@
 
 from antiphase._reproduce.catalogue import find, known, reproduce
 from antiphase._reproduce.markdown_page import page, read_page, write_page
-from antiphase._reproduce.reproduction import Reproduction, Result, Row, claimed, drawn, printed
+from antiphase._reproduce.reproduction import Reproduction, Result, Row, claimed, drawn, printed, timed
 
 __all__ = [
     "Reproduction",
@@ -16,5 +16,6 @@ __all__ = [
     "printed",
     "read_page",
     "reproduce",
+    "timed",
     "write_page",
 ]

@@ -12,7 +12,7 @@ from antiphase._check import Array
 from antiphase._loss import Objective
 from antiphase._planner._published import published
 from antiphase._report._chart import Chart, series
-from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, reproduction
+from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, reproduction, timed
 from antiphase._reproduce.tree_aggregation import TreeAggregation
 from antiphase.strategies import Strategy, Toeplitz, Tree
 
@@ -119,7 +119,7 @@ def figure_12(full: bool) -> Iterator[Row | Picture]:
     "blt-dp-ftrl-figure-3", "Seconds to optimise BandMF and BLT by number of steps, separation 400", sizes=True
 )
 def figure_3(full: bool) -> Iterator[Row | Picture]:
-    """The paper used a V100, so only the growth with n can be compared. BandMF in the full size only."""
+    """The paper used a V100: times are shown and not compared. BandMF in the full size only."""
     sizes = (1000, 2000, 4000, 8000, 16_000, 32_000, 64_000)
     blts = [_blt_seconds(n) for n in sizes]
     lines = [series("BLT, 3 buffers", sizes, blts)]
@@ -129,12 +129,10 @@ def figure_3(full: bool) -> Iterator[Row | Picture]:
         lines.append(series("BandMF, 400 bands", few, bands))
         yield drawn("BandMF: seconds at n = 1000, 2000", ", ".join(f"{s:.1f}" for s in bands))
         said = "optimising BLTs is substantially faster"
-        yield claimed("n = 2000", said, f"{bands[-1] / blts[1]:.0f} times", bands[-1] > blts[1])
+        yield timed("n = 2000", said, f"{bands[-1] / blts[1]:.0f} times")
     yield Chart("Seconds to optimise", "steps", "seconds", tuple(lines), log_x=True, log_y=True)
     yield drawn("BLT: seconds at n = 1000 and 64,000", f"{blts[0]:.2f}, {blts[-1]:.2f}")
-    yield claimed(
-        "BLT from n = 1000 to 64,000", "scales to large n", f"{blts[-1] / blts[0]:.1f} times", blts[-1] < 64 * blts[0]
-    )
+    yield timed("BLT from n = 1000 to 64,000", "scales to large n", f"{blts[-1] / blts[0]:.1f} times")
 
 
 def _blt_seconds(n: int) -> float:

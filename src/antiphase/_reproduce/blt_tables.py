@@ -11,7 +11,7 @@ import numpy as np
 import antiphase as ap
 from antiphase._check import Array
 from antiphase._planner._published import published
-from antiphase._reproduce.reproduction import Row, claimed, drawn, printed, reproduction
+from antiphase._reproduce.reproduction import Row, claimed, drawn, printed, reproduction, timed
 from antiphase._reproduce.tree_aggregation import TreeAggregation
 from antiphase.strategies import BLT, Tree
 
@@ -123,7 +123,7 @@ def _fragility(strategy: ap.strategies.Strategy) -> float:
 
 @reproduction("blt-dp-ftrl-table-4", "Seconds for n coefficients of the inverse: filter against closed form")
 def table_4(full: bool) -> Iterator[Row]:
-    """The paper used a V100, so only the growth with n can be compared; the filter takes O(n^2)."""
+    """The paper used a V100: times are shown and not compared. The filter takes O(n^2)."""
     for n, brute, closed in ((2000, 0.021, 3.8e-5), (20_000, 0.258, 3.6e-5), (200_000, 4.772, 4.5e-5)):
         strategy = published(400, n)
         formula, values = _timed(partial(_closed_inverse, strategy, n))
@@ -134,7 +134,7 @@ def table_4(full: bool) -> Iterator[Row]:
         yield drawn(f"n = {n:,}: filter", f"{filtered:.2g} s", f"the paper's brute force took {brute} s")
         apart = float(np.abs(values - expected).max())
         yield claimed(f"n = {n:,}: the two agree", "same coefficients", f"to {apart:.0e}", apart < 1e-9)
-        yield claimed(f"n = {n:,}: closed form", "far faster", f"{filtered / formula:.0f} times", formula < filtered)
+        yield timed(f"n = {n:,}: closed form", "far faster", f"{filtered / formula:.0f} times")
 
 
 def _closed_inverse(strategy: BLT, n: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from antiphase._durable import write_output
 from antiphase._report._chart import Chart
 from antiphase._report._drawing import draw
 from antiphase._report._heat import draw_heat
@@ -20,8 +21,9 @@ INTRODUCTION = """# Reproduction
 `antiphase reproduce` computes the tables and figures of five papers that need no image or text data. A number agrees if
 ours rounds to the printed digits; a claim agrees if our measurements support it. Every row that does not agree says
 why. Where a paper draws a curve without printing numbers, we draw ours and check what the paper says about the curve.
-`antiphase reproduce NAME` shows one table or figure; `--full` computes it in full size, which can take minutes.
-`antiphase reproduce all --output docs/reproduction.md` writes this page; with a NAME, it updates one section.
+Times depend on the machine: we show them and never compare them. `antiphase reproduce NAME` shows one table or figure;
+`--full` computes it in full size, which can take minutes. `antiphase reproduce all --output docs/reproduction.md`
+writes this page; with a NAME, it updates one section.
 """
 
 
@@ -31,10 +33,10 @@ def write_page(results: Sequence[Result], path: Path) -> None:
     images.mkdir(parents=True, exist_ok=True)
     for result in results:
         for i, picture in enumerate(result.pictures):
-            (images / picture_name(result, i)).write_text(svg(picture, f"p{i}") + "\n")
-    kept = read_page(path.read_text()) if path.exists() else {}
+            write_output(images / picture_name(result, i), (svg(picture, f"p{i}") + "\n").encode())
+    kept = read_page(path.read_text("utf-8")) if path.is_file() else {}
     made = {result.reproduction.name: (row(result), "\n".join(_section(result))) for result in results}
-    path.write_text("\n".join(page({**kept, **made})) + "\n")
+    write_output(path, ("\n".join(page({**kept, **made})) + "\n").encode())
 
 
 def read_page(text: str) -> dict[str, Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import threading
+import unicodedata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -16,29 +17,37 @@ from antiphase import _check
 from antiphase._durable import DirectoryLock, make_directory
 from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._ledger import Ledger
-from antiphase._noise import NoiseStream, check_last_step, named
+from antiphase._noise import NoiseStream, check_host_noise, check_last_step, named
 from antiphase._participation import Deterministic
-from antiphase._plan import Plan, stored_fingerprint
+from antiphase._plan import Plan, check_guarantee, stored_fingerprint
 from antiphase._record import from_json, to_json
 from antiphase._run._digest import DIGEST_BYTES, digest
 from antiphase._run._directory import (
+    DTYPES,
     FORMAT,
     Header,
+    check_layout,
+    check_no_run,
+    clear_temporary,
     clear_unfinished,
     fresh_run_id,
     own_secret,
     read_header,
     write_header,
 )
-from antiphase._run._history import HOST, MARK_BYTES, History, Publication
+from antiphase._run._history import HOST, MARK_BYTES, History, Publication, replayed
 from antiphase._run._pickle import refuse_pickle
 from antiphase._run._report import PrivacyReport, report
-from antiphase._run._tape import Elsewhere, NoiseTape, Tape
+from antiphase._run._tail import tail_of
+from antiphase._run._tape import Elsewhere, NoiseTape, Tape, saved_states
 from antiphase._run._turns import ToTheEnd, in_turn
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret, require_secret
 
 __all__ = ["PrivacyReport", "Publication", "Run", "digest"]
+
+LONGEST_LABEL = 200
+NO_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of surrogate pairs, separators of lines
 
 
 @final
@@ -52,8 +61,9 @@ class Run:
     repeats them exactly. A replay is free if its output is unchanged, or if nothing that depends on the step was
     published and neither the decision to repeat it nor the new output made use of the withdrawn one: start again from
     a checkpoint, not from what the failed attempt showed. A changed replay after a publication is refused. What
-    `publish` has returned for is on disk. Threads take turns. Two live processes never hold one directory; a copy of
-    a directory is the same run, with the same noise, and must not be used beside it.
+    `publish` has returned for is on disk. Once a write to the ledger has failed, or the directory was moved, everything
+    but `close` is refused until the run is opened again. Threads take turns. Two live processes never hold one
+    directory; a copy of a directory is the same run, with the same noise, and must not be used beside it.
 
     Use it as a context manager, or call `close`.
     """
@@ -68,11 +78,12 @@ class Run:
         self._history = History()
         if create:
             self._enter({"kind": "open", **self._identity()})
-            self._ledger.keep()
+            self._keep()
         else:
             self._read_ledger()
         self._tape = self._new_tape()
         self._sampler: Sampler | None = None
+        self._enter_lost_batches()
 
     @classmethod
     def open(
@@ -87,8 +98,11 @@ class Run:
     ) -> Run:
         """Make a run in an empty directory, or resume the one that is there.
 
+        Refused, before anything is written, where the noise made in `dtype` would not be that of the plan.
+
         Args:
-            plan: what to run; to go on with more steps, the extended plan.
+            plan: what to run; to go on with more steps, the extended plan. Its guarantee is derived again, and a plan
+                that states a better one than its mechanism has is refused.
             directory: kept apart from the model: it holds the secret and the noise state.
             leaves: shapes of the parameters, as for `NoiseStream`.
             examples: size of the data set; needed where the guarantee rests on random batches.
@@ -96,21 +110,26 @@ class Run:
             dtype: float32 or float64, of the noise.
         """
         given = _header(plan, leaves, dtype, examples)
+        check_guarantee(plan)
         path = Path(directory).absolute()  # a program may change its working directory while the run is open
         make_directory(path)
         lock = DirectoryLock(path)
         try:
+            check_layout(path)
             stored = read_header(path)
             if stored is None:
-                clear_unfinished(path)
+                _check_examples(plan, examples)
+                check_no_run(path)
             else:
                 stored.check(given)
             own = own_secret(path, create=stored is None) if secret is None else require_secret("Run.open", secret)
             if stored is None:
+                clear_unfinished(path)
                 plan.save(path / "plan.json")
             run = cls(plan, path, stored or given, own, lock, create=stored is None)
             if stored is None:
                 write_header(path, given)
+            clear_temporary(path)
             return run
         except BaseException:
             lock.release()
@@ -134,6 +153,7 @@ class Run:
     def batch(self, step: int) -> Batch:
         """The examples of a step, from the sampler that the plan's proof assumes."""
         self._lock.check()
+        self._check_not_failed()
         if self._sampler is None:
             self._sampler = self._batches_for(self.steps)
         return self._sampler.batch(step)
@@ -191,34 +211,46 @@ class Run:
         Call it before releasing a checkpoint, a metric or anything else that depends on the committed steps.
         """
         self._lock.check()
+        text = _check_label(label)
         if any(step >= self.committed for step in self._tape.read_steps):
             raise Refused(
                 f"Nothing can be published now: the noise of step {self.committed} was read, but it is not committed.",
                 hint="commit the step first, so that what is published is covered by what is recorded",
             )
         self._check_replays()
-        self._enter({"kind": "publish", "label": str(label), "steps": self.committed})
-        self._ledger.keep()
+        self._enter({"kind": "publish", "label": text, "steps": self.committed})
+        self._keep()
 
     @in_turn
     def save(self) -> None:
         """Store the noise state, so that resuming here need not generate the noise from the start."""
         self._lock.check()
-        self._ledger.keep()
+        self._keep()
         self._tape.save()
 
     def report(self) -> PrivacyReport:
-        """The guarantee of what ran, derived from the ledger, beside what was planned."""
-        return report(self.plan, self._history, self._secret, self.run_id, self._header.examples)
+        """The guarantee of what ran, derived from the ledger, beside what was planned.
 
-    @in_turn
+        Epsilon is stated for the run's own noise, whose draws have an end: it is refused at a delta so small that this
+        would show (about 1e-260, see `PrivacyReport.smallest_delta`). Of noise from a device it is assumed that the
+        draws are normal, and the report says so.
+        """
+        self._check_not_failed()
+        tail = tail_of(self.plan, self._leaves, self._header.dtype, self._history.source)
+        return report(self.plan, self._history, self._secret, self.run_id, self._header.examples, tail)
+
     def close(self) -> None:
-        """Put everything on disk and let other processes in; the run cannot be used any more."""
+        """Put everything on disk and let other processes in; the run cannot be used any more.
+
+        After a write that failed nothing more is written: what the ledger has is known when the run is opened again.
+        """
         self._lock.check()
-        try:
-            self._ledger.close()
-        finally:
-            self._lock.release()
+        with self._turn:
+            self._lock.check()
+            try:
+                self._ledger.close()
+            finally:
+                self._lock.release()
 
     __reduce_ex__ = refuse_pickle
 
@@ -229,6 +261,16 @@ class Run:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_usable(self) -> None:
+        """Refuse to go on in a directory that was moved, in the middle of a write, and after one that failed."""
+        self._to_the_end.check()
+        self._lock.check_in_place()
+
+    def _check_not_failed(self) -> None:
+        """For what may be called while another thread writes."""
+        if self._to_the_end.failed:
+            self._to_the_end.check()
 
     def _keyed_mark(self, mark: bytes) -> bytes:
         return hmac.digest(self._secret.derive("output mark", self.run_id), mark, "sha256")[:MARK_BYTES]
@@ -242,9 +284,28 @@ class Run:
                 hint="commit each of them with a digest of its output, or reopen the run and go on from a checkpoint",
             )
 
+    @property
+    def details_recorded(self) -> bool:
+        """Whether the ledger vouches for the plan's error, candidates and notes; older ledgers do not know them.
+
+        A plan that was made again by a script that runs again has the same fingerprint, but its candidates took other
+        times to find.
+        """
+        return self._history.details == self.plan.details
+
+    @property
+    def details_edited(self) -> bool:
+        """Whether the ledger knows other details than the plan has."""
+        return self._history.details not in (None, self.plan.details)
+
     def _identity(self) -> dict[str, Any]:
         """What an entry says of plan and header; the ledger authenticates it, the files beside it are compared."""
-        return {"steps": self.steps, "plan": self.plan.fingerprint, "header": self._header.fingerprint}
+        return {
+            "steps": self.steps,
+            "plan": self.plan.fingerprint,
+            "details": self.plan.details,
+            "header": self._header.fingerprint,
+        }
 
     def _enter(self, entry: dict[str, Any]) -> None:
         self._history.check(entry)
@@ -252,20 +313,28 @@ class Run:
             self._ledger.public.append(entry)
             self._history.apply(entry)
 
-    def _enter_batch(self, step: int) -> None:
+    def _keep(self) -> None:
+        with self._to_the_end:
+            self._ledger.keep()
+
+    def _enter_batch(self, step: int, **more: Any) -> None:
         indices, mask = self.batch(step)
         used = np.ascontiguousarray(indices[mask], dtype="<i8")
         content = hashlib.sha256(used.tobytes()).hexdigest()
+        entry = {"kind": "batch", "step": step, "size": int(used.size), "indices": content, **more}
         with self._to_the_end:
-            self._ledger.private.append({"kind": "batch", "step": step, "size": int(used.size), "indices": content})
+            self._ledger.private.append(entry)
+
+    def _enter_lost_batches(self) -> None:
+        """Enter the batches of committed steps again where a power loss took the private ledger's last entries."""
+        if self._header.examples is not None and self.committed:
+            recorded = {entry["step"] for entry in self._ledger.private.entries()}
+            for step in range(self.committed):
+                if step not in recorded:
+                    self._enter_batch(step, entered="after a crash")
 
     def _read_ledger(self) -> None:
-        last: dict[str, Any] = {}
-        for entry in self._ledger.public.entries():
-            self._history.check(entry)
-            self._history.apply(entry)
-            if entry["kind"] in ("open", "extend"):
-                last = entry
+        self._history, last = replayed(self._ledger.public.entries())
         if last.get("header") != self._identity()["header"]:
             raise Corrupted(
                 "The header run.json is not the one the ledger was begun with.", hint="restore run.json from a copy"
@@ -277,7 +346,7 @@ class Run:
 
     def _extend(self, last: dict[str, Any]) -> None:
         """Go on with a longer plan, which must be the extension of the one that the ledger names."""
-        before = Plan.load(self.directory / "plan.json")
+        before = Plan._load(self.directory / "plan.json", self.plan.deviation)
         if before.fingerprint != last["plan"]:
             raise Corrupted(
                 "The plan.json is not the plan of this run.",
@@ -294,10 +363,10 @@ class Run:
                 "The batches of this participation depend on the number of steps, so the run cannot be extended.",
                 hint="start a new run and compose the two",
             )
-        for state in (self.directory / "private").glob("noise-*.state"):
+        for state in saved_states(self.directory / "private"):
             state.unlink()  # they belong to the shorter plan; the noise is replayed from its key
         self._enter({"kind": "extend", **self._identity()})
-        self._ledger.keep()
+        self._keep()
         self.plan.save(self.directory / "plan.json")
 
     def _new_tape(self) -> NoiseTape:
@@ -344,11 +413,34 @@ class Run:
         return self.plan.mechanism.participation.sampler(self._header.examples, steps, secret)
 
 
+def _check_label(label: object) -> str:
+    """A label as the ledger and reports can hold it: one line of text of bounded length."""
+    text = str(label)
+    if len(text) > LONGEST_LABEL or any(unicodedata.category(character) in NO_TEXT for character in text):
+        raise _check.refuse(
+            "Run.publish",
+            "label",
+            f"one line of at most {LONGEST_LABEL} characters",
+            f"{text[:40]}..." if len(text) > LONGEST_LABEL else text,
+            "name what is published, such as 'checkpoint 12'; keep details elsewhere",
+        )
+    return text
+
+
+def _check_examples(plan: Plan, examples: int | None) -> None:
+    """A new run has the examples that its problem names, also where the guarantee does not rest on their number."""
+    if examples is not None and plan.problem.examples not in (None, examples):
+        raise InvalidArgument(
+            f"The plan's problem has {plan.problem.examples} examples. Got examples={examples} instead.",
+            hint="make a plan for the number of examples there are",
+        )
+
+
 def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> Header:
     """The header of a new run, every part checked before anything is written."""
     mechanism = plan.mechanism
     if examples is not None:
-        _check.positive_integer("Run.open", "examples", examples)
+        examples = _check.positive_integer("Run.open", "examples", examples)
     elif not isinstance(mechanism.participation, Deterministic):
         raise InvalidArgument(
             f"The guarantee rests on batches drawn by {type(mechanism.participation).__name__}, by the run itself.",
@@ -360,7 +452,11 @@ def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> 
             hint="make a plan for the number of examples there are",
         )
     described = [[name, to_json(leaf)] for name, leaf in named(leaves).items()]
-    name = np.dtype(dtype).name
-    if name not in ("float32", "float64"):
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = _check.shown(dtype)
+    if name not in DTYPES:
         raise _check.refuse("Run.open", "dtype", "float32 or float64", name, "float32 noise serves bfloat16 gradients")
+    check_host_noise(mechanism, name)
     return Header(FORMAT, fresh_run_id(), plan.root or plan.fingerprint, described, name, examples)

@@ -10,18 +10,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphase._durable import make_directory, write_atomically
+from antiphase._check import shown
+from antiphase._durable import (
+    check_directory,
+    file_exists,
+    make_private_directory,
+    open_file,
+    read_file,
+    remove_unfinished,
+    write_atomically,
+)
 from antiphase._errors import Corrupted, InvalidArgument
-from antiphase._ledger import ledger_exists
+from antiphase._noise import Leaf
+from antiphase._record import from_json, parse_json
 from antiphase._secret import Secret
 
 FORMAT = 1
+DTYPES = ("float32", "float64")
+LEDGERS = ("public/ledger.jsonl", "private/ledger.jsonl")
+FILES = ("run.json", "plan.json", "private/secret", "private/heads", *LEDGERS)
+LONGEST_FIRST_LINE = 4096
 
 
 @dataclass(frozen=True)
@@ -54,12 +68,35 @@ class Header:
 def read_header(directory: Path) -> Header | None:
     """The stored header, or None where the directory holds no run yet."""
     path = directory / "run.json"
-    if not path.exists():
+    if not file_exists(path):
         return None
     try:
-        return Header(**json.loads(path.read_bytes()))
+        header = Header(**parse_json(read_file(path)))
+        _check_fields(header)
     except (ValueError, TypeError) as error:
-        raise Corrupted(f"The header {path.name} cannot be read: {error}.", hint="restore it from a copy") from error
+        why = error.message if isinstance(error, InvalidArgument) else f"{error}."
+        raise Corrupted(f"The header {path.name} cannot be read: {why}", hint="restore it from a copy") from error
+    return header
+
+
+def _check_fields(header: Header) -> None:
+    """Raise ValueError where a field has a type or a value that no run writes."""
+    texts = (header.run_id, header.root, header.dtype)
+    counts = (header.format,) if header.examples is None else (header.format, header.examples)
+    if not all(isinstance(text, str) for text in texts) or not all(type(count) is int for count in counts):
+        raise ValueError("a field has a value of another type")
+    if header.format != FORMAT:
+        raise ValueError(f"its format is {shown(header.format)}, and this version reads {FORMAT}")
+    if header.dtype not in DTYPES:
+        raise ValueError(f"its dtype is {shown(header.dtype)}, not one of {', '.join(DTYPES)}")
+    if not isinstance(header.leaves, list) or not all(_is_named_leaf(item) for item in header.leaves):
+        raise ValueError("its leaves are not pairs of a name and a shape")
+
+
+def _is_named_leaf(item: Any) -> bool:
+    return (
+        isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and isinstance(from_json(item[1]), Leaf)
+    )
 
 
 def write_header(directory: Path, header: Header) -> None:
@@ -72,29 +109,64 @@ def fresh_run_id() -> str:
     return secrets.token_hex(16)
 
 
-def clear_unfinished(directory: Path) -> None:
-    """Remove what a crash while making the run left; a ledger in which anything happened is kept and refused."""
-    if not ledger_exists(directory):
-        return
-    public = directory / "public" / "ledger.jsonl"
-    if public.exists() and public.read_bytes().count(b"\n") > 1:
+def check_layout(directory: Path) -> None:
+    """Refuse links, pipes and the like in place of a run's files, and a private directory that others can enter."""
+    for name in ("public", "private"):
+        if os.path.lexists(directory / name):
+            check_directory(directory / name, private=name == "private")
+    for name in FILES:
+        file_exists(directory / name)
+
+
+def check_no_run(directory: Path) -> None:
+    """Refuse to begin a run in a directory without a header that holds more than a killed creation leaves."""
+    traces = [name for name in FILES if file_exists(directory / name) and _is_of_a_run(directory / name)]
+    traces += [f"private/{path.name}" for name in ("noise-*", "shard-*") for path in (directory / "private").glob(name)]
+    if traces:
         raise Corrupted(
-            "The header run.json is missing, but the directory holds the ledger of a run.",
-            hint="restore run.json from a copy, or open another directory",
+            f"The header run.json is missing, but {directory} holds files of a run: {', '.join(traces)}.",
+            hint="restore run.json and all other missing files from a copy, or open another directory",
         )
-    (directory / "private" / "heads").unlink()
-    shutil.rmtree(directory / "public")
-    (directory / "private" / "ledger.jsonl").unlink(missing_ok=True)
+
+
+def clear_unfinished(directory: Path) -> None:
+    """Remove the ledger that a killed creation left; only after `check_no_run`."""
+    for name in ("private/heads", *LEDGERS):
+        (directory / name).unlink(missing_ok=True)
+
+
+def clear_temporary(directory: Path) -> None:
+    """Remove temporary files that killed writes left anywhere in a run directory; only under its lock."""
+    shards = [path for path in (directory / "private").glob("shard-*") if path.is_dir() and not path.is_symlink()]
+    for place in (directory, directory / "private", *shards):
+        remove_unfinished(place)
 
 
 def own_secret(directory: Path, *, create: bool) -> Secret:
     """The secret kept in the directory; for a new run it is made where there is none."""
     path = directory / "private" / "secret"
-    if not path.exists():
+    if not file_exists(path):
         if not create:
             raise Corrupted(
-                "The run's own secret is missing.", hint="restore private/secret, or pass the secret it was made with"
+                "The run's own secret is missing: private/secret.",
+                hint="restore private/secret, or pass the secret it was made with",
             )
-        make_directory(path.parent, 0o700)
+        make_private_directory(path.parent)
         Secret.generate().save(path)
     return Secret.load(path)
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether a file shows that a run was begun: heads or a ledger with more than the entry that opens it."""
+    if path.name == "heads":
+        try:
+            public, private = json.loads(read_file(path).split(b"\n")[0])
+            return bool(public["entries"] > 1 or private["entries"] > 0)
+        except (ValueError, TypeError, KeyError):
+            return True
+    if path.name != "ledger.jsonl":
+        return False
+    with os.fdopen(open_file(path), "rb") as file:
+        if path.parent.name == "public":
+            file.readline(LONGEST_FIRST_LINE)  # the entry that opens the run
+        return file.read(1) != b""

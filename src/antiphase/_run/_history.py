@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from antiphase._errors import Corrupted, Refused
@@ -36,6 +37,7 @@ class History:
     rewinds: int = 0
     extensions: int = 0
     source: str = HOST
+    details: str | None = None  # of the plan it was opened or extended with; None in older ledgers
 
     @property
     def committed(self) -> int:
@@ -117,8 +119,22 @@ class History:
                 self.source = entry["source"]
             case "publish":
                 self.publications.append(Publication(entry["label"], entry["steps"]))
+            case "open":
+                self.details = entry.get("details")
             case "extend":
+                self.details = entry.get("details")
                 self.extensions += 1
 
     def _label(self, step: int) -> str:
         return next(p.label for p in self.publications if p.steps > step)
+
+
+def replayed(entries: Iterable[Entry]) -> tuple[History, Entry]:
+    """The state that public entries add up to, and the last entry that names plan and header."""
+    history, last = History(), Entry()
+    for entry in entries:
+        history.check(entry)
+        history.apply(entry)
+        if entry["kind"] in ("open", "extend"):
+            last = entry
+    return history, last

@@ -6,13 +6,16 @@ it is recorded in the ledger, and from then on no other source is let in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from antiphase._bound import Bound
 from antiphase._errors import Refused
 from antiphase._noise import Leaf
 from antiphase._run._history import HOST, NO_MARK
+from antiphase._run._tail import tail_of
 from antiphase._run._tape import Elsewhere, NoiseTape
-from antiphase._run._turns import in_turn
+from antiphase._run._turns import ToTheEnd, in_turn
 from antiphase._secret import Secret
 
 if TYPE_CHECKING:
@@ -32,6 +35,12 @@ def leaves_of(run: Run) -> dict[str, Leaf]:
 def dtype_of(run: Run) -> str:
     """Of the run's noise."""
     return run._header.dtype
+
+
+def covered(run: Run, epsilon_at: Callable[[float], Bound], delta: float) -> Bound:
+    """An epsilon of the ideal mechanism as one of the run, whose noise has an end; see `antiphase._run._tail`."""
+    tail = tail_of(run.plan, run._leaves, run._header.dtype, run._history.source)
+    return tail.covered(epsilon_at, delta)
 
 
 def examples_of(run: Run) -> int | None:
@@ -74,6 +83,12 @@ def noise_was_read(run: Run, source: str, step: int) -> None:
         raise Refused("Noise of the host is read from the run.", hint="call run.noise(step)")
     take_noise_from(run, source)
     run._tape.read_steps.add(run._checked(step))
+
+
+@in_turn
+def check_step(run: Run, step: int) -> None:
+    """Refuse a step that the run does not allow now."""
+    run._checked(step)
 
 
 @in_turn
@@ -127,6 +142,12 @@ def digests_of(run: Run) -> bytes:
 def is_open(run: Run, step: int) -> bool:
     """Whether the step's noise was read and the step not committed since."""
     return step in run._tape.read_steps
+
+
+def one_write(run: Run) -> ToTheEnd:
+    """Around a write of the integration's own that the ledger follows: where it fails, the run must be reopened."""
+    run._check_usable()
+    return run._to_the_end
 
 
 @in_turn

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antiphase._accounting import epsilon, stopped
+from antiphase._accounting import drawn_like, restated, stopped_epsilon
 from antiphase._bound import Bound
 from antiphase._plan import Plan
 from antiphase._run._history import HOST, History, Publication
+from antiphase._run._tail import Tail, tail_words
 from antiphase._secret import Secret
 
 NO_BATCHES = (
@@ -30,7 +31,9 @@ class PrivacyReport:
         adjacency: under which neighbouring relation.
         delta: at which epsilon is stated.
         planned: the plan's epsilon for all its steps.
-        guarantee: the epsilon of the steps that ran.
+        guarantee: the epsilon of the steps that ran; it covers the end of the noise's distribution.
+        smallest_delta: at this epsilon, a delta below it is refused: the noise does not cover it. None where noise
+            was made on a device, and a remark states what is assumed of it.
         steps_planned, steps_run: their numbers.
         publications: what left the building, and after how many steps.
         rewinds: how often unpublished steps were taken again with another output, or noisy outputs dropped.
@@ -43,6 +46,7 @@ class PrivacyReport:
     delta: float
     planned: Bound
     guarantee: Bound | None
+    smallest_delta: float | None
     steps_planned: int
     steps_run: int
     publications: tuple[Publication, ...]
@@ -50,36 +54,51 @@ class PrivacyReport:
     remarks: tuple[str, ...]
 
 
-def report(plan: Plan, history: History, secret: Secret, run_id: str, examples: int | None) -> PrivacyReport:
-    """The report on a run with this plan and history; `examples` is None where it makes no batches."""
+def report(
+    plan: Plan, history: History, secret: Secret, run_id: str, examples: int | None, tail: Tail
+) -> PrivacyReport:
+    """The report on a run with this plan and history; `examples` is None where it makes no batches.
+
+    Refused where the noise of the run does not cover the plan's delta.
+    """
     delta = plan.problem.budget.delta
+    guarantee = _guarantee(plan, history.committed, delta, tail)
+    remarks = _remarks(plan, history, secret, guarantee, tail)
     return PrivacyReport(
         run_id=run_id,
         unit=plan.problem.unit,
         adjacency=plan.mechanism.adjacency,
         delta=delta,
         planned=plan.guarantee,
-        guarantee=_guarantee(plan, history.committed, delta),
+        guarantee=guarantee,
+        smallest_delta=tail.smallest_delta((guarantee or plan.guarantee).value),
         steps_planned=plan.steps,
         steps_run=history.committed,
         publications=tuple(history.publications),
         rewinds=history.rewinds,
-        remarks=(*_remarks(plan, history, secret), *([NO_BATCHES] if examples is None else [])),
+        remarks=(*remarks, *([NO_BATCHES] if examples is None else [])),
     )
 
 
-def _guarantee(plan: Plan, steps: int, delta: float) -> Bound | None:
+def _guarantee(plan: Plan, steps: int, delta: float, tail: Tail) -> Bound | None:
     if steps == 0:
         return None
-    mechanism = plan.mechanism if steps == plan.steps else stopped(plan.mechanism, steps)
-    return epsilon(mechanism, delta)
+    if steps == plan.steps:
+        return tail.covered(lambda smaller: restated(plan.mechanism, plan.guarantee, smaller), delta)
+
+    def early(smaller: float) -> Bound:
+        whole = restated(plan.mechanism, plan.guarantee, smaller)
+        return stopped_epsilon(plan.mechanism, steps, smaller, whole, drawn_like(plan.guarantee))
+
+    return tail.covered(early, delta)
 
 
-def _remarks(plan: Plan, history: History, secret: Secret) -> list[str]:
+def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | None, tail: Tail) -> list[str]:
     remarks = []
-    guarantee = _guarantee(plan, history.committed, plan.problem.budget.delta)
     if guarantee is not None and guarantee.value > plan.problem.budget.epsilon:
         remarks.append(f"Epsilon is above the budget of {plan.problem.budget.epsilon}.")
+    if plan.deviation:
+        remarks.append(f"The mechanism may differ from what the problem asks for: {plan.deviation}.")
     if history.extensions:
         remarks.append(f"The plan was extended {history.extensions} time(s) while the run was under way.")
     if secret.is_insecure:
@@ -89,6 +108,7 @@ def _remarks(plan: Plan, history: History, secret: Secret) -> list[str]:
             f"The noise was not made by AES on the host but by {history.source}, which is not cryptographic: "
             "whoever predicts it can subtract it."
         )
+        remarks.append(tail_words(tail.end))
     if history.committed < plan.steps:
         remarks.append(
             f"Stopped after {history.committed} of {plan.steps} planned steps. The epsilon of the steps that ran holds "

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, final
 
 from numpy.typing import NDArray
 
-from antiphase._errors import Corrupted, Refused
+from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._noise import NoiseStream
 
 KEPT = 2  # saved states: a crash while writing one leaves the other
+SAVED = re.compile(r"noise-([0-9]{12,})\.state")
 
 
 class NoiseTape(Protocol):
@@ -49,6 +53,9 @@ class Elsewhere:
 class Tape:
     """Reads the noise of step t from a stream at t, winding back to a saved state, or to the start, where needed.
 
+    A saved state is only a shortcut: where one cannot be used, the noise is replayed from an older one, or from the
+    secret, with a warning.
+
     Args:
         directory: private; holds the saved states.
         make: a new stream at the first step.
@@ -73,16 +80,28 @@ class Tape:
         if self._stream is None:
             return
         self._stream.save(self._directory / f"noise-{self._stream.step:012d}.state")
-        for old in self._saved()[:-KEPT]:
+        for old in saved_states(self._directory)[:-KEPT]:
             old.unlink()
 
     def _at(self, step: int) -> NoiseStream:
         if self._stream is None or self._stream.step > step:
-            before = [path for path in self._saved() if _step_of(path) <= step]
-            self._stream = self._restored(before[-1]) if before else self._make()
+            self._stream = self._before(step)
         while self._stream.step < step:
             self._stream.next()
         return self._stream
+
+    def _before(self, step: int) -> NoiseStream:
+        """A stream at the last saved state before the step that can be used, or at the first step."""
+        for path in reversed(saved_states(self._directory)):
+            if _step_of(path) > step:
+                continue
+            try:
+                return self._restored(path)
+            except (Corrupted, InvalidArgument) as error:
+                warnings.warn(f"{error.message} The noise is replayed without it.", RuntimeWarning, stacklevel=2)
+                if isinstance(error, Corrupted):
+                    path.unlink(missing_ok=True)  # never usable again, and it would count as one of those to keep
+        return self._make()
 
     def _restored(self, path: Path) -> NoiseStream:
         stream = self._load(path)
@@ -92,8 +111,12 @@ class Tape:
             )
         return stream
 
-    def _saved(self) -> list[Path]:
-        return sorted(self._directory.glob("noise-*.state"), key=_step_of)
+
+def saved_states(directory: Path) -> list[Path]:
+    """The saved states in a directory, oldest first; links and other names are left alone."""
+    with os.scandir(directory) as entries:
+        found = [Path(e.path) for e in entries if SAVED.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
+    return sorted(found, key=_step_of)
 
 
 def _step_of(path: Path) -> int:

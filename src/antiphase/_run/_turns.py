@@ -17,12 +17,13 @@ R = TypeVar("R")
 
 
 def in_turn(act: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, P], R]:
-    """What is done to a run, once no other thread is doing anything to it."""
+    """Run a method while no other thread uses the run; refused where the run has become unusable."""
 
     @wraps(act)
     def waiting(run: Run, /, *args: P.args, **named: P.kwargs) -> R:
         run._lock.check()  # before waiting: in a forked child the thread that has its turn may not exist
         with run._turn:
+            run._check_usable()
             return act(run, *args, **named)
 
     return waiting
@@ -38,16 +39,22 @@ class ToTheEnd:
 
     def __init__(self) -> None:
         self._begun = False
+        self.failed = False
 
-    def __enter__(self) -> None:
-        if self._begun:
+    def check(self) -> None:
+        """Raise in the middle of a write, and for good after one that failed or was interrupted."""
+        if self._begun or self.failed:
             raise Refused(
-                "The run is writing to its ledger, or was interrupted while it did.",
+                "The run is writing to its ledger, or failed or was interrupted while it did.",
                 hint="close the run and open it again: what the ledger has is known then",
             )
+
+    def __enter__(self) -> None:
+        self.check()
         self._begun = True
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._begun = kind is not None
+        self.failed = kind is not None
+        self._begun = False

@@ -2,6 +2,6 @@
 
 from antiphase._sensitivity._columns import column_norms
 from antiphase._sensitivity._page import page
-from antiphase._sensitivity._sensitivity import sensitivity
+from antiphase._sensitivity._sensitivity import measured, sensitivity
 
-__all__ = ["column_norms", "page", "sensitivity"]
+__all__ = ["column_norms", "measured", "page", "sensitivity"]

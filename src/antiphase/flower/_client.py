@@ -36,18 +36,20 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
 
     The app trains as usual and replies with one ArrayRecord: the model's arrays after training. The mod sends
     their difference to the arrays that came, clipped. Where the client's own timer has not run out it declines, and
-    the app is not called. Metrics stay on the client unless the server was told to release them raw.
+    the app is not called. Metrics stay on the client unless the server was told to release them raw. A check-in, by
+    which the server finds out who may take part, is answered without calling the app.
 
-    The client sends an update for release t where its last one was for a release up to t - separation, or for t
-    itself: a release that failed is tried again, and at most one update of a client enters it.
+    The client trains for release t where the last release it trained for is at most t - separation, or is t itself: a
+    release that failed is tried again, and at most one update of a client enters it. The timer starts before the app
+    is called, so that a client that is killed while it trains has used up its participation.
 
     Where the app raises, replies with an error or with other arrays, the update is NaN in every entry: the server adds
     zero and the place stays taken. The client's data may be the cause, and they must not decide who else takes part.
     What went wrong is in the client's log and nowhere else.
 
-    **Guarantee**: an update leaves the client after the timer that counts it is on disk, also where several processes
-    share the directory. The timer and the pseudonym are as durable as the directory. Whether the server honours them is
-    the server's part.
+    **Guarantee**: the timer that counts a participation is on disk before the app sees the task, also where several
+    processes share the directory. The timer and the pseudonym are as durable as the directory. Whether the server
+    honours them is the server's part.
 
     Args:
         directory: of this client alone, or a function that gives it; virtual clients of a simulation have a
@@ -63,21 +65,22 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
             return call_next(message, context)
         try:
             task = read_task(message.content)
-            before = to_arrays(message.content.array_records[ARRAYS])
+            before = {} if task.phase == "check-in" else to_arrays(message.content.array_records[ARRAYS])
         except (Malformed, KeyError, ValueError, TypeError) as error:
             return _failed(message, f"this is no task of antiphase.flower.DPFTRL: {error}")
         place = Path(directory(context) if callable(directory) else directory).absolute()
         with held(place) as timer:
             answer = timer.answer(task, own)
             timer.note(task)
-        if answer.status == "declined":
-            return _declined(message, answer)
+            if answer.status == "update":
+                timer.start(task)
+        if answer.status != "update":
+            return _without_update(message, answer)
         update, metrics = _trained(lambda: call_next(message, context), before, task)
-        with held(place) as timer:  # another process of this client may have sent an update meanwhile
+        with held(place) as timer:  # another process of this client may have begun a later release meanwhile
             now = timer.answer(task, own)
-            if now.status == "declined":
-                return _declined(message, now)
-            timer.start(task)
+        if now.status == "declined":
+            return _without_update(message, now)
         return Message(_content(answer, update, metrics), reply_to=message)
 
     return mod
@@ -118,7 +121,7 @@ def _content(answer: Answer, update: Arrays, metrics: list[MetricRecord]) -> Rec
     return content
 
 
-def _declined(message: Message, answer: Answer) -> Message:
+def _without_update(message: Message, answer: Answer) -> Message:
     return Message(RecordDict({TAG: to_record(answer)}), reply_to=message)
 
 

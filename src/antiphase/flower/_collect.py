@@ -31,10 +31,11 @@ class Mailbox:
     Args:
         grid: Flower's.
         counts: what happened to replies.
+        size: of a pull. With 1 no client can ever lose the reply of another.
     """
 
-    def __init__(self, grid: Grid, counts: Counter[str]) -> None:
-        self._grid, self._counts, self._size = grid, counts, PULLED
+    def __init__(self, grid: Grid, counts: Counter[str], size: int = PULLED) -> None:
+        self._grid, self._counts, self._size = grid, counts, size
         self._pulled: list[Message] = []  # and not given yet
         self._waiting: set[str] = set()
 
@@ -90,6 +91,7 @@ def replies(
     more: Callable[[int], list[Message]],
     oversampling: float,
     timeout: float,
+    overtime: bool = False,
 ) -> Iterator[Message]:
     """Sends messages and gives replies, until no more are wanted, none can come, or the time is over.
 
@@ -97,15 +99,15 @@ def replies(
     reply and holds all of them in memory.
 
     Args:
-        mailbox: what is in it when this ends was sent and not given.
+        mailbox: replies to what is in it already are given too; what is in it when this ends was sent and not given.
         messages: to begin with.
         asked: where the node behind each message is noted.
         wanted: how many replies are still to be taken.
         more: messages to up to so many nodes that were not asked.
         oversampling: how many are asked for one that is wanted.
         timeout: in seconds, from when the messages are out.
+        overtime: whether to go on after that for as long as each look brings a reply.
     """
-    mailbox.clear()
     mailbox.push(messages, asked)
     pause, end = POLL, time.monotonic() + timeout
     while wanted() > 0:
@@ -119,10 +121,10 @@ def replies(
             yield message
             if wanted() <= 0:
                 return
-        left = end - time.monotonic()
-        if left <= 0.0:
+        left, progress = end - time.monotonic(), len(mailbox) < count
+        if left <= 0.0 and not (overtime and progress):
             return
-        if len(mailbox) < count:
+        if progress:
             pause = POLL
         else:
             time.sleep(min(pause, left))

@@ -9,6 +9,8 @@ from antiphase._errors import InvalidArgument, NotProved
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
 
+DEVIATION = "the server enforces the participation and adds the noise that it was started with"
+
 
 def planned_participation(plan: Plan) -> MinSeparation:
     """The participation of a plan that a federation can keep."""
@@ -40,4 +42,5 @@ def plan_in_force(plan: Plan, participation: MinSeparation, noise_scale: float) 
         return plan
     noise = plan.mechanism.noise_std * noise_scale
     mechanism = replace(plan.mechanism, participation=participation, noise_std=noise)
-    return replace(plan, mechanism=mechanism, guarantee=epsilon(mechanism, plan.problem.budget.delta))
+    guarantee = epsilon(mechanism, plan.problem.budget.delta)
+    return replace(plan, mechanism=mechanism, guarantee=guarantee, deviation=DEVIATION)

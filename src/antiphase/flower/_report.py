@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -13,10 +14,20 @@ from antiphase._errors import InvalidArgument
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport
+from antiphase._run._integration import covered
 from antiphase._run._report import NO_BATCHES
 from antiphase._secret import Secret
+from antiphase.flower._cohort import Dropouts
+from antiphase.flower._force import DEVIATION
 from antiphase.flower._participants import Achieved
 from antiphase.flower._session import Session
+
+DROPOUTS: dict[Dropouts, str] = {
+    "zero": "a client that was asked to train and failed, or did not reply in time, took part with a zero update; its "
+    "place was not given to another one.",
+    "replace": "a client that failed or did not reply in time was replaced by another one. The statement assumes that "
+    "crashes, kills and delays of clients do not depend on their data; an out-of-memory kill may.",
+}
 
 
 @final
@@ -35,6 +46,7 @@ class FederatedReport:
         planned: the participation that was planned.
         achieved: the one that happened; None before the first release.
         clients: how many different ones took part.
+        dropouts: what became of clients that failed or stayed silent: "zero" or "replace" (see `DPFTRL`).
         guarantee: epsilon for one client; None before the first release, for a simulation with scaled noise, and where
             the directory was put back to an older state.
         zcdp: rho for one client.
@@ -47,6 +59,7 @@ class FederatedReport:
     planned: MinSeparation
     achieved: MinSeparation | None
     clients: int
+    dropouts: Dropouts
     guarantee: Bound | None
     zcdp: Bound | None
     group: Bound | None
@@ -70,6 +83,7 @@ class FederatedReport:
             f"Adjacency: {run.adjacency}.",
             f"Participation: planned {_words(self.planned)}; achieved {_words(self.achieved)}; "
             "kept by the server's record and a timer on the clients.",
+            f"Dropouts: {DROPOUTS[self.dropouts]}",
             f"Formal statement: {claim}",
             "Arithmetic: the statement is for real numbers; noise and sums are rounded to floating point, and what the "
             "exact bits of a model may reveal is not covered.",
@@ -93,7 +107,7 @@ def report(
     path = Path(directory)
     if not (path / "run" / "plan.json").exists():
         raise InvalidArgument(f"There is no federated run in {path}.", hint="give the directory of DPFTRL")
-    plan = Plan.load(path / "run" / "plan.json")
+    plan = Plan._load(path / "run" / "plan.json", DEVIATION)
     session = Session.open(plan, path, {}, secret=secret)
     try:
         return _report(session, plan, devices_per_user)
@@ -117,8 +131,11 @@ def _report(session: Session, plan: Plan, devices: int | None) -> FederatedRepor
     mechanism = achieved_mechanism(plan, releases, achieved) if releases else None
     scaled = session.settings["noise_scale"] != 1.0
     accounted = None if scaled or session.forgotten is not None else mechanism
-    guarantee = None if accounted is None else epsilon(accounted, run.delta)
-    group = None if accounted is None or devices is None else group_epsilon(accounted, devices, run.delta)
+    guarantee, group = None, None
+    if accounted is not None:
+        guarantee = covered(session.run, partial(epsilon, accounted), run.delta)
+    if accounted is not None and devices is not None:
+        group = covered(session.run, partial(group_epsilon, accounted, devices), run.delta)
     if session.forgotten is not None:
         run = replace(run, guarantee=None)
     happened = None if mechanism is None else mechanism.participation
@@ -128,6 +145,7 @@ def _report(session: Session, plan: Plan, devices: int | None) -> FederatedRepor
         planned=planned,
         achieved=happened,
         clients=achieved.clients,
+        dropouts=session.dropouts,
         guarantee=guarantee,
         zcdp=None if accounted is None else zcdp(accounted),
         group=group,
@@ -167,6 +185,11 @@ def _remarks(
         remarks.append(
             "Clients are known by their authentication keys: these count only if the SuperLink authenticated its "
             "SuperNodes; otherwise each restart of a client made it a new one."
+        )
+    if "dropouts" not in settings:
+        remarks.append(
+            "The run was begun by a version that did not record what becomes of dropouts and always replaced them; it "
+            "keeps that rule."
         )
     if settings["raw_metrics"]:
         remarks.append("Metrics of clients were released raw: no guarantee covers them.")

@@ -2,13 +2,14 @@
 
 What is wrong with a reply decides what it counts as:
 
-- no participation, and another client may take its place: "failed" (an error from Flower, a reply that Flower cannot
-  read, or a task that the mod does not know), "declined" (its timer), "unsolicited", "malformed", "other-release",
-  "other-name", "false-claim", "duplicate", "early", "exhausted". None of these depends on the data of a client that
-  keeps to the protocol: an app that raises does not get here, `participation_mod` sends NaN for it. That a client is
-  not killed, and not too slow, because of its data is an assumption.
+- no contribution: "failed" (an error from Flower, a reply that Flower cannot read, or a task that the mod does not
+  know), "declined" (its timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim", "duplicate",
+  "early", "exhausted". At check-in the client gets no place, and another one is asked. In reply to a task to train,
+  with a cohort (`dropouts="zero"`), the place stays taken and the client has taken part with a zero update. Without a
+  cohort (`dropouts="replace"`) it has not taken part, and another client is asked: that its data did not get it killed
+  or make it too slow is then an assumption. An app that raises does not get here, `participation_mod` sends NaN for it.
 - a participation with a contribution of zero: "not-finite", and "too-large" where large updates are zeroed. These
-  depend on the client's data, so the place must stay taken: who else takes part must not depend on it.
+  depend on the client's data, so the place stays taken in any case.
 - a participation: "accepted", of which "clipped" had a larger norm than the server allows.
 """
 
@@ -25,8 +26,9 @@ from flwr.app import Message, MetricRecord
 from numpy.typing import NDArray
 
 from antiphase.flower._clip import add_scaled, clip_factor, largest, norm
+from antiphase.flower._cohort import Cohort
 from antiphase.flower._participants import Participants
-from antiphase.flower._wire import METRICS, Answer, Arrays, Malformed, read_answer, read_update
+from antiphase.flower._wire import METRICS, Answer, Arrays, Malformed, Status, read_answer, read_update
 
 SLACK = 1e-5  # a client clips in the model's precision: a norm this little over the limit is no sign of anything
 
@@ -68,6 +70,7 @@ class Round:
         model: as it was broadcast.
         participants: of all releases so far.
         counts: what happened to replies.
+        cohort: who has a place, where that is fixed before anybody trains; None where whoever replies takes a place.
         asked: the node that each message went to.
         clients: the names of those whose updates are in the total.
         metrics: of these clients, where they are wanted.
@@ -77,6 +80,7 @@ class Round:
     model: Arrays
     participants: Participants
     counts: Counter[str]
+    cohort: Cohort | None = None
     asked: dict[str, int] = field(default_factory=dict)
     clients: list[str] = field(default_factory=list)
     metrics: list[MetricRecord] = field(default_factory=list)
@@ -88,9 +92,10 @@ class Round:
         self._pseudonyms: set[str] = set()  # where keys count, two nodes may still share one disk
 
     def may_enter(self, client: str) -> bool:
-        """Whether an update of this client would be taken."""
+        """Whether it makes sense to ask this client."""
         refusal = self.participants.refusal(client, self.terms.separation, self.terms.limit)
-        return refusal is None and client not in self._entered
+        free = client not in self._entered if self.cohort is None else self.cohort.may_join(client)
+        return refusal is None and free
 
     def answer(self, message: Message) -> Answer | None:
         """What the client says, where the message is one that was asked for; otherwise it is counted."""
@@ -99,6 +104,23 @@ class Round:
         except Rejected as reason:
             self.counts[str(reason)] += 1
             return None
+
+    def check_in(self, node: int, answer: Answer, client: str) -> None:
+        """Give a client its place in the cohort, or count why not.
+
+        Args:
+            node: that the answer came from.
+            answer: what `answer` gave for its message.
+            client: its name in the ledger.
+        """
+        assert self.cohort is not None
+        try:
+            self._check(answer, client, "ready")
+        except Rejected as reason:
+            self.counts[str(reason)] += 1
+            return
+        refusal = self.cohort.check_in(node, client, answer.client)
+        self.counts["checked-in" if refusal is None else refusal] += 1
 
     def take(self, message: Message, answer: Answer, client: str) -> None:
         """Add the update of a client, or count why not.
@@ -109,7 +131,8 @@ class Round:
             client: its name in the ledger.
         """
         try:
-            self._check(answer, client)
+            self._check(answer, client, "update")
+            self._check_place(message.metadata.src_node_id, answer, client)
             update = self._read(message)
         except Rejected as reason:
             self.counts[str(reason)] += 1
@@ -136,9 +159,9 @@ class Round:
         except Malformed as error:
             raise Rejected("malformed") from error
 
-    def _check(self, answer: Answer, client: str) -> None:
-        if answer.status == "declined":
-            raise Rejected("declined")
+    def _check(self, answer: Answer, client: str, status: Status) -> None:
+        if answer.status != status:
+            raise Rejected("declined" if answer.status == "declined" else "malformed")
         if answer.release != self.terms.release:
             raise Rejected("other-release")
         if client in self._entered or answer.client in self._pseudonyms:
@@ -146,6 +169,10 @@ class Round:
         refusal = self.participants.refusal(client, self.terms.separation, self.terms.limit)
         if refusal is not None:
             raise Rejected(refusal)
+
+    def _check_place(self, node: int, answer: Answer, client: str) -> None:
+        if self.cohort is not None and not self.cohort.has(node, client, answer.client):
+            raise Rejected("other-name")
 
     def _read(self, message: Message) -> Arrays:
         try:

@@ -40,7 +40,13 @@ class Selection:
         return pseudonym if self._known.setdefault(node, pseudonym) == pseudonym else None
 
     def candidates(
-        self, grid: Grid, allowed: Callable[[bytes], bool], wanted: int, wait: float, asked: Collection[int] = ()
+        self,
+        grid: Grid,
+        allowed: Callable[[bytes], bool],
+        wanted: int,
+        wait: float,
+        asked: Collection[int] = (),
+        first: Collection[int] = (),
     ) -> list[int]:
         """Nodes that may be asked, in random order, once there are enough or the time is over.
 
@@ -53,6 +59,7 @@ class Selection:
             wait: in seconds.
             asked: nodes that were asked for this release before. They come last, so that one that is silent does not
                 take up attempt after attempt.
+            first: nodes to be asked before others, where they are still there.
         """
         end = time.monotonic() + wait
         while True:
@@ -61,7 +68,7 @@ class Selection:
             if len(found) >= wanted or time.monotonic() >= end:
                 self._check_keys(len(nodes))
                 secrets.SystemRandom().shuffle(found)
-                return sorted(found, key=lambda node: node in asked)
+                return sorted(found, key=lambda node: (node not in first, node in asked))
             time.sleep(min(SECOND, max(end - time.monotonic(), 0.0)))
 
     def _is_known(self, node: Any) -> bool:

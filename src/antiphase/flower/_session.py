@@ -17,20 +17,22 @@ import hashlib
 import hmac
 from collections import Counter
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._durable import make_directory, sync_directory
+from antiphase._durable import file_exists, make_directory, remove_unfinished, sync_directory
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._ledger import Entry, Ledger, ledger_exists
 from antiphase._plan import Plan
 from antiphase._run import Run
+from antiphase._run._integration import one_write
 from antiphase._secret import Secret
+from antiphase.flower._cohort import Dropouts
 from antiphase.flower._marks import Marks, fresh_nonce
 from antiphase.flower._participants import Participants
-from antiphase.flower._state import State, read_state, remove_unfinished
+from antiphase.flower._state import FILE, State, read_state
 from antiphase.flower._wire import Answer, Arrays
 
 SAVE_EVERY = 16  # releases between two saved noise states: what a restart replays at most
@@ -63,6 +65,14 @@ class Session:
         self.counts: Counter[str] = Counter()  # since the last release
         self.totals: Counter[str] = Counter()  # of the whole run, as far as they are in the ledger
         self.settings: Entry = {}
+        self.cohort: list[str] | None = None  # who has a place in the next release, once that is fixed
+        self.nodes: list[int] = []  # where the cohort was when it got its places
+
+    @property
+    def dropouts(self) -> Dropouts:
+        """What became of clients that failed. Runs begun before the rule was recorded have always replaced them."""
+        found: Dropouts = self.settings.get("dropouts", "replace")
+        return found
 
     @classmethod
     def open(
@@ -91,14 +101,17 @@ class Session:
         first = State(0, model, initial(model)) if model is not None else stored
         assert first is not None
         _check_fits(stored, first)
+        _check_not_partial(directory)
         own = _own_secret(directory) if secret is None else secret
         shapes = {name: value.shape for name, value in first.model.items()}
         run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=_noise_dtype(first.model))
         try:
+            # What a kill right before a rename left is an output under the noise of a release that is yet to be made.
             remove_unfinished(directory)
             stored = read_state(directory)  # again, now that no other process can change it
             here = directory / "clients"
             ledger = Ledger(here, own, run.run_id, create=not ledger_exists(here) and run.committed == 0)
+            remove_unfinished(here / "private")
             session = cls(directory, run, own, ledger, stored or first)
             session._resume(settings, new=stored is None)
             return session
@@ -116,6 +129,17 @@ class Session:
             self._enter({"kind": "mark", "release": self.state.release, "nonce": fresh_nonce()})
             self._ledger.keep()
         return self.marks.text(self.state.release)
+
+    def fix_cohort(self, clients: list[str], nodes: list[int]) -> None:
+        """Give out the places of the next release, for good; on disk when this returns, so that tasks may be sent.
+
+        Args:
+            clients: the names of all that have a place. They are the participants of the release, whether they reply
+                or not, also if the server is killed and started again.
+            nodes: that they checked in from: where a server that is started again looks for them first.
+        """
+        self._enter({"kind": "cohort", "release": self.state.release, "clients": clients, "nodes": nodes})
+        self._ledger.keep()
 
     def trusts(self, answer: Answer) -> bool:
         """Whether what a client says it saw is true; raises where it shows that this directory is an older state."""
@@ -138,12 +162,13 @@ class Session:
         Args:
             model: after the release.
             optimizer: its state after the release.
-            clients: the names of all whose update entered it.
+            clients: the names of all that took part in it: the cohort, or all whose update entered it.
         """
         made = {name: np.asarray(value) for name, value in model.items()}
         state = State(self.state.release + 1, made, optimizer, tuple(clients), dict(self.counts))
         _check_fits(self.state, state)
-        self.state = state.write(self._directory)
+        with one_write(self.run):
+            self.state = state.write(self._directory)
         self.counts.clear()  # they are in the state, and from there they go to the ledger
         self._follow()
         if self.state.release % SAVE_EVERY == 0:
@@ -167,8 +192,7 @@ class Session:
         if not self.settings:
             self._enter({"kind": "open", **settings})
             self._ledger.keep()
-        elif settings and {**settings, "kind": "open"} != self.settings:
-            differing = [name for name in settings if settings[name] != self.settings.get(name)]
+        elif settings and (differing := self._differing(settings)):
             raise InvalidArgument(
                 f"The run was begun with other settings: {', '.join(differing)}.",
                 hint="go on with the settings it was begun with, or start a new run in another directory",
@@ -189,6 +213,13 @@ class Session:
         self._ledger.keep()
         sync_directory(self._directory)
         self._follow()
+
+    def _differing(self, settings: Entry) -> list[str]:
+        """Names of the settings that are not those of the run; one begun before dropouts were recorded has no rule."""
+        names = (set(settings) | set(self.settings)) - {"kind"}
+        if "dropouts" not in self.settings:
+            names.discard("dropouts")
+        return sorted(name for name in names if settings.get(name) != self.settings.get(name))
 
     def _follow(self) -> None:
         """Bring both ledgers up to the state file."""
@@ -211,17 +242,25 @@ class Session:
 
     def _read(self, entry: Entry) -> None:
         match entry:
-            case {"kind": "open"} if not self.settings:
+            case {"kind": "open"} if not self.settings and entry.get("dropouts", "replace") in get_args(Dropouts):
                 self.settings = dict(entry)
             case {"kind": "release", "release": int(release), "clients": [*clients], "counts": dict()} if (
-                self.settings and release == self.participants.releases and len(set(clients)) == len(clients)
+                self.settings and release == self.participants.releases and self._may_take_part(clients)
             ):
                 self.participants.enter(clients)
+                self.cohort, self.nodes = None, []
                 self.totals.update(entry["counts"])
             case {"kind": "mark", "release": int(release), "nonce": str(nonce)} if (
                 self.settings and release == self.participants.releases and release not in self.marks
             ):
                 self.marks.enter(release, nonce)
+            case {"kind": "cohort", "release": int(release), "clients": [*clients], "nodes": [*nodes]} if (
+                self.dropouts == "zero"
+                and release == self.participants.releases
+                and self.cohort is None
+                and len(set(clients)) == len(clients)
+            ):
+                self.cohort, self.nodes = clients, nodes
             case {"kind": "forgotten", "release": int(release)} if self.settings:
                 self.forgotten = release
             case {"kind": "counts", "counts": dict()} if self.settings:  # of a server that stopped between releases
@@ -231,6 +270,12 @@ class Session:
                     f"The clients' ledger has an entry that cannot follow those before it: {str(entry)[:200]}.",
                     hint="it was written by another version; read it with the one that wrote it",
                 )
+
+    def _may_take_part(self, clients: list[str]) -> bool:
+        """Whether these can be the participants of the next release: with a fixed cohort, nobody else and all of it."""
+        if self.dropouts == "zero" and (self.cohort is None or sorted(clients) != sorted(self.cohort)):
+            return False
+        return len(set(clients)) == len(clients)
 
 
 def _put_back(release: int) -> Corrupted:
@@ -262,10 +307,22 @@ def _noise_dtype(model: Arrays) -> str:
     return "float64" if "float64" in kinds else "float32"
 
 
+def _check_not_partial(directory: Path) -> None:
+    """Refuse a copy without files that are made before others that are there: they would be made anew."""
+    order = ("run/run.json", "clients/private/heads", FILE)
+    there = [file_exists(directory / name) for name in order]
+    missing = [name for i, name in enumerate(order) if not there[i] and any(there[i:])]
+    if missing:
+        raise Corrupted(
+            f"The federated run in {directory} is not whole. Missing: {', '.join(missing)}.",
+            hint="restore the whole directory from one copy",
+        )
+
+
 def _own_secret(directory: Path) -> Secret:
     path = directory / "secret"
-    if not path.exists():
-        if (directory / "run" / "run.json").exists():
+    if not file_exists(path):
+        if any((directory / name).exists() for name in ("run", "clients", FILE)):  # made after the secret
             raise Corrupted("The run's own secret is missing.", hint="restore the file secret, or pass the secret")
         Secret.generate().save(path)
     return Secret.load(path)

@@ -15,7 +15,7 @@ from typing import final
 
 import numpy as np
 
-from antiphase._durable import sync_directory, write_atomically
+from antiphase._durable import file_exists, read_file, write_atomically
 from antiphase._errors import Corrupted
 from antiphase._run import digest
 from antiphase.flower._wire import Arrays
@@ -72,25 +72,13 @@ class State:
         return entries
 
 
-def remove_unfinished(directory: Path) -> None:
-    """Remove what a kill right before the rename left; only where no other process can be writing.
-
-    It is an output under the noise of a release that will be made with another one.
-    """
-    found = list(directory.glob(f".{FILE}.*.new"))
-    for path in found:
-        path.unlink()
-    if found:
-        sync_directory(directory)
-
-
 def read_state(directory: Path) -> State | None:
     """The stored state, or None where there is none."""
     path = directory / FILE
-    if not path.exists():
+    if not file_exists(path):
         return None
     try:
-        return _parsed(path.read_bytes())
+        return _parsed(read_file(path))
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise Corrupted(f"The server's state {path} cannot be read: {error}.", hint="restore it from a copy") from error
 

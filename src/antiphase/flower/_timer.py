@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -12,7 +11,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import final
 
-from antiphase._durable import make_directory, write_atomically
+from antiphase._durable import (
+    file_exists,
+    make_directory,
+    read_file,
+    remove_unfinished,
+    require_locks,
+    write_atomically,
+)
 from antiphase._errors import Corrupted
 from antiphase.flower._wire import MOST_MARKS, Answer, Status, Task
 
@@ -22,12 +28,12 @@ FILE = "client.json"
 @final
 @dataclass
 class Timer:
-    """The pseudonym of a client and, for each run, the last release it sent an update for and the tasks it saw.
+    """The pseudonym of a client and, for each run, the last release it trained for and the tasks it saw.
 
     Args:
         directory: of the client.
         client: its pseudonym.
-        last: by run, the last release that it sent an update for.
+        last: by run, the last release that it began to train for.
         seen: by run, the releases that it was asked for, in order, and the marks of these tasks; the last MOST_MARKS.
     """
 
@@ -37,7 +43,7 @@ class Timer:
     seen: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def answer(self, task: Task, separation: int) -> Answer:
-        """Whether the timer allows an update for this task; as it stands before the task is noted.
+        """Whether the timer lets the client take part in this task's release, before the task is noted.
 
         A server that asks for an earlier release than before, or for the same one under another mark, was put back to
         an older state: the client declines, and its answer tells the server.
@@ -46,7 +52,8 @@ class Timer:
         apart = max(task.separation, separation)
         rested = last < 0 or task.release == last or task.release >= last + apart
         forward = not seen or task.release > seen[-1][0] or (task.release, task.mark) == seen[-1]
-        status: Status = "update" if rested and forward else "declined"
+        allowed: Status = "ready" if task.phase == "check-in" else "update"
+        status: Status = allowed if rested and forward else "declined"
         releases, marks = [release for release, _ in seen], [mark for _, mark in seen]
         return Answer(self.client, task.release, status, last, releases, marks)
 
@@ -74,6 +81,9 @@ def held(directory: Path) -> Iterator[Timer]:
     Others wait. The operating system lets them in when the process ends, however it ends. A client without a file gets
     a new pseudonym, which is stored at once.
     """
+    require_locks()
+    import fcntl
+
     make_directory(directory, 0o700)
     descriptor = os.open(directory, os.O_RDONLY)  # the directory is locked, so there is no lock file to remove
     try:
@@ -85,12 +95,13 @@ def held(directory: Path) -> Iterator[Timer]:
 
 def _read(directory: Path) -> Timer:
     path = directory / FILE
-    if not path.exists():
+    remove_unfinished(directory)
+    if not file_exists(path):
         made = Timer(directory, secrets.token_hex(16))
         made._write()
         return made
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_file(path))
         last = {str(run): int(release) for run, release in data["last"].items()}
         seen = {str(run): [(int(release), str(mark)) for release, mark in tasks] for run, tasks in data["seen"].items()}
         return Timer(directory, str(data["client"]), last, seen)

@@ -19,7 +19,8 @@ LONGEST_NAME = 128
 MOST_MARKS = 64  # that a client keeps and shows
 
 Arrays = dict[str, NDArray[Any]]
-Status = Literal["update", "declined"]
+Phase = Literal["check-in", "train"]
+Status = Literal["ready", "update", "declined"]
 
 
 class Malformed(Exception):
@@ -28,7 +29,7 @@ class Malformed(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What the server asks a client: an update for one release.
+    """What the server asks a client for one release: whether it may take part, or an update.
 
     Args:
         run_id: the run of the server; a client has one timer for each.
@@ -38,6 +39,8 @@ class Task:
         clip_norm: the largest norm of an update.
         raw_metrics: whether the client's metrics may leave it.
         mark: of the release, to be shown again (`_marks.py`).
+        phase: "check-in" asks who the client is and whether its timer has run out, and carries no model; "train" asks
+            for an update.
     """
 
     run_id: str
@@ -46,6 +49,7 @@ class Task:
     clip_norm: float
     raw_metrics: bool
     mark: str
+    phase: Phase = "train"
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,8 @@ class Answer:
     Args:
         client: the pseudonym that it keeps on disk.
         release: the release that it answers for.
-        status: "update", or "declined" where its own timer has not run out.
-        last: the latest release it sent an update for before, -1 for none.
+        status: "ready" to a check-in, "update" to a task to train, "declined" where its own timer has not run out.
+        last: the latest release it began to train for before, -1 for none.
         seen: the releases it was asked for before, at most MOST_MARKS.
         marks: that came with them.
     """
@@ -79,13 +83,15 @@ def read_task(content: RecordDict) -> Task:
     fields = _fields(content, Task)
     if fields["release"] < 0 or fields["separation"] < 1 or not fields["clip_norm"] > 0.0:
         raise Malformed("the task has a release, a separation or a clipping norm that cannot be")
+    if fields["phase"] not in ("check-in", "train"):
+        raise Malformed(f"the phase is {fields['phase'][:20]!r}")
     return Task(**fields)
 
 
 def read_answer(content: RecordDict) -> Answer:
     """The answer in a message from a client."""
     answer = Answer(**_fields(content, Answer))
-    if answer.status not in ("update", "declined"):
+    if answer.status not in ("ready", "update", "declined"):
         raise Malformed(f"the status is {answer.status[:20]!r}")
     if not 0 < len(answer.client) <= LONGEST_NAME:
         raise Malformed("the pseudonym is empty or too long")
@@ -108,7 +114,7 @@ def _fields(content: RecordDict, kind: type[Task] | type[Answer]) -> dict[str, A
 
 
 def _is(value: object, annotation: str) -> bool:
-    kinds = {"str": str, "Status": str, "int": int, "float": float, "bool": bool}
+    kinds = {"str": str, "Status": str, "Phase": str, "int": int, "float": float, "bool": bool}
     if annotation in kinds:
         return type(value) is kinds[annotation]
     inner = annotation.removeprefix("list[").removesuffix("]")

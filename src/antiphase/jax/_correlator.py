@@ -17,10 +17,10 @@ import numpy as np
 from antiphase._check import Array, refuse
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree
 from antiphase.strategies._banded import row_bands
+from antiphase.strategies._blt import noise_constants
 from antiphase.strategies._tree import own_weight
 
 Draw = Callable[[Any], jax.Array]  # a row of z for the leaf at hand
-LARGEST_WEIGHT = 16.0  # of a BLT's absolute scales in float32, as on the host
 
 
 class Correlator(ABC):
@@ -111,23 +111,11 @@ class MovingSum(Correlator):
 
 @final
 class Buffers(Correlator):
-    """y = z - scale . b, then b <- decay b + y, done as b + (y - (1 - decay) b): a decay near 1 is not rounded to 1.
-
-    Reference: McMahan, Xu and Zhang 2024, Alg. 3.
-    """
+    """y = z - scale . b, then b <- b + (y - loss b), as `noise_constants` explains."""
 
     def __init__(self, strategy: BLT, dtype: jnp.dtype) -> None:
-        weight = float(np.abs(strategy.scale).sum())
-        if dtype == jnp.float32 and weight > LARGEST_WEIGHT:
-            raise refuse(
-                "add_noise",
-                "source",
-                f"'host', or float64, for a BLT whose scales cancel (their absolute sum is {weight:.3g})",
-                "'device' in float32",
-                "open the run with dtype='float64', or choose a BLT with non-negative scales",
-            )
         self.rows = strategy.buffers
-        self._scale, self._loss = strategy.scale, 1.0 - strategy.decay
+        self._scale, self._loss = noise_constants(strategy, dtype.name)
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
         """Read and write every buffer once."""

@@ -1,4 +1,4 @@
-"""Leave of the run to make the noise of a step on the device, and the key for it."""
+"""Asks the run for permission to make the noise of a step on the device, and for the key to it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from antiphase._errors import InvalidArgument
 from antiphase._run import Run
-from antiphase._run._integration import check_mark, noise_was_read, take_noise_from
+from antiphase._run._integration import check_mark, check_step, noise_was_read, take_noise_from
 from antiphase.jax._keys import SOURCE, device_key
 from antiphase.jax._mark import mark_bytes
+from antiphase.jax._refusals import forget, must_not_raise, remember
 from antiphase.jax._state import NoiseState, check_run
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
@@ -35,30 +36,60 @@ class DeviceKey:
         self._run, self._key = run, device_key(run)
         self._lock = threading.Lock()  # devices ask from threads of their own
 
-    def read(self, step: Any, run_id: Any, mark: Any, *held: Any) -> Words:
-        """The key, where the state of the optimizer stands at a step that the run allows."""
-        with self._lock:
-            check_run(run_id, self._run.run_id)
-            if not all(map(np.array_equal, (step, run_id, mark), held)):
-                raise InvalidArgument(
-                    f"The state is that of step {int(np.asarray(step))}, its private part that of another step or run.",
-                    hint="put a state together with antiphase.jax.join, from the two parts of one split",
-                )
-            t = int(np.asarray(step))
-            check_mark(self._run, t, mark_bytes(mark))
-            noise_was_read(self._run, SOURCE, t)
-            return self._key.copy()
+    def check(self, state: NoiseState) -> None:
+        """Raise the refusal of a step before it is taken, where the state is known: outside of a compiled program."""
+        where = _where(state)
+        if not any(isinstance(part, jax.core.Tracer) for part in where):
+            with self._lock:
+                check_step(self._run, self._allowed(*where))
 
-    def ask(self, state: NoiseState, mesh_of: NamedSharding | None) -> jax.Array:
-        """The key for the step of a state, inside or outside of a compiled program; on every device of the mesh."""
-        shape: Any = jax.ShapeDtypeStruct(self._key.shape, self._key.dtype)  # type: ignore[no-untyped-call]
-        where = tuple(x for part in (state, state.hidden) for x in (part.step, part.run, part.mark))
+    def read(self, step: Any, run_id: Any, mark: Any, *held: Any) -> tuple[Words, np.bool_]:
+        """The key and True, where the state of the optimizer stands at a step that the run allows.
+
+        Where it is refused and must not raise: zeros and False.
+        """
+        t = int(np.asarray(step))
+        try:
+            with self._lock:
+                noise_was_read(self._run, SOURCE, self._allowed(step, run_id, mark, *held))
+        except Exception as error:
+            if not must_not_raise():
+                raise
+            remember(self._run, t, error)
+            return np.zeros_like(self._key), np.bool_(False)
+        forget(self._run, t)
+        return self._key.copy(), np.bool_(True)
+
+    def _allowed(self, step: Any, run_id: Any, mark: Any, *held: Any) -> int:
+        """The step, where the state is whole, one of this run, and goes on from what its ledger has."""
+        t = int(np.asarray(step))
+        check_run(run_id, self._run.run_id)
+        if not all(map(np.array_equal, (step, run_id, mark), held)):
+            raise InvalidArgument(
+                f"The state is that of step {t}, its private part that of another step or run.",
+                hint="put a state together with antiphase.jax.join, from the two parts of one split",
+            )
+        check_mark(self._run, t, mark_bytes(mark))
+        return t
+
+    def ask(self, state: NoiseState, mesh_of: NamedSharding | None) -> tuple[jax.Array, jax.Array]:
+        """The key for the step of a state, and whether it may be used; on every device of the mesh."""
+        key: Any = jax.ShapeDtypeStruct(self._key.shape, self._key.dtype)  # type: ignore[no-untyped-call]
+        allowed: Any = jax.ShapeDtypeStruct((), np.bool_)  # type: ignore[no-untyped-call]
+        where = _where(state)
 
         def ask(*where: jax.Array) -> Any:
-            return io_callback(self.read, shape, *where)
+            return io_callback(self.read, (key, allowed), *where)
 
         if mesh_of is None:
             return ask(*where)
         rule = PartitionSpec()  # type: ignore[no-untyped-call]
-        made = jax.shard_map(ask, mesh=mesh_of.mesh, in_specs=(rule,) * len(where), out_specs=rule, check_vma=False)
+        made = jax.shard_map(
+            ask, mesh=mesh_of.mesh, in_specs=(rule,) * len(where), out_specs=(rule, rule), check_vma=False
+        )
         return made(*where)
+
+
+def _where(state: NoiseState) -> tuple[Any, ...]:
+    """Step, run and mark of a state and of its private part."""
+    return tuple(x for part in (state, state.hidden) for x in (part.step, part.run, part.mark))

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
 from antiphase._run import Run
-from antiphase._run._integration import check_mark, is_open, take_noise_from
+from antiphase._run._integration import check_mark, check_step, is_open, leaves_of, take_noise_from
 from antiphase.jax._mark import mark_bytes
+from antiphase.jax._refusals import forget, must_not_raise, remember
 from antiphase.jax._state import NoiseState, check_run
 
 Index = tuple[slice, ...]
@@ -37,13 +38,39 @@ class HostNoise:
         self._lock = threading.Lock()  # devices ask from threads of their own
         self._made: tuple[tuple[int, int], list[NDArray[Any]]] | None = None
 
+    def check(self, state: NoiseState) -> None:
+        """Raise the refusal of a step before it is taken, where the state is known: outside of a compiled program."""
+        where = (state.step, state.run, state.mark)
+        if not any(isinstance(part, jax.core.Tracer) for part in where):
+            with self._lock:
+                check_step(self._run, self._allowed(*where))
+
     def read(self, step: Any, run_id: Any, mark: Any) -> list[NDArray[Any]]:
-        """All leaves of a step, for clipping norm 1; the same however often it is read."""
+        """All leaves of a step, for clipping norm 1; the same however often it is read.
+
+        Where it is refused and must not raise: NaN.
+        """
+        try:
+            made = self._read(step, run_id, mark)
+        except Exception as error:
+            if not must_not_raise():
+                raise
+            remember(self._run, int(np.asarray(step)), error)
+            return [np.full(leaf.global_shape, np.nan, self._dtype) for leaf in leaves_of(self._run).values()]
+        forget(self._run, int(np.asarray(step)))
+        return made
+
+    def _allowed(self, step: Any, run_id: Any, mark: Any) -> int:
+        """The step, where the state is one of this run and goes on from what its ledger has."""
         t = int(np.asarray(step))
+        check_run(run_id, self._run.run_id)
+        take_noise_from(self._run, "host")  # refused once the run is closed
+        check_mark(self._run, t, mark_bytes(mark))
+        return t
+
+    def _read(self, step: Any, run_id: Any, mark: Any) -> list[NDArray[Any]]:
         with self._lock:
-            check_run(run_id, self._run.run_id)
-            take_noise_from(self._run, "host")  # refused once the run is closed
-            check_mark(self._run, t, mark_bytes(mark))
+            t = self._allowed(step, run_id, mark)
             asked = (t, self._run.committed)
             if self._made is None or self._made[0] != asked or not is_open(self._run, t):  # the run wants to know
                 self._made = (asked, [array.astype(self._dtype) for array in self._run.noise(t)])

@@ -14,6 +14,7 @@ from antiphase._run import PrivacyReport, Run, digest
 from antiphase._run._integration import commit_marked, examples_of, leaves_of
 from antiphase.jax._leaves import check_leaves
 from antiphase.jax._mark import mark_bytes
+from antiphase.jax._refusals import raise_refusal
 from antiphase.jax._split import output_of
 from antiphase.jax._state import check_run, noise_of
 
@@ -39,10 +40,11 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     step = int(noise.step) - 1
     if step < 0:
         raise Refused("No step has been taken: no noise was added yet.", hint="commit after optimizer.update")
+    jax.block_until_ready((params, state))  # type: ignore[no-untyped-call]  # on every device, not on the first alone
+    raise_refusal(run, step)
     check_leaves(leaves_of(run), params, "parameters")
     _check_batch(run, step, indices)
     made = jax.tree.leaves((params, output_of(state)))
-    jax.block_until_ready(made)  # type: ignore[no-untyped-call]  # on every device, not on the first alone
     commit_marked(run, step, digest([_numbers(leaf) for leaf in made]), mark_bytes(noise.mark))
 
 
@@ -55,6 +57,7 @@ def report(run: Run, state: Any) -> PrivacyReport:
     """
     noise = noise_of(state)
     check_run(noise.run, run.run_id)
+    raise_refusal(run, int(noise.step) - 1)
     if int(noise.step) > run.committed:
         raise Refused(
             f"The optimizer has taken {int(noise.step)} steps, but {run.committed} are committed.",

@@ -26,9 +26,10 @@ def normals(key: jax.Array, leaves: int, leaf: int, row: jax.Array, like: jax.Ar
     """A row of z for one leaf.
 
     The address row x leaves + leaf is encrypted under the key, which is one to one: no two rows or leaves ever share a
-    stream. A draw is the scaled sum of two: one float32 draw of `jax.random.normal` ends at 5.4 standard deviations,
-    and a step with a small noise multiplier would show by a value beyond it that an example took part; the sum
-    ends at 7.6.
+    stream. A draw is the scaled sum of two: one float32 draw of `jax.random.normal` ends at -5.42 and 5.22 standard
+    deviations, and a step with a small noise multiplier would show by a value beyond it that an example took part. The
+    sum ends at -7.66 and 7.38 (float64: 11.54). What that adds to delta is not proved: reports state as an assumption
+    that draws are normal.
 
     Args:
         key: two words.

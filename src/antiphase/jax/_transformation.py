@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from antiphase._check import real, refuse
 from antiphase._errors import Refused
+from antiphase._noise import Canonical, canonical, check_sizes
 from antiphase._plan import Plan
 from antiphase._run import Run
 from antiphase._run._integration import dtype_of, leaves_of, take_noise_from
@@ -24,12 +25,14 @@ from antiphase.jax._host import HostNoise, check_shardings, host_dtype, sharded,
 from antiphase.jax._leaves import check_leaves
 from antiphase.jax._mark import first_mark, next_mark
 from antiphase.jax._rows import check_addresses, normals
+from antiphase.jax._self_check import check_device_noise
 from antiphase.jax._state import Hidden, NoiseState, run_words
+from antiphase.strategies import Strategy
 
 Source = Literal["host", "device"]
 UPDATES = "updates"
 Check = Callable[[Any, str], None]
-Ask = Callable[[NoiseState], jax.Array]
+Ask = Callable[[NoiseState], tuple[jax.Array, Any]]  # the key of a step, and whether it may be used
 
 
 def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> optax.GradientTransformationExtraArgs:
@@ -43,7 +46,8 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
 
     **Guarantee**: over the steps of the plan the noise added is that of the plan's mechanism, up to rounding to the
     run's dtype. From "host" it is that of `run.noise`, from AES. On "device" it is from Threefry with a 64-bit
-    key: statistically sound, but not what a cipher promises, and the report says so. Either way the run is asked in
+    key: statistically sound, but not what a cipher promises, and that its draws are normal up to their end at 7.4
+    standard deviations, and beyond, is an assumption; the report says both. Either way the run is asked in
     every step, and refuses one before the last was committed, any after the last of the plan, and one from a state
     that other outputs led to than those that it has. It keeps to the source that it was begun with.
 
@@ -67,7 +71,7 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
     _check_run(run)
     placed = None if shardings is None else check_shardings(shardings)
     owned, words, dtype = leaves_of(run), run_words(run.run_id), host_dtype(dtype_of(run))
-    _check_scale(run.plan)
+    _check_clip_norm(run.plan)
 
     def check(tree: Any, what: str) -> None:
         check_leaves(owned, tree, what)
@@ -75,15 +79,24 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
             _check_precision(tree, dtype)
 
     if source == "device":
-        strategy = run.plan.mechanism.strategy
-        made_by = correlator(strategy, jnp.dtype(dtype))
-        check_addresses(strategy.rows, len(owned))  # before the run is bound to this source
+        made = _canonical(run.plan, dtype)
+        made_by = correlator(made.strategy, jnp.dtype(dtype))
+        check_addresses(made.strategy.rows, len(owned))
+        _check_device_noise(run.plan, dtype)  # before the run is bound to this source
         keys, mesh_of = DeviceKey(run), None if placed is None else placed[0]
-        return _device(run.plan, made_by, lambda state: keys.ask(state, mesh_of), None, words, dtype, check, placed)
+        scale = made.noise_std * run.plan.problem.clip_norm
+
+        def ask(state: NoiseState) -> tuple[jax.Array, jax.Array]:
+            keys.check(state)
+            return keys.ask(state, mesh_of)
+
+        return _device(made.strategy, scale, made_by, ask, None, words, dtype, check, placed)
     if source != "host":
         raise refuse("add_noise", "source", "'host' or 'device'", source, "'host' is AES")
+    mechanism, clip_norm = run.plan.mechanism, run.plan.problem.clip_norm
+    check_sizes(mechanism.strategy, mechanism.noise_std, dtype, clip_norm=clip_norm)
     take_noise_from(run, "host")
-    noise, clip_norm = HostNoise(run, dtype), run.plan.problem.clip_norm
+    noise = HostNoise(run, dtype)
 
     def init(params: Any) -> NoiseState:
         check(params, "parameters")
@@ -92,6 +105,7 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
     def update(updates: Any, state: NoiseState, params: Any = None, **given: Any) -> tuple[Any, NoiseState]:
         _check_update(state, run.steps, given, on_device=False)
         check(updates, UPDATES)
+        noise.check(state)
         where = (noise, list(owned.values()), state, dtype)
         made = whole(*where) if placed is None else sharded(*where, placed)
         noisy, mark = _sum(updates, made, clip_norm, state.mark)
@@ -114,17 +128,32 @@ def simulate_noise(plan: Plan, key: jax.Array, dtype: Any = jnp.float32) -> opta
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     if words.shape != (2,):
         raise refuse("simulate_noise", "key", "a threefry2x32 key", f"{words.shape} words", "jax.random.key(0)")
-    made_by = correlator(plan.mechanism.strategy, jnp.dtype(dtype))
+    kind = host_dtype(jnp.dtype(dtype).name)
+    if kind.name not in ("float32", "float64"):
+        raise refuse("simulate_noise", "dtype", "float32 or float64", kind.name, "half precision rounds the noise away")
+    made = _canonical(plan, kind)
+    made_by = correlator(made.strategy, jnp.dtype(kind))
+    _check_device_noise(plan, kind)
     nobody = np.zeros(4, np.uint32)
-    return _device(plan, made_by, _own_key, words, nobody, jnp.dtype(dtype), lambda tree, what: None, None)
+    scale = made.noise_std * plan.problem.clip_norm
+    return _device(made.strategy, scale, made_by, _own_key, words, nobody, kind, lambda tree, what: None, None)
 
 
-def _own_key(state: NoiseState) -> jax.Array:
-    return state.hidden.key
+def _canonical(plan: Plan, dtype: np.dtype[Any]) -> Canonical:
+    return canonical(plan.mechanism.strategy, plan.mechanism.noise_std, dtype)
+
+
+def _check_device_noise(plan: Plan, dtype: np.dtype[Any]) -> None:
+    check_device_noise(plan.mechanism.strategy, plan.mechanism.noise_std, dtype, plan.problem.clip_norm)
+
+
+def _own_key(state: NoiseState) -> tuple[jax.Array, bool]:
+    return state.hidden.key, True
 
 
 def _device(
-    plan: Plan,
+    strategy: Strategy,
+    scale: float,
     made_by: Correlator,
     ask: Ask,
     key: jax.Array | None,
@@ -133,8 +162,6 @@ def _device(
     check: Check,
     placed: list[NamedSharding] | None,
 ) -> optax.GradientTransformationExtraArgs:
-    strategy, scale = plan.mechanism.strategy, plan.problem.clip_norm * plan.mechanism.noise_std
-
     def init(params: Any) -> NoiseState:
         check(params, "parameters")
         leaves = jax.tree.leaves(params)
@@ -148,8 +175,10 @@ def _device(
         _check_update(state, strategy.steps, given, on_device=True)
         check(updates, UPDATES)
         _check_buffers(state.hidden.buffers, made_by.rows, jax.tree.leaves(updates), dtype)
-        noise, buffers = _next(made_by, ask(state), state, jax.tree.leaves(updates), dtype)
-        noise = [jnp.where(state.step < strategy.steps, array, jnp.nan) for array in noise]
+        key, allowed = ask(state)
+        noise, buffers = _next(made_by, key, state, jax.tree.leaves(updates), dtype)
+        allowed = jnp.logical_and(allowed, state.step < strategy.steps)
+        noise, buffers = ([jnp.where(allowed, array, jnp.nan) for array in made] for made in (noise, buffers))
         noisy, mark = _sum(updates, noise, scale, state.mark)
         hidden = replace(state.hidden, step=state.hidden.step + 1, mark=jnp.array(mark), buffers=buffers)
         return noisy, state._replace(step=state.step + 1, mark=mark, hidden=hidden)
@@ -202,12 +231,10 @@ def _check_run(run: Any) -> None:
         raise Refused("A run belongs to one process, and JAX runs in several.", hint="train with one process")
 
 
-def _check_scale(plan: Plan) -> None:
-    """Refuse noise so small that float32 would round it away, or too large for it."""
+def _check_clip_norm(plan: Plan) -> None:
+    """Refuse a clipping norm that float32 would round away, or is too small for."""
     hint = "scale the loss, and the clipping norm with it"
-    scale = plan.problem.clip_norm * plan.mechanism.noise_std
     real("add_noise", "plan's clip_norm", plan.problem.clip_norm, SMALLEST_NORM, LARGEST_NORM, hint)
-    real("add_noise", "plan's clip_norm times noise_std", scale, SMALLEST_NORM, LARGEST_NORM, hint)
 
 
 def _check_precision(updates: Any, dtype: Any) -> None:

@@ -13,6 +13,8 @@ from antiphase._errors import InvalidArgument
 from antiphase._record import record
 from antiphase.strategies._base import Strategy, Stream, check_steps
 
+LARGEST_WEIGHT = 16.0  # of the absolute scales: float32 noise then errs by a few units in 1e-6 of z
+
 
 @final
 @record
@@ -129,6 +131,31 @@ class _Buffers(Stream):
         fed = vector if self._sign > 0 else out
         self._buffers = [d * b + fed for d, b in zip(self._decay, self._buffers, strict=True)]
         return out[None] if self._sign > 0 else out
+
+
+def noise_constants(strategy: BLT, dtype: str) -> tuple[Array, Array]:
+    """(scale, loss) of the recursion that makes the noise in a dtype; refused where float32 would lose its digits.
+
+        y = z - scale . b,   b <- b + (y - loss b),   loss = 1 - decay
+
+    This is b <- decay b + y, but a decay of 1 - 1e-9 is not rounded to 1. The y that is fed back is the y that is given
+    out, so rounding it is as if z had been rounded; the rounding of a buffer dies out with the decays of C^-1, like
+    everything that enters it. Both constants are computed in float64; round them to `dtype` after that.
+
+    Args:
+        strategy: C.
+        dtype: "float32" or "float64", of noise and buffers.
+
+    Reference: McMahan, Xu and Zhang 2024, Alg. 3.
+    """
+    weight = float(np.abs(strategy.scale).sum())
+    if dtype == "float32" and weight > LARGEST_WEIGHT:
+        raise InvalidArgument(
+            f"The noise of a BLT whose scales cancel (their absolute sum is {weight:.3g}) needs float64. "
+            "Got float32 instead.",
+            hint="make the noise with dtype='float64', or choose a BLT with non-negative scales",
+        )
+    return strategy.scale, 1.0 - strategy.decay
 
 
 def output_scale(decay: Array, inverse_decay: Array) -> Array:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 
-from antiphase._durable import make_directory
+from antiphase._durable import make_private_directory
 from antiphase._errors import Corrupted, InvalidArgument, Refused
-from antiphase._noise import NoiseStream
+from antiphase._noise import NoiseStream, check_sizes
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport, Run
 from antiphase._run import _integration as integration
@@ -23,7 +24,7 @@ from antiphase._run._pickle import refuse_pickle
 from antiphase._run._tape import Tape
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret
-from antiphase.torch._device import DeviceTape
+from antiphase.torch._device import DeviceTape, check_device_noise
 from antiphase.torch._pieces import Leaves
 from antiphase.torch._world import World
 
@@ -60,6 +61,7 @@ class SharedRun:
         self.plan, self.world, self.examples = plan, world, examples
         self._directory, self._own, self._dtype = Path(directory).absolute(), own, dtype
         self._device = device
+        self._check_noise()  # before anything is written
         self.run_id, self._digests = "", b""
         self._sampler: Sampler | None = None
         self._stream: NoiseStream | None = None
@@ -161,6 +163,14 @@ class SharedRun:
             # The run itself keeps the whole leaves, so that it can be resumed with another number of processes.
             integration.take_noise_from(self._run, source, self._tape)
 
+    def _check_noise(self) -> None:
+        """Refuse a plan whose noise, times its clipping norm, is not right in this dtype; `Run.open` tries the host."""
+        mechanism, dtype = self.plan.mechanism, np.dtype(self._dtype)
+        if self._device is not None:
+            check_device_noise(self.plan, self._device)
+        else:
+            check_sizes(mechanism.strategy, mechanism.noise_std, dtype, clip_norm=self.plan.problem.clip_norm)
+
     def _open(self, whole: Leaves, secret: Secret | None) -> Run:
         return Run.open(
             self.plan, self._directory, leaves=whole, examples=self.examples, secret=secret, dtype=self._dtype
@@ -205,12 +215,12 @@ class SharedRun:
         ending = f"of-{self.world.size}-{self.plan.fingerprint[:16]}"
         if self._run is not None:
             for other in private.glob("shard-*"):
-                if not other.name.endswith(ending):
+                if not other.name.endswith(ending) and other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)
         self.world.from_first(None)
         directory = private / f"shard-{self.world.rank}-{ending}"
-        make_directory(private, 0o700)
-        make_directory(directory, 0o700)
+        make_private_directory(private)
+        make_private_directory(directory)
         return directory
 
     def _new_stream(self) -> NoiseStream:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphase import _check
-from antiphase._accounting import Budget, calibrate
+from antiphase._accounting import Budget, seeded_calibration
 from antiphase._check import Array
 from antiphase._error import error
 from antiphase._loss import Objective
@@ -219,7 +219,7 @@ def evaluate_point(
 
 def _calibrated_loss(problem: AmplifiedProblem, strategy: Strategy) -> float:
     """Return noise_std x error at the budget, with a noise that is proved to be enough."""
-    noise = calibrate(strategy, problem.participation, problem.budget).mechanism.noise_std
+    noise = seeded_calibration(strategy, problem.participation, problem.budget).mechanism.noise_std
     return noise * math.exp(problem.log_error(strategy))
 
 

@@ -1,0 +1,43 @@
+"""Text that others wrote (units, labels, paths, names in a plan file), made harmless for the format it is put into.
+
+HTML pages use `html.escape`, and `json.dumps` escapes by itself.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Control characters, marks that change the direction of writing, separators of lines, and halves of surrogate pairs.
+_UNSHOWN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&]|:(?=//)|(?<=www)\.|@")
+_LINE_START = re.compile(r"^(\s*)([#+=-]|\d+(?=[.)]))")
+
+
+def terminal_text(text: str) -> str:
+    r"""One line that a terminal shows as it is: characters that would control it become escapes.
+
+    >>> print(terminal_text("a\x1b[31mb\nc\u202ed"))
+    a\x1b[31mb\nc\u202ed
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_visible(c) if unicodedata.category(c) in _UNSHOWN else c for c in text)
+
+
+def markdown_text(text: str) -> str:
+    r"""One line of Markdown that is shown as `text`: no markup, HTML, link, table cell, heading or list.
+
+    >>> print(markdown_text("# <b>a_b</b> [c](d)\n|"))
+    \# \<b\>a\_b\</b\> \[c\](d)\\n\|
+    """
+    escaped = _MARKDOWN.sub(r"\\\g<0>", terminal_text(text))
+    start = _LINE_START.match(escaped)
+    if start is None:
+        return escaped
+    mark = f"\\{start[2]}" if not start[2].isdigit() else f"{start[2]}\\"
+    return start[1] + mark + escaped[start.end() :]
+
+
+def _visible(character: str) -> str:
+    return character.encode("unicode_escape").decode()

@@ -1,0 +1,148 @@
+"""Secret state in a file: encrypted, authenticated, owner-only, and whole or not there.
+
+    magic | header length | header (JSON) | its HMAC | arrays, AES-256-CTR | HMAC over all that comes before
+
+Both HMAC-SHA256 keys and the cipher key come from the secret; the cipher key also from a nonce in the header, fresh
+in every file. The header is read after its HMAC has been checked, the arrays are used after the last one has. Whoever
+has the state can subtract noise, so it is never on disk in the clear; the header tells its shapes.
+
+Arrays are written and read in pieces, so that a file of model-sized arrays takes no second copy in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._durable import open_file, replacing
+from antiphase._errors import Corrupted, InvalidArgument
+from antiphase._secret import Secret
+
+LENGTH = 8
+MAC = hashlib.sha256().digest_size
+LARGEST_HEADER = 1 << 26
+PIECE = 1 << 20
+Header = dict[str, Any]
+Prepare = Callable[[Header], Iterable[NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a file holds.
+
+    Args:
+        name: as errors call it.
+        magic: how the file begins; tells kind and version.
+        labels: what the keys are derived for.
+        owner: whose secret it is sealed with, as errors call it.
+        hint: what to do where a file cannot be used.
+    """
+
+    name: str
+    magic: bytes
+    labels: tuple[str, ...]
+    owner: str
+    hint: str
+
+    def corrupted(self, path: Path, why: str) -> Corrupted:
+        """The error for a file that cannot be used."""
+        return Corrupted(f"The {self.name} {path} cannot be used: {why}.", hint=self.hint)
+
+
+def write_sealed(path: Path, kind: Kind, secret: Secret, header: Header, arrays: Iterable[NDArray[Any]]) -> None:
+    """Replace `path` so that a crash at any instant leaves the old file or the new one."""
+    try:
+        with replacing(path) as file:
+            _write(file, kind, secret, header, arrays)
+    except OSError as error:
+        raise InvalidArgument(
+            f"The {kind.name} cannot be written to {path}: {error.strerror}.",
+            hint="choose a directory you can write to",
+        ) from error
+
+
+def read_sealed(path: Path, kind: Kind, secret: Secret, prepare: Prepare) -> Header:
+    """Give the header to `prepare`, which returns the arrays to read into, and fill them.
+
+    Raises `Corrupted` where the file was cut short, changed or written with another secret; the arrays must not be
+    used then.
+    """
+    try:
+        with os.fdopen(open_file(path, follow=True), "rb") as file:
+            return _read(file, path, kind, secret, prepare)
+    except OSError as error:
+        raise InvalidArgument(
+            f"The {kind.name} {path} cannot be read: {error.strerror}.", hint="check the path"
+        ) from error
+
+
+def _write(file: BinaryIO, kind: Kind, secret: Secret, header: Header, arrays: Iterable[NDArray[Any]]) -> None:
+    nonce = secrets.token_hex(16)
+    text = json.dumps({**header, "nonce": nonce}, allow_nan=False).encode()
+    seal = _seal(kind, secret)
+    file.write(_sealed(seal, kind.magic + len(text).to_bytes(LENGTH, "big") + text))
+    file.write(seal.digest())
+    seal.update(seal.digest())
+    cipher = _cipher(kind, secret, nonce)
+    for array in arrays:
+        data = _bytes_of(array)
+        for start in range(0, len(data), PIECE):
+            file.write(_sealed(seal, cipher.update(data[start : start + PIECE])))
+    file.write(seal.digest())
+
+
+def _read(file: BinaryIO, path: Path, kind: Kind, secret: Secret, prepare: Prepare) -> Header:
+    seal = _seal(kind, secret)
+    head = _sealed(seal, file.read(len(kind.magic) + LENGTH))
+    if head[: len(kind.magic)] != kind.magic:
+        raise kind.corrupted(path, f"it was changed or cut short, or is no {kind.name} of this version")
+    length = int.from_bytes(head[len(kind.magic) :], "big")
+    text = _sealed(seal, file.read(min(length, LARGEST_HEADER)))
+    _check_seal(seal, file, path, kind)
+    header: Header = json.loads(text)  # authentic from here on
+    cipher = _cipher(kind, secret, header["nonce"])
+    for array in prepare(header):
+        data = _bytes_of(array)
+        for start in range(0, len(data), PIECE):
+            encrypted = _sealed(seal, file.read(min(PIECE, len(data) - start)))
+            data[start : start + len(encrypted)] = np.frombuffer(cipher.update(encrypted), dtype=np.uint8)
+    _check_seal(seal, file, path, kind)
+    if file.read(1):
+        raise kind.corrupted(path, "it was changed: something follows its end")
+    return header
+
+
+def _seal(kind: Kind, secret: Secret) -> hmac.HMAC:
+    return hmac.new(secret.derive(*kind.labels, "authentication"), digestmod="sha256")
+
+
+def _sealed(seal: hmac.HMAC, data: bytes) -> bytes:
+    seal.update(data)
+    return data
+
+
+def _check_seal(seal: hmac.HMAC, file: BinaryIO, path: Path, kind: Kind) -> None:
+    if not hmac.compare_digest(seal.digest(), file.read(MAC)):
+        raise kind.corrupted(path, f"it was changed or cut short, or belongs to another {kind.owner}")
+    seal.update(seal.digest())
+
+
+def _cipher(kind: Kind, secret: Secret, nonce: str) -> Any:
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    key = algorithms.AES(secret.derive(*kind.labels, "encryption", nonce))
+    return Cipher(key, modes.CTR(bytes(16))).encryptor()
+
+
+def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return array.reshape(-1).view(np.uint8)

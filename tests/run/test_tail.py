@@ -1,0 +1,138 @@
+"""The end of the noise's distribution in the guarantee of a run."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+import antiphase as ap
+from antiphase._accounting import Budget, Mechanism, _gaussian, epsilon
+from antiphase._noise import Leaf, missing_mass
+from antiphase._run import _integration as integration
+from antiphase._run._tail import LARGEST_SHARE, Tail, tail_of
+from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, train
+
+SECRET = ap.Secret.insecure(7)
+IDENTITY = Mechanism(ap.strategies.Identity(5), ap.SingleParticipation(), noise_std=1.0)
+
+
+def divergence(p, q, epsilon):
+    return np.maximum(p - math.exp(epsilon) * q, 0.0).sum()
+
+
+def moved(p, tau, frm, to):
+    """p with up to `tau` of its mass moved."""
+    made, amount = p.copy(), min(tau, p[frm])
+    made[frm] -= amount
+    made[to] += amount
+    return made
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.5, 2.0])
+def test_what_is_set_aside_covers_every_move_of_the_missing_mass(eps):
+    """Random pairs of distributions, both moved by tau: delta grows by up to (1 + e^eps) tau, and no more."""
+    rng, tau, worst = np.random.default_rng(3), 1e-3, 0.0
+    aside = Tail(20.0, tau).smallest_delta(eps) * LARGEST_SHARE
+    for _ in range(2000):
+        p, q = rng.dirichlet(np.ones(4)), rng.dirichlet(np.ones(4))
+        before = divergence(p, q, eps)
+        a, b = rng.permutation(4)[:2]
+        after = divergence(moved(p, tau, b, a), moved(q, tau, a, b), eps)
+        worst = max(worst, after - before)
+    assert 0.99 * (1 + math.exp(eps)) * tau < worst <= aside
+
+
+def test_an_ordinary_run_states_the_epsilon_of_the_ideal_mechanism(tmp_path):
+    plan = plan_for(STRATEGIES["blt"])
+    with ap.Run.open(plan, tmp_path, leaves=LEAVES, examples=40, secret=SECRET) as run:
+        train(run, fresh_model(), STEPS)
+        found = run.report()
+    assert found.guarantee == epsilon(plan.mechanism, plan.problem.budget.delta)
+    assert 0 < found.smallest_delta < 1e-270
+
+
+@pytest.mark.parametrize("mass", [1e-14, 1e-12, 1e-11])
+@pytest.mark.parametrize("noise_std", [0.7, 1.0, 3.0])
+def test_the_stated_pair_holds_with_the_tail(mass, noise_std):
+    delta, mechanism = 1e-6, replace(IDENTITY, noise_std=noise_std)
+    ideal, found = epsilon(mechanism, delta), Tail(9.0, mass).covered(partial(epsilon, mechanism), delta)
+    assert _gaussian.delta(1 / noise_std, found.value) + (1 + math.exp(found.value)) * mass <= delta
+    assert ideal.value < found.value < ideal.value + 0.2
+    assert found.kind == "upper"
+
+
+def test_a_tail_that_takes_up_much_of_delta_is_covered_or_refused():
+    """Little noise, where epsilon grows fast as delta is used up: what is stated holds, or is refused."""
+    mechanism, delta, outcomes = replace(IDENTITY, noise_std=0.05), 1e-6, []
+    ideal = epsilon(mechanism, delta).value
+    for power in np.linspace(-14, -4, 60):
+        mass = 10.0**power * math.exp(-ideal)
+        try:
+            found = Tail(9.0, mass).covered(partial(epsilon, mechanism), delta).value
+        except ap.Refused:
+            outcomes.append("refused")
+            continue
+        assert _gaussian.delta(1 / 0.05, found) + (1 + math.exp(found)) * mass <= delta
+        outcomes.append("covered")
+    assert set(outcomes) == {"covered", "refused"}
+    assert outcomes == sorted(outcomes)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 100.0, 1e4, math.inf])
+def test_the_smallest_delta_is_where_refusal_begins(epsilon):
+    tail = Tail(21.0, 1e-80)
+    smallest = tail.smallest_delta(epsilon)
+    tail.check(epsilon, smallest)
+    with pytest.raises(ap.Refused, match="does not cover delta"):
+        tail.check(epsilon, math.nextafter(min(smallest, 1.0), 0.0))
+
+
+def small_delta_plan(delta):
+    plan, mechanism = plan_for(STRATEGIES["toeplitz"]), plan_for(STRATEGIES["toeplitz"], noise_std=30.0).mechanism
+    return replace(
+        plan,
+        mechanism=mechanism,
+        problem=replace(plan.problem, budget=Budget(8.0, delta)),
+        guarantee=epsilon(mechanism, delta),
+    )
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float32", 959), ("float64", 949)])
+def test_a_delta_that_the_noise_does_not_cover_is_refused(tmp_path, dtype, bits):
+    draws = 11 * STEPS
+    for delta, covered in [(1e3 * draws * 2.0**-bits, True), (draws * 2.0**-bits, False)]:
+        plan = small_delta_plan(delta)
+        with ap.Run.open(plan, tmp_path / f"{covered}", leaves=LEAVES, examples=40, dtype=dtype, secret=SECRET) as run:
+            train(run, fresh_model(), STEPS)
+            if covered:
+                found = run.report()
+                assert found.guarantee.value >= plan.guarantee.value
+                assert delta / 500 < found.smallest_delta < delta
+                continue
+            with pytest.raises(ap.Refused, match=r"does not cover delta = .* end at 36\.\d standard deviations"):
+                run.report()
+
+
+def test_every_row_of_z_and_every_entry_of_the_whole_leaves_counts():
+    plan = plan_for(ap.strategies.Tree(12))
+    leaves = {"a": Leaf((10, 7), ((0, 1), (0, 1))), "b": Leaf((3,))}
+    assert plan.mechanism.strategy.rows > 12
+    assert tail_of(plan, leaves, "float32").mass == missing_mass(73 * plan.mechanism.strategy.rows, "float32")
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ("Threefry of JAX on the device with a 64-bit key", "end at about 7.4 standard deviations"),
+    ("PyTorch's generator on cuda (sample 0123)", "end at about 9.6 standard deviations"),
+    ("a generator on a device, version 1", "end at some point"),
+])  # fmt: skip
+def test_the_tail_of_a_device_is_stated_as_an_assumption(tmp_path, source, words):
+    plan = plan_for(STRATEGIES["toeplitz"])
+    with ap.Run.open(plan, tmp_path, leaves=LEAVES, examples=40, secret=SECRET) as run:
+        integration.noise_was_read(run, source, 0)
+        run.commit(0, bytes(32))
+        found = run.report()
+        assert integration.covered(run, partial(epsilon, plan.mechanism), 1e-6) == epsilon(plan.mechanism, 1e-6)
+    assert found.smallest_delta is None
+    assert any("assumes that the draws" in text and words in text for text in found.remarks)
