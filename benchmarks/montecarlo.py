@@ -24,11 +24,18 @@ from antiphase._montecarlo._plain import plain_means
 from antiphase._montecarlo._samples import randomness
 from antiphase._montecarlo._threads import single_threaded
 from antiphase._montecarlo._verify import log_inverse_share
-from antiphase._optimize import optimize
-from antiphase._optimize._amplified import Setting, Trial, trial_at
-from antiphase._optimize._amplified_families import BLTFamily, Family, ToeplitzFamily
-from antiphase._optimize._amplified_starts import blt_starts, toeplitz_starts
-from antiphase._optimize._noise_level import NoiseLevel
+from antiphase._optimize import (
+    AmplifiedProblem,
+    BLTFamily,
+    EvaluatedPoint,
+    Family,
+    NoiseEstimator,
+    ToeplitzFamily,
+    blt_starts,
+    evaluate_point,
+    optimize,
+    toeplitz_starts,
+)
 from antiphase.strategies import Strategy, Toeplitz
 from benchmarks._measure import peer, print_table, readable, sized
 
@@ -38,7 +45,7 @@ PLAIN_BANDS = sized(32, 4)
 CASES = sized(((16, 2.829), (32, 2.071), (64, 1.455)), ((4, 4.0),))
 DELTAS = sized((1e-5, 1e-8, 1e-10), (1e-5,))
 SLACK = sized(0.04, 0.2)
-LONG = Setting(
+LONG = AmplifiedProblem(
     sized(2048, 24), BallsInBins(*sized((16, 128), (2, 12))), PrefixSum(), "rms", Budget(1.0, sized(1e-5, 1e-3))
 )
 STEPS_OF_DESCENT, FEW_SAMPLES = sized(300, 2), 1 << 11
@@ -126,7 +133,7 @@ def descent() -> None:
     """Each step: noise and gradient by fresh samples, then four iterations of descent on the tangent."""
     starts, points = blt_starts(LONG, 3)
     toeplitz = ToeplitzFamily(LONG.steps, LONG.workload, LONG.objective, iterations=4)
-    families: dict[str, tuple[Family, Trial]] = {
+    families: dict[str, tuple[Family, EvaluatedPoint]] = {
         "blt, 3 buffers": (BLTFamily(LONG.steps, LONG.workload, LONG.objective), _first(starts[0], points[0])),
         f"toeplitz, {TOEPLITZ_BANDS} bands": (toeplitz, _first(toeplitz_starts(LONG, 4)[-1], None)),
     }
@@ -135,20 +142,20 @@ def descent() -> None:
         trial, start = first, time.perf_counter()
         with single_threaded():
             for step in range(STEPS_OF_DESCENT):
-                goal = family.minimise(trial.point, trial.level.weights)
-                level = NoiseLevel(LONG.budget, FEW_SAMPLES, step)
-                trial = trial_at(LONG, family.strategy(goal), goal, level, trial.level)
+                goal = family.minimize_tangent(trial.point, trial.noise.weights)
+                estimator = NoiseEstimator(LONG.budget, FEW_SAMPLES, step)
+                trial = evaluate_point(LONG, family.strategy(goal), goal, estimator, trial.noise)
         seconds = time.perf_counter() - start
-        rows.append([name, f"{math.exp(first.value):.2f}", f"{math.exp(trial.value):.2f}", readable(seconds)])
+        rows.append([name, f"{math.exp(first.log_loss):.2f}", f"{math.exp(trial.log_loss):.2f}", readable(seconds)])
     print_table(f"{STEPS_OF_DESCENT} steps, {FEW_SAMPLES:,} samples each", ["", "loss before", "after", "time"], rows)
     print("goal: under 60 s on 2 cores; the paper reports 375 to 1060 s on a V100\n")
 
 
-def _first(strategy: Strategy, point: Array | None) -> Trial:
+def _first(strategy: Strategy, point: Array | None) -> EvaluatedPoint:
     if point is None:
         assert isinstance(strategy, Toeplitz)
         point = ToeplitzFamily(LONG.steps, LONG.workload, LONG.objective).point(strategy.coefficients, TOEPLITZ_BANDS)
-    return trial_at(LONG, strategy, point, NoiseLevel(LONG.budget, FEW_SAMPLES, 1))
+    return evaluate_point(LONG, strategy, point, NoiseEstimator(LONG.budget, FEW_SAMPLES, 1))
 
 
 def optimised() -> None:

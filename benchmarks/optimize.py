@@ -31,7 +31,7 @@ BANDED = sized({65_536: "1e-4 in 60 s", 1 << 20: "1e-3 in 600 s, 3,000 MB"}, {64
 
 def banded_gradient(n: int, bands: int) -> dict[str, float]:
     from antiphase import PrefixSum
-    from antiphase._optimize._objective import BandedError
+    from antiphase._optimize import BandedError
     from antiphase.strategies import Toeplitz
 
     columns = Toeplitz(Toeplitz.square_root(n, bands).coefficients, n, column_normalized=True).columns()

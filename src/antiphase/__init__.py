@@ -21,8 +21,7 @@ from antiphase._error import Error, error
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument, NotEnoughMemory, NotProved, Refused
 from antiphase._loss import loss
 from antiphase._noise import Leaf, NoiseStream
-from antiphase._optimize import optimize
-from antiphase._optimize._solution import Solution
+from antiphase._optimize import Solution, optimize
 from antiphase._participation import (
     BallsInBins,
     CyclicPoisson,

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 import antiphase as ap
-from antiphase._demo._comparison import demo_problem
-from antiphase._demo._digits import load_digits
-from antiphase._demo._training import train
+from antiphase._demo.comparison import demo_problem
+from antiphase._demo.digits import load_digits
+from antiphase._demo.training import train
 from tests.test_cli import run
 
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from antiphase._demo._digits import Digits, load_digits
-from antiphase._demo._interval import difference, mean
-from antiphase._demo._model import accuracy, clipped_sum, zero_model
+from antiphase._demo.confidence_interval import difference, mean
+from antiphase._demo.digits import Digits, accuracy, clipped_sum, load_digits, zero_model
 
 RANDOM = np.random.default_rng(3)
 BATCH = Digits(RANDOM.uniform(size=(7, 64)), RANDOM.integers(0, 10, size=7))

@@ -8,11 +8,11 @@ from scipy.optimize import brentq, minimize_scalar
 
 import antiphase as ap
 from antiphase._montecarlo import bins_gram
-from antiphase._optimize import _amplified as module
-from antiphase._optimize._amplified_families import BandedFamily, BLTFamily, ToeplitzFamily
-from antiphase._optimize._amplified_starts import toeplitz_starts
-from antiphase._optimize._mode_square import BandedModes, BLTModes, ToeplitzModes
-from antiphase._optimize._noise_level import NoiseLevel
+from antiphase._optimize.amplified import optimizer as module
+from antiphase._optimize.amplified.families import BandedFamily, BLTFamily, ToeplitzFamily
+from antiphase._optimize.amplified.noise_estimate import NoiseEstimator
+from antiphase._optimize.amplified.optimizer import toeplitz_starts
+from antiphase._optimize.amplified.weighted_gram import BandedWeightedGram, BLTWeightedGram, ToeplitzWeightedGram
 from antiphase.strategies import BLT, Banded, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 
@@ -32,7 +32,7 @@ def numeric(function, x: np.ndarray, h: float = 1e-6) -> np.ndarray:
 @pytest.mark.parametrize(("n", "b", "bands"), [(12, 4, 3), (13, 4, 13), (8, 4, 8), (5, 7, 5), (6, 1, 3)])
 def test_toeplitz_modes(n, b, bands):
     H, c = weights(b), np.random.default_rng(1).normal(size=bands)
-    square = ToeplitzModes(H, n)
+    square = ToeplitzWeightedGram(H, n)
     value, gradient = square(c)
     gram = bins_gram(Toeplitz(c, n), ap.BallsInBins(-(-n // b), b))
     assert value == pytest.approx((H * gram).sum(), rel=1e-12)
@@ -43,7 +43,7 @@ def test_toeplitz_modes(n, b, bands):
 def test_banded_modes(n, b, bands):
     H, rng = weights(b), np.random.default_rng(2)
     columns = rng.normal(size=(n, bands)) * (np.add.outer(np.arange(n), np.arange(bands)) < n)
-    square = BandedModes(H, n, bands)
+    square = BandedWeightedGram(H, n, bands)
     value, gradient = square(columns)
     gram = bins_gram(Banded(columns), ap.BallsInBins(-(-n // b), b))
     assert value == pytest.approx((H * gram).sum(), rel=1e-12)
@@ -55,7 +55,7 @@ def test_banded_modes(n, b, bands):
 
 def test_blt_modes():
     H, decay, scale = weights(4), np.array([0.9, 0.4]), np.array([0.3, 0.2])
-    square = BLTModes(H, 14)
+    square = BLTWeightedGram(H, 14)
     value, by_rate, by_scale = square(-np.log(decay)[None], scale[None])
     assert value[0] == pytest.approx((H * bins_gram(BLT(decay, scale, 14), ap.BallsInBins(4, 4))).sum(), rel=1e-12)
     rate = -np.log(decay)
@@ -75,7 +75,7 @@ def exact_noise(gram: np.ndarray, budget: ap.Budget) -> float:
 
 def test_the_gradient_of_the_noise():
     gram, budget = np.array([[1.5, 0.6], [0.6, 1.2]]), ap.Budget(1.0, 1e-3)
-    level = NoiseLevel(budget, 1 << 16, 1)(gram)
+    level = NoiseEstimator(budget, 1 << 16, 1)(gram)
     noise = exact_noise(gram, budget)
     assert math.exp(level.log_noise) == pytest.approx(noise, rel=3e-3)
     assert (level.weights * gram).sum() == pytest.approx(1.0)
@@ -136,19 +136,19 @@ def test_never_worse_than_without_amplification(family):
     ("steps", "bins", "bands"), [(2048, 128, 128), (65_536, 1000, 32), (16_384, 128, 64), (64, 16, 16), (5, 7, 5)]
 )
 def test_as_many_bands_as_bins_where_that_is_quick(steps, bins, bands):
-    assert module._widest(steps, bins) == bands
+    assert module._default_bands(steps, bins) == bands
 
 
 @pytest.mark.slow
 def test_the_best_known_strategy_is_kept_where_the_search_goes_astray(monkeypatch):
     """By calibrated noise, not by the few samples of the search."""
 
-    def astray(setting, family, trial, level, limits):
-        return module.trial_at(setting, Toeplitz(np.ones(8), 32), trial.point, level)
+    def astray(problem, family, start, estimator, limits):
+        return module.evaluate_point(problem, Toeplitz(np.ones(8), 32), start.point, estimator)
 
     monkeypatch.setattr(module, "descend", astray)
     found = ap.optimize("toeplitz", steps=32, participation=SMALL, budget=BUDGET, bands=8)
-    known = toeplitz_starts(module.Setting(32, SMALL, ap.PrefixSum(), "rms", BUDGET), 8)
+    known = toeplitz_starts(module.AmplifiedProblem(32, SMALL, ap.PrefixSum(), "rms", BUDGET), 8)
     losses = [ap.calibrate(s, SMALL, BUDGET).mechanism.noise_std * ap.error(s, ap.PrefixSum()).rms for s in known]
     assert found.loss == pytest.approx(min(losses))
 
@@ -191,7 +191,7 @@ def test_each_family_descends_for_fixed_weights(workload, objective):
             gram = bins_gram(strategy, ap.BallsInBins(4, 4))
             return (found.rms if objective == "rms" else found.max) * math.sqrt((H * gram).sum())
 
-        end = family.minimise(point, H)
+        end = family.minimize_tangent(point, H)
         assert tangent(end) < (0.999 if objective == "rms" else 1.01) * tangent(point)
         around = np.random.default_rng(3).normal(size=(20, len(point))) * (point != 0.0)
         if objective == "rms":

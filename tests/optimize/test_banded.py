@@ -12,7 +12,7 @@ from antiphase._error import error
 from antiphase._kernels.covariance_gradient import backward, forward, gram_gradient
 from antiphase._loss import loss
 from antiphase._optimize import optimize
-from antiphase._optimize._banded import _column_squares, _Problem
+from antiphase._optimize.banded import _BandedProblem, workload_column_squares
 from antiphase.strategies import Banded
 from tests.catalog import every_workload, random_banded
 from tests.optimize.gradients import check_gradient, dense_error, dense_variances
@@ -77,7 +77,7 @@ def test_gradient_equals_differences(n, bands, workload, power, period, seed):
         min(bands, n),
         min(period, n),
     )
-    problem = _Problem(A, n, bands, count=-(-n // period), period=period)
+    problem = _BandedProblem(A, n, bands, count=-(-n // period), period=period)
     columns = random_banded(rng, n, bands, signed=False).columns
     inside = columns.ravel() != 0
 
@@ -94,7 +94,7 @@ def test_gradient_equals_differences(n, bands, workload, power, period, seed):
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_column_squares(workload):
     A = dict(every_workload(9))[workload]
-    np.testing.assert_allclose(_column_squares(A.inverse_bands(9)), (A.matrix(9) ** 2).sum(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(workload_column_squares(A.inverse_bands(9)), (A.matrix(9) ** 2).sum(axis=0), rtol=1e-10)
 
 
 def test_gram_gradient_equals_dense_algebra():

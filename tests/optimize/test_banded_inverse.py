@@ -11,8 +11,8 @@ import antiphase as ap
 from antiphase._kernels.workload_gram import shifted_gram
 from antiphase._loss import loss
 from antiphase._optimize import optimize
-from antiphase._optimize._banded_inverse import _errors, _function, _majorant
-from antiphase._optimize._schema import schema
+from antiphase._optimize.banded_inverse import _errors, _function, _majorant
+from antiphase._optimize.participation_limits import worst_case_limits
 from antiphase.strategies import BandedInverse
 from tests.catalog import every_workload
 from tests.optimize.gradients import check_gradient, dense_error, worst_pattern
@@ -44,10 +44,10 @@ def near_root(rng, bands, steps):
 @settings(max_examples=60, deadline=None)
 def test_gradient_equals_differences(n, bands, separation, workload, objective, bounded, seed):
     bands, A = min(bands, n), dict(every_workload(n))[workload]
-    promise = schema("test", ap.MinSeparation(separation), n)
+    allowed = worst_case_limits("test", ap.MinSeparation(separation), n)
     d = near_root(np.random.default_rng(seed), bands, n)
     for error in _errors(A, objective, n, bands)[:2]:
-        check_gradient(_function(n, promise, error, bounded), d, rtol=2e-6)
+        check_gradient(_function(n, allowed, error, bounded), d, rtol=2e-6)
 
 
 @given(

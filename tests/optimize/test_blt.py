@@ -13,14 +13,14 @@ import antiphase as ap
 from antiphase._errors import InvalidArgument, NotEnoughMemory, NotProved
 from antiphase._loss import loss
 from antiphase._optimize import optimize
-from antiphase._optimize._blt import _starts, _strategy
-from antiphase._optimize._blt_loss import ClosedLoss, EarliestSquare, ResponseSquare, StepwiseLoss
-from antiphase._optimize._closed_bound import _nuclear_norm, prefix_sum_bound
-from antiphase._optimize._decays import LARGEST_LOGIT, clipped, decays, to_logits, to_points
-from antiphase._optimize._geometric import GeometricSums
-from antiphase._optimize._newton import minimise
-from antiphase._optimize._schema import Schema, schema
-from antiphase._optimize._solution import Limits
+from antiphase._optimize.blt import _starts, blt_at
+from antiphase._optimize.blt_decays import MAX_LOGIT, clipped, decays, to_logits, to_points
+from antiphase._optimize.blt_error import GeometricSums, PrefixSumSquaredError, ToeplitzSquaredError
+from antiphase._optimize.blt_loss import BLTSquaredSensitivity, ClosedLoss, StepwiseLoss
+from antiphase._optimize.lower_bound import _nuclear_norm, prefix_sum_bound
+from antiphase._optimize.newton import newton_minimize
+from antiphase._optimize.participation_limits import ParticipationLimits, worst_case_limits
+from antiphase._optimize.solution import SearchLimits
 from antiphase._sensitivity import sensitivity
 from antiphase.strategies import BLT, Toeplitz
 from tests.catalog import every_workload
@@ -71,7 +71,7 @@ def test_geometric_sums_of_very_many_terms():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_scales_are_those_of_the_strategy(seed):
+def test_scales_are_those_of_theblt_at(seed):
     found = decays(random_points(seed, 3))
     expected = BLT.from_decays(found.value[0, 0::2], found.value[0, 1::2], 5)
     np.testing.assert_allclose(np.exp(found.log_scale[0, 0::2]), expected.scale, rtol=1e-12)
@@ -89,7 +89,7 @@ def test_logits_and_points_agree():
 @settings(max_examples=40, deadline=None)
 def test_every_point_is_feasible(seed, buffers):
     points = clipped(10 * np.random.default_rng(seed).normal(size=(1, 2 * buffers)))
-    c = _strategy(points[0], 30).coefficients()
+    c = blt_at(points[0], 30).coefficients()
     assert (c >= 0).all()
     assert (np.diff(c) <= 1e-15).all()
 
@@ -107,13 +107,14 @@ def test_every_point_is_feasible(seed, buffers):
 def test_loss_is_that_of_brute_force(seed, n, separation, count, buffers, name, objective):
     workload, participation = dict(every_workload(n, seed))[name], ap.MinSeparation(separation, count)
     points = random_points(seed, buffers)
-    C = _strategy(points[0], n).encoder()
+    C = blt_at(points[0], n).encoder()
     expected = worst_pattern(C, participation) * dense_error(C, workload.matrix(n), objective)
-    promise = schema("test", participation, n)
+    allowed = worst_case_limits("test", participation, n)
     if workload.toeplitz_inverse is not None:
-        closed = ClosedLoss(n, promise, workload.toeplitz_inverse, objective)
+        closed = ClosedLoss(n, allowed, workload.toeplitz_inverse, objective)
         assert math.exp(closed(points)[0][0]) == pytest.approx(expected, rel=1e-9)
-    stepwise = StepwiseLoss(n, promise, workload, 1.0 if objective == "rms" else 1e7)
+    square = BLTSquaredSensitivity(n, allowed.separation, allowed.count)
+    stepwise = StepwiseLoss(n, square, workload, 1.0 if objective == "rms" else 1e7)
     assert math.exp(stepwise(points[0], np.empty_like(points[0]))) == pytest.approx(expected, rel=1e-6)
 
 
@@ -128,8 +129,8 @@ def test_loss_is_that_of_brute_force(seed, n, separation, count, buffers, name, 
 @settings(max_examples=60, deadline=None)
 def test_gradient_of_the_closed_loss(seed, n, separation, buffers, name, objective):
     workload = dict(every_workload(n))[name]
-    promise = schema("test", ap.MinSeparation(separation, 9), n)
-    closed = ClosedLoss(n, promise, workload.toeplitz_inverse, objective)
+    allowed = worst_case_limits("test", ap.MinSeparation(separation, 9), n)
+    closed = ClosedLoss(n, allowed, workload.toeplitz_inverse, objective)
 
     def function(x, gradient):
         values, gradients = closed(x[None])
@@ -143,29 +144,29 @@ def test_gradient_of_the_closed_loss(seed, n, separation, buffers, name, objecti
 @settings(max_examples=25, deadline=None)
 def test_gradient_of_the_stepwise_loss(seed, n, buffers, power):
     workload = dict(every_workload(n, seed))["schedule"]
-    function = StepwiseLoss(n, schema("test", ap.MinSeparation(5), n), workload, power)
+    allowed = worst_case_limits("test", ap.MinSeparation(5), n)
+    square = BLTSquaredSensitivity(n, allowed.separation, allowed.count)
+    function = StepwiseLoss(n, square, workload, power)
     check_gradient(function, random_points(seed, buffers)[0], rtol=3e-5)
 
 
 def test_a_decay_next_to_one_loses_nothing():
     # In the limit theta_1 = 1 the loss is that of BLT with decay 1 exactly.
-    points = to_points(np.array([[LARGEST_LOGIT, 7.0, 4.0, 1.0]]))
-    strategy = _strategy(points[0], 3000)
+    points = to_points(np.array([[MAX_LOGIT, 7.0, 4.0, 1.0]]))
+    strategy = blt_at(points[0], 3000)
     assert strategy.decay[0] == pytest.approx(1.0, abs=1e-15)
     for objective in OBJECTIVES:
-        value = ClosedLoss(3000, Schema(500, 6), np.array([1.0, -1.0]), objective)(points)[0][0]
+        value = ClosedLoss(3000, ParticipationLimits(500, 6), np.array([1.0, -1.0]), objective)(points)[0][0]
         assert math.exp(value) == pytest.approx(
             loss(strategy, ap.PrefixSum(), ap.MinSeparation(500), objective), rel=1e-9
         )
 
 
 def test_prefix_sum_and_general_formula_agree_at_many_steps():
-    from antiphase._optimize._doubling import DoublingSquare
-
     found = decays(to_points(np.array([[17.0, 12.0, 6.0, 2.0], [9.0, 3.0, 1.0, -2.0]])))
     for objective in OBJECTIVES:
-        closed = ResponseSquare(10**8, objective)(found)
-        doubled = DoublingSquare(10**8, objective, np.array([1.0, -1.0]))(found)
+        closed = PrefixSumSquaredError(10**8, objective)(found)
+        doubled = ToeplitzSquaredError(10**8, objective, np.array([1.0, -1.0]))(found)
         np.testing.assert_allclose(doubled[0], closed[0], rtol=1e-8)
         np.testing.assert_allclose(doubled[1], closed[1], rtol=1e-6, atol=1e-7 * np.abs(closed[1]).max())
 
@@ -203,9 +204,9 @@ def test_published_table_1(buffers, participation, largest, rms):
 
 
 def test_the_published_local_optimum_is_one():
-    closed = ClosedLoss(2052, Schema(342, 6), np.array([1.0, -1.0]), "max")
+    closed = ClosedLoss(2052, ParticipationLimits(342, 6), np.array([1.0, -1.0]), "max")
     starts = to_points(np.array([[5.1, 3.3, 2.0, 1.0, -0.1, -1.7]]))
-    value = math.exp(minimise(closed, starts, clipped, Limits())[1][0])
+    value = math.exp(newton_minimize(closed, starts, clipped, SearchLimits())[1][0])
     assert value == pytest.approx(10.79, abs=0.0051)
     assert best(2052, ap.MinSeparation(342, 6), objective="max", buffers=3).loss < value - 0.03
 
@@ -321,12 +322,12 @@ def test_lower_bound_is_the_nuclear_norm(n):
     assert _nuclear_norm(n) == pytest.approx(exact, rel=1e-11)
     assert _nuclear_norm(n) <= exact
     published = (2 + math.log((2 * n + 1) / 3) + math.log(2 * n + 1) / (2 * n)) / math.pi
-    assert prefix_sum_bound(n, Schema(n, 1)) >= published - 1e-9
+    assert prefix_sum_bound(n, ParticipationLimits(n, 1)) >= published - 1e-9
 
 
 def test_lower_bound_of_many_steps_is_below_the_sum(monkeypatch):
     exact = _nuclear_norm(5000)
-    monkeypatch.setattr("antiphase._optimize._closed_bound.SUMMED", 100)
+    monkeypatch.setattr("antiphase._optimize.lower_bound.SUMMED_TERMS", 100)
     assert exact * (1 - 1e-3) < _nuclear_norm(5000) <= exact
 
 
@@ -334,7 +335,7 @@ def test_lower_bound_of_many_steps_is_below_the_sum(monkeypatch):
     "participation", [SINGLE, ap.EveryStep(), ap.FixedEpochs(3, 4), ap.MinSeparation(4), ap.MinSeparation(3, 2)]
 )
 def test_lower_bound_holds_for_other_strategies(participation):
-    bound = prefix_sum_bound(12, schema("test", participation, 12))
+    bound = prefix_sum_bound(12, worst_case_limits("test", participation, 12))
     rng = np.random.default_rng(0)
     for strategy in (Toeplitz.square_root(12), Toeplitz(rng.random(4), 12), best(12, participation).strategy):
         assert loss(strategy, ap.PrefixSum(), participation) >= bound
@@ -368,7 +369,7 @@ def test_starts_are_feasible():
 
 
 def test_sensitivity_of_one_participation_in_few_steps():
-    value, _, _ = EarliestSquare(1, 1, 1)(np.array([[0.5]]), np.array([[0.2]]))
+    value, _, _ = BLTSquaredSensitivity(1, 1, 1)(np.array([[0.5]]), np.array([[0.2]]))
     assert value[0] == 1.0
 
 

@@ -14,11 +14,11 @@ import antiphase as ap
 from antiphase._errors import InvalidArgument, NotEnoughMemory, NotProved
 from antiphase._loss import loss
 from antiphase._optimize import optimize
-from antiphase._optimize._classes import Classes
-from antiphase._optimize._dense import _factor
-from antiphase._optimize._dual import BlockDual, ClassedWorkload
-from antiphase._optimize._multipliers import OrthogonalMultipliers, RowWeights
-from antiphase._optimize._separated import SeparatedProblem
+from antiphase._optimize.dense.dual import BlockDual, SortedWorkload
+from antiphase._optimize.dense.min_separation import MinSeparationProblem
+from antiphase._optimize.dense.multipliers import OrthogonalMultipliers, RowWeights
+from antiphase._optimize.dense.optimizer import _factor
+from antiphase._optimize.dense.residue_blocks import ResidueClasses
 from antiphase._sensitivity import sensitivity
 from antiphase.strategies import Banded, Dense, Stamped
 from tests.catalog import every_workload, random_banded, random_lower
@@ -193,8 +193,8 @@ def test_no_banded_matrix_beats_the_lower_bound(seed, equal, count):
 
 def test_dual_value_is_that_of_theorem_3_1():
     n, b, rng = 6, 2, np.random.default_rng(3)
-    workload, classes = ap.Momentum(0.5), Classes(6, 2)
-    classed = ClassedWorkload(workload.matrix(n), workload.inverse_bands(n), classes)
+    workload, classes = ap.Momentum(0.5), ResidueClasses(6, 2)
+    classed = SortedWorkload(workload.matrix(n), workload.inverse_bands(n), classes)
     multipliers = OrthogonalMultipliers(classes, equal_norms=False, floor=0.0)
     logs = rng.normal(size=(b, 3, 3))
     point = (logs + logs.swapaxes(1, 2)).ravel()
@@ -212,8 +212,8 @@ def test_dual_value_is_that_of_theorem_3_1():
 @given(seed=st.integers(0, 10**6), steps=st.integers(4, 9), period=st.integers(1, 4), equal=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_primal_point_of_any_multiplier_is_feasible(seed, steps, period, equal):
-    rng, workload, classes = np.random.default_rng(seed), ap.Momentum(0.5), Classes(steps, period)
-    classed = ClassedWorkload(workload.matrix(steps), workload.inverse_bands(steps), classes)
+    rng, workload, classes = np.random.default_rng(seed), ap.Momentum(0.5), ResidueClasses(steps, period)
+    classed = SortedWorkload(workload.matrix(steps), workload.inverse_bands(steps), classes)
     dual = BlockDual(classed, OrthogonalMultipliers(classes, equal, 1e-6), RowWeights(steps, "max", 1e-6))
     logs = [rng.normal(size=block.shape) for block in classes.identity()]
     point = np.concatenate([*((x + x.swapaxes(1, 2)).ravel() for x in logs), rng.normal(size=steps)])
@@ -307,7 +307,7 @@ def test_minimum_separation_for_the_largest_error(equal):
 def test_gradient_under_minimum_separation(seed, n, separation, equal, k):
     rng, b = np.random.default_rng(seed), min(separation, n)
     workload = ap.Momentum(0.5, rng.random(n) + 0.5)
-    problem = SeparatedProblem(n, b, min(k, -(-n // b)), workload, equal)
+    problem = MinSeparationProblem(n, b, min(k, -(-n // b)), workload, equal)
     point = problem.start()
     point = point * (1 + 0.3 * rng.normal(size=len(point)))
     check_gradient(lambda x, g: problem.value(x, g, 4.0), point)

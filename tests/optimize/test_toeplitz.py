@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 import antiphase as ap
 from antiphase._loss import loss
 from antiphase._optimize import optimize
-from antiphase._optimize._earliest import adjacent_square, earliest_square
-from antiphase._optimize._response import response_square
-from antiphase._optimize._schema import schema
-from antiphase._optimize._toeplitz import _functions
+from antiphase._optimize.participation_limits import worst_case_limits
+from antiphase._optimize.toeplitz import _functions, adjacent_pattern_square, earliest_pattern_square
+from antiphase._optimize.toeplitz_error import squared_error
 from antiphase.strategies import Identity, Toeplitz
 from tests.catalog import every_workload
 from tests.optimize.gradients import check_gradient, dense_error, worst_pattern
@@ -43,9 +42,9 @@ def best(steps, bands, participation=SINGLE, **options):
 @settings(max_examples=60, deadline=None)
 def test_gradient_equals_differences(n, bands, separation, workload, objective, normalized, seed):
     bands, A = min(bands, n), dict(every_workload(n))[workload]
-    promise = schema("test", ap.MinSeparation(separation), n)
+    allowed = worst_case_limits("test", ap.MinSeparation(separation), n)
     c = decreasing(np.random.default_rng(seed), bands)
-    for function in _functions(n, promise, A, objective, bands, normalized)[:2]:
+    for function in _functions(n, allowed, A, objective, bands, normalized)[:2]:
         check_gradient(function, c)
 
 
@@ -65,7 +64,7 @@ def test_value_equals_brute_force(n, bands, separation, count, workload, objecti
     c = decreasing(np.random.default_rng(seed), bands)
     C = Toeplitz(c, n).encoder()
     expected = worst_pattern(C, participation) * dense_error(C, A.matrix(n), objective)
-    function = _functions(n, schema("test", participation, n), A, objective, bands, False)[-1]
+    function = _functions(n, worst_case_limits("test", participation, n), A, objective, bands, False)[-1]
     found = math.exp(function(c, np.empty_like(c)))
     # The largest variance is approached by a power mean of order 16,384 where there is no closed form.
     assert found == pytest.approx(expected, rel=1e-3 if objective == "max" else 1e-9)
@@ -87,14 +86,15 @@ def test_blocks_of_the_earliest_pattern_equal_the_dense_product(n, bands, separa
     c[0] = 1.0
     u = np.zeros(n)
     u[: k * separation : separation] = 1.0
-    value, gradient = earliest_square(c, n, separation, k)
+    value, gradient = earliest_pattern_square(c, n, separation, k)
     C = Toeplitz(c, n).encoder()
     assert value == pytest.approx(np.sum((C @ u) ** 2), rel=1e-10)
     # The square is quadratic in c, so Euler's theorem ties the gradient to the value.
     assert gradient @ c == pytest.approx(2 * value, rel=1e-9)
     other = rng.normal(size=bands)
     change = (
-        earliest_square(c + 1e-3 * other, n, separation, k)[0] - earliest_square(c - 1e-3 * other, n, separation, k)[0]
+        earliest_pattern_square(c + 1e-3 * other, n, separation, k)[0]
+        - earliest_pattern_square(c - 1e-3 * other, n, separation, k)[0]
     )
     assert change / 2e-3 == pytest.approx(gradient @ other, rel=1e-8, abs=1e-8)
 
@@ -108,7 +108,7 @@ def test_closed_tail_equals_the_whole_sum(n, bands, workload, weighted):
     c = Toeplitz.square_root(n, bands).coefficients
     w = lfilter([1.0], np.convolve(c, workload.toeplitz_inverse), np.eye(1, n)[0])
     expected = np.mean(np.cumsum(w**2)) if weighted else np.sum(w**2)
-    found, gradient = response_square(c, workload.toeplitz_inverse, n, weighted)
+    found, gradient = squared_error(c, workload.toeplitz_inverse, n, weighted)
     assert found == pytest.approx(expected, rel=1e-10)
     assert gradient @ c == pytest.approx(-2 * found, rel=1e-9)  # homogeneous of degree -2
 
@@ -239,7 +239,7 @@ def test_the_guide_for_shuffled_epochs_is_a_pattern():
     c = np.array([1.0, 0.7, 0.2])
     u = np.zeros(16)
     u[[3, 4, 11, 12]] = 1.0  # epochs of 4 steps meet at their ends, two by two
-    assert adjacent_square(c, 4)[0] == pytest.approx(np.sum((Toeplitz(c, 16).encoder() @ u) ** 2), rel=1e-12)
+    assert adjacent_pattern_square(c, 4)[0] == pytest.approx(np.sum((Toeplitz(c, 16).encoder() @ u) ** 2), rel=1e-12)
 
 
 def test_the_same_on_every_run_and_limits():

@@ -6,9 +6,7 @@ import json
 import pytest
 
 import antiphase as ap
-from antiphase._reproduce import find, known, reproduce
-from antiphase._reproduce._page import page, read_page, write_page
-from antiphase._reproduce._row import claimed, drawn, printed, timed
+from antiphase._reproduce import claimed, drawn, find, known, page, printed, read_page, reproduce, timed, write_page
 from tests.report.cases import command
 
 # What issue and papers name: every table and figure that needs no image or text data.
@@ -80,7 +78,7 @@ def test_times_are_shown_and_never_compared(monkeypatch, quicker):
         number = next(measurements)
         return 10.0 ** (-number if quicker else number) if number % 2 else 0.0
 
-    monkeypatch.setattr("antiphase._reproduce._blt_tables.perf_counter", clock)
+    monkeypatch.setattr("antiphase._reproduce.blt_tables.perf_counter", clock)
     result = reproduce("blt-dp-ftrl-table-4")
     assert (result.agreeing, result.compared) == (2, 2)
     ratios = [row for row in result.rows if row.ours.endswith("times")]

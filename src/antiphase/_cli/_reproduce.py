@@ -44,7 +44,7 @@ def reproduce(
             tell(name, i / len(wanted))
             results.append(_reproduce.reproduce(name, full))
     if output is not None:
-        from antiphase._reproduce._page import write_page
+        from antiphase._reproduce import write_page
 
         write_page(results, output)
         talk(f"wrote {output}")

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from antiphase._optimize import optimize
-from antiphase._optimize._closed_bound import prefix_sum_bound
-from antiphase._optimize._dense import LARGEST_STEPS as LARGEST_DENSE
-from antiphase._optimize._schema import schema
+from antiphase._optimize import MAX_DENSE_STEPS as LARGEST_DENSE
+from antiphase._optimize import optimize, prefix_sum_bound
+from antiphase._optimize import worst_case_limits as schema
 from antiphase._participation import FixedEpochs, MinSeparation, Participation, ShuffledEpochs, SingleParticipation
 from antiphase._planner._published import nearest, published
 from antiphase._planner._trial import Trial, Trials

@@ -1,6 +1,21 @@
-"""The papers' tables and figures, computed again and set beside what is printed."""
+"""The papers' tables and figures, computed again and compared with the published ones."""
 
-from antiphase._reproduce._registry import Reproduction, Result, find, known, reproduce
-from antiphase._reproduce._row import Row
+from antiphase._reproduce.catalogue import find, known, reproduce
+from antiphase._reproduce.markdown_page import page, read_page, write_page
+from antiphase._reproduce.reproduction import Reproduction, Result, Row, claimed, drawn, printed, timed
 
-__all__ = ["Reproduction", "Result", "Row", "find", "known", "reproduce"]
+__all__ = [
+    "Reproduction",
+    "Result",
+    "Row",
+    "claimed",
+    "drawn",
+    "find",
+    "known",
+    "page",
+    "printed",
+    "read_page",
+    "reproduce",
+    "timed",
+    "write_page",
+]

@@ -1,0 +1,187 @@
+"""The families that can be optimised under amplification, each with coordinates and a tangent minimiser.
+
+The tangent of the true objective at the current point is log error + log <H, G> / 2 for fixed weights H.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._loss import Objective
+from antiphase._optimize.amplified.weighted_gram import BandedWeightedGram, BLTWeightedGram, ToeplitzWeightedGram
+from antiphase._optimize.banded import workload_column_squares
+from antiphase._optimize.banded_error import BandedError
+from antiphase._optimize.blt import blt_at
+from antiphase._optimize.blt_decays import clipped, decays
+from antiphase._optimize.blt_error import squared_error_formula
+from antiphase._optimize.blt_loss import StepwiseLoss, squared_sensitivity
+from antiphase._optimize.lbfgs import lbfgs_minimize
+from antiphase._optimize.newton import newton_minimize
+from antiphase._optimize.solution import SearchLimits
+from antiphase._optimize.toeplitz_error import squared_error
+from antiphase._workload import Workload
+from antiphase.strategies import Banded, Strategy, Toeplitz
+
+MEAN_POWER: dict[Objective, float] = {"rms": 1.0, "max": 64.0}  # exponent of the power mean of the variances
+LBFGS_ITERATIONS = 40  # for each set of weights
+NEWTON_ITERATIONS = 4
+
+
+class Family(ABC):
+    """A set of strategies with coordinates."""
+
+    @abstractmethod
+    def strategy(self, point: Array) -> Strategy:
+        """Return the strategy at a point."""
+
+    @abstractmethod
+    def minimize_tangent(self, point: Array, weights: Array) -> Array:
+        """Return a point with a smaller log error + log <weights, G> / 2 than `point`, after a few iterations."""
+
+
+@final
+class ToeplitzFamily(Family):
+    """Non-negative, non-increasing coefficients of a Toeplitz C; a point holds their differences.
+
+    All roots of such a c(x) lie outside the open unit disc (Enestrom-Kakeya theorem), so every point has a finite
+    error.
+    """
+
+    def __init__(
+        self, steps: int, workload: Workload, objective: Objective, iterations: int = LBFGS_ITERATIONS
+    ) -> None:
+        self._steps, self._workload, self._objective = steps, workload, objective
+        self._iterations = iterations
+
+    def point(self, coefficients: Array, bands: int) -> Array:
+        """Return the coordinates of coefficients, made non-increasing, with a small tail for the search to build on."""
+        c = np.zeros(bands)
+        c[: len(coefficients)] = np.minimum.accumulate(np.maximum(coefficients, 0.0))
+        c += 1e-4 * c[0] / np.arange(1, bands + 1)
+        return -np.diff(c, append=0.0)
+
+    def strategy(self, point: Array) -> Toeplitz:
+        """Return the Toeplitz strategy, scaled to norm 1, without trailing zeros."""
+        c = np.trim_zeros(_sums(point), "b")
+        return Toeplitz(c / math.sqrt(float(c @ c)), self._steps)
+
+    def minimize_tangent(self, point: Array, weights: Array) -> Array:
+        """Minimise the tangent by L-BFGS-B."""
+        from scipy.optimize import Bounds, minimize
+
+        square, error = ToeplitzWeightedGram(weights, self._steps), self._error(len(point))
+
+        def function(x: Array) -> tuple[float, Array]:
+            c = _sums(x)
+            (value, by_error), (modes, by_modes) = error(c), square(c)
+            return value + 0.5 * math.log(modes), np.cumsum(by_error + 0.5 * by_modes / modes)
+
+        lowest = np.zeros(len(point))
+        lowest[0] = 1e-12 * float(point.sum())  # C must be invertible
+        found = minimize(
+            function,
+            point,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=Bounds(lowest, np.full(len(point), np.inf)),
+            options={"maxiter": self._iterations, "maxcor": 20},
+        )
+        return np.asarray(found.x)
+
+    def _error(self, bands: int) -> Callable[[Array], tuple[float, Array]]:
+        """Return log error as a function of the coefficients, with its gradient."""
+        n, inverse, weighted = self._steps, self._workload.toeplitz_inverse, self._objective == "rms"
+        if inverse is not None:
+
+            def closed(c: Array) -> tuple[float, Array]:
+                size, gradient = squared_error(c, inverse, n, weighted)
+                return 0.5 * math.log(size), 0.5 * gradient / size
+
+            return closed
+        error, gradient = BandedError(self._workload, n, bands), np.empty((n, bands))
+        inside = (np.add.outer(np.arange(n), np.arange(bands)) < n).astype(np.float64)
+
+        def recursive(c: Array) -> tuple[float, Array]:
+            value = error(inside * c, MEAN_POWER[self._objective], gradient)
+            return value, gradient.sum(axis=0)
+
+        return recursive
+
+
+def _sums(differences: Array) -> Array:
+    return np.cumsum(differences[::-1])[::-1]
+
+
+@final
+class BandedFamily(Family):
+    """Free columns of a banded C; a point is columns / stretch, as in `banded`."""
+
+    def __init__(self, steps: int, workload: Workload, objective: Objective, bands: int) -> None:
+        self._error, self._power = BandedError(workload, steps, bands), MEAN_POWER[objective]
+        reach = workload_column_squares(self._error.inverse)
+        self._stretch = (1.0 / np.sqrt(reach / reach.max() + bands / steps))[:, None]
+        self._shape = steps, bands
+
+    def point(self, columns: Array) -> Array:
+        """Return the coordinates of columns."""
+        return (columns / self._stretch).ravel()
+
+    def strategy(self, point: Array) -> Banded:
+        """Return the banded strategy, scaled to a largest column norm of 1."""
+        columns = self._columns(point)
+        return Banded(columns / math.sqrt(float(np.einsum("jr,jr->j", columns, columns).max())))
+
+    def minimize_tangent(self, point: Array, weights: Array) -> Array:
+        """Minimise the tangent by L-BFGS."""
+        square = BandedWeightedGram(weights, *self._shape)
+        by_error = np.empty(self._shape)
+
+        def function(x: Array, gradient: Array) -> float:
+            columns = self._columns(x)
+            value = self._error(columns, self._power, by_error)
+            if not math.isfinite(value):
+                return math.inf
+            modes, by_modes = square(columns)
+            gradient[:] = ((by_error + 0.5 * by_modes / modes) * self._stretch).ravel()
+            return value + 0.5 * math.log(modes)
+
+        return lbfgs_minimize(function, point, SearchLimits(iterations=LBFGS_ITERATIONS)).point
+
+    def _columns(self, point: Array) -> Array:
+        return point.reshape(self._shape) * self._stretch
+
+
+@final
+class BLTFamily(Family):
+    """Interlaced decays of a BLT, with the coordinates of `blt_decays`."""
+
+    def __init__(self, steps: int, workload: Workload, objective: Objective) -> None:
+        self._steps, self._workload, self._objective = steps, workload, objective
+
+    def strategy(self, point: Array) -> Strategy:
+        """Return the BLT."""
+        return blt_at(point, self._steps)
+
+    def minimize_tangent(self, point: Array, weights: Array) -> Array:
+        """Minimise the tangent by Newton's method if the error has a closed form, and by L-BFGS otherwise."""
+        modes, inverse = BLTWeightedGram(weights, self._steps), self._workload.toeplitz_inverse
+        if inverse is None:
+            function = StepwiseLoss(self._steps, modes, self._workload, MEAN_POWER[self._objective])
+            end = lbfgs_minimize(function, point, SearchLimits(iterations=LBFGS_ITERATIONS), tolerance=1e-8)
+            return clipped(end.point[None])[0]
+        error = squared_error_formula(self._steps, self._objective, inverse)
+
+        def batch(points: Array) -> tuple[Array, Array]:
+            found = decays(points)
+            size, by_error = error(found)
+            square, by_square = squared_sensitivity(modes, found)
+            gradient = by_error / size[:, None] + by_square / square[:, None]
+            return 0.5 * (np.log(size) + np.log(square)), 0.5 * gradient
+
+        return newton_minimize(batch, point[None], clipped, SearchLimits(iterations=NEWTON_ITERATIONS))[0][0]

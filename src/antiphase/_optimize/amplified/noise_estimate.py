@@ -1,0 +1,79 @@
+"""Estimate the noise that a budget requires under balls-in-bins, with its gradient, to guide the search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._accounting import Budget
+from antiphase._check import Array
+from antiphase._montecarlo._bins import BinsPair, bins_pair
+from antiphase._montecarlo._samples import randomness
+from antiphase._montecarlo._slopes import Slopes, slopes
+
+LOG_NOISE_TOLERANCE = 2e-4
+MAX_LOG_NOISE_STEP = 0.5
+MAX_NEWTON_STEPS = 30
+
+
+@dataclass(frozen=True)
+class NoiseEstimate:
+    """The noise required at one Gram matrix G, with its gradient.
+
+    Args:
+        log_noise: logarithm of the noise at which the estimated delta equals that of the budget.
+        weights: the matrix H with <H, G> = 1 and d log noise = <H, dG> / 2.
+    """
+
+    log_noise: float
+    weights: Array
+
+
+class NoiseEstimator:
+    """Estimates log noise and its gradient for any Gram matrix of modes, with common random numbers.
+
+    Args:
+        budget: the privacy budget, (epsilon, delta).
+        samples: number of samples per estimate. 2^11 samples give the noise to within a few parts in a thousand, and
+            the error is nearly the same for similar strategies.
+        seed: seed of the samples.
+    """
+
+    def __init__(self, budget: Budget, samples: int, seed: int) -> None:
+        self._budget, self._samples, self._seed = budget, samples, randomness(seed)
+        self._adding = False
+
+    def __call__(self, gram: Array, guess: float | None = None) -> NoiseEstimate:
+        """Return the estimate for a Gram matrix, by Newton's method on log delta.
+
+        Args:
+            gram: the Gram matrix of the modes, G.
+            guess: a first guess at log noise. Without one, the iteration starts from the noise without amplification
+                and determines which direction, adding or removing an example, requires more noise. With one, it keeps
+                the direction of the previous call.
+        """
+        from antiphase._accounting._gaussian import shift
+
+        epsilon, goal = self._budget.epsilon, math.log(self._budget.delta)
+        at = guess
+        if at is None:
+            at = 0.5 * math.log(float(np.diag(gram).max())) - math.log(shift(epsilon, self._budget.delta))
+        pair = bins_pair(gram, 1.0)
+        for _ in range(MAX_NEWTON_STEPS):
+            found = self._slopes(pair.at(math.exp(at)), epsilon)
+            step = (goal - found.log_delta) / found.by_log_noise
+            at += max(-MAX_LOG_NOISE_STEP, min(MAX_LOG_NOISE_STEP, step))
+            if abs(step) <= LOG_NOISE_TOLERANCE:
+                break
+        if guess is None:  # the worse direction is the same for similar strategies, so it is determined only once
+            self._adding = not self._adding
+            other = self._slopes(pair.at(math.exp(at)), epsilon)
+            if other.log_delta > goal:
+                return self(gram, at)
+            self._adding = not self._adding
+        return NoiseEstimate(at, found.by_gram / float((found.by_gram * gram).sum()))
+
+    def _slopes(self, pair: BinsPair, epsilon: float) -> Slopes:
+        return slopes(pair, epsilon, self._samples, self._seed, adding=self._adding)

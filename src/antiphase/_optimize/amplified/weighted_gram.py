@@ -1,0 +1,106 @@
+"""<H, G> for the Gram matrix G of the modes of balls-in-bins, with its gradient with respect to C.
+
+To first order, log noise changes with C like log <H, G> / 2, for the H that `noise_estimate` finds, so this quadratic
+form in the modes replaces the squared sensitivity. As in the modes, entries of C count by their absolute value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphase._check import Array
+
+
+class ToeplitzWeightedGram:
+    """<H, G> as a function of the coefficients of a Toeplitz C, in O(n log n + b^3).
+
+    The modes are one vector m, shifted by 0, ..., b - 1 and truncated to n rows. Without the truncation, <H, G> is a
+    quadratic form in m whose matrix is Toeplitz, with the sums of the diagonals of H; the truncated rows are
+    subtracted.
+
+    Args:
+        H: the weights, a symmetric b x b matrix.
+        steps: number of steps, n.
+
+    >>> ToeplitzWeightedGram(np.eye(2), 4)(np.array([1.0, 0.5]))[0]
+    4.75
+    """
+
+    def __init__(self, H: Array, steps: int) -> None:
+        b = len(H)
+        self._H, self._steps, self._bins = H, steps, b
+        sums = np.array([np.trace(H, k) for k in range(b)])
+        self._kernel = np.concatenate([sums[:0:-1], sums])
+        q, i = np.ogrid[: b - 1, :b]
+        index = steps + q - i
+        inside = (i > q) & (index >= 0)
+        self._index = np.where(inside, index, steps)  # one past the end: a zero
+
+    def __call__(self, c: Array) -> tuple[float, Array]:
+        """Return the value and its gradient with respect to the coefficients; at 0, the derivative from the right."""
+        from scipy.signal import fftconvolve
+
+        n, b = self._steps, self._bins
+        padded = np.zeros(-(-n // b) * b)
+        padded[: len(c)] = np.abs(c)
+        m = padded.reshape(-1, b).cumsum(axis=0).ravel()[:n]
+        y = fftconvolve(m, self._kernel)[b - 1 : b - 1 + n]
+        cut = np.append(m, 0.0)[self._index]
+        product = cut @ self._H
+        gradient = np.zeros(len(padded) + 1)
+        gradient[:n] = y
+        np.subtract.at(gradient, self._index, product)
+        by_mode = gradient[: len(padded)]
+        by_mode[n:] = 0.0
+        back = by_mode.reshape(-1, b)[::-1].cumsum(axis=0)[::-1].ravel()[: len(c)]
+        return float(m @ y - (cut * product).sum()), 2.0 * back * np.where(c < 0.0, -1.0, 1.0)
+
+
+class BLTWeightedGram:
+    """<H, G> as a function of the rates and scales of a BLT, c_i = sum_j scale_j exp(-rate_j (i - 1)).
+
+    Args:
+        H: the weights, a symmetric b x b matrix.
+        steps: number of steps, n.
+    """
+
+    def __init__(self, H: Array, steps: int) -> None:
+        self._square, self._lags = ToeplitzWeightedGram(H, steps), np.arange(steps - 1.0)
+
+    def __call__(self, rate: Array, scale: Array) -> tuple[Array, Array, Array]:
+        """Return the values for a batch, and the derivatives with respect to rate and scale, of shape (batch, d)."""
+        values, by_rate, by_scale = np.empty(len(rate)), np.empty_like(rate), np.empty_like(scale)
+        for s in range(len(rate)):
+            powers = np.exp(-rate[s][:, None] * self._lags)
+            values[s], gradient = self._square(np.concatenate([[1.0], scale[s] @ powers]))
+            by_scale[s] = powers @ gradient[1:]
+            by_rate[s] = -scale[s] * (powers @ (self._lags * gradient[1:]))
+        return values, by_rate, by_scale
+
+
+class BandedWeightedGram:
+    """<H, G> as a function of the columns of a banded C, in O(n b^2).
+
+    With at most b bands, each row of C contains each bin at most once.
+
+    Args:
+        H: the weights, a symmetric b x b matrix.
+        steps: number of steps, n.
+        bands: number of bands of C; columns[j, r] = C[j + r, j] for r < bands.
+    """
+
+    def __init__(self, H: Array, steps: int, bands: int) -> None:
+        self._H = H
+        j, r = np.ogrid[:steps, :bands]
+        self._inside = j + r < steps
+        self._row = np.minimum(j + r, steps - 1)
+        self._bin = np.broadcast_to(j % len(H), self._row.shape)
+
+    def __call__(self, columns: Array) -> tuple[float, Array]:
+        """Return the value and its gradient with respect to the columns."""
+        rows = np.zeros((len(columns), len(self._H)))
+        inside = self._inside
+        rows[self._row[inside], self._bin[inside]] = np.abs(columns[inside])
+        product = rows @ self._H
+        gradient = np.where(inside, 2.0 * product[self._row, self._bin], 0.0) * np.where(columns < 0.0, -1.0, 1.0)
+        return float((rows * product).sum()), gradient

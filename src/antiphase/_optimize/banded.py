@@ -1,0 +1,205 @@
+"""Optimise a banded strategy, with every column free."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._errors import InvalidArgument
+from antiphase._loss import Objective, loss
+from antiphase._optimize.banded_error import OBJECTIVE_POWERS, BandedError, power_mean
+from antiphase._optimize.lbfgs import lbfgs_minimize
+from antiphase._optimize.linear_algebra import inner
+from antiphase._optimize.participation_limits import ParticipationLimits, check_bands, worst_case_limits
+from antiphase._optimize.solution import SearchLimits, Solution
+from antiphase._optimize.toeplitz import toeplitz_coefficients
+from antiphase._participation import FixedEpochs, Participation, SingleParticipation
+from antiphase._workload import Workload
+from antiphase.strategies import Banded, Toeplitz
+
+
+def optimize_banded(
+    steps: int,
+    participation: Participation,
+    workload: Workload,
+    objective: Objective,
+    limits: SearchLimits,
+    *,
+    bands: int | None = None,
+    equal_norms: bool = True,
+) -> Solution:
+    """Minimise the error over all banded C with columns of norm 1 and bands <= separation.
+
+    The columns of a pattern are then orthogonal, so the sensitivity is sqrt(k). With equal_norms=False, for fixed
+    epochs, only the sum over each residue class of steps is fixed: sum_j |C e_{i + j b}|^2 = k for every i.
+    Value and gradient are the covariance recursion and its reverse, in O(n bands^2). The search starts from the best
+    Toeplitz strategy.
+
+    **Guarantee**: `lower_bound` holds for every C of the stated problem. The problem is convex in X = C^T C, and the
+    bound is the tangent at the solution, minimised over all X with the prescribed diagonal.
+
+    Args:
+        steps: number of steps, n.
+        participation: in which steps an example can take part.
+        workload: the workload matrix, A.
+        objective: which error over the steps to minimise, "rms" or "max".
+        limits: when to stop early.
+        bands: number of diagonals, at most the separation; by default the smallest of 32, the steps and the
+            separation.
+        equal_norms: give every column norm 1.
+
+    Reference: Choquette-Choo et al. 2023 (amplified banded), Problem 2 and App. B; McKenna 2024 (scaling), sect. 3.1.
+    """
+    owner = "optimize('banded')"
+    allowed = worst_case_limits(owner, participation, steps)
+    count = check_bands(owner, bands, steps, allowed.separation)
+    if count > allowed.separation:
+        raise InvalidArgument(
+            f"{owner} requires bands <= separation. Got {count} bands and a separation of {allowed.separation} steps.",
+            hint=f"use bands={allowed.separation} or fewer, or family='toeplitz', which allows more bands",
+        )
+    period = _period(owner, participation, allowed, steps, equal_norms)
+    problem = _BandedProblem(workload, steps, count, allowed.count, period)
+    columns, bound, converged = problem.solve(
+        _start(steps, allowed, workload, objective, limits, count), objective, limits
+    )
+    strategy = Banded(columns)
+    value = loss(strategy, workload, participation, objective)
+    return Solution(strategy, value, min(bound, value), limits.count, limits.elapsed, converged)
+
+
+def _period(
+    owner: str, participation: Participation, allowed: ParticipationLimits, steps: int, equal_norms: bool
+) -> int:
+    """Return the period of the steps whose squared column norms share one budget: all steps, or one epoch."""
+    if equal_norms or isinstance(participation.worst_case, SingleParticipation):
+        return steps
+    if not isinstance(participation.worst_case, FixedEpochs):
+        raise InvalidArgument(
+            f"{owner} with equal_norms=False requires fixed epochs. Got {type(participation).__name__}.",
+            hint="use FixedEpochs or BallsInBins, or equal_norms=True",
+        )
+    return allowed.separation
+
+
+def _start(
+    steps: int,
+    allowed: ParticipationLimits,
+    workload: Workload,
+    objective: Objective,
+    limits: SearchLimits,
+    bands: int,
+) -> Array:
+    """Return the columns of the best Toeplitz strategy, scaled to norm 1."""
+    quiet = SearchLimits(seconds=limits.seconds, started=limits.started)
+    c, _ = toeplitz_coefficients(steps, allowed, workload, objective, quiet, bands)
+    return Toeplitz(c, steps, column_normalized=True).columns()
+
+
+class _BandedProblem:
+    """log(loss) as a function of unnormalised columns; the norms of each residue class are divided out.
+
+    The error is steep in the columns that affect many steps. Working with point = columns / stretch evens this out.
+
+    Args:
+        workload: the workload matrix, A.
+        steps: number of steps, n.
+        bands: number of bands of C.
+        count: number of participations, k.
+        period: steps that are equal modulo this form one residue class; `steps` if each column has norm 1.
+    """
+
+    def __init__(self, workload: Workload, steps: int, bands: int, count: int, period: int) -> None:
+        self._error = BandedError(workload, steps, bands)
+        self._columns = np.empty((steps, bands))
+        self._count = count
+        self._period = period
+        self._total = 1.0 if period == steps else float(count)  # sum of the squared norms of a class
+        reach = workload_column_squares(self._error.inverse)
+        self._stretch = 1.0 / np.sqrt(reach / reach.max() + bands / steps)
+
+    def solve(self, start: Array, objective: Objective, limits: SearchLimits) -> tuple[Array, float, bool]:
+        """Minimise for each power of the objective in turn; return columns, lower bound and convergence."""
+        point, bound, converged = (start / self._stretch[:, None]).ravel(), 0.0, False
+        for power in OBJECTIVE_POWERS[objective]:
+            function = partial(self._evaluate, power=power)
+            end = lbfgs_minimize(function, point, limits, _tolerance(objective, start.size))
+            point, converged = end.point, end.converged
+            bound = max(bound, self.lower_bound(self._scaled(point), power))
+        return self._scaled(point).copy(), bound, converged
+
+    def lower_bound(self, columns: Array, power: float) -> float:
+        """Return a lower bound on the loss of every C of the problem.
+
+        Choose weights w such that phi(X) = sum_i w_i var_i is at most the squared error everywhere, and let -H be the
+        gradient of phi. Then phi(X') >= 2 phi(X) - <H, X'>, and <H, X'> <= sum_i X'_ii h_i, where h_i is the sum of
+        |H_ij| inside the band, because |X'_ij| <= (X'_ii + X'_jj) / 2. At the best scale of X, the bound is
+        phi^2 / (largest sum of X'_ii h_i).
+        """
+        from antiphase._kernels.covariance_gradient import backward, gram_gradient
+
+        error, gradient = self._error, np.empty_like(columns)
+        variances = error.variances(columns)
+        _, weights = power_mean(variances, power)
+        weights /= weights.sum()
+        phi = inner(weights, variances)
+        backward(columns, error.inverse, error.covariance, weights, gradient)
+        return phi * math.sqrt(self._count / self._largest_trace(np.abs(gram_gradient(columns, gradient))))
+
+    def _largest_trace(self, H: Array) -> float:
+        """Return the largest sum_i X'_ii h_i over the diagonals of X' that the problem allows."""
+        rows = H.sum(axis=1)
+        for r in range(1, H.shape[1]):
+            rows[r:] += H[: len(H) - r, r]
+        if self._period == len(rows):
+            return float(rows.sum())
+        return self._count * math.fsum(rows[i :: self._period].max() for i in range(self._period))
+
+    def _evaluate(self, point: Array, gradient: Array, power: float) -> float:
+        scales = self._scales(point)
+        columns, g = self._scaled(point, scales), gradient.reshape(self._columns.shape)
+        value = self._error(columns, power, g)
+        if not math.isfinite(value):
+            return math.inf
+        along = self._class_sums(np.einsum("jr,jr->j", columns, g)) / self._total
+        columns *= along[:, None]
+        g -= columns
+        g *= scales[:, None]
+        return value + 0.5 * math.log(self._count)
+
+    def _scaled(self, point: Array, scales: Array | None = None) -> Array:
+        """Return the normalised columns, in an array that the next call overwrites."""
+        scales = self._scales(point) if scales is None else scales
+        return np.multiply(point.reshape(self._columns.shape), scales[:, None], out=self._columns)
+
+    def _scales(self, point: Array) -> Array:
+        theta = point.reshape(self._columns.shape)
+        squares = np.einsum("jr,jr->j", theta, theta) * self._stretch**2
+        return self._stretch * np.sqrt(self._total / self._class_sums(squares))
+
+    def _class_sums(self, values: Array) -> Array:
+        """Return for every step the sum of the values over its residue class."""
+        if self._period == len(values):
+            return values
+        residue, sums = np.arange(len(values)) % self._period, np.zeros(self._period)
+        np.add.at(sums, residue, values)
+        return sums[residue]
+
+
+def _tolerance(objective: Objective, size: int) -> float:
+    """Return the mean decrease per iteration at which to stop: looser for problems with expensive iterations."""
+    return max(1e-11, 1e-15 * size) if objective == "rms" else 1e-7
+
+
+def workload_column_squares(inverse: Array) -> Array:
+    """Return |A e_j|^2 for every j: the variances of A^T run backwards in time, whose inverse has the same bands."""
+    from antiphase._kernels.covariance import autoregressive_variances
+
+    n = len(inverse)
+    reversed_inverse = np.zeros_like(inverse)
+    for r in range(inverse.shape[1]):
+        reversed_inverse[r:, r] = inverse[r:, r][::-1]
+    return autoregressive_variances(np.ones((n, 1)), reversed_inverse)[::-1].copy()

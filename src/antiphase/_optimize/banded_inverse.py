@@ -1,0 +1,145 @@
+"""Optimise a strategy whose inverse is banded Toeplitz."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._check import Array
+from antiphase._loss import Objective, loss
+from antiphase._optimize.banded_error import OBJECTIVE_POWERS, power_mean
+from antiphase._optimize.lbfgs import ValueAndGradient, lbfgs_minimize
+from antiphase._optimize.participation_limits import ParticipationLimits, check_bands, worst_case_limits
+from antiphase._optimize.solution import SearchLimits, Solution
+from antiphase._optimize.toeplitz import earliest_pattern_square
+from antiphase._optimize.toeplitz_error import impulse_response, pull_back, squared_error_of_inverse
+from antiphase._participation import Participation
+from antiphase._workload import PrefixSum, Workload
+from antiphase.strategies import BandedInverse
+
+LogError = Callable[[Array], tuple[float, Array]]  # coefficients d of C^-1 -> log(error), and its gradient
+
+
+def optimize_banded_inverse(
+    steps: int,
+    participation: Participation,
+    workload: Workload,
+    objective: Objective,
+    limits: SearchLimits,
+    *,
+    bands: int | None = None,
+) -> Solution:
+    """Minimise sensitivity x error over the coefficients of a banded Toeplitz C^-1.
+
+    B = A C^-1 is linear in the coefficients d, and the coefficients c of C are the series 1 / d(x), so the gradient
+    of the sensitivity is one filter backwards in time. The first search uses the sensitivity under the earliest
+    pattern, which is the worst pattern if c is non-negative and non-increasing. If the result is not proved to be so, a
+    second search applies the earliest pattern to the smallest non-increasing sequence above |c|, which gives an upper
+    bound for any c. The result is the strategy with the smallest proved loss among both results and the closed form.
+
+    Args:
+        steps: number of steps, n.
+        participation: in which steps an example can take part.
+        workload: the workload matrix, A.
+        objective: which error over the steps to minimise, "rms" or "max".
+        limits: when to stop early.
+        bands: number of coefficients of C^-1; by default the smaller of 32 and the number of steps.
+
+    Reference: Kalinin, McKenna, Upadhyay and Lampert 2025.
+    """
+    owner = "optimize('banded-inverse')"
+    allowed = worst_case_limits(owner, participation, steps)
+    count = check_bands(owner, bands, steps, steps)
+    start = BandedInverse.square_root(count, steps, workload if workload.toeplitz_inverse is not None else PrefixSum())
+    errors = _errors(workload, objective, steps, count)
+    best, found, converged = loss(start, workload, participation, objective), start, True
+    for bounded in (False, True):
+        d, value, converged = _search(start.coefficients, steps, allowed, errors, limits, bounded)
+        strategy = BandedInverse(d, steps)
+        proved = loss(strategy, workload, participation, objective)
+        if proved < best:
+            best, found = proved, strategy
+        if proved <= value * (1.0 + 1e-9) or not converged:  # the loss that the search minimised is the proved one
+            break
+    return Solution(found, best, None, limits.count, limits.elapsed, converged)
+
+
+def _search(
+    d: Array, steps: int, allowed: ParticipationLimits, errors: list[LogError], limits: SearchLimits, bounded: bool
+) -> tuple[Array, float, bool]:
+    """Return coefficients that start with 1, the loss that the search assigns to them, and whether it converged."""
+    value, converged = math.inf, True
+    for error in errors:
+        end = lbfgs_minimize(_function(steps, allowed, error, bounded), d, limits)
+        d, value, converged = end.point / end.point[0], math.exp(end.value), end.converged
+    return d, value, converged
+
+
+def _function(steps: int, allowed: ParticipationLimits, error: LogError, bounded: bool) -> ValueAndGradient:
+    """Return log(loss) as a function of d, which does not depend on the scale of d."""
+
+    def function(d: Array, gradient: Array) -> float:
+        c = impulse_response(d, np.ones(1), steps)
+        if c is None:
+            return math.inf
+        m, source = _majorant(c) if bounded else (c, np.arange(len(c)))
+        square, square_gradient = earliest_pattern_square(m, steps, allowed.separation, allowed.count)
+        value, error_gradient = error(d)
+        if not (math.isfinite(square) and math.isfinite(value)):
+            return math.inf
+        c_gradient = np.zeros_like(c)
+        np.add.at(c_gradient, source, square_gradient)
+        if bounded:
+            c_gradient *= np.sign(c)
+        gradient[:] = error_gradient + 0.5 * pull_back(d, c, c_gradient) / square
+        return value + 0.5 * math.log(square)
+
+    return function
+
+
+def _majorant(c: Array) -> tuple[Array, NDArray[np.int64]]:
+    """Return m_i = max over j >= i of |c_j|, and the j that attains it.
+
+    >>> _majorant(np.array([1.0, 0.25, -0.5]))
+    (array([1. , 0.5, 0.5]), array([0, 2, 2]))
+    """
+    m = np.maximum.accumulate(np.abs(c)[::-1])[::-1]
+    attained = np.where(np.abs(c) == m, np.arange(len(c)), len(c) - 1)
+    return m, np.minimum.accumulate(attained[::-1])[::-1]
+
+
+def _errors(workload: Workload, objective: Objective, steps: int, bands: int) -> list[LogError]:
+    """Return log(error) as a function of d: one function, or a sequence that tends to the objective."""
+    inverse = workload.toeplitz_inverse
+    if inverse is not None:
+        return [_closed(inverse, steps, objective)]
+    return [_recursive(workload.inverse_bands(steps), power, bands) for power in OBJECTIVE_POWERS[objective]]
+
+
+def _closed(inverse: Array, steps: int, objective: Objective) -> LogError:
+    """Return log(error) under a Toeplitz workload."""
+    square = squared_error_of_inverse(inverse, steps, weighted=objective == "rms")
+
+    def error(d: Array) -> tuple[float, Array]:
+        value, gradient = square(d)
+        return 0.5 * math.log(value), 0.5 * gradient / value
+
+    return error
+
+
+def _recursive(inverse: Array, power: float, bands: int) -> LogError:
+    """Return log(error) under any workload.
+
+    The variances are d^T Q_i d, so the gradient of their weighted sum is 2 Q d, where Q is the weighted sum of Q_i.
+    """
+    from antiphase._kernels.covariance import moving_sum_variances
+    from antiphase._kernels.workload_gram import shifted_gram
+
+    def error(d: Array) -> tuple[float, Array]:
+        value, weights = power_mean(moving_sum_variances(d, inverse), power)
+        return value, 2.0 * shifted_gram(inverse, weights, bands) @ d
+
+    return error

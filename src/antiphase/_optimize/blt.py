@@ -1,0 +1,180 @@
+"""Optimise a buffered linear Toeplitz (BLT) strategy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._errors import NotEnoughMemory, NotProved
+from antiphase._loss import Objective, loss
+from antiphase._optimize.banded_error import OBJECTIVE_POWERS
+from antiphase._optimize.blt_decays import MAX_LOGIT, clipped, decays, to_logits, to_points
+from antiphase._optimize.blt_loss import BLTSquaredSensitivity, ClosedLoss, StepwiseLoss
+from antiphase._optimize.lbfgs import lbfgs_minimize
+from antiphase._optimize.lower_bound import prefix_sum_bound
+from antiphase._optimize.newton import newton_minimize
+from antiphase._optimize.participation_limits import ParticipationLimits, worst_case_limits
+from antiphase._optimize.solution import SearchLimits, Solution
+from antiphase._participation import Participation
+from antiphase._workload import PrefixSum, Workload
+from antiphase.strategies import BLT
+
+OWNER = "optimize('blt')"
+MAX_BUFFERS = 10
+MAX_PARTICIPATIONS = 10**7
+MIN_BUFFER_GAIN = 0.005  # one more buffer must lower the loss by this fraction
+
+
+def optimize_blt(
+    steps: int,
+    participation: Participation,
+    workload: Workload,
+    objective: Objective,
+    limits: SearchLimits,
+    *,
+    buffers: int | None = None,
+) -> Solution:
+    """Minimise sensitivity x error over the decays and scales of a BLT.
+
+    The 2 d decays of C and C^-1 are kept interlaced, so that the coefficients of C are positive and non-increasing, and
+    the earliest pattern is the worst. The search starts from several spacings of the decays and from the best BLT with
+    one buffer less. Under a Toeplitz workload, loss and gradient have closed forms, and the cost does not depend on the
+    number of steps. Under other workloads, the error comes from the covariance recursion in O(n d^2).
+
+    **Guarantee**: `lower_bound`, given for the prefix sum, holds for every strategy, not only for BLTs.
+
+    Args:
+        steps: number of steps, n.
+        participation: in which steps an example can take part.
+        workload: the workload matrix, A.
+        objective: which error over the steps to minimise, "rms" or "max".
+        limits: when to stop early.
+        buffers: number of buffers, d, from 1 to 10; by default, buffers are added as long as each one lowers the loss
+            by half a percent. If a limit stops the search, the result may have fewer.
+
+    Reference: Dvijotham et al. 2024; McMahan, Xu and Zhang 2024, sections 3.1 to 3.3.
+
+    >>> from antiphase import PrefixSum, SingleParticipation
+    >>> found = optimize_blt(100_000, SingleParticipation(), PrefixSum(), "max", SearchLimits(), buffers=2)
+    >>> round(found.loss, 4)
+    5.2967
+    """
+    allowed = worst_case_limits(OWNER, participation, steps)
+    if allowed.count > MAX_PARTICIPATIONS:
+        raise NotEnoughMemory(
+            f"{OWNER} supports at most {MAX_PARTICIPATIONS} participations. Got {allowed.count}.",
+            hint="use a larger separation, or max_participations",
+        )
+    if buffers is not None and not 1 <= _check.positive_integer(OWNER, "buffers", buffers) <= MAX_BUFFERS:
+        raise _check.refuse(OWNER, "buffers", f"at most {MAX_BUFFERS}", buffers, "a few buffers are nearly optimal")
+    search = _Search(steps, allowed, workload, objective, limits)
+    point, log_loss = search.best(buffers)
+    strategy = blt_at(point, steps)
+    closed = workload.toeplitz_inverse is not None  # the search then minimised the exact loss, up to rounding
+    value = math.exp(log_loss) if closed else loss(strategy, workload, participation, objective)
+    bound = prefix_sum_bound(steps, allowed) if isinstance(workload, PrefixSum) else None
+    return Solution(strategy, value, bound, limits.count, limits.elapsed, not limits.reached)
+
+
+class _Search:
+    """Search from one buffer up to the requested number, or as long as another buffer pays off."""
+
+    def __init__(
+        self,
+        steps: int,
+        allowed: ParticipationLimits,
+        workload: Workload,
+        objective: Objective,
+        limits: SearchLimits,
+    ) -> None:
+        self._steps, self._allowed, self._workload = steps, allowed, workload
+        self._objective, self._limits = objective, limits
+        inverse = workload.toeplitz_inverse
+        self._closed = ClosedLoss(steps, allowed, np.array([1.0, -1.0]) if inverse is None else inverse, objective)
+        self._is_closed = inverse is not None
+
+    def best(self, buffers: int | None) -> tuple[Array, float]:
+        """Return the coordinates of the best BLT, and its log(loss)."""
+        found, value, previous = np.empty(0), math.inf, np.empty(0)
+        for d in range(1, (buffers or MAX_BUFFERS) + 1):
+            candidates = self._candidates(d, previous)
+            previous = to_logits(candidates[:1])[0]
+            if self._is_closed or (buffers is not None and d < buffers):
+                new, new_value = candidates[0], float(self._closed(candidates[:1])[0][0])
+            else:
+                new, new_value = self._stepwise(candidates)
+            if buffers is None and math.exp(value - new_value) < 1.0 + MIN_BUFFER_GAIN:
+                break
+            if not self._limits.reached or new_value < value:
+                found, value = new, new_value
+            if self._limits.reached:
+                break
+        return found, value
+
+    def _candidates(self, buffers: int, previous: Array) -> Array:
+        """Return local optima of the closed-form loss, best first, no two with the same loss."""
+        limits = self._limits
+        quiet = SearchLimits(seconds=limits.seconds, started=limits.started)
+        starts = to_points(_starts(self._steps, self._allowed.separation, buffers, previous))
+        points, values = newton_minimize(self._closed, starts, clipped, limits if self._is_closed else quiet)
+        order = np.argsort(values, kind="stable")
+        chosen = [order[0]]
+        for i in order[1:]:
+            if values[i] > values[chosen[-1]] + 1e-4:
+                chosen.append(i)
+        return points[chosen]
+
+    def _stepwise(self, candidates: Array) -> tuple[Array, float]:
+        """Minimise the true loss from the two best candidates; return the better point and its log(loss)."""
+        square = BLTSquaredSensitivity(self._steps, self._allowed.separation, self._allowed.count)
+        ends = []
+        for start in candidates[:2]:
+            point, value = start, math.inf
+            for power in OBJECTIVE_POWERS[self._objective]:
+                function = StepwiseLoss(self._steps, square, self._workload, power)
+                end = lbfgs_minimize(function, point, self._limits, tolerance=1e-8)
+                point, value = clipped(end.point[None])[0], end.value
+            ends.append((value, point))
+        value, point = min(ends, key=lambda end: end[0])
+        return point, value
+
+
+def _starts(steps: int, separation: int, buffers: int, previous: Array) -> Array:
+    """Return starting logits: evenly spaced over several ranges, and the previous optimum with one pair inserted.
+
+    A first decay of 1 is often optimal, but the loss is flat on the way there, so some starts begin with it.
+
+    Args:
+        steps: number of steps, n.
+        separation: steps between participations, b.
+        buffers: number of buffers, d.
+        previous: the best logits with one buffer less, or an empty array.
+    """
+    tops, lows = (math.log(steps) + 1.0, math.log(separation)), (-1.5, 0.5)
+    ranges = [(max(top, low + 1.0), low) for top in tops for low in lows]
+    out = [np.linspace(top, low, 2 * buffers) for top, low in ranges]
+    out += [np.concatenate([[MAX_LOGIT], np.linspace(top, low, 2 * buffers - 1)]) for top, low in ranges]
+    if len(previous):
+        first = min(MAX_LOGIT, previous[0] + 6.0)
+        edges = np.concatenate([[max(first, previous[0] + 0.1)], previous, [previous[-1] - 3.0]])
+        for i in range(0, len(edges), 2):
+            high, low = edges[i], edges[i + 1]
+            pair = (high + low) / 2.0 + 0.15 * (high - low) * np.array([1.0, -1.0])
+            out.append(np.concatenate([previous[:i], pair, previous[i:]]))
+    return np.array(out)
+
+
+def blt_at(point: Array, steps: int) -> BLT:
+    """Return the BLT at a point, after checking that its coefficients are non-negative and non-increasing."""
+    found = decays(point[None])
+    decay, scale = found.value[0, 0::2], np.exp(found.log_scale[0, 0::2])
+    scale = scale / max(1.0, float(scale.sum()))  # undo rounding: c_1 is at most c_0 = 1
+    if not ((decay <= 1.0).all() and (scale >= 0.0).all() and scale.sum() <= 1.0 + 1e-15):
+        raise NotProved(
+            "The search ended at a BLT with increasing coefficients, whose worst pattern may not be the earliest.",
+            hint="use fewer buffers",
+        )
+    return BLT(decay, scale, steps)

@@ -1,0 +1,199 @@
+"""Squared error of a BLT with its gradient: closed form for the prefix sum, O(log n) for other Toeplitz workloads."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._loss import Objective
+from antiphase._optimize.blt_decays import Decays
+
+
+class PrefixSumSquaredError:
+    """Squared error for the prefix sum: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
+
+    The response of A C^-1 to an impulse is w_i = w + sum_j r_j that_j^i with w, r_j > 0, so all sums are geometric and
+    no terms cancel.
+
+    Args:
+        steps: number of steps, n.
+        objective: which error over the steps to minimise, "rms" or "max".
+    """
+
+    def __init__(self, steps: int, objective: Objective) -> None:
+        self._steps, self._objective = float(steps), objective
+        self._sums = GeometricSums(steps)
+
+    def __call__(self, found: Decays) -> tuple[Array, Array]:
+        """Return the value for each BLT of a batch, and its gradient with respect to the coordinates."""
+        theta, that = np.s_[:, 0::2], np.s_[:, 1::2]
+        limit = np.log(found.rest[theta]).sum(axis=1) - np.log(found.rest[that]).sum(axis=1)
+        r = np.exp(np.concatenate([found.log_scale[that] - np.log(found.rest[that]), limit[:, None]], axis=1))
+        ratio = np.concatenate([found.value[that], np.ones((len(r), 1))], axis=1)
+        rate = np.concatenate([found.rate[that], np.zeros((len(r), 1))], axis=1)
+        weight, slope = self._weights(ratio[:, :, None] * ratio[:, None, :], rate[:, :, None] + rate[:, None, :])
+        by_log_r = 2.0 * r * np.einsum("spq,sq->sp", weight, r)
+        by_ratio = 2.0 * r * np.einsum("spq,sq->sp", slope, r * ratio)
+        by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
+        by_log_scale[that] = by_log_r[:, :-1]
+        by_value[that] = by_ratio[:, :-1] + (by_log_r[:, :-1] + by_log_r[:, -1:]) / found.rest[that]
+        by_value[theta] = -by_log_r[:, -1:] / found.rest[theta]
+        return 0.5 * by_log_r.sum(axis=1), found.pull_back(by_value, by_log_scale)
+
+    def _weights(self, ratio: Array, rate: Array) -> tuple[Array, Array]:
+        """Return the sum of weight_i x ratio^i, and its derivative with respect to the ratio."""
+        plain, slope, second = self._sums(ratio, rate)
+        if self._objective == "max":
+            return plain, slope
+        return plain - ratio * slope / self._steps, slope - second / self._steps
+
+
+class ToeplitzSquaredError:
+    """Squared error under a Toeplitz workload: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
+
+    The response w of A C^-1 to an impulse is an entry of F^i x, where F updates the buffers of C^-1 and the last
+    outputs of A. Let P and Q be the sums over i < m of F^i x (F^i x)^T, weighted by 1 and by i. Doubling the number of
+    terms gives
+
+        P_2m = P_m + F^m P_m F^mT,        Q_2m = Q_m + F^m (Q_m + m P_m) F^mT,
+
+    and the same steps in reverse give the gradient.
+
+    Args:
+        steps: number of steps, n.
+        objective: which error over the steps to minimise, "rms" or "max".
+        inverse: the first column of A^-1.
+    """
+
+    def __init__(self, steps: int, objective: Objective, inverse: Array) -> None:
+        self._steps = steps
+        self._inverse = np.append(inverse, 0.0) if len(inverse) == 1 else inverse
+        self._by_index = 0.0 if objective == "max" else -1.0 / steps
+
+    def __call__(self, found: Decays) -> tuple[Array, Array]:
+        """Return the value for each BLT of a batch, and its gradient with respect to the coordinates."""
+        that = np.s_[:, 1::2]
+        decay, scale = found.value[that], np.exp(found.log_scale[that])
+        d = decay.shape[1]
+        value, slope = self._sums(*self._system(decay, scale), d)
+        by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
+        by_value[that] = np.einsum("sjj->sj", slope)[:, :d]
+        by_log_scale[that] = -slope[:, d, :d] / self._inverse[0] * scale
+        return value, found.pull_back(by_value, by_log_scale)
+
+    def _system(self, decay: Array, scale: Array) -> tuple[Array, Array]:
+        """Return F and the state x after an impulse."""
+        (count, d), e = decay.shape, self._inverse
+        q = len(e) - 1
+        F = np.zeros((count, d + q, d + q))
+        F[:, np.arange(d), np.arange(d)] = decay
+        F[:, d, :d] = -scale / e[0]
+        F[:, d, d:] = -e[1:] / e[0]
+        F[:, np.arange(d + 1, d + q), np.arange(d, d + q - 1)] = 1.0
+        x = np.zeros(d + q)
+        x[:d], x[d] = 1.0, 1.0 / e[0]
+        return F, x
+
+    def _sums(self, F: Array, x: Array, entry: int) -> tuple[Array, Array]:
+        """Return the weighted sum of squares of one entry of F^i x, and its derivative with respect to F."""
+        M, P, Q, m = F, np.broadcast_to(np.outer(x, x), F.shape), np.zeros_like(F), 1
+        tape = []
+        for bit in bin(self._steps)[3:]:
+            tape.append((M, P, Q, m, "double"))
+            P, Q, M, m = P + _congruence(M, P), Q + _congruence(M, Q + m * P), M @ M, 2 * m
+            if bit == "1":
+                tape.append((M, P, Q, m, "add"))
+                y = M @ x
+                outer = y[:, :, None] * y[:, None, :]
+                P, Q, M, m = P + outer, Q + m * outer, F @ M, m + 1
+        value = P[:, entry, entry] + self._by_index * Q[:, entry, entry]
+        return value, self._reverse(F, x, entry, tape)
+
+    def _reverse(self, F: Array, x: Array, entry: int, tape: list[tuple[Array, Array, Array, int, str]]) -> Array:
+        """Return the derivative with respect to F; here P, Q and M are the derivatives with respect to P, Q and M."""
+        P, Q, M, slope = (np.zeros_like(F) for _ in range(4))
+        P[:, entry, entry], Q[:, entry, entry] = 1.0, self._by_index
+        for M_before, P_before, Q_before, m, kind in reversed(tape):
+            transposed = M_before.swapaxes(1, 2)
+            if kind == "double":
+                S_before = Q_before + m * P_before
+                M = M @ transposed + transposed @ M + 2.0 * (P @ M_before @ P_before + Q @ M_before @ S_before)
+                S = _congruence(transposed, Q)
+                P, Q = P + _congruence(transposed, P) + m * S, Q + S
+            else:
+                slope += M @ transposed
+                y = 2.0 * np.einsum("sij,sj->si", P + m * Q, M_before @ x)
+                M = F.swapaxes(1, 2) @ M + y[:, :, None] * x
+        return slope + M
+
+
+def squared_error_formula(
+    steps: int, objective: Objective, inverse: Array
+) -> PrefixSumSquaredError | ToeplitzSquaredError:
+    """Return the cheaper formula for the squared error under the workload with this first column of A^-1.
+
+    For a scaled prefix sum, the error is that of the prefix sum itself, without the scale.
+    """
+    if len(inverse) == 2 and inverse.sum() == 0.0:
+        return PrefixSumSquaredError(steps, objective)
+    return ToeplitzSquaredError(steps, objective, inverse)
+
+
+def _congruence(M: Array, S: Array) -> Array:
+    """Return M S M^T."""
+    return M @ S @ M.swapaxes(1, 2)
+
+
+class GeometricSums:
+    """Geometric sums and their derivatives, to full accuracy for every ratio from -1 to 1.
+
+    The sums are P = sum x^i, P' = sum i x^(i-1) and R = sum i^2 x^(i-1) over 0 <= i < count, so that
+    sum i x^i = x P'. (1 - x) times each sum telescopes to lower sums. Where x is so close to 1 that this would cancel,
+    the sums come from their series in -log x, whose coefficients are sums of powers of integers.
+
+    Args:
+        count: number of terms.
+
+    >>> [float(s) for s in GeometricSums(3)(np.array(1.0), np.array(0.0))]
+    [3.0, 3.0, 5.0]
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        terms = 10
+        sums = _power_sums(count, terms + 2)
+        signs = [(-1.0) ** p / math.factorial(p) for p in range(terms)]
+        self._series = [[sign * float(sums[p + q]) for p, sign in enumerate(signs)] for q in range(3)]
+
+    def __call__(self, ratio: Array, rate: Array) -> tuple[Array, Array, Array]:
+        """Return P, P' and R for an array of ratios x, given together with their rates -log|x|."""
+        n = float(self._count)
+        if n == 0:
+            return np.zeros_like(rate), np.zeros_like(rate), np.zeros_like(rate)
+        small = (ratio > 0.0) & (rate * n < 0.05)  # use the series
+        x, safe = np.where(small, 0.5, ratio), np.where(small, math.log(2.0), rate)
+        rest = np.where(x > 0.0, -np.expm1(-safe), 1.0 - x)
+        last = np.exp(-(n - 1.0) * safe) if n > 1 else np.ones_like(safe)  # |x|^(n - 1)
+        last *= np.where((x < 0.0) & (self._count % 2 == 0), -1.0, 1.0)
+        plain = (1.0 - x * last) / rest
+        slope = (plain - n * last) / rest
+        second = (2.0 * slope - plain + (1.0 - (n - 1.0) ** 2) * last) / rest
+        if not small.any():
+            return plain, slope, second
+        near = np.where(small, rate, 0.0)
+        exact = [np.polynomial.polynomial.polyval(near, series) for series in self._series]
+        over = np.exp(near)
+        pairs = zip((exact[0], exact[1] * over, exact[2] * over), (plain, slope, second), strict=True)
+        plain, slope, second = (np.where(small, series, closed) for series, closed in pairs)
+        return plain, slope, second
+
+
+def _power_sums(count: int, largest: int) -> list[int]:
+    """Return the sum over 0 <= i < count of i^q for q = 0, ..., largest, exactly, by Pascal's identity."""
+    sums: list[int] = []
+    for q in range(largest + 1):
+        lower = sum(math.comb(q + 1, j) * sums[j] for j in range(q))
+        sums.append((count ** (q + 1) - lower) // (q + 1))
+    return sums

@@ -1,0 +1,155 @@
+"""Loss of a BLT with its gradient: in closed form for a batch of BLTs, or step by step for any workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._loss import Objective
+from antiphase._optimize.banded_error import power_mean
+from antiphase._optimize.blt_decays import Decays, clipped, decays
+from antiphase._optimize.blt_error import GeometricSums, PrefixSumSquaredError, squared_error_formula
+from antiphase._optimize.participation_limits import ParticipationLimits
+from antiphase._workload import Workload
+
+# (rates, scales), each of shape (batch, d) -> squared sensitivities of shape (batch,), and their derivatives with
+# respect to rates and scales
+SquareFormula = Callable[[Array, Array], tuple[Array, Array, Array]]
+
+
+class BLTSquaredSensitivity:
+    """Squared sensitivity under the earliest pattern: |C u|^2 for u = 1 at steps 0, b, ..., (k - 1) b.
+
+    Block m consists of the steps after participation m, up to the next. There C u is a sum of d geometric sequences,
+    the contribution of buffer j starts with A_mj = 1 + q + ... + q^m, q = theta_j^b, and the entry at the
+    participation itself is 1 + sum_j scale_j theta_j^(b - 1) A_(m-1)j.
+
+    Args:
+        steps: number of steps, n.
+        separation: steps between participations, b.
+        count: number of participations, k.
+    """
+
+    def __init__(self, steps: int, separation: int, count: int) -> None:
+        self._separation, self._count = separation, count
+        left = steps - count * separation
+        self._whole = count if left >= 0 else count - 1
+        self._block = GeometricSums(separation - 1)
+        self._last = GeometricSums(left + separation - 1) if left < 0 else None
+        self._tail = GeometricSums(left) if left > 0 else None
+
+    def __call__(self, rate: Array, scale: Array) -> tuple[Array, Array, Array]:
+        """Return the value for each BLT of a batch, and its derivatives with respect to rate and scale."""
+        b, m = self._separation, np.arange(self._count)[:, None]
+        powers = np.exp(-b * m * rate[:, None, :])
+        A, dA = np.cumsum(powers, axis=1), -b * np.cumsum(m * powers, axis=1)
+        shift = np.exp(-(b - 1) * rate)[:, None, :]
+        carried, d_carried = shift * A, shift * dA - (b - 1) * shift * A
+        hits = 1.0 + np.einsum("smj,sj->sm", carried[:, :-1], scale)
+        value = 1.0 + np.einsum("sm,sm->s", hits, hits)
+        by_scale = 2.0 * np.einsum("sm,smj->sj", hits, carried[:, :-1])
+        by_rate = 2.0 * scale * np.einsum("sm,smj->sj", hits, d_carried[:, :-1])
+        w = self._whole
+        parts = [
+            (A[:, :w], dA[:, :w], self._block),
+            (A[:, -1:], dA[:, -1:], self._last),
+            (carried[:, -1:], d_carried[:, -1:], self._tail),
+        ]
+        for amplitude, d_amplitude, sums in parts:
+            if sums is not None:
+                added = _decaying_square(amplitude, d_amplitude, rate, scale, sums)
+                value, by_rate, by_scale = value + added[0], by_rate + added[1], by_scale + added[2]
+        return value, by_rate, by_scale
+
+
+def _decaying_square(
+    amplitude: Array, d_amplitude: Array, rate: Array, scale: Array, sums: GeometricSums
+) -> tuple[Array, Array, Array]:
+    """Return the sum over m and i of (sum_j scale_j amplitude_mj exp(-rate_j i))^2, and its derivatives."""
+    rates = rate[:, :, None] + rate[:, None, :]
+    ratio = np.exp(-rates)
+    zeroth, slope, _ = sums(ratio, rates)
+    gram = amplitude.swapaxes(1, 2) @ amplitude
+    mixed = d_amplitude.swapaxes(1, 2) @ amplitude
+    by_scale = 2.0 * np.einsum("sjl,sl->sj", gram * zeroth, scale)
+    by_rate = 2.0 * scale * np.einsum("sjl,sl->sj", mixed * zeroth - gram * ratio * slope, scale)
+    return 0.5 * np.einsum("sj,sj->s", by_scale, scale), by_rate, by_scale
+
+
+class ClosedLoss:
+    """log(loss) under a Toeplitz workload for a batch of points in the coordinates of `blt_decays`.
+
+    Args:
+        steps: number of steps, n.
+        allowed: separation and number of participations.
+        inverse: the first column of A^-1.
+        objective: which error over the steps to minimise, "rms" or "max".
+    """
+
+    def __init__(self, steps: int, allowed: ParticipationLimits, inverse: Array, objective: Objective) -> None:
+        self._error = squared_error_formula(steps, objective, inverse)
+        is_prefix_sum = isinstance(self._error, PrefixSumSquaredError)
+        self._log_learning_rate = -np.log(inverse[0]) if is_prefix_sum else 0.0
+        self._square = BLTSquaredSensitivity(steps, allowed.separation, allowed.count)
+        self._max_entries = max(1, (1 << 22) // allowed.count)  # 2^22 participations x coordinates fit in memory
+
+    def __call__(self, points: Array) -> tuple[Array, Array]:
+        """Return values and gradients, evaluating as many points at a time as fit in memory."""
+        size = max(1, self._max_entries // points.shape[1])
+        parts = [self._evaluate(points[i : i + size]) for i in range(0, len(points), size)]
+        return np.concatenate([v for v, _ in parts]), np.concatenate([g for _, g in parts])
+
+    def _evaluate(self, points: Array) -> tuple[Array, Array]:
+        found = decays(points)
+        error, error_gradient = self._error(found)
+        square, square_gradient = squared_sensitivity(self._square, found)
+        gradient = error_gradient / error[:, None] + square_gradient / square[:, None]
+        return 0.5 * (np.log(error) + np.log(square)) + self._log_learning_rate, 0.5 * gradient
+
+
+class StepwiseLoss:
+    """log(loss) under any workload at one point, with the error from the covariance recursion in O(n d^2).
+
+    Args:
+        steps: number of steps, n.
+        square: the squared sensitivity.
+        workload: the workload matrix, A.
+        power: exponent of the power mean of the variances; 1 for "rms".
+    """
+
+    def __init__(self, steps: int, square: SquareFormula, workload: Workload, power: float) -> None:
+        self._inverse, self._power, self._square = workload.inverse_bands(steps), power, square
+
+    def __call__(self, point: Array, gradient: Array) -> float:
+        """Return the value at the point clipped to its bounds; coordinates that were clipped have derivative 0."""
+        from antiphase._kernels.blt import weighted_variances
+
+        inside = clipped(point[None])
+        found = decays(inside)
+        decay, scale = found.value[0, 1::2].copy(), np.exp(found.log_scale[0, 1::2])
+        equal = np.ones(len(self._inverse) if self._power == 1.0 else 0)  # for "rms" the weights are known in advance
+        variances, slopes = weighted_variances(decay, scale, self._inverse, equal)
+        if not np.isfinite(variances).all() or variances.min() <= 0.0:
+            return np.inf
+        error, weights = power_mean(variances, self._power)
+        slopes *= weights[0]
+        if self._power != 1.0:
+            slopes = weighted_variances(decay, scale, self._inverse, weights)[1]
+        by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
+        by_value[0, 1::2], by_log_scale[0, 1::2] = slopes[: len(decay)], slopes[len(decay) :] * scale
+        square, square_gradient = squared_sensitivity(self._square, found)
+        total = found.pull_back(by_value, by_log_scale) + 0.5 * square_gradient / square[:, None]
+        gradient[:] = np.where(inside[0] == point, total[0], 0.0)
+        return float(error + 0.5 * np.log(square[0]))
+
+
+def squared_sensitivity(formula: SquareFormula, found: Decays) -> tuple[Array, Array]:
+    """Return the squared sensitivity for each BLT of a batch, and its gradient with respect to the coordinates."""
+    theta = np.s_[:, 0::2]
+    scale = np.exp(found.log_scale[theta])
+    value, by_rate, by_scale = formula(found.rate[theta], scale)
+    by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
+    by_value[theta], by_log_scale[theta] = -by_rate / found.value[theta], by_scale * scale
+    return value, found.pull_back(by_value, by_log_scale)

@@ -1,0 +1,249 @@
+"""The dual of the dense problem: its value, a proved lower bound, and the corresponding primal point.
+
+For weights w of the steps and a multiplier U = R R^T, every feasible X satisfies
+
+    tr(A^T diag(w) A X^-1) >= (sum of the singular values of diag(w)^1/2 A R)^2 / mass(U),
+
+where mass(U) is the largest tr(U X) over all feasible X. The primal point for U is
+X(U) = R^-T (R^T A^T diag(w) A R)^1/2 R^-1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._optimize.dense.dual_ascent import DualEvaluation
+from antiphase._optimize.dense.multipliers import Multipliers, OrthogonalMultipliers, RowWeights
+from antiphase._optimize.dense.residue_blocks import Blocks, ResidueClasses, product, spectral_function
+from antiphase._optimize.linear_algebra import lower_inverse
+
+EPS = float(np.finfo(float).eps)
+
+
+class SortedWorkload:
+    """A workload with its steps sorted by residue class.
+
+    Args:
+        matrix: the workload matrix, A.
+        inverse: the bands of A^-1.
+        classes: the residue classes.
+    """
+
+    def __init__(self, matrix: Array, inverse: Array, classes: ResidueClasses) -> None:
+        self.classes = classes
+        self.columns = np.ascontiguousarray(matrix[:, classes.order])
+        self._inverse = inverse
+        self._gram = self.columns.T @ self.columns
+
+    def gram(self, rows: RowWeights, weights: Array) -> Array:
+        """Return V = A^T diag(w) A."""
+        return self._gram / len(weights) if rows.fixed else (self.columns.T * weights) @ self.columns
+
+    def variances(self, factor: Array, sigma: Array) -> Array:
+        """Return the diagonal of A Y diag(1 / sigma) Y^T A^T for Y = factor, with rows sorted by class."""
+        from antiphase._kernels.covariance import filter_columns
+
+        out = np.empty_like(factor)
+        out[self.classes.order] = factor
+        filter_columns(out, self._inverse)
+        np.square(out, out=out)
+        return np.einsum("ti,i->t", out, 1.0 / sigma)
+
+
+class BlockDual:
+    """The dual function for multipliers that are block diagonal over the classes.
+
+    Args:
+        workload: the workload matrix, A.
+        multipliers: the coordinates of U.
+        rows: the weights w.
+        rounding: fraction of the bound that rounding may cost; above it, the slower singular value decomposition is
+            used.
+    """
+
+    def __init__(
+        self, workload: SortedWorkload, multipliers: Multipliers, rows: RowWeights, rounding: float = 1e-6
+    ) -> None:
+        self._workload, self._multipliers, self._rows, self._rounding = workload, multipliers, rows, rounding
+        self._size = len(multipliers.start())
+
+    def start(self) -> Array:
+        """Return the point with U = I and equal weights."""
+        return np.concatenate([self._multipliers.start(), self._rows.start()])
+
+    def __call__(self, point: Array) -> DualEvaluation | None:
+        """Return bound, loss and successor, or None if rounding errors are too large."""
+        with np.errstate(all="ignore"):
+            try:
+                found = self._evaluate(point)
+            except np.linalg.LinAlgError:
+                return None
+        finite = found is not None and np.isfinite(found.successor).all() and np.isfinite(found.square)
+        return found if finite else None
+
+    def _evaluate(self, point: Array) -> DualEvaluation | None:
+        kind, classes = self._multipliers, self._workload.classes
+        blocks, weights = kind.blocks(point[: self._size]), self._rows.weights(point[self._size :])
+        root, inverse_root = spectral_function(np.sqrt, blocks), spectral_function(lambda values: values**-0.5, blocks)
+        # The bound holds for the rounded U = R R^T, which differs from the blocks by about k^2 rounding errors.
+        mass = kind.mass(product(root, root)) * (1.0 + (64 * classes.largest**2 + 16 * classes.steps) * EPS)
+        found = self._spectrum(root, weights)
+        if found is None:
+            return None
+        sigma, vectors, nuclear = found
+        scale = (nuclear / mass) ** 2
+        # From here on U is scaled by the best factor, which does not change the bound.
+        sigma = sigma * math.sqrt(scale)
+        root = [block * math.sqrt(scale) for block in root]
+        inverse_root = [block / math.sqrt(scale) for block in inverse_root]
+        gram = product(inverse_root, classes.inner(vectors, sigma), inverse_root)
+        repair = kind.repair(blocks, gram)
+        undo: Blocks = [np.linalg.inv(block).astype(np.float64, copy=False) for block in repair]
+        variances = self._workload.variances(classes.times(product(undo, root), vectors), sigma)
+        state = kind.state(point[: self._size], blocks, scale)
+        following = kind.successor(state, [block * scale for block in blocks], gram)
+        return DualEvaluation(
+            bound=nuclear**2 / mass,
+            square=self._rows.value(variances),
+            state=np.concatenate([state, self._rows.state(weights)]),
+            successor=np.concatenate([following, self._rows.successor(weights, variances)]),
+            gram=_gram(classes, product(repair, inverse_root), vectors, sigma),
+        )
+
+    def _spectrum(self, root: Blocks, weights: Array) -> tuple[Array, Array, float] | None:
+        """Return singular values and right vectors of M = diag(w)^1/2 A R, and a lower bound on the sum of the values.
+
+        They come from M^T M where that is accurate enough. Rounding changes M^T M by a matrix E, and its eigenvalues
+        v_i by d_i with |d|_2 <= |E|_F (Hoffman and Wielandt 1953). The square root of v_i then changes by at most
+        |d_i| / sqrt(v_i), and the sum of all roots by at most |E|_F (sum of 1 / v_i)^1/2.
+        """
+        classes = self._workload.classes
+        V = self._workload.gram(self._rows, weights)
+        absolute = [np.abs(block) for block in root]
+        norm = float(np.linalg.norm(_congruence(classes, absolute, np.abs(V))))
+        M = _congruence(classes, root, V)
+        values, vectors = np.linalg.eigh((M + M.T) / 2.0)
+        if values[0] > 0.0:
+            sigma = np.sqrt(values)
+            rounding = 4 * classes.steps * EPS * norm * float(np.linalg.norm(1.0 / sigma))
+            if rounding <= self._rounding * sigma.sum():
+                return sigma, vectors, float(sigma.sum()) - rounding
+        rows = np.ascontiguousarray((np.sqrt(weights)[:, None] * self._workload.columns).T)
+        _, sigma, transposed = np.linalg.svd(classes.times(root, rows).T)
+        slack = 4 * classes.steps * EPS * math.sqrt(norm)
+        if not sigma[-1] > 0:
+            return None
+        return sigma, np.ascontiguousarray(transposed.T), float(np.maximum(sigma - slack, 0.0).sum())
+
+
+class NonnegativeDual:
+    """The dual function of the problem with X >= 0 in every entry.
+
+    Each entry (i, j) in different classes has a multiplier N_ij >= 0, and U = (block diagonal) - N. The coordinates of
+    N are relative to the diagonals of U; each step moves them against the correlations of X and clips them at 0. A
+    point is a point of `BlockDual` followed by the coordinates of N.
+
+    Args:
+        workload: the workload matrix, A.
+        multipliers: the coordinates of the block diagonal.
+        rows: the weights w.
+    """
+
+    def __init__(self, workload: SortedWorkload, multipliers: OrthogonalMultipliers, rows: RowWeights) -> None:
+        self._workload, self._multipliers, self._rows = workload, multipliers, rows
+        classes = workload.classes
+        self._same = classes.embedded([np.ones_like(block) for block in classes.identity()]) > 0
+        self._entries = np.nonzero(np.triu(~self._same))
+        self._sizes = np.cumsum([len(multipliers.start()), len(rows.start())])
+
+    def start(self, point: Array) -> Array:
+        """Return the point that extends a point of `BlockDual` by N = 0."""
+        return np.concatenate([point, np.zeros(len(self._entries[0]))])
+
+    def __call__(self, point: Array) -> DualEvaluation | None:
+        """Return bound, loss and successor, or None if U is not positive definite."""
+        with np.errstate(all="ignore"):
+            try:
+                found = self._evaluate(point)
+            except np.linalg.LinAlgError:
+                return None
+        return found if np.isfinite(found.successor).all() and np.isfinite(found.square) else None
+
+    def _evaluate(self, point: Array) -> DualEvaluation:
+        kind, classes, n = self._multipliers, self._workload.classes, self._workload.classes.steps
+        parameters, row_point, entries = np.split(point, self._sizes)
+        blocks, weights = kind.blocks(parameters), self._rows.weights(row_point)
+        U = classes.embedded(blocks)
+        N = self._symmetric(np.maximum(entries, 0.0)) * np.sqrt(np.outer(np.diag(U), np.diag(U)))
+        R = np.linalg.cholesky(U - N)
+        M = np.sqrt(weights)[:, None] * (self._workload.columns @ R)
+        _, sigma, transposed = np.linalg.svd(M)
+        # Allow for rounding: R R^T differs from U, which changes tr(U X), and the singular values are inexact.
+        norm = float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max())
+        mass = kind.mass(blocks) * (1.0 + 16 * n * EPS) + 4 * n * EPS * norm * sum(map(len, blocks))
+        nuclear = float(np.maximum(sigma - 4 * n * EPS * np.linalg.norm(M), 0.0).sum())
+        scale = (nuclear / mass) ** 2
+        Z = lower_inverse(R).T @ transposed.T
+        X = (Z * sigma) @ Z.T / math.sqrt(scale)
+        feasible, variances = self._feasible(X)
+        state = kind.state(parameters, blocks, scale)
+        following = kind.successor(state, [block * scale for block in blocks], classes.restricted(X))
+        correlations = X[self._entries] / np.sqrt(np.outer(np.diag(X), np.diag(X))[self._entries])
+        moved = np.maximum(entries, 0.0) - 0.1 * correlations  # a projected gradient step of size 0.1
+        return DualEvaluation(
+            bound=nuclear**2 / mass,
+            square=self._rows.value(variances),
+            state=np.concatenate([state, self._rows.state(weights), entries]),
+            successor=np.concatenate([following, self._rows.successor(weights, variances), moved]),
+            gram=lambda: classes.in_order(feasible),
+        )
+
+    def _feasible(self, X: Array) -> tuple[Array, Array]:
+        """Return a feasible point near X, and its variances.
+
+        X is clipped at 0, scaled, and mixed with its diagonal; the result is the best of the positive definite
+        mixtures.
+        """
+        clipped = np.where(self._same, 0.0, np.maximum(X, 0.0))
+        scales = np.sqrt(self._multipliers.columns(np.diag(X)) / np.diag(X))
+        clipped *= scales[:, None] * scales
+        diagonal = np.diag(X) * scales**2
+        best: tuple[float, Array, Array] | None = None
+        for diagonal_share in (0.0, 1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0):
+            mixed = (1.0 - diagonal_share) * clipped
+            np.fill_diagonal(mixed, diagonal)
+            try:
+                L = np.linalg.cholesky(mixed)
+            except np.linalg.LinAlgError:
+                continue
+            variances = self._workload.variances(np.ascontiguousarray(lower_inverse(L).T), np.ones(len(L)))
+            square = self._rows.value(variances)
+            if best is None or square < best[0]:
+                best = square, mixed, variances
+        if best is None:
+            raise np.linalg.LinAlgError
+        return best[1:]
+
+    def _symmetric(self, entries: Array) -> Array:
+        out = np.zeros((self._workload.classes.steps,) * 2)
+        out[self._entries] = entries
+        return out + out.T
+
+
+def _congruence(classes: ResidueClasses, root: Blocks, V: Array) -> Array:
+    """Return R^T V R for symmetric blocks R."""
+    return classes.times(root, classes.times(root, V).T)
+
+
+def _gram(classes: ResidueClasses, factor: Blocks, vectors: Array, sigma: Array) -> Callable[[], Array]:
+    """Return a function that computes X, which is only needed for the best point."""
+
+    def make() -> Array:
+        Z = classes.times(factor, vectors)
+        return classes.in_order((Z * sigma) @ Z.T)
+
+    return make

@@ -1,0 +1,172 @@
+"""The dense problem under minimum separation, where X has at most as many bands as the separation.
+
+The columns of C for the steps of a pattern are then orthogonal. With x_i the squared norm of column i,
+
+    sens^2 = max over patterns of the sum of x_i = min { sum of q : x_i <= sum of q_w over the windows w with i },
+
+where the windows are all runs of b steps, and the run of all steps at cost k. The two sides are equal because the
+constraints of the pattern polytope form an interval matrix, so its vertices are integral. The right-hand side turns the
+sensitivity constraint into a choice of weights q on a simplex.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._loss import Objective
+from antiphase._optimize.banded_error import OBJECTIVE_POWERS, BandedError, power_mean
+from antiphase._optimize.dense.dual import EPS
+from antiphase._optimize.lbfgs import lbfgs_minimize
+from antiphase._optimize.linear_algebra import lower_inverse
+from antiphase._optimize.solution import SearchLimits
+from antiphase._workload import Workload
+from antiphase.strategies import Toeplitz
+
+
+class MinSeparationProblem:
+    """log(loss) as a function of the bands of C and, without equal norms, the weights of the windows.
+
+    A point holds the columns of C, up to scale, followed by the square roots of the weights, up to scale: first that
+    of all steps, then those of the windows.
+
+    Args:
+        steps: number of steps, n.
+        separation: steps between participations, b, and the number of bands.
+        count: number of participations, k.
+        workload: the workload matrix, A.
+        equal_norms: give all columns norm 1 / sqrt(k).
+    """
+
+    def __init__(self, steps: int, separation: int, count: int, workload: Workload, equal_norms: bool) -> None:
+        self._steps, self._width, self._count = steps, separation, count
+        self._workload, self._equal = workload, equal_norms
+        self._error = BandedError(workload, steps, separation)
+
+    def start(self) -> Array:
+        """Return the truncated square root of the prefix sum, with half of the weight on equal norms."""
+        columns = Toeplitz.square_root(self._steps, self._width).columns()
+        windows = self._steps - self._width + 1
+        roots = np.concatenate([[1.0], np.full(windows, windows**-0.5)])
+        return np.concatenate([columns.ravel(), roots[: 0 if self._equal else None]])
+
+    def columns(self, point: Array) -> Array:
+        """Return C in the layout of `Banded`, with sensitivity at most 1."""
+        bands, roots = self._split(point)
+        return bands * np.sqrt(self._squares(roots) / _row_squares(bands))[:, None]
+
+    def value(self, point: Array, gradient: Array, power: float) -> float:
+        """Return log(loss), with a power mean of the variances as the error, and fill in its gradient."""
+        columns, (bands, roots), (slope, root_slope) = self.columns(point), self._split(point), self._split(gradient)
+        if not np.isfinite(columns).all() or not columns[:, 0].all():
+            return math.inf
+        result = self._error(columns, power, slope)
+        if not math.isfinite(result):
+            return math.inf
+        squares = _row_squares(columns)
+        along = np.einsum("jr,jr->j", slope, columns) / squares
+        slope -= along[:, None] * columns
+        slope *= np.sqrt(squares / _row_squares(bands))[:, None]
+        if not self._equal:
+            root_slope[:] = self._root_gradient(roots, along / 2.0)
+        return result
+
+    def loss(self, point: Array, objective: Objective) -> float:
+        """Return the error, which is the loss because the sensitivity is 1."""
+        variances = self._error.variances(self.columns(point))
+        return math.sqrt(variances.mean() if objective == "rms" else variances.max())
+
+    def bound(self, point: Array, power: float) -> float:
+        """Return a proved lower bound on the squared loss of every feasible C.
+
+        The multiplier is X^-1 A^T diag(w) A X^-1 without the off-diagonal entries inside the band, which vanish at the
+        optimum.
+        """
+        from antiphase._kernels.covariance import filter_columns
+
+        n, inverse = self._steps, lower_inverse(_dense(self.columns(point)))
+        B = inverse.copy()
+        filter_columns(B, self._error.inverse)
+        weights = power_mean(np.einsum("ij,ij->i", B, B), power)[1]
+        weights /= weights.sum()
+        U = inverse @ _weighted_gram(B, weights) @ inverse.T
+        i, j = np.ogrid[:n, :n]
+        U[(np.abs(i - j) < self._width) & (i != j)] = 0.0
+        values = np.linalg.eigvalsh(U)
+        U[np.diag_indices(n)] += max(0.0, 1e-12 * values[-1] - values[0])
+        R = np.linalg.cholesky(U)
+        M = np.sqrt(weights)[:, None] * (self._workload.matrix(n) @ R)
+        sigma = np.linalg.svd(M, compute_uv=False)
+        nuclear = float(np.maximum(sigma - 4 * n * EPS * np.linalg.norm(M), 0.0).sum())
+        # Allow for rounding in R R^T = U: no feasible X has a trace above n.
+        rounding = 4 * n * EPS * float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max()) * n
+        return nuclear**2 / (self._mass(np.diag(U)) * (1.0 + 16 * n * EPS) + rounding)
+
+    def _split(self, vector: Array) -> tuple[Array, Array]:
+        """Return views of the columns and of the weights."""
+        size = self._steps * self._width
+        return vector[:size].reshape(self._steps, self._width), vector[size:]
+
+    def _squares(self, roots: Array) -> Array:
+        """Return x, the squared column norms."""
+        if self._equal:
+            return np.full(self._steps, 1.0 / self._count)
+        weights = roots**2 / (roots @ roots)
+        ends = np.zeros(self._steps + 1)
+        ends[: len(weights) - 1] = weights[1:]
+        ends[self._width :] -= weights[1:]
+        return weights[0] / self._count + np.maximum(np.cumsum(ends[:-1]), 0.0)
+
+    def _root_gradient(self, roots: Array, slope: Array) -> Array:
+        sums, total = np.concatenate([[0.0], np.cumsum(slope)]), float(roots @ roots)
+        inner = np.concatenate([[sums[-1] / self._count], sums[self._width :] - sums[: -self._width]])
+        return 2.0 * roots / total * (inner - (roots**2 @ inner) / total)
+
+    def _mass(self, diagonal: Array) -> float:
+        """Return the largest sum of x_i u_i over all feasible x."""
+        if self._equal:
+            return float(diagonal.sum()) / self._count
+        sums = np.concatenate([[0.0], np.cumsum(diagonal)])
+        return float(max((sums[self._width :] - sums[: -self._width]).max(), sums[-1] / self._count))
+
+
+def solve_min_separation(
+    problem: MinSeparationProblem, objective: Objective, limits: SearchLimits, tolerance: float
+) -> tuple[Array, float, bool]:
+    """Return the best point, the bound on the squared loss, and whether they agree to `tolerance`.
+
+    Minimises for each power of the objective in turn, and then for the last one with smaller and smaller tolerances,
+    until loss and bound agree.
+    """
+    point, bound, powers = problem.start(), 0.0, OBJECTIVE_POWERS[objective]
+    finer = (1e-3, 1e-4, 1e-5, 1e-6)
+    for power, share in [*((power, 1e-2) for power in powers), *((powers[-1], share) for share in finer)]:
+        point = lbfgs_minimize(_function(problem, power), point, limits, tolerance * share).point
+        bound = max(bound, problem.bound(point, power))
+        converged = problem.loss(point, objective) <= math.sqrt(bound) * (1.0 + tolerance)
+        if converged or limits.reached:
+            break
+    return point, bound, converged
+
+
+def _function(problem: MinSeparationProblem, power: float) -> Callable[[Array, Array], float]:
+    return lambda point, gradient: problem.value(point, gradient, power)
+
+
+def _weighted_gram(B: Array, weights: Array) -> Array:
+    return (B.T * weights) @ B
+
+
+def _dense(columns: Array) -> Array:
+    """Return the dense matrix of banded columns."""
+    C = np.zeros((len(columns), len(columns)))
+    j, r = np.nonzero(columns)
+    C[j + r, j] = columns[j, r]
+    return C
+
+
+def _row_squares(rows: Array) -> Array:
+    return np.einsum("jr,jr->j", rows, rows)

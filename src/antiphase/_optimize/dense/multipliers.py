@@ -1,0 +1,230 @@
+"""Multipliers of the constraints of the dense problem, and the fixed-point maps that find the optimal ones.
+
+The contributions of one example in residue class r have a correlation matrix K over the steps of the class, and the
+constraint is tr(X_r K) <= 1 for every K. So U_r = v_r K with v_r >= 0 can be any positive semidefinite matrix with
+constant diagonal. The multipliers of the constraint "X_r is diagonal with trace 1" are the same matrices.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import product as combinations
+from typing import final
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._loss import Objective
+from antiphase._optimize.dense.residue_blocks import (
+    Blocks,
+    ResidueClasses,
+    diagonals,
+    flatten,
+    product,
+    scaled,
+    spectral_function,
+    unflatten,
+)
+
+MIN_LOG_MULTIPLIER = -25.0  # relative to the largest; smaller multipliers count as 0
+
+
+class Multipliers(ABC):
+    """A set of multipliers U that are block diagonal over the residue classes, with unconstrained coordinates."""
+
+    def __init__(self, classes: ResidueClasses) -> None:
+        self.classes = classes
+
+    @abstractmethod
+    def start(self) -> Array:
+        """Return the coordinates of U = I."""
+
+    @abstractmethod
+    def blocks(self, point: Array) -> Blocks:
+        """Return U at a point."""
+
+    @abstractmethod
+    def state(self, point: Array, blocks: Blocks, scale: float) -> Array:
+        """Return the coordinates of U x scale."""
+
+    @abstractmethod
+    def mass(self, blocks: Blocks) -> float:
+        """Return the largest tr(U X) over all feasible X."""
+
+    @abstractmethod
+    def successor(self, state: Array, blocks: Blocks, gram: Blocks) -> Array:
+        """Return the coordinates of the next U, given U and the blocks of X(U)."""
+
+    @abstractmethod
+    def repair(self, blocks: Blocks, gram: Blocks) -> Blocks:
+        """Return a block-diagonal W such that W X W is feasible."""
+
+
+@final
+class OrthogonalMultipliers(Multipliers):
+    """Multipliers for columns that are orthogonal within a class, with squared norms that sum to 1 or are all equal.
+
+    If each X_r depended on U_r only, as the geometric mean X_r = U_r^-1 # V_r with V_r = X_r U_r X_r, then the best U_r
+    would be D^-1 V_r D^-1, where D is the optimal X_r: D_i ~ sqrt(V_ii), or all equal. The fixed-point map uses this
+    matrix as the next U; its fixed points have X_r = D. For classes of one step, it is the square of the map of
+    Cor. 3.1.
+
+    Args:
+        classes: the residue classes.
+        equal_norms: require all columns to have the same norm.
+        floor: mix U with this fraction of its diagonal, which lowers the bound by at most the same fraction.
+    """
+
+    def __init__(self, classes: ResidueClasses, equal_norms: bool, floor: float) -> None:
+        super().__init__(classes)
+        self._equal, self._floor = equal_norms, floor
+
+    def start(self) -> Array:
+        """Return log I, which is 0."""
+        return np.zeros(sum(block.size for block in self.classes.identity()))
+
+    def blocks(self, point: Array) -> Blocks:
+        """Return the matrix exponential of the coordinates, scaled to constant diagonals."""
+        return self._normalised(spectral_function(np.exp, unflatten(point, self.classes.identity())))
+
+    def state(self, point: Array, blocks: Blocks, scale: float) -> Array:
+        """Return the matrix logarithm of U x scale."""
+        return flatten(spectral_function(lambda values: np.log(values * scale), blocks))
+
+    def mass(self, blocks: Blocks) -> float:
+        """Return the sum of the diagonal value of each class; for equal norms, the trace over the participations."""
+        if self._equal:
+            return sum(float(d.sum()) for d in diagonals(blocks)) / self.classes.largest
+        return sum(float(d.max(axis=1).sum()) for d in diagonals(blocks))
+
+    def successor(self, state: Array, blocks: Blocks, gram: Blocks) -> Array:
+        """Return the logarithm of D^-1 V_r D^-1, mixed with its diagonal."""
+        local = product(gram, blocks, gram)
+        following = self._normalised(scaled(local, [1.0 / d for d in self._targets(local)]))
+        return flatten(spectral_function(np.log, [self._mixed(block) for block in following]))
+
+    def repair(self, blocks: Blocks, gram: Blocks) -> Blocks:
+        """Return W = D # X_r^-1, the positive definite solution of W X_r W = D."""
+        roots = [np.sqrt(d) for d in self._targets(product(gram, blocks, gram))]
+        return scaled(spectral_function(lambda values: values**-0.5, scaled(gram, roots)), roots)
+
+    def _mixed(self, block: Array) -> Array:
+        return np.where(np.eye(block.shape[1], dtype=bool), block, (1.0 - self._floor) * block)
+
+    def columns(self, squares: Array) -> Array:
+        """Return feasible squared column norms, sorted by class, in the proportions of `squares`."""
+        like = [np.empty(group.shape) for group in self.classes.groups]
+        if self._equal:
+            return np.full_like(squares, 1.0 / self.classes.largest)
+        return np.concatenate([(d / d.sum(axis=1, keepdims=True)).ravel() for d in unflatten(squares, like)])
+
+    def _targets(self, local: Blocks) -> list[Array]:
+        """Return D: proportional to the roots of the diagonal of V_r, with trace 1; or all equal."""
+        if self._equal:
+            return [np.full(block.shape[:2], 1.0 / self.classes.largest) for block in local]
+        roots = [np.sqrt(d) for d in diagonals(local)]
+        return [root / root.sum(axis=1, keepdims=True) for root in roots]
+
+    def _normalised(self, blocks: Blocks) -> Blocks:
+        blocks = [(block + block.swapaxes(1, 2)) / 2.0 for block in blocks]
+        if self._equal:
+            return blocks
+        logs = [np.log(d) / 2.0 for d in diagonals(blocks)]
+        return scaled(blocks, [np.exp(x.mean(axis=1, keepdims=True) - x) for x in logs])
+
+
+@final
+class SignMultipliers(Multipliers):
+    """Multipliers for scalar contributions: one for each class and each choice of signs, U = sum v_s s s^T.
+
+    Args:
+        classes: the residue classes, with few steps each.
+    """
+
+    def __init__(self, classes: ResidueClasses) -> None:
+        super().__init__(classes)
+        sizes = [group.shape[1] for group in classes.groups]
+        self._signs = [np.array([(1.0, *rest) for rest in combinations((1.0, -1.0), repeat=k - 1)]) for k in sizes]
+
+    def start(self) -> Array:
+        """Return equal multipliers, which give U = I."""
+        pairs = zip(self.classes.groups, self._signs, strict=True)
+        return np.concatenate([np.full(len(group) * len(signs), -np.log(len(signs))) for group, signs in pairs])
+
+    def blocks(self, point: Array) -> Blocks:
+        """Return the sum of v_s s s^T over the choices of signs."""
+        parts = self._split(point)
+        return [np.einsum("bs,si,sj->bij", v, s, s, optimize=True) for v, s in zip(parts, self._signs, strict=True)]
+
+    def state(self, point: Array, blocks: Blocks, scale: float) -> Array:
+        """Return the logarithm of the scaled multipliers."""
+        return point + np.log(scale)
+
+    def mass(self, blocks: Blocks) -> float:
+        """Return the sum of all multipliers; within a class, their sum is every entry of the diagonal."""
+        return sum(float(d.max(axis=1).sum()) for d in diagonals(blocks))
+
+    def successor(self, state: Array, blocks: Blocks, gram: Blocks) -> Array:
+        """Return log of v_s (s^T X s)^2, the map of Cor. 3.1. Most v_s tend to 0 and stop at MIN_LOG_MULTIPLIER."""
+        following = state + 2.0 * np.log(np.concatenate([form.ravel() for form in self._forms(gram)]))
+        return np.maximum(following, following.max() + MIN_LOG_MULTIPLIER)
+
+    def repair(self, blocks: Blocks, gram: Blocks) -> Blocks:
+        """Return the W that scales each class to sensitivity 1."""
+        out = []
+        for forms, group in zip(self._forms(gram), self.classes.groups, strict=True):
+            out.append(forms.max(axis=1)[:, None, None] ** -0.5 * np.eye(group.shape[1]))
+        return out
+
+    def _split(self, point: Array) -> list[Array]:
+        shapes = [(len(g), len(s)) for g, s in zip(self.classes.groups, self._signs, strict=True)]
+        stops = np.cumsum([b * s for b, s in shapes])
+        return [np.exp(point[stop - b * s : stop]).reshape(b, s) for (b, s), stop in zip(shapes, stops, strict=True)]
+
+    def _forms(self, gram: Blocks) -> list[Array]:
+        pairs = zip(gram, self._signs, strict=True)
+        return [np.einsum("bij,si,sj->bs", block, s, s, optimize=True) for block, s in pairs]
+
+
+@final
+class RowWeights:
+    """Weights of the steps in the error: equal for "rms"; for "max", multipliers that bound the largest variance.
+
+    For any weights that sum to 1, the weighted mean of the variances is at most the largest variance, so every choice
+    gives a lower bound. The fixed-point map multiplies each weight by its variance.
+
+    Args:
+        steps: number of steps, n.
+        objective: which error over the steps to minimise, "rms" or "max".
+        floor: mix the weights with this fraction of equal weights.
+    """
+
+    def __init__(self, steps: int, objective: Objective, floor: float) -> None:
+        self._steps, self._floor = steps, floor
+        self.fixed = objective == "rms"
+
+    def start(self) -> Array:
+        """Return the coordinates of equal weights."""
+        return np.zeros(0 if self.fixed else self._steps)
+
+    def weights(self, point: Array) -> Array:
+        """Return positive weights that sum to 1."""
+        if self.fixed:
+            return np.full(self._steps, 1.0 / self._steps)
+        powers = np.exp(point - point.max())
+        return powers / powers.sum()
+
+    def state(self, weights: Array) -> Array:
+        """Return the coordinates of the weights, their logarithms."""
+        return np.log(weights) if not self.fixed else np.zeros(0)
+
+    def successor(self, weights: Array, variances: Array) -> Array:
+        """Return the logarithm of weight x variance, mixed with equal weights."""
+        if self.fixed:
+            return np.zeros(0)
+        following = weights * variances
+        return np.log((1.0 - self._floor) * following / following.sum() + self._floor / self._steps)
+
+    def value(self, variances: Array) -> float:
+        """Return the squared objective."""
+        return float(variances.mean() if self.fixed else variances.max())

@@ -1,0 +1,214 @@
+"""Find the best of all strategies, with a certificate of optimality."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NoReturn, final, get_args
+
+import numpy as np
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._errors import InvalidArgument, NotEnoughMemory, NotProved
+from antiphase._loss import Objective, loss
+from antiphase._optimize.dense.dual import BlockDual, NonnegativeDual, SortedWorkload
+from antiphase._optimize.dense.dual_ascent import AscentResult, ascend
+from antiphase._optimize.dense.min_separation import MinSeparationProblem, solve_min_separation
+from antiphase._optimize.dense.multipliers import Multipliers, OrthogonalMultipliers, RowWeights, SignMultipliers
+from antiphase._optimize.dense.residue_blocks import ResidueClasses
+from antiphase._optimize.dense.warm_start import can_halve, interpolate
+from antiphase._optimize.participation_limits import ParticipationLimits, worst_case_limits
+from antiphase._optimize.solution import SearchLimits, Solution
+from antiphase._participation import MinSeparation, Participation
+from antiphase._record import record
+from antiphase._workload import Workload
+from antiphase.strategies import Banded, Dense, Strategy
+
+Constraint = Literal["pattern", "nonnegative", "scalar"]
+
+OWNER = "optimize('dense')"
+MAX_DENSE_STEPS = 8192
+MAX_SIGN_CHOICES = 1 << 20
+DEFAULT_TOLERANCES: dict[Objective, float] = {"rms": 1e-4, "max": 2e-3}
+
+
+def optimize_dense(
+    steps: int,
+    participation: Participation,
+    workload: Workload,
+    objective: Objective,
+    limits: SearchLimits,
+    *,
+    constraint: Constraint = "pattern",
+    equal_norms: bool = False,
+    tolerance: float | None = None,
+) -> Solution:
+    """Minimise sensitivity x error over all matrices, and prove how close the result is to the optimum.
+
+    For a single participation, participation in every step and fixed epochs, the search minimises tr(A^T A X^-1) over
+    X = C^T C by ascent on the dual, with columns of C that are orthogonal within a residue class of steps. These
+    constraints cost nothing: the multipliers of the sensitivity to vector contributions are the same matrices, so the
+    result is the optimum for vector contributions. For minimum separation, X has as many bands as the separation, and
+    the search is a descent on C.
+
+    **Guarantee**: `lower_bound` is the dual function at a feasible point, minus an allowance for rounding. Under fixed
+    epochs, it holds for every matrix C if constraint="pattern", for every C with X >= 0 if "nonnegative", and for every
+    C even against scalar contributions if "scalar". With equal_norms, it holds for every C whose columns have equal
+    norms and are orthogonal within a residue class. Under minimum separation, it holds for every C with that many
+    bands. `converged` tells whether loss and bound agree to the tolerance.
+
+    Args:
+        steps: number of steps, n, at most 8192.
+        participation: in which steps an example can take part.
+        workload: the workload matrix, A.
+        objective: which error over the steps to minimise, "rms" or "max".
+        limits: when to stop early.
+        constraint: "pattern" for the optimum; "nonnegative" for X >= 0 in every entry; "scalar" for the optimum against
+            scalar contributions. The last is for comparison only: compare its `lower_bound`. Its `loss` is for vector
+            contributions, and its strategy cannot be used for training.
+        equal_norms: require all columns of C to have the same norm.
+        tolerance: stop when loss / lower_bound - 1 is at most this; by default 1e-4, and 2e-3 for "max".
+
+    Reference: Choquette-Choo et al. 2023 (multi-epoch), Thm 3.1, Cor. 3.1 and Eqs. 34 to 36; Choquette-Choo et al.
+    2023 (amplified banded), Problem 2.
+
+    >>> from antiphase import FixedEpochs, PrefixSum
+    >>> found = optimize_dense(16, FixedEpochs(4, 4), PrefixSum(), "rms", SearchLimits(), tolerance=1e-6)
+    >>> round(16 * found.loss**2, 3), round(16 * found.lower_bound**2, 3)
+    (215.574, 215.574)
+    """
+    allowed = worst_case_limits(OWNER, participation, steps)
+    _check_options(steps, participation, allowed, constraint, equal_norms)
+    accuracy = DEFAULT_TOLERANCES[objective] if tolerance is None else tolerance
+    _check.real(OWNER, "tolerance", accuracy, 1e-12, 1.0, "1e-4 means 0.01 %")
+    strategy: Dense | Banded
+    if isinstance(participation.worst_case, MinSeparation) and allowed.count > 1:
+        problem = MinSeparationProblem(steps, allowed.separation, allowed.count, workload, equal_norms)
+        point, bound, converged = solve_min_separation(problem, objective, limits, accuracy)
+        strategy = Banded(problem.columns(point))
+    else:
+        period = allowed.separation if allowed.count > 1 else steps
+        found = _solve_dual(steps, period, workload, objective, limits, constraint, equal_norms, accuracy)
+        strategy, bound, converged = Dense(_factor(found.gram())), found.bound, found.converged
+    value = loss(strategy, workload, participation, objective)
+    bound = min(value, math.sqrt(bound))
+    result = ScalarOnly(strategy.matrix) if constraint == "scalar" and isinstance(strategy, Dense) else strategy
+    return Solution(result, value, bound, limits.count, limits.elapsed, converged)
+
+
+@final
+@record
+class ScalarOnly(Strategy):
+    """The optimal C for scalar contributions, for comparison with vector contributions only.
+
+    Signs of scalars can cancel in X where directions of vectors cannot, so the sensitivity that this C was optimised
+    for is not its sensitivity to gradients. Everything but `matrix` raises `NotProved`: there is no sensitivity, error,
+    stream or mechanism for it.
+
+    Args:
+        matrix: the strategy matrix, C.
+
+    Reference: Choquette-Choo et al. 2023 (multi-epoch), Eq. 34 and App. H.2.
+    """
+
+    matrix: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matrix", _check.array("ScalarOnly", "matrix", self.matrix, 2))
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """Number of steps, n."""
+        return len(self.matrix)
+
+    @property
+    def memory_copies(self) -> int:
+        """One copy for each step."""
+        return self.steps
+
+    def encoding_stream(self) -> NoReturn:
+        """Raise `NotProved`."""
+        self._raise()
+
+    def noising_stream(self) -> NoReturn:
+        """Raise `NotProved`."""
+        self._raise()
+
+    def _raise(self) -> NoReturn:
+        raise NotProved(
+            "This strategy was optimised for scalar contributions and is not optimal for gradients.",
+            hint="use constraint='pattern' for training; to evaluate this one, use "
+            "strategies.Dense(solution.strategy.matrix)",
+        )
+
+
+def _solve_dual(
+    steps: int,
+    period: int,
+    workload: Workload,
+    objective: Objective,
+    limits: SearchLimits,
+    constraint: Constraint,
+    equal_norms: bool,
+    tolerance: float,
+) -> AscentResult:
+    """Return the result of the ascent on the dual, starting from the optimum of half the steps where that helps."""
+    classes = ResidueClasses(steps, period)
+    sorted_workload = SortedWorkload(workload.matrix(steps), workload.inverse_bands(steps), classes)
+    floor = 0.1 * tolerance
+    orthogonal = OrthogonalMultipliers(classes, equal_norms, floor)
+    kind: Multipliers = SignMultipliers(classes) if constraint == "scalar" else orthogonal
+    rows = RowWeights(steps, objective, 0.01 if constraint == "nonnegative" else floor)
+    # Rounding may use up to 0.3 of the tolerance: the faster eigenvalue decomposition is then accurate enough.
+    dual = BlockDual(sorted_workload, kind, rows, 0.3 * tolerance)
+    start = dual.start()
+    if constraint != "scalar" and can_halve(steps, period, workload):
+        quiet = SearchLimits(limits.seconds, limits.iterations, started=limits.started)
+        close = min(tolerance, 1e-3)  # interpolating from half the steps is no more accurate than this
+        half = _solve_dual(steps // 2, period // 2, workload, objective, quiet, "pattern", equal_norms, close)
+        start = interpolate(half.state, ResidueClasses(steps // 2, period // 2))
+    found = ascend(dual, start, limits, tolerance)
+    if constraint == "nonnegative" and not limits.reached:
+        nonnegative = NonnegativeDual(sorted_workload, orthogonal, rows)
+        found = ascend(nonnegative, nonnegative.start(found.state), limits, tolerance)
+    return found
+
+
+def _factor(X: Array) -> Array:
+    """Return the lower-triangular C with C^T C = X.
+
+    The Cholesky factor L of X has L L^T = X instead: using it as C would understate the sensitivity. Reversing the rows
+    and columns of X before the factorization, and of the factor after it, gives the right one.
+    """
+    L = np.linalg.cholesky(X[::-1, ::-1])
+    return np.ascontiguousarray(L.T[::-1, ::-1])
+
+
+def _check_options(
+    steps: int, participation: Participation, allowed: ParticipationLimits, constraint: str, equal_norms: bool
+) -> None:
+    if constraint not in get_args(Constraint):
+        raise _check.refuse(
+            OWNER, "constraint", f"one of {', '.join(get_args(Constraint))}", constraint, "'pattern' is the default"
+        )
+    if steps > MAX_DENSE_STEPS:
+        raise NotEnoughMemory(
+            f"{OWNER} supports at most {MAX_DENSE_STEPS} steps, because time grows with their cube. Got {steps}.",
+            hint="use family='banded' or 'blt', which come close to the optimum for any number of steps",
+        )
+    if constraint != "pattern" and isinstance(participation.worst_case, MinSeparation):
+        raise InvalidArgument(
+            f"{OWNER} supports constraint={constraint!r} for fixed epochs only. Got {type(participation).__name__}.",
+            hint="omit the constraint: under minimum separation the columns of a pattern are orthogonal anyway",
+        )
+    if constraint == "scalar" and equal_norms:
+        raise InvalidArgument(
+            f"{OWNER} does not support constraint='scalar' together with equal_norms=True.",
+            hint="omit one of the two options",
+        )
+    if constraint == "scalar" and allowed.separation * 2.0 ** (allowed.count - 1) > MAX_SIGN_CHOICES:
+        raise NotEnoughMemory(
+            f"{OWNER} with constraint='scalar' needs a multiplier for every choice of {allowed.count} signs, which is "
+            "too many.",
+            hint="use constraint='pattern', or a smaller problem: 'scalar' is for comparisons only",
+        )

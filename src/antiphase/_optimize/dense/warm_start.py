@@ -1,0 +1,50 @@
+"""Warm start for the dense problem: the optimum for half as many steps, interpolated.
+
+The best multipliers for n steps in residue classes modulo b look like those for n / 2 steps in classes modulo b / 2,
+where class r corresponds to class r / 2. Starting there, the first evaluation is within a few tenths of a percent of
+the optimum, and an evaluation with half as many steps costs an eighth.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._optimize.dense.residue_blocks import Blocks, ResidueClasses, flatten, unflatten
+from antiphase._workload import PrefixSum, Workload
+
+MIN_WARM_START_STEPS = 256  # up to this many steps, any start is fast
+
+
+def can_halve(steps: int, period: int, workload: Workload) -> bool:
+    """Return whether half the steps in half as many classes have the same class sizes and a similar optimum.
+
+    With momentum the optimum for half the steps is different, and starting from it converges no faster.
+
+    >>> [can_halve(n, b, PrefixSum()) for n, b in [(1024, 64), (1024, 1), (1001, 2), (64, 8)]]
+    [True, False, False, False]
+    """
+    return steps > MIN_WARM_START_STEPS and steps % 2 == 0 and period % 2 == 0 and isinstance(workload, PrefixSum)
+
+
+def interpolate(state: Array, classes: ResidueClasses) -> Array:
+    """Return multiplier and row-weight coordinates for twice as many classes as `classes` has.
+
+    The coordinates, which are logarithms, are interpolated linearly between the midpoints of the known classes.
+
+    >>> interpolate(np.array([0.0, 1.0]), ResidueClasses(2, 2))
+    array([0.  , 0.25, 0.75, 1.  ])
+    """
+    like: Blocks = classes.identity()
+    size = sum(block.size for block in like)
+    fine = [_doubled(block) for block in unflatten(state[:size], like)]
+    return np.concatenate([flatten(fine), _doubled(state[size:])])
+
+
+def _doubled(values: Array) -> Array:
+    """Return twice as many values along the first axis."""
+    middles = np.clip((np.arange(2 * len(values)) - 0.5) / 2.0, 0.0, max(len(values) - 1.0, 0.0))
+    before = middles.astype(np.int64)
+    after = np.minimum(before + 1, max(len(values) - 1, 0))
+    share = (middles - before).reshape(-1, *[1] * (values.ndim - 1))
+    return np.asarray(values[before] * (1.0 - share) + values[after] * share)

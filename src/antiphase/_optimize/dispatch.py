@@ -1,0 +1,124 @@
+"""`optimize`: find the best strategy of a family."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from antiphase import _check
+from antiphase._accounting import Budget
+from antiphase._errors import InvalidArgument
+from antiphase._loss import Objective, check_objective
+from antiphase._optimize.amplified import AmplifiedProblem, amplified_banded, amplified_blt, amplified_toeplitz
+from antiphase._optimize.banded import optimize_banded
+from antiphase._optimize.banded_inverse import optimize_banded_inverse
+from antiphase._optimize.blt import optimize_blt
+from antiphase._optimize.dense import optimize_dense
+from antiphase._optimize.solution import Progress, SearchLimits, Solution
+from antiphase._optimize.toeplitz import optimize_toeplitz
+from antiphase._participation import BallsInBins, Participation
+from antiphase._workload import PrefixSum, Workload
+
+Optimizer = Callable[..., Solution]
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "banded": optimize_banded,
+    "banded-inverse": optimize_banded_inverse,
+    "blt": optimize_blt,
+    "dense": optimize_dense,
+    "toeplitz": optimize_toeplitz,
+}
+AMPLIFIED_OPTIMIZERS: dict[str, Optimizer] = {
+    "banded": amplified_banded,
+    "blt": amplified_blt,
+    "toeplitz": amplified_toeplitz,
+}
+
+
+def optimize(
+    family: str,
+    *,
+    steps: int,
+    participation: Participation,
+    workload: Workload = PrefixSum(),
+    objective: Objective = "rms",
+    time_limit: float | None = None,
+    max_iterations: int | None = None,
+    progress: Progress | None = None,
+    budget: Budget | None = None,
+    **options: Any,
+) -> Solution:
+    """Find the strategy of a family with the smallest loss, sensitivity x error.
+
+    With a budget, the loss is noise_std x error instead, where the noise is what the budget requires under
+    balls-in-bins. Sampling then amplifies privacy, which favours strategies that cancel less noise. The result is never
+    worse than the best strategy of the family without amplification, because the search starts there.
+
+    The same arguments give the same result on every run. If a limit stops the search, the best strategy so far is
+    returned with `converged=False`.
+
+    Args:
+        family: "banded", "banded-inverse", "blt", "dense" or "toeplitz".
+        steps: number of steps, n.
+        participation: in which steps an example can take part; a random participation is replaced by its worst case.
+        workload: the workload matrix, A.
+        objective: which error over the steps to minimise, "rms" or "max".
+        time_limit: largest number of seconds, or None.
+        max_iterations: largest number of iterations, or None.
+        progress: called as progress(iteration, loss) after every iteration.
+        budget: the privacy budget, (epsilon, delta), for `BallsInBins` and the families "banded", "blt" and "toeplitz".
+        options: options of the family, such as `bands`.
+
+    >>> from antiphase import SingleParticipation
+    >>> solution = optimize("toeplitz", steps=1024, participation=SingleParticipation(), bands=16)
+    >>> round(solution.loss, 4), solution.converged
+    (6.3428, True)
+    """
+    owner = "optimize"
+    if family not in OPTIMIZERS:
+        raise _check.refuse(owner, "family", f"one of {', '.join(OPTIMIZERS)}", family, "names are in lower case")
+    if not isinstance(participation, Participation):
+        hint = "such as SingleParticipation() or MinSeparation(100)"
+        raise _check.refuse(owner, "participation", "a participation", participation, hint)
+    if not isinstance(workload, Workload):
+        raise _check.refuse(owner, "workload", "a workload", workload, "such as PrefixSum() or Momentum(0.9)")
+    n = _check.positive_integer(owner, "steps", steps, "a run has at least one step")
+    check_objective(owner, objective)
+    if time_limit is not None:
+        _check.real(owner, "time_limit", time_limit, 0.0, 1e9, "seconds, or None for no limit")
+    if max_iterations is not None:
+        _check.positive_integer(owner, "max_iterations", max_iterations, "None means no limit")
+    limits = SearchLimits(time_limit, max_iterations, progress)
+    if budget is not None:
+        solve = _amplified_optimizer(family, participation, budget)
+        _check_options(family, solve, options)
+        assert isinstance(participation, BallsInBins)
+        return solve(AmplifiedProblem(n, participation, workload, objective, budget), limits, **options)
+    solve = OPTIMIZERS[family]
+    _check_options(family, solve, options)
+    return solve(n, participation, workload, objective, limits, **options)
+
+
+def _amplified_optimizer(family: str, participation: Participation, budget: Any) -> Optimizer:
+    """Return the optimiser of a family under amplification."""
+    owner = "optimize"
+    if not isinstance(budget, Budget):
+        raise _check.refuse(owner, "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
+    if not isinstance(participation, BallsInBins) or participation.max_batch is not None:
+        must = "BallsInBins without max_batch if a budget is given"
+        hint = "for other participations the best strategy does not depend on the budget: omit it"
+        raise _check.refuse(owner, "participation", must, participation, hint)
+    if family not in AMPLIFIED_OPTIMIZERS:
+        must = f"one of {', '.join(AMPLIFIED_OPTIMIZERS)} if a budget is given"
+        raise _check.refuse(owner, "family", must, family, "use one of these families, or omit the budget")
+    return AMPLIFIED_OPTIMIZERS[family]
+
+
+def _check_options(family: str, solve: Optimizer, options: dict[str, Any]) -> None:
+    known = [p.name for p in inspect.signature(solve).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise InvalidArgument(
+                f"optimize('{family}') has no option {name!r}.", hint=f"its options are {', '.join(known)}"
+            )

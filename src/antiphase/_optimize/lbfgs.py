@@ -1,0 +1,150 @@
+"""L-BFGS without copies, for functions that are infinite outside their domain.
+
+At some trial points C^-1 grows without bound over the steps; the value there is infinite, and the line search
+backtracks. A vector can take hundreds of megabytes, so all work happens in preallocated arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._optimize.linear_algebra import add_scaled, inner, norm
+from antiphase._optimize.solution import SearchLimits
+
+ValueAndGradient = Callable[[Array, Array], float]  # f(x, gradient) fills the gradient and returns the value
+
+MAX_PAIRS = 10
+MAX_PAIR_BYTES = 1 << 30
+FIRST_STEP = 0.01  # norm of the first step relative to that of the start
+SUFFICIENT_DECREASE = 1e-4  # the Armijo constant
+PATIENCE = 5  # iterations over which the decrease is averaged
+
+
+@dataclass(frozen=True)
+class LBFGSResult:
+    """The result of `lbfgs_minimize`.
+
+    Args:
+        point: the best point.
+        value: the value there.
+        converged: False if a limit stopped the search, or if the value at the start is infinite.
+    """
+
+    point: Array
+    value: float
+    converged: bool
+
+
+def lbfgs_minimize(
+    function: ValueAndGradient, start: Array, limits: SearchLimits, tolerance: float = 1e-11
+) -> LBFGSResult:
+    """Minimise log(loss) from `start`, reporting every iteration to `limits`.
+
+    Args:
+        function: writes the gradient at its first argument into its second, and returns the value.
+        start: a flat array.
+        limits: when to stop early.
+        tolerance: stop when the mean decrease over the last few iterations is below this.
+
+    Reference: Liu and Nocedal 1989.
+    """
+    x, g = start.astype(np.float64), np.empty(len(start))
+    value = _value(function, x, g)
+    if not math.isfinite(value):
+        return LBFGSResult(x, value, converged=False)
+    pairs = _CurvaturePairs(len(x))
+    x_new, g_new = np.empty_like(x), np.empty_like(g)
+    history = [value]
+    while not limits.reached:
+        direction = pairs.direction(g)
+        slope = inner(g, direction)
+        if slope >= -1e-300:
+            return LBFGSResult(x, value, converged=True)
+        step = 1.0 if pairs.count else FIRST_STEP * norm(x) / norm(g)
+        new = _line_search(function, x, value, direction, slope, step, x_new, g_new)
+        if new is None and pairs.count:
+            pairs.count = 0
+            continue
+        if new is None:
+            return LBFGSResult(x, value, converged=True)
+        pairs.add(x, x_new, g, g_new)
+        x, x_new, g, g_new, value = x_new, x, g_new, g, new
+        history.append(value)
+        stop = limits.tick(math.exp(value))
+        if len(history) > PATIENCE and history[-1 - PATIENCE] - value <= PATIENCE * tolerance:
+            return LBFGSResult(x, value, converged=True)
+        if stop:
+            break
+    return LBFGSResult(x, value, converged=False)
+
+
+def _line_search(
+    function: ValueAndGradient,
+    x: Array,
+    value: float,
+    direction: Array,
+    slope: float,
+    step: float,
+    x_new: Array,
+    g_new: Array,
+) -> float | None:
+    """Backtrack until the value has decreased enough; return it, or None if rounding prevents any decrease."""
+    for _ in range(30):
+        np.multiply(direction, step, out=x_new)
+        x_new += x
+        new = _value(function, x_new, g_new)
+        if new <= value + SUFFICIENT_DECREASE * step * slope:
+            return new
+        if math.isfinite(new):
+            step *= min(0.5, max(0.1, -slope * step / (2.0 * (new - value - slope * step))))
+        else:
+            step *= 0.2
+    return None
+
+
+def _value(function: ValueAndGradient, x: Array, gradient: Array) -> float:
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return function(x, gradient)
+
+
+class _CurvaturePairs:
+    """The last few differences s of points and y of gradients, which approximate the inverse Hessian."""
+
+    def __init__(self, size: int) -> None:
+        self._capacity = int(min(MAX_PAIRS, max(3, MAX_PAIR_BYTES // (16 * size))))
+        self._s = np.empty((self._capacity, size))
+        self._y = np.empty((self._capacity, size))
+        self._curvature = np.empty(self._capacity)
+        self.count = 0
+        self._next = 0
+
+    def add(self, x: Array, x_new: Array, g: Array, g_new: Array) -> None:
+        """Replace the oldest pair, unless the curvature along the new one is not positive."""
+        s, y = self._s[self._next], self._y[self._next]
+        np.subtract(x_new, x, out=s)
+        np.subtract(g_new, g, out=y)
+        curvature = inner(s, y)
+        if curvature > 1e-12 * norm(s) * norm(y):
+            self._curvature[self._next] = curvature
+            self._next = (self._next + 1) % self._capacity
+            self.count = min(self.count + 1, self._capacity)
+
+    def direction(self, g: Array) -> Array:
+        """Return minus the inverse Hessian times g, by the two-loop recursion."""
+        d = -g
+        newest_first = [(self._next - 1 - i) % self._capacity for i in range(self.count)]
+        weights = []
+        for i in newest_first:
+            weights.append(inner(self._s[i], d) / self._curvature[i])
+            add_scaled(d, -weights[-1], self._y[i])
+        if newest_first:
+            y = self._y[newest_first[0]]
+            d *= self._curvature[newest_first[0]] / inner(y, y)
+        for i, weight in zip(reversed(newest_first), reversed(weights), strict=True):
+            add_scaled(d, weight - inner(self._y[i], d) / self._curvature[i], self._s[i])
+        return d

@@ -1,0 +1,73 @@
+"""Participation limits: how far apart the participations of one example are, and how many there can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphase import _check
+from antiphase._errors import NotProved
+from antiphase._participation import (
+    Deterministic,
+    EveryStep,
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    ShuffledEpochs,
+    SingleParticipation,
+)
+
+
+@dataclass(frozen=True)
+class ParticipationLimits:
+    """The facts about a participation that the optimisers use.
+
+    Args:
+        separation: participations of one example are at least this many steps apart, b.
+        count: largest number of participations of one example, k.
+        shuffled: each example takes part once in every `separation` steps, at an arbitrary position among them.
+    """
+
+    separation: int
+    count: int
+    shuffled: bool = False
+
+
+def worst_case_limits(
+    owner: str, participation: Participation, steps: int, allow_shuffled: bool = False
+) -> ParticipationLimits:
+    """Return the limits within `steps` steps; a random participation is replaced by its worst case.
+
+    Args:
+        owner: the name of the caller, for error messages.
+        participation: in which steps an example can take part.
+        steps: number of steps, n.
+        allow_shuffled: accept `ShuffledEpochs`; otherwise raise `NotProved`.
+    """
+    worst = participation.worst_case
+    assert isinstance(worst, Deterministic)
+    count = worst.largest_count(steps)
+    match worst:
+        case SingleParticipation():
+            return ParticipationLimits(steps, 1)
+        case EveryStep():
+            return ParticipationLimits(1, count)
+        case FixedEpochs():
+            return ParticipationLimits(min(worst.steps_per_epoch, steps), count)
+        case MinSeparation():
+            return ParticipationLimits(min(worst.separation, steps), count)
+        case ShuffledEpochs() if allow_shuffled:
+            return ParticipationLimits(min(worst.steps_per_epoch, steps), count, shuffled=True)
+    raise NotProved(
+        f"{owner} has no sensitivity formula for {type(worst).__name__}.",
+        hint="use family='toeplitz', or FixedEpochs or MinSeparation with a sampler that guarantees it",
+    )
+
+
+def check_bands(owner: str, bands: int | None, steps: int, separation: int) -> int:
+    """Return the number of bands, by default the smallest of 32, `steps` and `separation`."""
+    if bands is None:
+        return min(32, steps, separation)
+    count = _check.positive_integer(owner, "bands", bands, "1 band is a diagonal matrix")
+    if count > steps:
+        raise _check.refuse(owner, "bands", f"at most {steps}, the number of steps", bands, f"use bands={steps}")
+    return count

@@ -1,0 +1,157 @@
+"""Error of a Toeplitz strategy under a Toeplitz workload, with its gradient, at a cost that stops growing with n.
+
+B = A C^-1 is Toeplitz. Its first column is w = A u, where u holds the coefficients of C^-1, so step t has variance
+w_0^2 + ... + w_t^2. The derivative of w with respect to coefficient r of C is -C^-1 w, shifted by r, so one more
+filter, run backwards in time, gives the whole gradient. Once w is constant, the rest of the sum has a closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._errors import NotEnoughMemory
+from antiphase._optimize.linear_algebra import inner
+
+MAX_RESPONSE_LENGTH = 1 << 24
+CONSTANT_TOLERANCE = 1e-12  # relative distance to its limit at which the response counts as constant
+DIVERGED = 1e6  # relative distance to its limit at which the response counts as unbounded
+
+
+def squared_error(c: Array, inverse: Array, steps: int, weighted: bool) -> tuple[float, Array]:
+    """Return sum_i weight_i w_i^2 and its gradient with respect to the coefficients of C.
+
+    Args:
+        c: coefficients of C.
+        inverse: coefficients of A^-1, its first column.
+        steps: number of steps, n.
+        weighted: True for weight_i = (n - i) / n, which gives the mean variance over the steps; False for weight 1,
+            which gives the variance of the last step, the largest.
+
+    Reference: McKenna 2024 (scaling), Prop. 3.1 and C.1.
+
+    >>> squared_error(np.array([1.0]), np.array([1.0, -1.0]), 4, weighted=True)[0]
+    2.5
+    """
+    w = impulse_response(c, inverse, steps)
+    if w is None:
+        return np.inf, np.zeros_like(c)
+    limit = _limit(c, inverse)
+    weights, rest = _weights(len(w), steps, weighted)
+    g = 2.0 * weights * w
+    gradient = pull_back(c, w, g) - 2.0 * rest * limit**2 / c.sum()
+    return 0.5 * inner(g, w) + rest * limit**2, gradient
+
+
+def squared_error_of_inverse(inverse: Array, steps: int, weighted: bool) -> Callable[[Array], tuple[float, Array]]:
+    """Return the same sum as a function of the coefficients d of C^-1, a quadratic form because w = A d.
+
+    >>> squared_error_of_inverse(np.array([1.0, -1.0]), 4, weighted=False)(np.array([1.0, -1.0]))[0]
+    1.0
+    """
+    a = impulse_response(np.ones(1), inverse, steps)
+    if a is None:
+        raise NotEnoughMemory("The impulse response of this workload is too long.", hint="use fewer steps")
+    limit = _limit(np.ones(1), inverse)
+
+    def square(d: Array) -> tuple[float, Array]:
+        length = min(steps, len(a) + len(d))
+        extended = np.concatenate([a, np.full(length - len(a), limit)])
+        w = np.convolve(d, extended)[:length]
+        weights, rest = _weights(length, steps, weighted)
+        g = 2.0 * weights * w
+        end = float(d.sum()) * limit
+        gradient = np.array([inner(g[r:], extended[: length - r]) for r in range(len(d))])
+        return 0.5 * inner(g, w) + rest * end**2, gradient + 2.0 * rest * end * limit
+
+    return square
+
+
+def _weights(length: int, steps: int, weighted: bool) -> tuple[Array, float]:
+    """Return the weights of the first `length` entries of w, and the sum of the remaining weights."""
+    left = float(steps - length)
+    if not weighted:
+        return np.ones(length), left
+    return (steps - np.arange(length)) / steps, left * (left + 1.0) / (2.0 * steps)
+
+
+def _limit(c: Array, inverse: Array) -> float:
+    """Return lim w_i, which is 0 unless A^-1(1) = 0 (no weight decay), where A^-1(x) = (1 - x) E(x)."""
+    if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
+        return 0.0
+    return float(1.0 / (c.sum() * np.cumsum(inverse)[:-1].sum()))
+
+
+def impulse_response(c: Array, inverse: Array, steps: int) -> Array | None:
+    """Return w = A C^-1 e_0 up to where it becomes constant, or None if it is unbounded or converges too slowly.
+
+    A comes first and C^-1 second: rounding errors of C^-1 die out, whereas a running sum would accumulate them.
+    """
+    limit = _limit(c, inverse)
+    if _series_is_faster(c, steps):
+        a, _ = _filter(inverse, np.eye(1, steps)[0], np.zeros(len(inverse) - 1))
+        return _product(_series_inverse(c, steps), a)
+    blocks: list[Array] = []
+    start, size = 0, max(2048, 2 * len(c))  # filter in blocks of growing size
+    first, second = np.zeros(len(inverse) - 1), np.zeros(len(c) - 1)
+    while start < min(steps, MAX_RESPONSE_LENGTH):
+        x = np.zeros(min(size, steps - start))
+        x[0] = 1.0 if start == 0 else 0.0
+        a, first = _filter(inverse, x, first)
+        w, second = _filter(c, a, second)
+        blocks.append(w)
+        start, size = start + len(x), min(2 * size, 1 << 20)
+        distance = np.abs(w[-len(c) - len(inverse) :] - limit).max()
+        largest = np.abs(blocks[0]).max()
+        if not distance < DIVERGED * largest:
+            return None
+        if distance <= CONSTANT_TOLERANCE * largest or start == steps:
+            return np.concatenate(blocks)
+    return None
+
+
+def _filter(denominator: Array, x: Array, state: Array) -> Any:
+    from scipy.signal import lfilter
+
+    return lfilter([1.0], denominator, x, zi=state) if len(state) else (x / denominator[0], state)
+
+
+def pull_back(c: Array, w: Array, g: Array) -> Array:
+    """Turn the gradient g with respect to w = C^-1 a into that with respect to the coefficients of C.
+
+    Entry r is -sum_i v_i w_{i-r}, with v = C^-T g.
+    """
+    n = len(w)
+    if _series_is_faster(c, n):
+        v = _product(_series_inverse(c, n), g[::-1])[::-1]
+        return -_product(v[::-1], w)[::-1][: len(c)]
+    v = _filter(c, g[::-1], np.zeros(len(c) - 1))[0][::-1]
+    return -np.array([inner(v[r:], w[: n - r]) for r in range(len(c))])
+
+
+def _product(p: Array, q: Array) -> Array:
+    """Return the product of two power series of the same length."""
+    from scipy.signal import fftconvolve
+
+    return fftconvolve(p, q)[: len(q)]
+
+
+def _series_is_faster(c: Array, steps: int) -> bool:
+    """Return whether a power series by FFT is faster than a filter: for long filters and not many more steps."""
+    return len(c) > 128 and 16 * len(c) >= steps
+
+
+def _series_inverse(c: Array, length: int) -> Array:
+    """Return the first coefficients of 1 / c(x), by Newton's iteration with FFTs in O(n log n)."""
+    from scipy.signal import fftconvolve
+
+    inverse = np.array([1.0 / c[0]])
+    while len(inverse) < length:
+        size = min(2 * len(inverse), length)
+        correction = -fftconvolve(c[:size], inverse)[:size]
+        correction[0] += 2.0
+        inverse = fftconvolve(inverse, correction)[:size]
+    return inverse

@@ -1,0 +1,96 @@
+"""Write the reproductions as a Markdown page of the documentation, with their pictures as SVG files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from antiphase._durable import write_output
+from antiphase._report._chart import Chart
+from antiphase._report._drawing import draw
+from antiphase._report._heat import draw_heat
+from antiphase._report._style import file_style
+from antiphase._reproduce.catalogue import known
+from antiphase._reproduce.reproduction import PAPERS, Picture, Result
+
+Entry = tuple[str, str]  # a row of the summary table, and a section
+PAPER_HEADING = "\n## "
+
+INTRODUCTION = """# Reproduction
+
+`antiphase reproduce` computes the tables and figures of five papers that need no image or text data. A number agrees if
+ours rounds to the printed digits; a claim agrees if our measurements support it. Every row that does not agree says
+why. Where a paper draws a curve without printing numbers, we draw ours and check what the paper says about the curve.
+Times depend on the machine: we show them and never compare them. `antiphase reproduce NAME` shows one table or figure;
+`--full` computes it in full size, which can take minutes. `antiphase reproduce all --output docs/reproduction.md`
+writes this page; with a NAME, it updates one section.
+"""
+
+
+def write_page(results: Sequence[Result], path: Path) -> None:
+    """Write the page, and the pictures into the folder `images` next to it, keeping sections that are already there."""
+    images = path.parent / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    for result in results:
+        for i, picture in enumerate(result.pictures):
+            write_output(images / picture_name(result, i), (svg(picture, f"p{i}") + "\n").encode())
+    kept = read_page(path.read_text("utf-8")) if path.is_file() else {}
+    made = {result.reproduction.name: (row(result), "\n".join(_section(result))) for result in results}
+    write_output(path, ("\n".join(page({**kept, **made})) + "\n").encode())
+
+
+def read_page(text: str) -> dict[str, Entry]:
+    """Return the summary row and the section of every name on a page."""
+    rows = {line[3 : line.index("]")]: line for line in text.splitlines() if line.startswith("| [")}
+    sections = {}
+    for section in text.split("\n### ")[1:]:
+        name, _, rest = section.partition("\n")
+        sections[name] = f"\n### {name}\n{rest.partition(PAPER_HEADING)[0].rstrip()}"
+    return {name: (rows[name], sections[name]) for name in sections if name in rows}
+
+
+def svg(picture: Picture, name: str) -> str:
+    """Return the picture as a standalone SVG file."""
+    return draw(picture, name, file_style()) if isinstance(picture, Chart) else draw_heat(picture, name, 280)
+
+
+def picture_name(result: Result, index: int) -> str:
+    """Return the file name of a picture."""
+    return f"{result.reproduction.name}-{index + 1}.svg"
+
+
+def row(result: Result) -> str:
+    """Return the row for the summary table at the top of the page."""
+    name, size = result.reproduction.name, "full" if result.full else "quick"
+    return f"| [{name}](#{name}) | {result.agreeing} | {result.compared} | {size} | {result.seconds:.0f} |"
+
+
+def page(entries: dict[str, Entry]) -> Iterator[str]:
+    """Yield the page, line by line, in the order of the papers."""
+    found = {name: entries[name] for name in known() if name in entries}
+    yield INTRODUCTION
+    yield "| name | agree | of | size | seconds |"
+    yield "|---|--:|--:|---|--:|"
+    yield from (line for line, _ in found.values())
+    counts = [line.split("|")[2:4] for line, _ in found.values()]
+    yield f"| **all** | **{sum(int(a) for a, _ in counts)}** | **{sum(int(b) for _, b in counts)}** | | |"
+    for key, paper in PAPERS.items():
+        own = [section for name, (_, section) in found.items() if name.startswith(key)]
+        if own:
+            yield f"{PAPER_HEADING}{paper}"
+            yield from own
+
+
+def _section(result: Result) -> Iterator[str]:
+    found = result.reproduction
+    yield f"\n### {found.name}"
+    yield f"\n{found.title}. {(found.run.__doc__ or '').strip()}"
+    yield f"\n{result.agreeing} of {result.compared} agree.\n"
+    yield "| | paper | here | difference | agrees | note |"
+    yield "|---|---|---|--:|---|---|"
+    for row in result.rows:
+        difference = "" if row.difference is None else f"{100 * row.difference:+.2f} %"
+        agrees = {True: "yes", False: "**no**", None: ""}[row.agrees]
+        yield f"| {row.what} | {row.paper} | {row.ours} | {difference} | {agrees} | {row.note} |"
+    for i, picture in enumerate(result.pictures):
+        yield f"\n![{picture.title}](images/{picture_name(result, i)})"

@@ -1,0 +1,163 @@
+"""A reproduction of a table or figure: its rows, each with what the paper prints or claims and what we compute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from antiphase._report._chart import Chart
+from antiphase._report._heat import HeatMap
+
+Picture = Chart | HeatMap
+
+PAPERS = {
+    "multi-epoch-mf": "Choquette-Choo et al. 2023, Multi-epoch matrix factorization mechanisms",
+    "bandmf-amplified": "Choquette-Choo et al. 2023, (Amplified) banded matrix factorization",
+    "scaling-bandmf": "McKenna 2024, Scaling up the banded matrix factorization mechanism",
+    "blt-dp-ftrl": "McMahan, Xu and Zhang 2024, A hassle-free algorithm for strong differential privacy",
+    "near-exact-amplification": "Choquette-Choo et al. 2025, Near-exact privacy amplification for matrix mechanisms",
+}
+
+_NUMBER = re.compile(r"^[<>~]?(-?[\d.]+(?:e[+-]?\d+)?)$")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number or claim of a paper, compared with ours.
+
+    Args:
+        what: which cell, point or sentence.
+        paper: the number as printed, or the claim in words; empty if the paper only draws a curve.
+        ours: our result, as text.
+        agrees: whether they agree; None if the paper prints nothing to compare with, and for times, which depend on the
+            machine.
+        difference: our number relative to the paper's, if both are numbers.
+        note: why they differ, or what else to know.
+    """
+
+    what: str
+    paper: str
+    ours: str
+    agrees: bool | None
+    difference: float | None = None
+    note: str = ""
+
+
+def printed(what: str, paper: str, ours: float, otherwise: str = "", *, slack: float = 0.0) -> Row:
+    """Compare with a printed number, which agrees if ours rounds to it.
+
+    Args:
+        what: which number.
+        paper: the number as printed.
+        ours: our number.
+        otherwise: the note for the row if they do not agree.
+        slack: additional difference to accept, in units of the last printed digit.
+
+    >>> printed("x", "0.52", 0.5249).agrees, printed("x", "5.8e6", 5.9e6).agrees
+    (True, False)
+    """
+    match = _NUMBER.match(paper)
+    assert match, paper
+    value = Decimal(match[1])
+    unit = 10.0 ** int(value.as_tuple().exponent)
+    agrees = abs(ours - float(value)) <= (0.5 + slack) * unit * (1 + 1e-9)
+    difference = ours / float(value) - 1.0 if value else None
+    return Row(what, paper, _format_like(ours, paper), agrees, difference, "" if agrees else otherwise)
+
+
+def claimed(what: str, paper: str, ours: str, holds: bool, otherwise: str = "") -> Row:
+    """Compare a claim of the paper with what we find; `otherwise` is the note if the claim does not hold."""
+    return Row(what, paper, ours, bool(holds), None, "" if holds else otherwise)
+
+
+def timed(what: str, paper: str, ours: str) -> Row:
+    """Show what the paper says about times next to the times on this machine, without comparing them.
+
+    >>> timed("closed form", "far faster", "140 times").agrees is None
+    True
+    """
+    return Row(what, paper, ours, None)
+
+
+def drawn(what: str, ours: str, note: str = "") -> Row:
+    """Report a point of a curve that the paper draws without printing numbers."""
+    return Row(what, "", ours, None, None, note)
+
+
+def _format_like(value: float, like: str) -> str:
+    """Return `value` with one more digit than the printed number."""
+    mantissa = _NUMBER.match(like)[1].partition("e")[0]  # type: ignore[index]  # `printed` has checked the match
+    decimals = len(mantissa.partition(".")[2]) + 1
+    if "e" in like:
+        return f"{value:.{decimals}e}".replace("e+0", "e").replace("e-0", "e-")
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"  # adding 0 turns -0 into 0
+
+
+Compute = Callable[[bool], Iterable[Row | Picture]]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """One table or figure of a paper.
+
+    Args:
+        name: paper and number, such as "bandmf-amplified-table-3".
+        title: what it shows.
+        run: called with full=True or False; yields rows and pictures.
+        sizes: whether the quick size omits something.
+    """
+
+    name: str
+    title: str
+    run: Compute
+    sizes: bool
+
+    @property
+    def paper_key(self) -> str:
+        """The key of its paper in `PAPERS`."""
+        return next(key for key in PAPERS if self.name.startswith(key))
+
+    @property
+    def paper(self) -> str:
+        """Authors, year and title of its paper."""
+        return PAPERS[self.paper_key]
+
+
+def reproduction(name: str, title: str, sizes: bool = False) -> Callable[[Compute], Reproduction]:
+    """Decorate a function that yields the rows and pictures of a table or figure."""
+
+    def decorate(run: Compute) -> Reproduction:
+        return Reproduction(name, title, run, sizes)
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a reproduction.
+
+    Args:
+        reproduction: which table or figure.
+        rows: its rows.
+        pictures: its charts and heat maps.
+        full: False if the quick size omitted something.
+        seconds: wall-clock time.
+    """
+
+    reproduction: Reproduction
+    rows: tuple[Row, ...]
+    pictures: tuple[Picture, ...]
+    full: bool
+    seconds: float
+
+    @property
+    def agreeing(self) -> int:
+        """Number of printed numbers and claims that agree."""
+        return sum(row.agrees is True for row in self.rows)
+
+    @property
+    def compared(self) -> int:
+        """Number of printed numbers and claims to compare with."""
+        return sum(row.agrees is not None for row in self.rows)

@@ -1,0 +1,66 @@
+"""TreeAgg as the papers evaluate it: only the nodes that the run completes, decoded with the pseudo-inverse.
+
+If n is not a power of two, these nodes form several complete trees, with 2048 and 4 leaves for n = 2052, and C is block
+diagonal. `strategies.Tree` also keeps the nodes left incomplete by the end of the run, which raises its sensitivity.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+import antiphase as ap
+from antiphase._check import Array
+from antiphase.strategies import Tree
+
+
+class TreeAggregation:
+    """Complete binary trees, one for each binary digit 1 of n.
+
+    Args:
+        steps: number of steps, n.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._sizes = [1 << i for i in reversed(range(steps.bit_length())) if steps >> i & 1]
+
+    @cached_property
+    def per_step(self) -> Array:
+        """Variance of each prefix sum with the optimal decoder, for sigma = 1."""
+        parts, before = [], 0.0
+        for size in self._sizes:
+            own = ap.error(Tree(size, "full"), ap.PrefixSum()).per_step
+            parts.append(before + own)
+            before += float(own[-1])
+        return np.concatenate(parts)
+
+    @property
+    def rms(self) -> float:
+        """Root mean square of the errors."""
+        return float(np.sqrt(self.per_step.mean()))
+
+    @property
+    def single_sensitivity(self) -> float:
+        """Sensitivity for a single participation, in the largest tree."""
+        return float(np.sqrt(self._sizes[0].bit_length()))
+
+    def earliest_sensitivity(self, count: int, separation: int) -> float:
+        """Return |C u| for the steps 0, b, 2b, ...: a lower bound on the sensitivity under minimum separation."""
+        return self.pattern_norm(np.arange(count, dtype=np.int64) * separation)
+
+    def pattern_norm(self, pattern: NDArray[np.int64]) -> float:
+        """Return |C u| for a set of steps."""
+        u = np.zeros(self.steps)
+        u[pattern[pattern < self.steps]] = 1.0
+        total, at = 0.0, 0
+        for size in self._sizes:
+            total += float((Tree(size, "full").multiply(u[at : at + size, None]) ** 2).sum())
+            at += size
+        return float(np.sqrt(total))
+
+    def separated_sensitivity(self, separation: int) -> float:
+        """Return the sensitivity of the largest tree under minimum separation, for the exact worst pattern."""
+        return ap.sensitivity(Tree(self._sizes[0]), ap.MinSeparation(separation)).value
