@@ -27,7 +27,7 @@ from tests.montecarlo.oracle import integrated_delta, modes
 
 CASE = Toeplitz([1.0, 0.8, 0.6], 30), ap.BallsInBins(3, 10)
 BUDGET = Budget(2.0, 1e-6)
-QUICK, FINE = Sampling(slack=0.2, samples=1 << 16, workers=1), Sampling(samples=1 << 17, workers=1)
+QUICK, FINE = Sampling(slack=0.2, samples=1 << 16, workers=1, seed=1), Sampling(samples=1 << 17, workers=1, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_amplification_shows(calibrated):
 
 
 TWO = Toeplitz([1.0, 0.5], 2), ap.BallsInBins(1, 2)
-SHARP = Sampling(slack=0.01, samples=1 << 21, workers=1)
+SHARP = Sampling(slack=0.01, samples=1 << 21, workers=1, seed=1)
 
 
 def exact_delta(noise: float, at: float) -> float:
