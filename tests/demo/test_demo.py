@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -67,9 +68,8 @@ def test_noise_reaches_the_model(tmp_path):
     """A run with a thousand times the noise learns nothing."""
     data = load_digits()
     loud = ap.plan(demo_problem(len(data[0]), 16), ["identity"])
-    from dataclasses import replace
-
-    drowned = replace(loud, mechanism=replace(loud.mechanism, noise_std=1000.0 * loud.mechanism.noise_std))
+    mechanism = replace(loud.mechanism, noise_std=1000.0 * loud.mechanism.noise_std)
+    drowned = replace(loud, mechanism=mechanism, candidates=())
     assert train(drowned, *data, 4.0, tmp_path / "run").accuracy < 0.6
 
 
