@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from antiphase._report._style import file_style
+from antiphase._report.style import file_style
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 62, 14, 16, 100
 Point = tuple[str, float, float, float]  # mechanism, epsilon, mean, half width

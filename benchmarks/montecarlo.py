@@ -17,13 +17,13 @@ from pathlib import Path
 from antiphase import BallsInBins, Budget, CyclicPoisson, FixedEpochs, PrefixSum, calibrate, error
 from antiphase._check import Array
 from antiphase._montecarlo import bins_gram, epsilon
-from antiphase._montecarlo._bins import bins_pair
-from antiphase._montecarlo._certify import certify, plan_run
-from antiphase._montecarlo._pilot import Effort
-from antiphase._montecarlo._plain import plain_means
-from antiphase._montecarlo._samples import randomness
-from antiphase._montecarlo._threads import single_threaded
-from antiphase._montecarlo._verify import log_inverse_share
+from antiphase._montecarlo.balls_in_bins import bins_pair
+from antiphase._montecarlo.certificate import certify, plan_run
+from antiphase._montecarlo.pilot import Effort
+from antiphase._montecarlo.plain_sampling import plain_means
+from antiphase._montecarlo.samples import randomness
+from antiphase._montecarlo.threads import single_threaded
+from antiphase._montecarlo.verification import log_inverse_share
 from antiphase._optimize import (
     AmplifiedProblem,
     BLTFamily,

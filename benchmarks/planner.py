@@ -43,7 +43,7 @@ CASES = sized(
 def child(name: str) -> None:
     """Plan in this process."""
     from antiphase import Budget, Problem, plan
-    from antiphase._planner._families import FAMILIES
+    from antiphase._planner.families import FAMILIES
 
     case = CASES[name]
     problem = Problem(steps=case.steps, budget=Budget(1.0, 1e-5), examples=case.examples, batch_size=BATCH_SIZE)

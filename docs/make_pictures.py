@@ -7,7 +7,7 @@ from pathlib import Path
 
 import antiphase as ap
 from antiphase._participation import Participation
-from antiphase._report._style import file_style
+from antiphase._report.style import file_style
 
 EXAMPLES, STEPS, CELL, LEFT, TOP = 12, 12, 20, 66, 34
 STYLE = (

@@ -15,8 +15,8 @@ with warnings.catch_warnings():  # typer before 0.21, which Flower asks for, use
 
 import antiphase as ap
 from antiphase._bound import rounded_up
-from antiphase._cli import _demo
-from antiphase._cli._app import app
+from antiphase._cli import demo
+from antiphase._cli.app import app
 
 COMMANDS = ["demo", "plan", "account", "verify", "report", "reproduce", "bench"]
 PROBLEM = ["--steps", "24", "--epsilon", "2", "--delta", "1e-5"]
@@ -207,14 +207,14 @@ def test_a_file_system_error_is_readable(monkeypatch, tmp_path):
     def fail(*_):
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr(_demo, "compare", fail)
+    monkeypatch.setattr(demo, "compare", fail)
     result = run("demo")
     assert result.exit_code == 1
     assert result.stderr.startswith(f"error: {tmp_path}: Permission denied\n\nhint: ")
 
 
 def test_a_defect_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr(_demo, "compare", lambda *_: 1 / 0)
+    monkeypatch.setattr(demo, "compare", lambda *_: 1 / 0)
     assert isinstance(run("demo").exception, ZeroDivisionError)
 
 

@@ -13,7 +13,7 @@ with warnings.catch_warnings():  # typer before 0.21, which Flower asks for, use
     warnings.simplefilter("ignore", DeprecationWarning)
     from typer.testing import CliRunner
 
-from antiphase._cli._app import app
+from antiphase._cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -3,7 +3,7 @@ import pytest
 from scipy.linalg import toeplitz
 
 from antiphase import schedules
-from antiphase._error._fourier import fourier_variances
+from antiphase._error.fourier import fourier_variances
 from antiphase._errors import InvalidArgument
 from antiphase._workload import Momentum, PrefixSum
 from antiphase.strategies import Fourier

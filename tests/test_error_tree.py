@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from antiphase import schedules
-from antiphase._error._tree import full_tree_variances, online_tree_variances, stamped_tree_variances
+from antiphase._error.tree import full_tree_variances, online_tree_variances, stamped_tree_variances
 from antiphase._errors import InvalidArgument
 from antiphase._kernels.tree import full_moments, online_moments
 from antiphase._workload import Momentum, PrefixSum, Workload

@@ -7,7 +7,7 @@ import pytest
 import antiphase as ap
 from antiphase._escape import markdown_text, terminal_text
 from antiphase._report import gather, html, markdown
-from antiphase._report._reading import Source
+from antiphase._report.reading import Source
 from tests.run.plans import LEAVES, STRATEGIES, plan_for
 from tests.test_cli import run as command
 

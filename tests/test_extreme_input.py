@@ -56,13 +56,13 @@ def test_bench_says_that_a_model_does_not_fit(tmp_path):
 
 
 def test_memory_that_runs_out_is_an_error_with_a_hint(tmp_path, monkeypatch):
-    from antiphase._cli import _account
+    from antiphase._cli import account
 
     def fail(*_):
         raise np._core._exceptions._ArrayMemoryError((10**12,), np.dtype(float))
 
     plan_for(STRATEGIES["toeplitz"]).save(tmp_path / "plan.json")
-    monkeypatch.setattr(_account, "print_facts", fail)
+    monkeypatch.setattr(account, "print_facts", fail)
     result = command("account", str(tmp_path / "plan.json"))
     assert result.exit_code == 1
     assert result.stderr.startswith("error: There is not enough memory: Unable to allocate")

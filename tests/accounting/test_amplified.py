@@ -20,8 +20,8 @@ from antiphase._accounting import (
     verify,
     zcdp,
 )
-from antiphase._accounting import _amplified as module
-from antiphase._accounting._amplified import overflow_probability
+from antiphase._accounting import amplified as module
+from antiphase._accounting.amplified import overflow_probability
 from antiphase.strategies import BLT, Dense, Identity, Toeplitz
 from tests.montecarlo.oracle import integrated_delta, modes
 

@@ -7,10 +7,10 @@ import pytest
 
 import antiphase as ap
 from antiphase import BallsInBins, Budget, Mechanism, PoissonMinSeparation, Sampling, calibrate, delta, epsilon, verify
-from antiphase._accounting import _certificate as module
+from antiphase._accounting import certificate as module
 from antiphase._accounting import certified, drawn_like, restated, seeded_calibration
-from antiphase._accounting._guarantee import seeded_epsilon
-from antiphase._montecarlo import _amplification
+from antiphase._accounting.guarantee import seeded_epsilon
+from antiphase._montecarlo import amplification
 from antiphase.strategies import Toeplitz
 
 STRATEGY, BINS, BUDGET = Toeplitz([1.0, 0.8, 0.6], 30), BallsInBins(3, 10), Budget(2.0, 1e-6)
@@ -65,13 +65,13 @@ def test_a_plan_is_certified_with_fresh_entropy_outside_its_fingerprint(particip
 
 def test_loading_draws_the_same_samples_and_verifying_draws_others(planned, monkeypatch, tmp_path):
     seeds = []
-    original = _amplification.verify_pair
+    original = amplification.verify_pair
 
     def record(pair, epsilon, delta, attempt, seed, sampling):
         seeds.append(seed.entropy)
         return original(pair, epsilon, delta, attempt, seed, sampling)
 
-    monkeypatch.setattr(_amplification, "verify_pair", record)
+    monkeypatch.setattr(amplification, "verify_pair", record)
     planned.save(tmp_path / "plan.json")
     for _ in range(2):
         assert ap.Plan.load(tmp_path / "plan.json") == planned

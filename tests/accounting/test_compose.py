@@ -5,10 +5,9 @@ import math
 import pytest
 
 import antiphase as ap
-from antiphase._accounting import Mechanism, compose, delta, epsilon, group_epsilon
-from antiphase._accounting import _gaussian as gaussian
-from antiphase._accounting._loss_accountant import Part
-from antiphase._accounting._loss_accountant import epsilon as loss_epsilon
+from antiphase._accounting import Mechanism, compose, delta, epsilon, gaussian, group_epsilon
+from antiphase._accounting.loss_accountant import Part
+from antiphase._accounting.loss_accountant import epsilon as loss_epsilon
 from antiphase.strategies import Identity, Toeplitz
 from tests.accounting.oracle import gaussian_epsilon, twice_sampled_delta
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphase._accounting import _gaussian
+from antiphase._accounting import gaussian
 from tests.accounting.oracle import gaussian_delta
 
 shifts = st.floats(-6.0, 1.5).map(lambda x: 10.0**x)
@@ -17,7 +17,7 @@ deltas = st.floats(-300.0, -0.001).map(lambda x: 10.0**x)
 @settings(max_examples=60, deadline=None)
 @given(mu=shifts, delta=deltas)
 def test_epsilon_is_the_smallest_and_never_below(mu, delta):
-    found = _gaussian.epsilon(mu, delta)
+    found = gaussian.epsilon(mu, delta)
     truth = gaussian_delta(mu, found)
     assert truth <= mpmath.mpf(delta)
     if found > 0.0:  # a step of 1e-9 down in the argument of the tail is too far
@@ -27,8 +27,8 @@ def test_epsilon_is_the_smallest_and_never_below(mu, delta):
 @settings(max_examples=60, deadline=None)
 @given(mu=shifts, delta=deltas)
 def test_delta_is_rounded_up_and_fits_epsilon(mu, delta):
-    epsilon = _gaussian.epsilon(mu, delta)
-    found = _gaussian.delta(mu, epsilon)
+    epsilon = gaussian.epsilon(mu, delta)
+    found = gaussian.delta(mu, epsilon)
     truth = gaussian_delta(mu, epsilon)
     assert truth <= mpmath.mpf(found)
     assert found <= delta
@@ -38,7 +38,7 @@ def test_delta_is_rounded_up_and_fits_epsilon(mu, delta):
 @settings(max_examples=60, deadline=None)
 @given(epsilon=st.floats(-4.0, 3.0).map(lambda x: 10.0**x), delta=deltas)
 def test_shift_is_the_largest_and_never_above(epsilon, delta):
-    mu = _gaussian.shift(epsilon, delta)
+    mu = gaussian.shift(epsilon, delta)
     assert gaussian_delta(mu, epsilon) <= mpmath.mpf(delta)
     assert gaussian_delta(mu * (1.0 + 1e-9), epsilon) > mpmath.mpf(delta)
 
@@ -46,22 +46,22 @@ def test_shift_is_the_largest_and_never_above(epsilon, delta):
 @pytest.mark.parametrize("mu", [1e-3, 0.3, 1.0, 4.0, 30.0])
 @pytest.mark.parametrize("delta", [0.3, 1e-6, 1e-100, 1e-300])
 def test_one_percent_less_noise_is_seen(mu, delta):
-    more = _gaussian.epsilon(1.01 * mu, delta)
+    more = gaussian.epsilon(1.01 * mu, delta)
     if more > 0.0:
-        assert gaussian_delta(1.01 * mu, _gaussian.epsilon(mu, delta)) > mpmath.mpf(delta)
-        assert more > _gaussian.epsilon(mu, delta)
+        assert gaussian_delta(1.01 * mu, gaussian.epsilon(mu, delta)) > mpmath.mpf(delta)
+        assert more > gaussian.epsilon(mu, delta)
 
 
 def test_epsilon_falls_with_delta_and_rises_with_the_shift():
     grid = [10.0**-k for k in range(1, 301)]
-    values = [_gaussian.epsilon(0.7, delta) for delta in grid]
+    values = [gaussian.epsilon(0.7, delta) for delta in grid]
     assert values == sorted(values)
-    values = [_gaussian.epsilon(10.0 ** (k / 40.0), 1e-9) for k in range(-160, 80)]
+    values = [gaussian.epsilon(10.0 ** (k / 40.0), 1e-9) for k in range(-160, 80)]
     assert values == sorted(values)
 
 
 def test_noise_beyond_all_measure():
-    assert _gaussian.epsilon(1e-300, 1e-6) == 0.0
-    assert _gaussian.epsilon(1e300, 1e-6) == math.inf
-    assert _gaussian.delta(1e-300, 1.0) < 1e-300
-    assert _gaussian.delta(1e300, 1.0) == 1.0
+    assert gaussian.epsilon(1e-300, 1e-6) == 0.0
+    assert gaussian.epsilon(1e300, 1e-6) == math.inf
+    assert gaussian.delta(1e-300, 1.0) < 1e-300
+    assert gaussian.delta(1e300, 1.0) == 1.0

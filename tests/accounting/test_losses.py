@@ -8,10 +8,10 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphase._accounting import _gaussian, _loss_grid
-from antiphase._accounting._loss_accountant import COARSE, Part, delta, epsilon
-from antiphase._accounting._loss_grid import LossGrid, addition, mixture, removal, substitution
-from antiphase._accounting._loss_sum import LossSum, Moments, _Window
+from antiphase._accounting import gaussian, loss_grid
+from antiphase._accounting.loss_accountant import COARSE, Part, delta, epsilon
+from antiphase._accounting.loss_grid import LossGrid, addition, mixture, removal, substitution
+from antiphase._accounting.loss_sum import LossSum, Moments, _Window
 from tests.accounting.oracle import decreasing_root, mixture_delta, sampled_delta, twice_sampled_delta
 
 SINGLE = [(1.0, 0.3), (0.2, 0.01), (2.5, 0.05), (1.0, 1e-4), (0.7, 0.9), (4.0, 0.5)]
@@ -79,14 +79,14 @@ def test_two_steps_lie_between_the_truth_and_that_of_one_percent_less_noise(mu, 
 @pytest.mark.parametrize(("mu", "count"), [(0.1, 50), (0.02, 5000), (1.0, 3)])
 @pytest.mark.parametrize("target", [1e-2, 1e-6, 1e-12, 1e-30, 1e-200])
 def test_steps_that_always_see_the_example_are_one_gaussian(mu, count, target):
-    exact = _gaussian.epsilon(mu * math.sqrt(count), target)
+    exact = gaussian.epsilon(mu * math.sqrt(count), target)
     assert exact <= epsilon([Part(mu, 1.0, count)], target) <= 1.0002 * exact
 
 
 @pytest.mark.parametrize(("mu", "count"), [(40.0, 1), (15.0, 9), (1.0, 2000), (3.0, 2)])
 @pytest.mark.parametrize("at", [0.01, 1.0, 30.0])
 def test_delta_of_hardly_any_privacy(mu, count, at):
-    exact = _gaussian.delta(mu * math.sqrt(count), at)
+    exact = gaussian.delta(mu * math.sqrt(count), at)
     assert exact * (1 - 1e-9) <= delta([Part(mu, 1.0, count)], at) <= min(1.0, exact * (1 + 1e-3))
     assert epsilon([Part(mu, 1.0, count)], exact * (1 - 1e-9)) >= at * (1 - 1e-9)
 
@@ -180,7 +180,7 @@ def assert_not_below_one_step(multiplier, rate, count, log_delta):
     mu, target = 1.0 / multiplier, 10.0**log_delta
     found = epsilon([Part(mu, rate, count)], target, COARSE)
     inner = math.log1p(math.expm1(found) / rate) if found < 500.0 else found - math.log(rate)
-    assert math.log(rate) + math.log(max(_gaussian.delta(mu, inner), 5e-324)) <= math.log(target) + 1e-9
+    assert math.log(rate) + math.log(max(gaussian.delta(mu, inner), 5e-324)) <= math.log(target) + 1e-9
 
 
 @settings(max_examples=20, deadline=None)
@@ -212,7 +212,7 @@ def test_never_below_the_truth_where_transforms_have_no_digits_left(multiplier, 
 
 @pytest.mark.parametrize("make", [removal, addition])
 def test_mass_outside_the_grid_is_kept_on_the_safe_side(make, monkeypatch):
-    monkeypatch.setattr(_loss_grid, "LOWER_TAIL", 1.0)
+    monkeypatch.setattr(loss_grid, "LOWER_TAIL", 1.0)
     mu, rate = 1.0, 0.3
     grid = make(mu, rate, 0.01, -4.0)
     assert grid.infinite > 1e-3

@@ -12,9 +12,9 @@ from scipy.stats import binom
 
 from antiphase import CyclicPoisson, EveryStep, FixedSize, NotProved, Poisson
 from antiphase._accounting import Mechanism, delta, epsilon
-from antiphase._accounting._loss_accountant import Part
-from antiphase._accounting._loss_accountant import delta as loss_delta
-from antiphase._accounting._poisson import Truncation
+from antiphase._accounting.loss_accountant import Part
+from antiphase._accounting.loss_accountant import delta as loss_delta
+from antiphase._accounting.poisson import Truncation
 from antiphase.strategies import Banded, Dense, Identity, Toeplitz
 from tests.accounting.oracle import decreasing_root, mixture_delta, sampled_delta, twice_sampled_delta
 

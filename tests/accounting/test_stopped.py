@@ -127,5 +127,5 @@ def test_a_sampled_bound_that_comes_out_above_the_whole_run_is_not_reported(monk
     """2.0466 at step 197 and 2.0424 at step 198 of 200 were seen."""
     mechanism = Mechanism(Toeplitz([1.0, 0.5], STEPS), SAMPLED[0], 3.0)
     bounds = {STEPS: ap.Bound(2.0, "confident", "", ""), 11: ap.Bound(2.1, "confident", "", "")}
-    monkeypatch.setattr("antiphase._accounting._stopped.epsilon", lambda m, delta: bounds[m.strategy.steps])
+    monkeypatch.setattr("antiphase._accounting.early_stopping.epsilon", lambda m, delta: bounds[m.strategy.steps])
     assert stopped_epsilon(mechanism, 11, 1e-5) == bounds[STEPS]

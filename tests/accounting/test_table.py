@@ -21,8 +21,8 @@ from antiphase._accounting import (
     stopped,
     zcdp,
 )
-from antiphase._accounting._bands import bands
-from antiphase._accounting._theorems import THEOREMS, Adjacency
+from antiphase._accounting.bands import bands
+from antiphase._accounting.theorems import THEOREMS, Adjacency
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Toeplitz, Tree
 from tests.catalog import every_strategy
 

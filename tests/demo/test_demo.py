@@ -58,10 +58,10 @@ def test_the_report_is_written_and_its_path_comes_last(done):
 
 def test_another_demo_removes_nothing(done, monkeypatch):
     directory, _, _ = done
-    from antiphase._cli import _demo
+    from antiphase._cli import demo
 
-    assert _demo._unused(directory) == directory.with_name("first-2")
-    assert _demo._unused(directory.with_name("new")) == directory.with_name("new")
+    assert demo._unused(directory) == directory.with_name("first-2")
+    assert demo._unused(directory.with_name("new")) == directory.with_name("new")
 
 
 def test_noise_reaches_the_model(tmp_path):

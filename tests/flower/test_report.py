@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 
 import antiphase as ap
 from antiphase._bound import rounded_up
-from antiphase._report._reading import FEDERATED
+from antiphase._report.reading import FEDERATED
 from antiphase.flower import cohort, extrapolate, report
 from antiphase.flower._participants import Achieved
 from antiphase.flower._report import achieved_mechanism

@@ -11,7 +11,7 @@ import pytest
 
 import antiphase as ap
 from antiphase._report import read
-from antiphase._report._tables import candidates
+from antiphase._report.tables import candidates
 from tests.fuzz.mutations import damage_bytes, damage_file, damage_plan
 from tests.run.plans import LEAVES, STRATEGIES, fresh_model, plan_for, train
 

@@ -15,7 +15,7 @@ import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
-from antiphase._run._integration import secret_of
+from antiphase._run.integration import secret_of
 from tests.jax.training import PARAMS, open_run, optimizer_for, train
 
 SOURCES = ["host", "device"]

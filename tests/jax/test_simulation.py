@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import antiphase as ap
 import antiphase.jax as apj
-from antiphase._run._tail import DEVICE_ENDS
+from antiphase._run.tail import DEVICE_ENDS
 from antiphase.jax._keys import SOURCE
 from antiphase.jax._rows import check_addresses, normals
 from antiphase.strategies import Toeplitz

@@ -7,13 +7,13 @@ import pytest
 
 from antiphase import BallsInBins
 from antiphase._montecarlo import bins_gram, delta
-from antiphase._montecarlo._allocation import Allocation, allocation, allocation_delta
-from antiphase._montecarlo._bins import bins_pair
-from antiphase._montecarlo._cores import Cores
-from antiphase._montecarlo._estimator import log_weights
-from antiphase._montecarlo._gaussian import log_divergence
-from antiphase._montecarlo._pilot import Effort
-from antiphase._montecarlo._samples import draws, randomness
+from antiphase._montecarlo.allocation import Allocation, allocation, allocation_delta
+from antiphase._montecarlo.balls_in_bins import bins_pair
+from antiphase._montecarlo.cores import Cores
+from antiphase._montecarlo.estimator import log_weights
+from antiphase._montecarlo.gaussian import log_divergence
+from antiphase._montecarlo.pilot import Effort
+from antiphase._montecarlo.samples import draws, randomness
 from antiphase.strategies import Identity, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 

@@ -7,16 +7,16 @@ import pytest
 
 from antiphase import PoissonMinSeparation
 from antiphase._montecarlo import dominating_pair
-from antiphase._montecarlo._allocation import Allocation, allocation_delta
-from antiphase._montecarlo._betting import LARGEST_STAKE, best_stake, log_wealth, upper_limit
-from antiphase._montecarlo._bins import best_cores, best_tilt, bins_pair
-from antiphase._montecarlo._certify import Run, run_certified
-from antiphase._montecarlo._estimator import Estimator
-from antiphase._montecarlo._patterns import Law
-from antiphase._montecarlo._pilot import Effort, run_pilot
-from antiphase._montecarlo._power import Power
-from antiphase._montecarlo._samples import randomness
-from antiphase._montecarlo._separated import Absent, Joined
+from antiphase._montecarlo.allocation import Allocation, allocation_delta
+from antiphase._montecarlo.balls_in_bins import best_cores, best_tilt, bins_pair
+from antiphase._montecarlo.betting import LARGEST_STAKE, best_stake, log_wealth, upper_limit
+from antiphase._montecarlo.certificate import Run, run_certified
+from antiphase._montecarlo.estimator import Estimator
+from antiphase._montecarlo.min_separation import Absent, Joined
+from antiphase._montecarlo.patterns import Law
+from antiphase._montecarlo.pilot import Effort, run_pilot
+from antiphase._montecarlo.power import Power
+from antiphase._montecarlo.samples import randomness
 from antiphase.strategies import Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 

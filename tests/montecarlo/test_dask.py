@@ -5,7 +5,7 @@ import pytest
 
 from antiphase import BallsInBins
 from antiphase._accounting import Mechanism, Sampling, epsilon
-from antiphase._accounting import _amplified as module
+from antiphase._accounting import amplified as module
 from antiphase._montecarlo import estimate
 from antiphase.strategies import Toeplitz
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from antiphase._errors import AntiphaseError
-from antiphase._montecarlo._bins import best_cores, best_power, best_tilt, bins_pair
-from antiphase._montecarlo._cores import Cores, log_core_bounds
-from antiphase._montecarlo._estimator import Draws, Estimator, log_bound, log_weights
-from antiphase._montecarlo._power import Power, log_factor
-from antiphase._montecarlo._samples import draws, randomness
-from antiphase._montecarlo._split import Split, split
-from antiphase._montecarlo._steps import log_step_bounds
-from antiphase._montecarlo._tilt import Tilt, best_weights, log_tilt_factor
+from antiphase._montecarlo.balls_in_bins import best_cores, best_power, best_tilt, bins_pair
+from antiphase._montecarlo.cores import Cores, log_core_bounds
+from antiphase._montecarlo.estimator import Draws, Estimator, log_bound, log_weights
+from antiphase._montecarlo.power import Power, log_factor
+from antiphase._montecarlo.samples import draws, randomness
+from antiphase._montecarlo.split import Split, split
+from antiphase._montecarlo.steps import log_step_bounds
+from antiphase._montecarlo.tilt import Tilt, best_weights, log_tilt_factor
 from tests.montecarlo.cases import grams
 from tests.montecarlo.oracle import integrated_delta, mean_weight, sampled_losses
 

@@ -4,7 +4,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from antiphase._montecarlo._gaussian import log_divergence, log_envelope
+from antiphase._montecarlo.gaussian import log_divergence, log_envelope
 
 
 @pytest.mark.parametrize("rho", [1e-8, 1e-4, 0.01, 1.0, 9.0, 400.0])

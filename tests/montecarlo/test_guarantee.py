@@ -8,9 +8,9 @@ import pytest
 
 from antiphase import BallsInBins
 from antiphase._montecarlo import Sampling, bins_gram, calibrate, delta, epsilon, verify
-from antiphase._montecarlo._bins import bins_pair
-from antiphase._montecarlo._guarantee import pair_delta, pair_epsilon
-from antiphase._montecarlo._samples import randomness
+from antiphase._montecarlo.balls_in_bins import bins_pair
+from antiphase._montecarlo.guarantee import pair_delta, pair_epsilon
+from antiphase._montecarlo.samples import randomness
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 

@@ -6,7 +6,7 @@ import pytest
 from antiphase import BallsInBins
 from antiphase._errors import InvalidArgument, NotProved
 from antiphase._montecarlo import Sampling, bins_gram, delta
-from antiphase._montecarlo._bins import bins_pair
+from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Toeplitz
 from tests.catalog import every_strategy, random_banded
 from tests.montecarlo.oracle import integrated_delta, modes

@@ -11,9 +11,9 @@ from antiphase import BallsInBins
 from antiphase._errors import AntiphaseError, Refused
 from antiphase._kernels.bins import log_means
 from antiphase._montecarlo import Sampling, bins_gram, estimate, verify
-from antiphase._montecarlo._bins import bins_pair
-from antiphase._montecarlo._plain import bernstein_failure, plain_means
-from antiphase._montecarlo._samples import draws, randomness
+from antiphase._montecarlo.balls_in_bins import bins_pair
+from antiphase._montecarlo.plain_sampling import bernstein_failure, plain_means
+from antiphase._montecarlo.samples import draws, randomness
 from antiphase.strategies import Banded, Identity, Toeplitz
 from tests.catalog import random_banded
 from tests.montecarlo.oracle import integrated_delta, loss, mean_weight, modes, sampled_losses

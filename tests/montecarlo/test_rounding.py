@@ -10,17 +10,17 @@ import antiphase as ap
 from antiphase import PoissonMinSeparation
 from antiphase._kernels.bins import draw_cores, draw_powers
 from antiphase._montecarlo import Sampling, dominating_pair
-from antiphase._montecarlo._betting import log_wealth, upper_limit
-from antiphase._montecarlo._bins import best_cores, bins_pair
-from antiphase._montecarlo._certify import Run, run_certified
-from antiphase._montecarlo._gaussian import divergence_error, log_divergence, upper_divergence
-from antiphase._montecarlo._guarantee import pair_delta
-from antiphase._montecarlo._pilot import Effort, run_pilot
-from antiphase._montecarlo._power import Power
-from antiphase._montecarlo._samples import randomness
-from antiphase._montecarlo._separated import Absent, Joined
-from antiphase._montecarlo._split import Split, split
-from antiphase._montecarlo._tilt import Tilt
+from antiphase._montecarlo.balls_in_bins import best_cores, bins_pair
+from antiphase._montecarlo.betting import log_wealth, upper_limit
+from antiphase._montecarlo.certificate import Run, run_certified
+from antiphase._montecarlo.gaussian import divergence_error, log_divergence, upper_divergence
+from antiphase._montecarlo.guarantee import pair_delta
+from antiphase._montecarlo.min_separation import Absent, Joined
+from antiphase._montecarlo.pilot import Effort, run_pilot
+from antiphase._montecarlo.power import Power
+from antiphase._montecarlo.samples import randomness
+from antiphase._montecarlo.split import Split, split
+from antiphase._montecarlo.tilt import Tilt
 from antiphase.strategies import Identity, Toeplitz
 from tests.montecarlo.cases import grams
 from tests.montecarlo.oracle import integrated_delta

@@ -12,12 +12,12 @@ import antiphase as ap
 from antiphase import PoissonMinSeparation
 from antiphase._errors import NotProved
 from antiphase._montecarlo import Sampling, calibrate, delta, dominating_pair, epsilon, verify
-from antiphase._montecarlo._estimator import log_weights
-from antiphase._montecarlo._patterns import Law, count_chances
-from antiphase._montecarlo._plain import plain_means
-from antiphase._montecarlo._samples import draws, randomness
-from antiphase._montecarlo._separated import Absent, Joined, log_means, separated_columns
-from antiphase._montecarlo._verify import try_claim
+from antiphase._montecarlo.estimator import log_weights
+from antiphase._montecarlo.min_separation import Absent, Joined, log_means, separated_columns
+from antiphase._montecarlo.patterns import Law, count_chances
+from antiphase._montecarlo.plain_sampling import plain_means
+from antiphase._montecarlo.samples import draws, randomness
+from antiphase._montecarlo.verification import try_claim
 from antiphase.strategies import BLT, Banded, Dense, Identity, Toeplitz
 from tests.catalog import random_banded
 
@@ -112,7 +112,7 @@ def test_numbers_of_participations(separation, rate, warm):
 def test_participations_beyond_the_largest_number_are_all_of_it(monkeypatch):
     given = PoissonMinSeparation(2, 0.4, warm_start=True)
     whole = count_chances(given, 30)
-    monkeypatch.setattr("antiphase._montecarlo._patterns.MOST_OPERATIONS", 150)
+    monkeypatch.setattr("antiphase._montecarlo.patterns.MOST_OPERATIONS", 150)
     short = count_chances(given, 30)
     assert len(short) == 6
     np.testing.assert_allclose(short, [*whole[:5], whole[5:].sum()], rtol=1e-12)

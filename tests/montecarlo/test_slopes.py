@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from antiphase._montecarlo._bins import bins_pair
-from antiphase._montecarlo._samples import randomness
-from antiphase._montecarlo._slopes import slopes
+from antiphase._montecarlo.balls_in_bins import bins_pair
+from antiphase._montecarlo.samples import randomness
+from antiphase._montecarlo.slopes import slopes
 from tests.montecarlo.oracle import integrated_delta
 
 CASES = [

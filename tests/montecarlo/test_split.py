@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from antiphase._errors import AntiphaseError
-from antiphase._montecarlo._split import split
+from antiphase._montecarlo.split import split
 from tests.montecarlo.cases import grams
 
 

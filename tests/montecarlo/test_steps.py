@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from antiphase._montecarlo._power import log_factor
-from antiphase._montecarlo._split import Split, split
-from antiphase._montecarlo._steps import log_step_bounds
+from antiphase._montecarlo.power import log_factor
+from antiphase._montecarlo.split import Split, split
+from antiphase._montecarlo.steps import log_step_bounds
 from tests.montecarlo.cases import grams
 
 LARGEST = 9
@@ -78,7 +78,7 @@ def test_no_walk_beats_the_bound_of_the_powers(name):
 
 
 def test_without_the_convex_bound_the_others_hold(monkeypatch):
-    monkeypatch.setattr("antiphase._montecarlo._steps.DEAR", 0.0)
+    monkeypatch.setattr("antiphase._montecarlo.steps.DEAR", 0.0)
     for name in ("orthogonal", "banded", "sparse"):
         modes = split(SHAPES[name])
         bounds = log_step_bounds(modes, LARGEST)

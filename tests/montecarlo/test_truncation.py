@@ -9,7 +9,7 @@ import pytest
 from antiphase import BallsInBins, PoissonMinSeparation
 from antiphase._accounting import Mechanism
 from antiphase._accounting import delta as accounted_delta
-from antiphase._accounting._amplified import overflow_probability
+from antiphase._accounting.amplified import overflow_probability
 from antiphase._errors import NotProved
 from antiphase._montecarlo import bins_gram, delta, dominating_pair
 from antiphase.strategies import Identity

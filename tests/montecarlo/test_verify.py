@@ -8,14 +8,14 @@ import pytest
 from antiphase import BallsInBins
 from antiphase._errors import AntiphaseError, InvalidArgument, Refused
 from antiphase._montecarlo import Sampling, bins_gram, calibrate, delta, epsilon, estimate, verify
-from antiphase._montecarlo import _samples as samples_module
-from antiphase._montecarlo._bins import BinsPair, bins_pair
-from antiphase._montecarlo._certify import Limit, Run, check_estimates, plan_run, run_certified
-from antiphase._montecarlo._guarantee import pair_delta
-from antiphase._montecarlo._pair import Upper
-from antiphase._montecarlo._pilot import Effort, run_pilot
-from antiphase._montecarlo._samples import child, randomness
-from antiphase._montecarlo._verify import SHARE, limit_bound, log_inverse_share, try_claim
+from antiphase._montecarlo import samples as samples_module
+from antiphase._montecarlo.balls_in_bins import BinsPair, bins_pair
+from antiphase._montecarlo.certificate import Limit, Run, check_estimates, plan_run, run_certified
+from antiphase._montecarlo.guarantee import pair_delta
+from antiphase._montecarlo.pair import Upper
+from antiphase._montecarlo.pilot import Effort, run_pilot
+from antiphase._montecarlo.samples import child, randomness
+from antiphase._montecarlo.verification import SHARE, limit_bound, log_inverse_share, try_claim
 from antiphase.strategies import Identity, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 

@@ -5,7 +5,7 @@ import pytest
 
 from antiphase._kernels import correlate
 from antiphase._kernels.gaussian import PAIRS, TILE, WORDS_32, WORDS_64, normals_32, normals_64
-from antiphase._noise import _correlator, _normals
+from antiphase._noise import correlator, normals
 
 RNG_SEED = 20250101
 
@@ -91,9 +91,9 @@ def test_small_radii_are_fine_grained_in_float32():
 
 def test_constants_kept_twice_agree():
     """Light modules repeat a few numbers so that they need not import Numba."""
-    assert _correlator.LANES == correlate.LANES
-    assert _normals.TILE == TILE
-    assert _normals.TILE_BYTES == {"float32": 4 * WORDS_32, "float64": 8 * WORDS_64}
+    assert correlator.LANES == correlate.LANES
+    assert normals.TILE == TILE
+    assert normals.TILE_BYTES == {"float32": 4 * WORDS_32, "float64": 8 * WORDS_64}
 
 
 def test_kernels_for_noise_allow_no_fast_mathematics():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import antiphase as ap
-from antiphase._noise._leaves import Leaf, Walk, named
+from antiphase._noise.leaves import Leaf, Walk, named
 
 
 @st.composite

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import antiphase as ap
-from antiphase._noise import Canonical, NoiseStream, check_noise
-from antiphase._noise import _host_check as host_check
-from antiphase._noise._sizes import sizes
+from antiphase._noise import Canonical, NoiseStream, check_noise, host_check
+from antiphase._noise.sizes import sizes
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Toeplitz, Tree
 from antiphase.strategies._blt import noise_constants
 from tests.catalog import every_strategy, random_banded, random_lower

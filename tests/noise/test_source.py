@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import antiphase as ap
-from antiphase._noise._leaves import Leaf
-from antiphase._noise._normals import Normals
-from antiphase._noise._source import Aes, Simulation, leaf_keys
+from antiphase._noise.leaves import Leaf
+from antiphase._noise.normals import Normals
+from antiphase._noise.source import Aes, Simulation, leaf_keys
 from antiphase._secret import Secret
 from antiphase.strategies import Identity
 from tests.noise.streams import SECRET, Noisy, flat, stream

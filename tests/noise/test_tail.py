@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphase._accounting import _gaussian
+from antiphase._accounting import gaussian as gaussian_module
 from antiphase._kernels import gaussian
-from antiphase._noise import _engine, _tail
-from antiphase._noise._leaves import LARGEST, Leaf
-from antiphase._noise._normals import TILE, TILE_BYTES, Normals
-from antiphase._noise._source import BLOCK, Aes, Simulation, Source, source_maker
+from antiphase._noise import engine, tail
+from antiphase._noise.leaves import LARGEST, Leaf
+from antiphase._noise.normals import TILE, TILE_BYTES, Normals
+from antiphase._noise.source import BLOCK, Aes, Simulation, Source, source_maker
 from antiphase.strategies import Toeplitz
 from tests.noise.streams import stream
 
@@ -32,10 +32,10 @@ class Crafted(Source):
         self._words, self._extra = words, extra
 
     def words(self, leaf, row, block, out):
-        if block < _tail.FIRST_BLOCK:
+        if block < tail.FIRST_BLOCK:
             out[:] = self._words.view(np.uint8)
         else:
-            pair = (block - _tail.FIRST_BLOCK) // 16
+            pair = (block - tail.FIRST_BLOCK) // 16
             out[:] = np.frombuffer(self._extra[pair].to_bytes(256, "little"), np.uint8)
 
 
@@ -69,7 +69,7 @@ def tail_probability(dtype, t):
     def beyond(extra):
         return np.abs(drawn(dtype, words, extra)[:PAIRS].astype(float)) > t
 
-    scale = mpmath.mpf(2) ** (2048 + _tail.BITS[np.dtype(dtype).name])
+    scale = mpmath.mpf(2) ** (2048 + tail.BITS[np.dtype(dtype).name])
     about = [int(scale * mpmath.exp(-(t**2 + y**2) / 2)) for y in x]  # searched around, to one part in 10^15
     low, high = [9 * n // 10 for n in about], [min(11 * n // 10, 2**2048) for n in about]
     assert beyond(low).all()
@@ -114,14 +114,14 @@ def test_both_normals_of_a_pair_have_the_radius_of_its_extra_bits(dtype):
         kernel = gaussian.normals_32 if dtype == np.float32 else gaussian.normals_64
         assert kernel(words, before)
         out = drawn(dtype, words, extra)
-        b = _tail.BITS[np.dtype(dtype).name]
+        b = tail.BITS[np.dtype(dtype).name]
         radius = [
             float(mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(2 * X + 1) / mpmath.mpf(2) ** (b + 2049)))) for X in extra
         ]
         old = math.sqrt(2 * (b + (dtype == np.float32)) * math.log(2))
         scale = np.tile(np.array(radius) / old, 2)
         assert np.abs(out / (before * scale) - 1).max() < 4 * np.finfo(dtype).eps
-        assert abs(max(radius) / _tail.end_of_tail(np.dtype(dtype).name) - 1) < 1e-15
+        assert abs(max(radius) / tail.end_of_tail(np.dtype(dtype).name) - 1) < 1e-15
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -161,7 +161,7 @@ class Rigged(Source):
         self._inner.words(leaf, row, block, out)
         if self._seen is not None:
             self._seen.append((leaf, row, block, len(out) // BLOCK))
-        if block >= _tail.FIRST_BLOCK:
+        if block >= tail.FIRST_BLOCK:
             return
         words = out.view(np.int32 if self._single else np.uint64).reshape(-1, 3 if self._single else 2, PAIRS)
         pairs = (block // self._blocks + np.arange(len(words)))[:, None] * PAIRS + np.arange(PAIRS)
@@ -192,7 +192,7 @@ def test_parts_threads_and_replays_do_not_change_the_tail(monkeypatch, dtype):
     def rigged(name, keys):
         return lambda: Rigged(source_maker(name, keys)(), dtype, 50)
 
-    monkeypatch.setattr(_engine, "source_maker", rigged)
+    monkeypatch.setattr(engine, "source_maker", rigged)
     strategy, shape, options = Toeplitz([1.0, 0.5], 3), (300, 211), {"dtype": dtype}
     whole = stream(strategy, {"w": Leaf(shape)}, threads=1, **options)
     first = [whole.next()[0].copy() for _ in range(3)]
@@ -226,8 +226,8 @@ def test_extra_words_are_used_for_nothing_else(dtype):
 def test_extra_words_stay_apart_in_the_largest_leaf():
     """The blocks of the last tile end below those of the tail, which end below 2^64, where the row begins."""
     tiles = LARGEST // TILE
-    assert tiles * max(TILE_BYTES.values()) // BLOCK <= _tail.FIRST_BLOCK
-    assert _tail.extra_block(tiles * PAIRS - 1) + 16 <= 2**64
+    assert tiles * max(TILE_BYTES.values()) // BLOCK <= tail.FIRST_BLOCK
+    assert tail.extra_block(tiles * PAIRS - 1) + 16 <= 2**64
 
 
 @pytest.mark.parametrize("maker", [Aes, Simulation])
@@ -236,7 +236,7 @@ def test_extra_words_of_neighbouring_pairs_and_rows_differ(maker):
     for row in range(4):
         for pair in range(100):
             words = np.empty(256, np.uint8)
-            source.words(0, row, _tail.extra_block(pair), words)
+            source.words(0, row, tail.extra_block(pair), words)
             seen.append(words.view(np.uint64))
     assert len(np.unique(np.concatenate(seen))) == 4 * 100 * 32
 
@@ -255,17 +255,17 @@ def shifted_out(end, shift):
 @pytest.mark.parametrize(("delta", "epsilon"), [(1e-12, 10.6), (1e-15, 3.5)])
 def test_the_old_ends_broke_small_deltas_and_the_new_ones_do_not(delta, epsilon):
     """One coordinate shifted by the sensitivity: float64 pairs that ended at 8.57 left the support too often."""
-    shift = _gaussian.shift(epsilon, delta)
+    shift = gaussian_module.shift(epsilon, delta)
     assert shifted_out(OLD_END_64, shift) > delta
-    assert shifted_out(OLD_END_64, _gaussian.shift(0.97 * epsilon, delta)) < delta  # this is where it began
-    assert shifted_out(_tail.end_of_tail("float64"), shift) < 1e-250
+    assert shifted_out(OLD_END_64, gaussian_module.shift(0.97 * epsilon, delta)) < delta  # this is where it began
+    assert shifted_out(tail.end_of_tail("float64"), shift) < 1e-250
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_missing_mass_counts_the_last_cell_for_every_pair(dtype):
-    mass = mpmath.mpf(2) ** -(_tail.BITS[dtype] + 2048)
+    mass = mpmath.mpf(2) ** -(tail.BITS[dtype] + 2048)
     for draws in (1, 64, 10**12 + 1, 2**60 * 10**6 + 1):
-        assert 1 <= mpmath.exp(_tail.log_missing_mass(draws, dtype)) / (draws * mass) < 1 + 1e-9
+        assert 1 <= mpmath.exp(tail.log_missing_mass(draws, dtype)) / (draws * mass) < 1 + 1e-9
 
 
 def test_the_stream_still_moves_on_by_whole_tiles():

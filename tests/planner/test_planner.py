@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import antiphase as ap
-from antiphase._planner._advice import affordable_copies, suggested_learning_rate
-from antiphase._planner._families import FAMILIES
+from antiphase._planner.advice import affordable_copies, suggested_learning_rate
+from antiphase._planner.families import FAMILIES
 
 QUICK = ["identity", "tree", "fourier", "stamped", "toeplitz", "banded-inverse"]
 

@@ -9,7 +9,7 @@ with warnings.catch_warnings():  # typer before 0.21, which Flower asks for, use
     from typer.testing import CliRunner
 
 import antiphase as ap
-from antiphase._cli._app import app
+from antiphase._cli.app import app
 from antiphase.strategies import Strategy, Toeplitz
 
 STEPS = 24

@@ -12,11 +12,11 @@ import pytest
 import antiphase as ap
 from antiphase._participation import Participation
 from antiphase._report import gather, html, markdown, plain, read
-from antiphase._report._changes import more_steps, smaller_separation
-from antiphase._report._families import family_of
-from antiphase._report._reading import Source
-from antiphase._report._statement import headline
-from antiphase._report._words import participation_words
+from antiphase._report.changes import more_steps, smaller_separation
+from antiphase._report.families import family_of
+from antiphase._report.reading import Source
+from antiphase._report.statement import headline
+from antiphase._report.words import participation_words
 from antiphase.strategies import BLT, Identity, Toeplitz, Tree
 from tests.report.cases import STEPS, command, made_plan, made_run, searched_plan, with_less_noise
 
@@ -254,10 +254,10 @@ def test_the_command(tmp_path, form):
 
 
 def test_accounting_by_samples_gives_fewer_points_but_a_curve(monkeypatch):
-    from antiphase._report import _curves
+    from antiphase._report import curves
 
-    monkeypatch.setattr(_curves, "SECONDS", 0.0)
-    line = _curves._curve("x", np.arange(33.0), lambda x: x * x)
+    monkeypatch.setattr(curves, "SECONDS", 0.0)
+    line = curves._curve("x", np.arange(33.0), lambda x: x * x)
     assert line.x.tolist() == [0.0, 8.0, 16.0, 24.0, 32.0]
     np.testing.assert_array_equal(line.y, line.x**2)
     assert (line.x[0], line.x[-1]) == (0.0, 32.0)

@@ -13,9 +13,9 @@ import pytest
 
 import antiphase as ap
 from antiphase._durable import write_atomically
-from antiphase._ledger import _chain
-from antiphase._run._history import History
-from antiphase._run._tape import Tape
+from antiphase._ledger import chain
+from antiphase._run.history import History
+from antiphase._run.noise_replay import Tape
 from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, take, train
 
 SECRET = ap.Secret.insecure(7)
@@ -265,7 +265,7 @@ def interrupted(*given):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("where", [(_chain, "Head"), (History, "apply")], ids=["in the file", "in the ledger"])
+@pytest.mark.parametrize("where", [(chain, "Head"), (History, "apply")], ids=["in the file", "in the ledger"])
 def test_a_commit_that_was_interrupted_is_known_once_the_run_is_opened_again(tmp_path, monkeypatch, where):
     """By a key press; a second entry of the step would make the ledger one that nobody can read."""
     run = opened(tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 import antiphase as ap
-from antiphase._run import _integration as integration
+from antiphase._run import integration
 from tests.run.plans import LEAVES, STRATEGIES, fresh_model, plan_for, train
 
 SECRET = ap.Secret.insecure(7)

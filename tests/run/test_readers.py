@@ -13,7 +13,7 @@ import pytest
 
 import antiphase as ap
 from antiphase._report import read
-from antiphase._run._reading import read_run
+from antiphase._run.reading import read_run
 from tests.report.cases import command, made_plan, made_run
 
 READERS = {"verify": lambda directory: command("verify", directory), "report": read}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import antiphase as ap
-from antiphase._accounting import Budget, Mechanism, _gaussian, epsilon
+from antiphase._accounting import Budget, Mechanism, epsilon, gaussian
 from antiphase._noise import Leaf, log_missing_mass
-from antiphase._run import _integration as integration
-from antiphase._run._tail import LARGEST_SHARE, Tail, tail_of
+from antiphase._run import integration
+from antiphase._run.tail import LARGEST_SHARE, Tail, tail_of
 from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, train
 
 SECRET = ap.Secret.insecure(7)
@@ -58,7 +58,7 @@ def test_an_ordinary_run_states_the_epsilon_of_the_ideal_mechanism(tmp_path):
 def test_the_stated_pair_holds_with_the_tail(mass, noise_std):
     delta, mechanism = 1e-6, replace(IDENTITY, noise_std=noise_std)
     ideal, found = epsilon(mechanism, delta), Tail(9.0, math.log(mass)).covered(partial(epsilon, mechanism), delta)
-    assert _gaussian.delta(1 / noise_std, found.value) + (1 + math.exp(found.value)) * mass <= delta
+    assert gaussian.delta(1 / noise_std, found.value) + (1 + math.exp(found.value)) * mass <= delta
     assert ideal.value < found.value < ideal.value + 0.2
     assert found.kind == "upper"
 
@@ -74,7 +74,7 @@ def test_a_tail_that_takes_up_much_of_delta_is_covered_or_refused():
         except ap.Refused:
             outcomes.append("refused")
             continue
-        assert _gaussian.delta(1 / 0.05, found) + (1 + math.exp(found)) * mass <= delta
+        assert gaussian.delta(1 / 0.05, found) + (1 + math.exp(found)) * mass <= delta
         outcomes.append("covered")
     assert set(outcomes) == {"covered", "refused"}
     assert outcomes == sorted(outcomes)

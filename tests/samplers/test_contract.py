@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from antiphase import _participation as p
 from antiphase._errors import AntiphaseError, InvalidArgument, NotProved
 from antiphase._samplers import sampler_for
-from antiphase._samplers._base import Sampler
+from antiphase._samplers.base import Sampler
 from antiphase._secret import Secret
 from tests.samplers.cases import FIXED, STRATEGIES, broken_promises, concrete, incidence, search, situations
 

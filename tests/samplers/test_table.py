@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from antiphase._samplers._table import (
+from antiphase._samplers.table import (
     LARGEST_BLOCK,
     at_least_once,
     binomial,

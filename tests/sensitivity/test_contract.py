@@ -4,7 +4,7 @@ import pytest
 
 from antiphase import NotProved
 from antiphase._sensitivity import sensitivity
-from antiphase._sensitivity._table import METHODS, TABLE, methods
+from antiphase._sensitivity.table import METHODS, TABLE, methods
 from antiphase.strategies import Strategy
 from tests.catalog import every_strategy
 from tests.sensitivity.cases import every_participation

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from antiphase import EveryStep, FixedEpochs, MinSeparation, ShuffledEpochs
-from antiphase._sensitivity import _gram, _toeplitz, _windows, column_norms, sensitivity
-from antiphase._sensitivity._structure import gram
+from antiphase._sensitivity import column_norms, sensitivity, toeplitz, windows
+from antiphase._sensitivity import gram as gram_module
+from antiphase._sensitivity.structure import gram
 from antiphase.strategies import Banded, Dense, Fourier, Stamped, Strategy, Toeplitz
 from antiphase.strategies._identity import Identity
 from tests.catalog import every_strategy, random_banded
@@ -81,7 +82,7 @@ def test_column_norms(name):
 
 
 def test_long_columns_have_a_transformed_envelope(monkeypatch):
-    monkeypatch.setattr(_toeplitz, "DIRECT", 4)
+    monkeypatch.setattr(toeplitz, "DIRECT", 4)
     for strategy in (Toeplitz.square_root(30), Toeplitz(np.cos(np.arange(30.0)), 30, column_normalized=True)):
         X, envelope = dense_gram(strategy), gram(strategy).envelope()
         assert all(np.abs(np.diagonal(X, lag)).max() <= envelope[lag] for lag in range(30))
@@ -112,8 +113,8 @@ PAIRS = [
 def test_small_windows_change_nothing(monkeypatch, participation, bands):
     strategy = random_banded(np.random.default_rng(bands), 40, bands, signed=True)
     whole = sensitivity(strategy, participation)
-    monkeypatch.setattr(_windows, "LARGEST_WINDOW", 2 * bands * bands + bands)
-    assert len(list(_windows.windows(gram(strategy)))) > 3
+    monkeypatch.setattr(windows, "LARGEST_WINDOW", 2 * bands * bands + bands)
+    assert len(list(windows.windows(gram(strategy)))) > 3
     assert sensitivity(strategy, participation) == whole
 
 
@@ -122,7 +123,7 @@ def test_small_windows_change_nothing(monkeypatch, participation, bands):
 def test_the_way_through_c_gives_the_same(monkeypatch, participation, name):
     strategy = dict(every_strategy(24))[name]
     whole = sensitivity(strategy, participation)
-    monkeypatch.setattr(_gram, "DEAR", 0)
+    monkeypatch.setattr(gram_module, "DEAR", 0)
     other = sensitivity(strategy, participation)
     assert other.kind == whole.kind == "exact"
     assert other.value == pytest.approx(whole.value, rel=1e-12)
@@ -131,13 +132,13 @@ def test_the_way_through_c_gives_the_same(monkeypatch, participation, name):
 @pytest.mark.parametrize("participation", PAIRS, ids=str)
 def test_bounds_by_envelope_hold(monkeypatch, participation):
     """What is used where X has too many entries is never below what is used where it has few."""
-    monkeypatch.setattr(_windows, "LARGEST_WINDOW", 0)
+    monkeypatch.setattr(windows, "LARGEST_WINDOW", 0)
     rng = np.random.default_rng(0)
     for strategy in (random_banded(rng, 40, 6, signed=True), Fourier(40), Stamped(Fourier(20), 2)):
         rough = sensitivity(strategy, participation)
         monkeypatch.undo()
         fine = sensitivity(strategy, participation)
-        monkeypatch.setattr(_windows, "LARGEST_WINDOW", 0)
+        monkeypatch.setattr(windows, "LARGEST_WINDOW", 0)
         assert rough.value >= fine.value * (1 - 1e-12)
 
 

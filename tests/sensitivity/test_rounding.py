@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import antiphase as ap
-from antiphase._accounting._mechanism import Mechanism
+from antiphase._accounting.mechanism import Mechanism
 from antiphase._sensitivity import measured, sensitivity
-from antiphase._sensitivity._rounding import outward
+from antiphase._sensitivity.rounding import outward
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
 
 RNG = np.random.default_rng(16)

@@ -7,8 +7,8 @@ import pytest
 
 from antiphase import AntiphaseError, EveryStep, FixedEpochs
 from antiphase._sensitivity import sensitivity
-from antiphase._sensitivity._bracket import Bracket
-from antiphase._sensitivity._semidefinite import worst_contributions
+from antiphase._sensitivity.bracket import Bracket
+from antiphase._sensitivity.semidefinite import worst_contributions
 from antiphase.strategies import Dense
 from tests.sensitivity.oracle import worst_vectors
 

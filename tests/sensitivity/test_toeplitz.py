@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from antiphase import EveryStep, FixedEpochs, MinSeparation, NotProved, ShuffledEpochs, SingleParticipation
-from antiphase._sensitivity import _toeplitz, sensitivity
+from antiphase._sensitivity import sensitivity, toeplitz
 from antiphase.strategies import BLT, BandedInverse, Toeplitz
 from tests.sensitivity.oracle import squared_sensitivity
 
@@ -69,7 +69,7 @@ def test_one_pass_with_decay_one():
 
 
 def test_a_blt_of_a_hundred_million_steps_needs_no_column(monkeypatch):
-    monkeypatch.setattr(_toeplitz, "LARGEST_COLUMN", 10)
+    monkeypatch.setattr(toeplitz, "LARGEST_COLUMN", 10)
     strategy = BLT([0.999, 0.5], [0.1, 0.2], 3_000)
     for participation in (MinSeparation(100, 20), FixedEpochs(30, 100), EveryStep(), SingleParticipation()):
         assert sensitivity(strategy, participation).kind == "exact"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from antiphase import FixedEpochs, MinSeparation, NotProved, SingleParticipation
-from antiphase._sensitivity import _tree, sensitivity
+from antiphase._sensitivity import sensitivity, tree
 from antiphase.strategies import Stamped, Tree
 
 
@@ -89,8 +89,8 @@ def test_a_pattern_found_by_search_is_covered():
 
 
 def test_tables_that_grow_too_large_fall_back_to_a_bound(monkeypatch):
-    monkeypatch.setattr(_tree, "LARGEST_WORK", 1000)
-    monkeypatch.setattr(_tree._Forest.__init__, "__defaults__", (1000, 1000))
+    monkeypatch.setattr(tree, "LARGEST_WORK", 1000)
+    monkeypatch.setattr(tree._Forest.__init__, "__defaults__", (1000, 1000))
     bound = sensitivity(Tree(64), MinSeparation(3))
     assert bound.kind == "upper"
     with pytest.raises(NotProved, match="too large"):

@@ -8,7 +8,7 @@ import torch
 
 import antiphase as ap
 from antiphase._noise import Leaf
-from antiphase._run._tail import DEVICE_ENDS
+from antiphase._run.tail import DEVICE_ENDS
 from antiphase.torch import NoiseAdder
 from antiphase.torch import _device as device
 from tests.torch.training import SECRET, plan_for

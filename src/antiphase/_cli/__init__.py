@@ -1,5 +1,5 @@
 """The command line: one file a command, joined in `_app`."""
 
-from antiphase._cli._app import main
+from antiphase._cli.app import main
 
 __all__ = ["main"]

@@ -90,7 +90,7 @@ def _columns(strategy: Banded | Toeplitz) -> Array:
 
 
 def _toeplitz(strategy: Toeplitz, workload: Workload) -> Array:
-    from antiphase._error._toeplitz import response
+    from antiphase._error.toeplitz import response
     from antiphase._kernels.covariance import shifted_variances
 
     n, constant = strategy.steps, workload.toeplitz_inverse
@@ -112,7 +112,7 @@ def _blt(strategy: BLT, workload: Workload) -> Array:
 
 
 def _banded_inverse(strategy: BandedInverse, workload: Workload) -> Array:
-    from antiphase._error._toeplitz import response
+    from antiphase._error.toeplitz import response
     from antiphase._kernels.covariance import moving_sum_variances
 
     n, constant = strategy.steps, workload.toeplitz_inverse
@@ -122,27 +122,27 @@ def _banded_inverse(strategy: BandedInverse, workload: Workload) -> Array:
 
 
 def _tree(strategy: Tree, workload: Workload) -> Array:
-    from antiphase._error._tree import full_tree_variances, online_tree_variances
+    from antiphase._error.tree import full_tree_variances, online_tree_variances
 
     variances = online_tree_variances if strategy.decoder == "online" else full_tree_variances
     return variances(strategy, workload)
 
 
 def _fourier(strategy: Fourier, workload: Workload) -> Array:
-    from antiphase._error._fourier import fourier_variances
+    from antiphase._error.fourier import fourier_variances
 
     return fourier_variances(strategy, workload)
 
 
 def _stamped(strategy: Stamped, workload: Workload) -> Array:
-    from antiphase._error._stamped import stamped_variances
+    from antiphase._error.stamped import stamped_variances
 
     return stamped_variances(strategy, workload, per_step_variances)
 
 
 def _closed_sums(strategy: Strategy, workload: Workload) -> tuple[float, float] | None:
     """sum_i w_i^2 and sum_i (n - i) w_i^2 where A and C are both Toeplitz, without arrays of length n."""
-    from antiphase._error._toeplitz import response_sums
+    from antiphase._error.toeplitz import response_sums
 
     constant = workload.toeplitz_inverse
     if constant is None:

@@ -11,7 +11,7 @@ cosine and one swaps the two, which together reach the whole circle.
 
 u has 63 bits in float32 and 53 in float64, so these words alone end the radius at 9.42 and 8.57. Pairs in the
 smallest cell of u, [0, 2^-63) or (0, 2^-53], are reported to the caller, which divides the cell further with extra
-words and makes these pairs again with `tail_pair_32` or `tail_pair_64` (see `antiphase._noise._tail`).
+words and makes these pairs again with `tail_pair_32` or `tail_pair_64` (see `antiphase._noise.tail`).
 
 The other cells stay whole; u is their middle in float32 and their upper end in float64. This rounds the radius by up to
 2^-63 / (u r) or 2^-53 / (u r): nothing where u is not tiny, but in float64 2e-7 at 6.8 standard deviations and 0.08 at

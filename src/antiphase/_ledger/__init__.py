@@ -18,7 +18,7 @@ from antiphase._durable import (
     write_atomically,
 )
 from antiphase._errors import Corrupted
-from antiphase._ledger._chain import Chain, Entry, Head
+from antiphase._ledger.chain import Chain, Entry, Head
 from antiphase._secret import Secret
 
 __all__ = ["Entry", "Ledger", "ledger_exists"]

@@ -1,6 +1,6 @@
 """Amplification by Monte Carlo: estimates, confidence limits and verified claims for any non-negative C."""
 
-from antiphase._montecarlo._amplification import (
+from antiphase._montecarlo.amplification import (
     LARGEST_EPSILON,
     calibrate,
     delta,
@@ -9,9 +9,9 @@ from antiphase._montecarlo._amplification import (
     estimate,
     verify,
 )
-from antiphase._montecarlo._modes import bins_gram, is_causal
-from antiphase._montecarlo._sampling import Sampling, check_sampling
-from antiphase._montecarlo._separated import is_separated
+from antiphase._montecarlo.min_separation import is_separated
+from antiphase._montecarlo.modes import bins_gram, is_causal
+from antiphase._montecarlo.settings import Sampling, check_sampling
 
 __all__ = [
     "LARGEST_EPSILON",

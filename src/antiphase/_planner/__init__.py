@@ -9,13 +9,13 @@ from antiphase._accounting import certified
 from antiphase._check import refuse
 from antiphase._participation import CyclicPoisson, FixedSize, Participation, Poisson
 from antiphase._plan import Plan
-from antiphase._planner._advice import advice
-from antiphase._planner._amplified import amplified
-from antiphase._planner._families import FAMILIES
-from antiphase._planner._pipelines import DEFAULT, PROMISED, check_pipelines, promised, sizes
-from antiphase._planner._refusal import nothing_fits
-from antiphase._planner._sampled import compare_sampled, takes_samples
-from antiphase._planner._trial import Outcome, Progress, Trials
+from antiphase._planner.advice import advice
+from antiphase._planner.amplified import amplified
+from antiphase._planner.families import FAMILIES
+from antiphase._planner.pipelines import DEFAULT, PROMISED, check_pipelines, promised, sizes
+from antiphase._planner.refusal import nothing_fits
+from antiphase._planner.sampled import compare_sampled, takes_samples
+from antiphase._planner.trial import Outcome, Progress, Trials
 from antiphase._problem import Problem
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from antiphase._durable import write_output
-from antiphase._report._chart import Chart
-from antiphase._report._drawing import draw
-from antiphase._report._heat import draw_heat
-from antiphase._report._style import file_style
+from antiphase._report.chart import Chart
+from antiphase._report.drawing import draw
+from antiphase._report.heat import draw_heat
+from antiphase._report.style import file_style
 from antiphase._reproduce.catalogue import known
 from antiphase._reproduce.reproduction import PAPERS, Picture, Result
 

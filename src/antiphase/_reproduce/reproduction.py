@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 
-from antiphase._report._chart import Chart
-from antiphase._report._heat import HeatMap
+from antiphase._report.chart import Chart
+from antiphase._report.heat import HeatMap
 
 Picture = Chart | HeatMap
 

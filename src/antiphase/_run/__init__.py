@@ -21,8 +21,8 @@ from antiphase._noise import NoiseStream, check_host_noise, check_last_step, nam
 from antiphase._participation import Deterministic
 from antiphase._plan import Plan, check_guarantee, stored_fingerprint
 from antiphase._record import from_json, to_json
-from antiphase._run._digest import DIGEST_BYTES, digest
-from antiphase._run._directory import (
+from antiphase._run.digests import DIGEST_BYTES, digest
+from antiphase._run.directory import (
     DTYPES,
     FORMAT,
     Header,
@@ -35,12 +35,12 @@ from antiphase._run._directory import (
     read_header,
     write_header,
 )
-from antiphase._run._history import HOST, MARK_BYTES, History, Publication, replayed
-from antiphase._run._pickle import refuse_pickle
-from antiphase._run._report import PrivacyReport, report
-from antiphase._run._tail import tail_of
-from antiphase._run._tape import Elsewhere, NoiseTape, Tape, saved_states
-from antiphase._run._turns import ToTheEnd, in_turn
+from antiphase._run.history import HOST, MARK_BYTES, History, Publication, replayed
+from antiphase._run.locking import ToTheEnd, in_turn
+from antiphase._run.noise_replay import Elsewhere, NoiseTape, Tape, saved_states
+from antiphase._run.pickling import refuse_pickle
+from antiphase._run.privacy_report import PrivacyReport, report
+from antiphase._run.tail import tail_of
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret, require_secret
 

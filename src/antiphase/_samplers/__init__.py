@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 from antiphase import _participation as p
 from antiphase._errors import NotProved
-from antiphase._samplers._base import Batch, Sampler
-from antiphase._samplers._bins import BallsInBinsSampler
-from antiphase._samplers._cycle import CycleSampler
-from antiphase._samplers._fixed_size import FixedSizeSampler
-from antiphase._samplers._min_separation import PoissonMinSeparationSampler
-from antiphase._samplers._poisson import CyclicPoissonSampler, PoissonSampler
-from antiphase._samplers._shard import shard
-from antiphase._samplers._shuffled import ShuffledEpochsSampler
-from antiphase._samplers._users import UserBatch, UserIndex
+from antiphase._samplers.base import Batch, Sampler
+from antiphase._samplers.bins import BallsInBinsSampler
+from antiphase._samplers.cycle import CycleSampler
+from antiphase._samplers.fixed_size import FixedSizeSampler
+from antiphase._samplers.min_separation import PoissonMinSeparationSampler
+from antiphase._samplers.poisson import CyclicPoissonSampler, PoissonSampler
+from antiphase._samplers.sharding import shard
+from antiphase._samplers.shuffled import ShuffledEpochsSampler
+from antiphase._samplers.users import UserBatch, UserIndex
 from antiphase._secret import Secret
 
 __all__ = ["Batch", "Sampler", "UserBatch", "UserIndex", "sampler_for", "shard"]

@@ -27,7 +27,7 @@ from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._ledger import Entry, Ledger, ledger_exists
 from antiphase._plan import Plan
 from antiphase._run import Run
-from antiphase._run._integration import one_write
+from antiphase._run.integration import one_write
 from antiphase._secret import Secret
 from antiphase.flower._cohort import Dropouts
 from antiphase.flower._marks import Marks, fresh_nonce

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from antiphase import _check
 from antiphase._run import Run
-from antiphase._run._integration import examples_of
+from antiphase._run.integration import examples_of
 from antiphase._samplers import Batch
 
 

@@ -1,0 +1,87 @@
+"""Several mechanisms on the same data, and groups of examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from antiphase._accounting import loss_accountant
+from antiphase._accounting.budget import check_delta
+from antiphase._accounting.mechanism import Mechanism
+from antiphase._accounting.poisson import FAILURE_SHARE
+from antiphase._accounting.release import Gaussian, Release
+from antiphase._bound import Bound, Kind, worst_kind
+from antiphase._check import refuse
+from antiphase._errors import NotProved
+
+
+def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
+    """The epsilon of several mechanisms on the same data together, such as the runs of a hyper-parameter search.
+
+    The list, with its noise, rates and numbers of steps, is fixed beforehand; what each mechanism computes may depend
+    on the results of those before. They need noise and sampling of their own: two runs with one run id are not covered.
+
+    **Guarantee**: under the adjacency that all of them must share. Gaussian mechanisms compose exactly: the squares
+    of their inverse multipliers add up. With sampled ones the privacy losses add up, as an upper bound. Balls-in-bins
+    and random min-separation count at their worst pattern, without amplification.
+
+    Args:
+        mechanisms: at least one.
+        delta: between 0 and 1, for all together.
+
+    >>> from antiphase import SingleParticipation, strategies
+    >>> run = Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=2.0)
+    >>> round(compose([run] * 4, 1e-6).value, 4)
+    4.8866
+
+    Reference: Dong, Roth and Su 2019, Cor. 3.3; Zhu, Dong and Wang 2022, Thm 10.
+    """
+    target = check_delta("compose", delta)
+    runs = _checked(mechanisms)
+    releases = [run.reduction.release(run.noise_std) for run in runs]
+    kind = worst_kind(kind for run in runs for kind in (run.reduction.theorem.kind, run.reduction.sensitivity.kind))
+    for method in (_gaussian, _losses):
+        found = method(releases, target)
+        if found is not None:
+            value, at_best, words, reference = found
+            words = f"{words} of {len(runs)} mechanisms"
+            if any(run.reduction.theorem.amplified for run in runs):
+                words += ", without amplification by bins"
+            return Bound(value, worst_kind([kind, at_best]), words, reference)
+    names = ", ".join(sorted({type(run.participation).__name__ for run in runs}))
+    raise NotProved(
+        f"No accountant composes {names} under {runs[0].adjacency} adjacency.",
+        hint="compose mechanisms of one kind, or add their epsilons and deltas",
+    )
+
+
+Found = tuple[float, Kind, str, str] | None
+
+
+def _gaussian(releases: Sequence[Release], delta: float) -> Found:
+    if not all(isinstance(release, Gaussian) for release in releases):
+        return None
+    together = Gaussian(1.0 / math.sqrt(math.fsum(release.multiplier**-2 for release in releases)) * (1.0 - 1e-15))
+    return together.epsilon(delta), "exact", "analytic Gaussian", "Dong, Roth and Su 2019, Cor. 3.3"
+
+
+def _losses(releases: Sequence[Release], delta: float) -> Found:
+    found = [release.loss_part(FAILURE_SHARE * delta / len(releases)) for release in releases]
+    parts = [part for part in found if part is not None]
+    if len(parts) < len(releases):
+        return None
+    value = loss_accountant.epsilon([part for part, _ in parts], delta - sum(failure for _, failure in parts))
+    return value, "upper", "privacy loss distribution", "Zhu, Dong and Wang 2022, Thm 10"
+
+
+def _checked(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
+    runs = list(mechanisms)
+    if not runs or not all(isinstance(run, Mechanism) for run in runs):
+        raise refuse("compose", "mechanisms", "a list of at least one Mechanism", mechanisms, "one for each run")
+    adjacencies = sorted({run.adjacency for run in runs})
+    if len(adjacencies) > 1:
+        raise NotProved(
+            f"Mechanisms under different adjacencies do not compose: {', '.join(adjacencies)}.",
+            hint="state all of them under one adjacency",
+        )
+    return runs

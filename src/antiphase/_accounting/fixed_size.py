@@ -1,0 +1,69 @@
+"""Gaussian steps on samples of a fixed size, drawn without replacement, under replace adjacency.
+
+A sample without the example is a uniform subset of the others; with it, the example stands in the place of one of
+them. Its contents decide by how much that moves the sum: by at most 2 in either data set, and the two differ by at most
+2. That is a substitution with a shift of 2 contributions, with probability batch_size / group.
+
+It is not equivalent to Poisson sampling, under any adjacency: the two data sets have in common the samples without the
+example, and these have one more of the other examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from antiphase._accounting import loss_accountant
+from antiphase._accounting.loss_accountant import COARSE, FINE, Part
+from antiphase._accounting.poisson import at_least_once, central_limit
+from antiphase._accounting.release import Release
+
+
+@final
+@dataclass(frozen=True)
+class FixedSizeSampled(Release):
+    """`count` Gaussian mechanisms, each on a uniformly random subset of `batch_size` out of `group` examples.
+
+    **Guarantee**: an upper bound for replace adjacency; the multiplier is for twice a contribution.
+
+    Reference: Zhu, Dong and Wang 2022, Thm 11.
+    """
+
+    batch_size: int
+    group: int
+    count: int
+    resolution: float = FINE
+
+    method = "privacy loss distribution"
+
+    def epsilon(self, delta: float) -> float:
+        """By privacy losses."""
+        return loss_accountant.epsilon([self.loss_part(0.0)[0]], delta, self.resolution)
+
+    def delta(self, epsilon: float) -> float:
+        """By privacy losses."""
+        return loss_accountant.delta([self.loss_part(0.0)[0]], epsilon, self.resolution)
+
+    def dp_event(self) -> Any:
+        """A self-composed SampledWithoutReplacementDpEvent, for the RDP accountant under REPLACE_ONE."""
+        from dp_accounting import dp_event
+
+        gaussian = dp_event.GaussianDpEvent(self.multiplier)
+        sampled = dp_event.SampledWithoutReplacementDpEvent(self.group, self.batch_size, gaussian)
+        return dp_event.SelfComposedDpEvent(sampled, self.count)
+
+    def chance(self) -> float:
+        """That of being drawn in any step."""
+        return at_least_once(self.batch_size / self.group, self.count)
+
+    def guess(self, epsilon: float, delta: float) -> float:
+        """As for Poisson sampling."""
+        return central_limit(epsilon, delta, self.batch_size / self.group, self.count)
+
+    def coarse(self) -> FixedSizeSampled:
+        """With a wide grid."""
+        return replace(self, resolution=COARSE)
+
+    def loss_part(self, failure: float) -> tuple[Part, float]:
+        """The steps."""
+        return Part(1.0 / self.multiplier, self.batch_size / self.group, self.count, substitutes=True), 0.0

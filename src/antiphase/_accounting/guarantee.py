@@ -1,0 +1,124 @@
+"""The guarantee of one mechanism: (epsilon, delta), zero-concentrated and Gaussian differential privacy."""
+
+from __future__ import annotations
+
+from antiphase._accounting.amplified import amplified_delta, amplified_epsilon, fresh_entropy
+from antiphase._accounting.budget import check_delta, check_epsilon
+from antiphase._accounting.mechanism import Mechanism
+from antiphase._accounting.release import Gaussian
+from antiphase._bound import Bound
+from antiphase._errors import NotProved
+from antiphase._montecarlo import Sampling, check_sampling
+
+
+def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling()) -> Bound:
+    """The epsilon at which the mechanism is (epsilon, delta)-differentially private.
+
+    **Guarantee**: under the mechanism's adjacency; never below the smallest epsilon. "exact" for one Gaussian
+    mechanism with an exact sensitivity, "upper" for amplified ones (within 1e-4 of the smallest for Poisson
+    sampling). Any delta down to 1e-300. Balls-in-bins and random min-separation: "confident" where samples certify
+    less than any bound without them; it may fall below the smallest epsilon with a probability, over the entropy drawn
+    in this call, that is within delta and leaves room for a choice among 1,000 such numbers. With `max_batch` the
+    probability that a batch overflows is within delta as well; where it is too large for that, zero-out adjacency is
+    charged without amplification, add-or-remove raises.
+
+    All of this is for ideal Gaussian noise: real numbers, without rounding and without an end. `Run.report` states what
+    holds for the noise of a run.
+
+    Args:
+        mechanism: what runs.
+        delta: between 0 and 1.
+        sampling: how much work a sampled bound may take.
+
+    >>> from antiphase import Poisson, SingleParticipation, strategies
+    >>> bound = epsilon(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=1.0), 1e-6)
+    >>> round(bound.value, 4), bound.kind
+    (4.8866, 'exact')
+    >>> round(epsilon(Mechanism(strategies.Identity(1000), Poisson(0.01), noise_std=1.0), 1e-6).value, 2)
+    2.12
+
+    Reference: docs/accounting.md has the theorem of each combination.
+    """
+    target = check_delta("epsilon", delta)
+    if mechanism.reduction.theorem.amplified:
+        given = check_sampling("epsilon", sampling)
+        return amplified_epsilon(mechanism, target, given, fresh_entropy(given))
+    return _proved_epsilon(mechanism, target)
+
+
+def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling()) -> Bound:
+    """`epsilon` with samples that are a hash of the question: the same arguments give the same bound.
+
+    To search with, and for plans that were stored without entropy. Certify what is chosen by it, with fresh entropy.
+    """
+    if mechanism.reduction.theorem.amplified:
+        return amplified_epsilon(mechanism, delta, sampling)
+    return _proved_epsilon(mechanism, delta)
+
+
+def _proved_epsilon(mechanism: Mechanism, target: float) -> Bound:
+    release = mechanism.reduction.release(mechanism.noise_std)
+    return mechanism.reduction.bound(release.epsilon(target), release.method)
+
+
+def delta(mechanism: Mechanism, epsilon: float, sampling: Sampling = Sampling()) -> Bound:
+    """The delta at which the mechanism is (epsilon, delta)-differentially private.
+
+    **Guarantee**: as for `epsilon`.
+
+    Args:
+        mechanism: what runs.
+        epsilon: greater than 0.
+        sampling: how much work a sampled bound may take.
+
+    >>> from antiphase import SingleParticipation, strategies
+    >>> round(delta(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=1.0), 1.0).value, 6)
+    0.126937
+    """
+    target = check_epsilon("delta", epsilon)
+    if mechanism.reduction.theorem.amplified:
+        given = check_sampling("delta", sampling)
+        return amplified_delta(mechanism, target, given, fresh_entropy(given))
+    release = mechanism.reduction.release(mechanism.noise_std)
+    return mechanism.reduction.bound(release.delta(target), release.method)
+
+
+def zcdp(mechanism: Mechanism) -> Bound:
+    """rho of rho-zCDP: 1 / (2 m^2) for the noise multiplier m. Only without amplification, which is then not counted.
+
+    Args:
+        mechanism: what runs.
+
+    Reference: Bun and Steinke 2016, Prop. 1.6.
+
+    >>> from antiphase import SingleParticipation, strategies
+    >>> zcdp(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=2.0)).value
+    0.125
+    """
+    multiplier = _gaussian(mechanism, "zcdp").multiplier
+    return mechanism.reduction.bound(0.5 / multiplier**2, "rho of a Gaussian")
+
+
+def gdp(mechanism: Mechanism) -> Bound:
+    """mu of mu-Gaussian differential privacy: 1 / m for the noise multiplier m. Only without amplification.
+
+    Args:
+        mechanism: what runs.
+
+    Reference: Dong, Roth and Su 2019, Thm 2.7.
+
+    >>> from antiphase import SingleParticipation, strategies
+    >>> gdp(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=2.0)).value
+    0.5
+    """
+    return mechanism.reduction.bound(1.0 / _gaussian(mechanism, "gdp").multiplier, "mu of a Gaussian")
+
+
+def _gaussian(mechanism: Mechanism, name: str) -> Gaussian:
+    release = mechanism.reduction.release(mechanism.noise_std)
+    if not isinstance(release, Gaussian):
+        raise NotProved(
+            f"{name} has no meaning for a sampled mechanism: {mechanism.participation} is not one Gaussian mechanism.",
+            hint=f"use epsilon or delta, or {mechanism.participation.worst_case}, which is without amplification",
+        )
+    return release

@@ -1,0 +1,308 @@
+"""The sum of many independent privacy losses: (epsilon, delta) of a composition.
+
+A fast Fourier transform adds losses to an absolute precision near 1e-16, which says nothing of a delta of 1e-12.
+So each distribution is first tilted, p(l) e^(tilt l) / M(tilt), such that the sum has its mean at the epsilon in
+question, and the sum is tilted back: the precision is then relative to delta. (Where delta is that of one large loss
+among many small ones the tilt does not single it out, and the bound on rounding errors may exceed it by far.)
+
+What is left out goes to the safe side: infinite losses and the mass outside the window (Chernoff's bound) count as
+delta in full, what wraps around only adds mass, and a bound on the rounding errors is added.
+
+Reference: Koskela, Jälkö and Honkela 2020 (transform); Keich 2005 (tilt).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from antiphase._accounting.loss_grid import LossGrid
+from antiphase._check import Array
+
+TAIL = 1e-6  # share of delta that may lie above the window, below it, or come in by wrapping around
+UNIT = float(np.finfo(np.float64).eps)
+MARGIN = 1e-8  # of delta, for the rounding of sums outside the transform
+MARGIN_OF_ONE = 2e-13  # the same for each loss that is added
+SMALLEST_TILT, LARGEST_TILT = 0.05, 1e9  # the smallest one in standard deviations of the sum
+LARGEST_EXPONENT = 300.0
+SMALLEST_LOG = -740.0
+SMALLEST = 5e-324
+LARGEST_WINDOW = 1 << 21
+MOST_PASSES = 3
+SMALL_ROUNDING = 1e-4  # of delta
+
+Precision = type[np.float64] | type[np.longdouble]
+
+
+class TooWide(Exception):
+    """The window has too many points for the grid: `interval` is the smallest that will do."""
+
+    def __init__(self, interval: float) -> None:
+        super().__init__(interval)
+        self.interval = interval
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The logarithm of the moment generating function of a sum at a tilt, and its first two derivatives."""
+
+    tilt: float
+    value: float
+    mean: float
+    variance: float
+
+    @property
+    def log_delta(self) -> float:
+        """The saddle-point estimate of log delta at epsilon = mean."""
+        return self.log_delta_at(self.mean)
+
+    @property
+    def log_scale(self) -> float:
+        """Logarithm of what takes the tilt off the mass at the mean."""
+        return self.value - self.tilt * self.mean
+
+    def log_delta_at(self, epsilon: float) -> float:
+        """The same for an epsilon near the mean."""
+        spread = math.log(self.tilt) + math.log1p(self.tilt) + math.log(2.0 * math.pi * self.variance) / 2.0
+        return self.value - self.tilt * epsilon - spread
+
+
+class LossSum:
+    """The sum of `count` independent losses of each grid; all grids have one interval."""
+
+    def __init__(self, terms: Sequence[tuple[LossGrid, int]]) -> None:
+        self._grids = [grid for grid, _ in terms]
+        self._counts = [count for _, count in terms]
+        self._losses = [grid.losses for grid in self._grids]
+        with np.errstate(divide="ignore"):
+            self._logs = [np.log(grid.probabilities) for grid in self._grids]
+        self._margin = MARGIN + MARGIN_OF_ONE * sum(self._counts)
+        self._infinite = abs(math.expm1(sum(count * math.log1p(-grid.infinite) for grid, count in terms)))
+
+    def epsilon(self, delta: float) -> float:
+        """An upper bound on the smallest epsilon >= 0 whose divergence is at most `delta`.
+
+        Every tilt gives an upper bound: the first by a rough estimate, better ones at the epsilon found so far.
+        """
+        log_delta = math.log(delta)
+        budget = delta * (1.0 - self._margin - TAIL) - self._infinite
+        at = _crossing(lambda m: m.log_delta, log_delta, lambda m: 1.0, self.moments)
+        best, rounding = self._window(at, log_delta, np.float64).epsilon(budget)
+        for _ in range(MOST_PASSES):
+            if rounding < SMALL_ROUNDING or not math.isfinite(best):
+                break
+            found, rounding = self._window(self._saddle(best), log_delta, np.longdouble).epsilon(budget)
+            best = min(best, found)
+        return best
+
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on the divergence at `epsilon`."""
+        if epsilon >= self._bounds()[1]:
+            return max(self._infinite, SMALLEST)
+        at = self._saddle_or_floor(epsilon)
+        log_delta = min(at.log_delta_at(epsilon), 0.0)
+        precisions: list[Precision] = [np.float64, *([np.longdouble] * MOST_PASSES)]
+        for precision in precisions:
+            # Losses below epsilon do not count, nor those that are rare before the tilt.
+            needed = max(epsilon, self._rarely_below(math.log(TAIL) + log_delta))
+            within, rounding = self._window(at, log_delta, precision, needed).delta(epsilon)
+            beyond = 2.0 * TAIL * math.exp(log_delta)
+            if beyond + rounding <= SMALL_ROUNDING * within:
+                break
+            log_delta = math.log(within)  # the estimate was far too large, and so was the tail
+        return min(1.0, (within + beyond) * (1.0 + self._margin) + self._infinite)
+
+    def moments(self, tilt: float) -> Moments:
+        """The cumulants of the tilted sum."""
+        total = np.zeros(3)
+        for logs, losses, count in zip(self._logs, self._losses, self._counts, strict=True):
+            exponents = logs + tilt * losses
+            largest = exponents.max()
+            weights = np.exp(exponents - largest)
+            mass = weights.sum()
+            # Sums, not inner products: BLAS threads cost more than they save here.
+            mean = (weights * losses).sum() / mass
+            variance = max((weights * (losses - mean) ** 2).sum() / mass, self._grids[0].interval ** 2)
+            total += count * np.array([largest + math.log(mass), mean, variance])
+        return Moments(tilt, *total.tolist())
+
+    def _saddle(self, epsilon: float) -> Moments:
+        """At the tilt that moves the mean to `epsilon`."""
+        return _crossing(lambda m: -m.mean, -epsilon, lambda m: 0.3 * math.sqrt(m.variance), self.moments)
+
+    def _saddle_or_floor(self, epsilon: float) -> Moments:
+        """The same; where no tilt moves the mean down to `epsilon`, next to none, for the sum as it is.
+
+        A tilt that is small for the tilted sum may hide a lump of the sum that lies lower.
+        """
+        at = self._saddle(epsilon)
+        if at.mean <= epsilon + 0.5 * math.sqrt(at.variance):
+            return at
+        return self.moments(min(at.tilt, SMALLEST_TILT / math.sqrt(self.moments(0.0).variance)))
+
+    def _rarely_below(self, log_tail: float) -> float:
+        """A loss below which the sum, not tilted, lies with a probability of at most e^log_tail."""
+        return -self._chernoff(lambda m: (m.value - log_tail) / -m.tilt, self.moments(0.0), -1.0)
+
+    def _bounds(self) -> tuple[float, float]:
+        """The smallest and the largest finite loss."""
+        ends = np.array([losses[[0, -1]] for losses in self._losses])
+        lowest, highest = np.array(self._counts, dtype=np.float64) @ ends
+        return float(lowest), float(highest)
+
+    def _window(self, at: Moments, log_delta: float, precision: Precision, needed: float = math.inf) -> _Window:
+        """The tilted sum between points beyond which there is at most TAIL of delta, with the tilt and without.
+
+        Below, that holds with the tilt; what is needed of the sum without it begins at `needed`.
+        """
+        lowest, highest = self._bounds()
+        tail = math.log(TAIL) + log_delta
+        tilted_tail = math.log(TAIL) + min(0.0, log_delta - at.log_scale)
+        beyond = self._chernoff(lambda m: (m.value - tail) / m.tilt, at, 1.0)
+        tilted_beyond = self._chernoff(lambda m: (m.value - at.value - tilted_tail) / (m.tilt - at.tilt), at, 1.0)
+        below = self._chernoff(lambda m: (m.value - at.value - tilted_tail) / (at.tilt - m.tilt), at, -1.0)
+        top, bottom = min(max(beyond, tilted_beyond), highest), max(min(-below, needed), lowest)
+        interval = self._grids[0].interval
+        if top - bottom > LARGEST_WINDOW * interval:
+            raise TooWide((top - bottom) / LARGEST_WINDOW * 1.01)
+        first, last = math.floor(bottom / interval), math.ceil(top / interval)
+        masses, error = self._transform(at.tilt, first, last, precision)
+        return _Window(at, np.arange(first, last + 1, dtype=np.float64) * interval, np.maximum(masses, 0.0), error)
+
+    def _chernoff(self, bound: Callable[[Moments], float], at: Moments, sign: float) -> float:
+        """The smallest bound over tilts on one side, from far ones to nearer ones as long as that helps."""
+        step = sign * 6.0 / math.sqrt(at.variance)
+        best, found = math.inf, bound(self.moments(at.tilt + step))
+        while found < best:
+            step /= 1.5
+            best, found = found, bound(self.moments(at.tilt + step))
+        return best
+
+    def _transform(self, tilt: float, first: int, last: int, precision: Precision) -> tuple[Array, float]:
+        """The tilted masses of the losses first, ..., last (in intervals) and a bound on the 2-norm of their errors."""
+        from scipy.fft import irfft, next_fast_len, rfft
+
+        size = next_fast_len(last - first + 1, real=True)
+        folded = [
+            _fold(_tilted(logs + tilt * losses), size) for logs, losses in zip(self._logs, self._losses, strict=True)
+        ]
+        if sum(self._counts) == 1:
+            whole, error = folded[0], 0.0
+        else:
+            spectra = [rfft(masses.astype(precision)) for masses in folded]
+            product: Any = math.prod(s**c for s, c in zip(spectra, self._counts, strict=True))
+            whole = irfft(product, size).astype(np.float64)
+            norm = math.sqrt(np.square(whole).sum())
+            error = _rounding(norm, self._counts, size) * float(np.finfo(precision).eps)
+        offset = sum(c * grid.start for c, grid in zip(self._counts, self._grids, strict=True)) - first
+        return np.roll(whole, offset % size)[: last - first + 1], error
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The tilted sum: its cumulants, grid points, masses and a bound on the 2-norm of the masses' errors."""
+
+    at: Moments
+    losses: Array
+    masses: Array
+    error: float
+
+    def epsilon(self, budget: float) -> tuple[float, float]:
+        """The smallest epsilon whose divergence is at most `budget`, and the share of rounding in it.
+
+        Between two points the divergence is upper - e^epsilon lower; sums are in units of the budget.
+        """
+        if budget <= 0.0:
+            return math.inf, 0.0
+        gaps, exponents, masses = self._above(math.log(budget))
+        weights = np.exp(exponents)
+        upper = _sums_to_end(weights * masses)
+        lower = _sums_to_end(np.exp(exponents - gaps) * masses)
+        rounding = self.error * np.sqrt(_sums_to_end(np.square(weights)))
+        rounding += UNIT * len(upper) * upper  # the difference below may lose all its digits
+        growth = np.exp(np.minimum(gaps, LARGEST_EXPONENT))  # cut: the divergence only comes out larger
+        enough = upper - growth * lower + rounding <= 1.0
+        if not enough.any():
+            return max(0.0, float(self.losses[-1])), 1.0  # beyond it there is no more than the tail
+        first = int(np.argmax(enough))
+        gap, excess = float(gaps[first]), upper[first] + rounding[first] - 1.0
+        if first > 0 and lower[first] > 0.0:
+            crossing = math.log(excess / lower[first]) if excess > 0.0 else -math.inf
+            gap = min(gap, max(crossing, float(gaps[first - 1])))
+        return max(0.0, self.at.mean + gap), float(rounding[first])
+
+    def delta(self, epsilon: float) -> tuple[float, float]:
+        """The divergence at `epsilon`, not below the smallest number, and the part of rounding in it."""
+        above = self.losses > epsilon
+        gaps = self.losses[above] - epsilon
+        log_unit = self.at.value - self.at.tilt * epsilon
+        weights = np.exp(-self.at.tilt * gaps)
+        rounding = self.error * math.sqrt(np.square(weights).sum())
+        divergence = (weights * self.masses[above] * -np.expm1(-gaps)).sum() + rounding
+        value = math.exp(min(0.0, max(SMALLEST_LOG, log_unit + math.log(max(divergence, 1e-300)))))
+        return value, value * rounding / max(divergence, 1e-300)
+
+    def _above(self, log_unit: float) -> tuple[Array, Array, Array]:
+        """Losses relative to the mean, logarithms of what takes the tilt off (in units), and the tilted masses.
+
+        Losses so low that these numbers overflow are left out: sums from any other loss to the end do not need them.
+        """
+        gaps = self.losses - self.at.mean
+        exponents = self.at.log_scale - log_unit - self.at.tilt * gaps
+        kept = np.maximum(exponents, exponents - gaps) <= LARGEST_EXPONENT
+        kept[-1] = True
+        largest = np.minimum(LARGEST_EXPONENT, LARGEST_EXPONENT + gaps[kept])
+        return gaps[kept], np.minimum(exponents[kept], largest), self.masses[kept]
+
+
+def _sums_to_end(values: Array) -> Array:
+    return np.cumsum(values[::-1])[::-1]
+
+
+def _crossing(
+    value: Callable[[Moments], float],
+    target: float,
+    tolerance: Callable[[Moments], float],
+    moments: Callable[[float], Moments],
+) -> Moments:
+    """The moments at a tilt where a decreasing `value` is above `target`, or nearly so, by at most the tolerance."""
+    low = high = moments(1.0)
+    while value(high) > target and high.tilt < LARGEST_TILT:
+        low, high = high, moments(4.0 * high.tilt)
+    while value(low) < target and low.tilt * math.sqrt(low.variance) > SMALLEST_TILT:
+        low, high = moments(low.tilt / 4.0), low
+    while value(low) - value(high) > tolerance(low) and high.tilt > 1.0001 * low.tilt:
+        middle = moments(math.sqrt(low.tilt * high.tilt))
+        low, high = (middle, high) if value(middle) > target else (low, middle)
+    return low
+
+
+def _tilted(exponents: Array) -> Array:
+    weights = np.exp(exponents - exponents.max())
+    return weights / weights.sum()
+
+
+def _fold(values: Array, size: int) -> Array:
+    """Values added up modulo `size`."""
+    rows = -(-len(values) // size)
+    return np.pad(values, (0, rows * size - len(values))).reshape(rows, size).sum(axis=0)
+
+
+def _rounding(norm: float, counts: list[int], size: int) -> float:
+    """A bound, in units, on the 2-norm of the errors of a product of powers of spectra that is transformed back.
+
+    Each entry F of the spectrum of a distribution errs by at most 2 log2(size) units. In the product that counts once
+    for each factor, times the others: these are at most 2 |product| where |F| >= 1/2, and 2^(1 - count) elsewhere.
+    Powers and the way back add less than as much again.
+
+    Args:
+        norm: 2-norm of the result, by Parseval that of the product.
+        counts: the powers.
+        size: of the transform.
+    """
+    factors = sum(count * (2.0 * norm + 2.0 ** (1 - min(count, 1000))) for count in counts)
+    return 4.0 * math.log2(size + 1) * (factors + 1.0)

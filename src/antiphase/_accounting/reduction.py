@@ -1,0 +1,156 @@
+"""From a mechanism to the standard mechanism that accounts for it, by the table of theorems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from antiphase import _check
+from antiphase._accounting.bands import bands
+from antiphase._accounting.release import Release
+from antiphase._accounting.theorems import STREAMS, THEOREMS, Adjacency, Setting, Theorem, check_adjacency
+from antiphase._bound import Bound, worst_kind
+from antiphase._check import refuse
+from antiphase._errors import NotProved
+from antiphase._participation import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedSize,
+    Participation,
+    PoissonMinSeparation,
+    SingleParticipation,
+)
+from antiphase.strategies import Strategy
+
+SMALLEST = 5e-324  # multiplier: one that underflows to zero has no inverse
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What a theorem makes of a setting: the standard mechanism up to the noise.
+
+    Args:
+        theorem: the row of the table.
+        setting: the mechanism without its noise.
+        sensitivity: of what the noise is added to, for one contribution.
+        nominal: the same before it was rounded outward, by which noise is calibrated.
+    """
+
+    theorem: Theorem
+    setting: Setting
+    sensitivity: Bound
+    nominal: float
+
+    def release(self, noise_std: float) -> Release:
+        """The standard mechanism for this noise."""
+        multiplier = noise_std / (self.theorem.factor * self.sensitivity.value)
+        return self.theorem.release(self.setting, max(multiplier, SMALLEST))
+
+    def before_rounding(self) -> Reduction:
+        """With the sensitivity before it was rounded outward."""
+        return replace(self, sensitivity=replace(self.sensitivity, value=self.nominal))
+
+    def noise_std(self, multiplier: float) -> float:
+        """The noise for this multiplier of the standard mechanism."""
+        return multiplier * self.theorem.factor * self.sensitivity.value
+
+    def bound(self, value: float, method: str) -> Bound:
+        """A privacy number from `release`, with what proves it."""
+        kind = worst_kind([self.theorem.kind, self.sensitivity.kind])
+        reference = STREAMS if self.theorem.amplified else self.theorem.reference
+        return Bound(value, kind, method + self.theorem.remark, reference)
+
+
+def reduce(setting: Setting) -> Reduction:
+    """The reduction by the theorem that covers the setting; raises `NotProved` where there is none."""
+    theorem = _theorem(setting)
+    return Reduction(theorem, setting, *_sensitivity(theorem, setting))
+
+
+def check_setting(
+    owner: str, strategy: Any, participation: Any, adjacency: Any, examples: Any
+) -> tuple[Strategy, Participation, Adjacency, int | None]:
+    """The arguments that describe a mechanism, checked."""
+    if not isinstance(strategy, Strategy):
+        raise refuse(owner, "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
+    if not isinstance(participation, Participation):
+        raise refuse(owner, "participation", "a participation", participation, "such as FixedEpochs(epochs, steps)")
+    check_adjacency(owner, adjacency)
+    if examples is not None:
+        examples = _check.positive_integer(owner, "examples", examples, "how many examples there are")
+    return strategy, participation, adjacency, examples
+
+
+def _theorem(setting: Setting) -> Theorem:
+    known = [t for t in THEOREMS if t.participation is type(setting.participation)]
+    truncated = getattr(setting.participation, "max_batch", None) is not None
+    same_batches = [t for t in known if t.max_batch in (None, truncated)]
+    rows = [t for t in same_batches if t.adjacency == setting.adjacency]
+    for theorem in rows:
+        if _covers(theorem, setting):
+            return theorem
+    raise _too_many_bands(setting) if rows else _not_covered(setting, known, same_batches)
+
+
+def _covers(theorem: Theorem, setting: Setting) -> bool:
+    """Whether the strategy is one of those the theorem is about."""
+    from antiphase._montecarlo import is_causal, is_separated
+
+    match theorem.strategies:
+        case "any":
+            return True
+        case "lower triangular":
+            return is_causal(setting.strategy)
+        case "bands <= separation":
+            return is_separated(setting.strategy, setting.participation.separation)
+    found = bands(setting.strategy)
+    return found is not None and found <= _most_bands(setting)
+
+
+def _most_bands(setting: Setting) -> int:
+    sampling = setting.participation
+    if isinstance(sampling, (CyclicPoisson, FixedSize)):
+        return sampling.groups
+    return sampling.separation if isinstance(sampling, PoissonMinSeparation) else 1
+
+
+def _too_many_bands(setting: Setting) -> NotProved:
+    sampling, largest, found = setting.participation, _most_bands(setting), bands(setting.strategy)
+    if isinstance(sampling, BallsInBins):
+        return NotProved(
+            f"Amplification for {sampling} needs a strategy whose noise in a step uses rows of C up to it.",
+            hint=f"use a lower-triangular strategy; without amplification {sampling.worst_case} works",
+        )
+    name = type(setting.strategy).__name__
+    has = "is not lower triangular" if found is None else f"has {found} bands"
+    without = f"without amplification {sampling.worst_case} works"
+    hint = f"use CyclicPoisson(groups={found}, ...) or a strategy with at most {largest} bands; {without}"
+    return NotProved(
+        f"Amplification for {sampling} needs a lower-triangular strategy with at most {largest} bands; "
+        f"this {name} {has}.",
+        hint=without if found is None else hint,
+    )
+
+
+def _not_covered(setting: Setting, known: list[Theorem], same_batches: list[Theorem]) -> NotProved:
+    name = type(setting.participation).__name__
+    if not known:
+        covered = ", ".join(sorted({t.participation.__name__ for t in THEOREMS}))
+        return NotProved(f"No theorem covers {name}.", hint=f"use one of {covered}")
+    if same_batches:
+        nearest = " or ".join(sorted({repr(t.adjacency) for t in same_batches}))
+        hint = f"{name} is covered for adjacency {nearest}"
+    else:
+        hint = f"{name} is covered without max_batch"
+    others = sorted({t.participation.__name__ for t in THEOREMS if t.adjacency == setting.adjacency})
+    return NotProved(
+        f"No theorem covers {setting.participation} under {setting.adjacency} adjacency.",
+        hint=f"{hint}; {setting.adjacency} adjacency is covered for {', '.join(others)}",
+    )
+
+
+def _sensitivity(theorem: Theorem, setting: Setting) -> tuple[Bound, float]:
+    from antiphase._sensitivity import measured
+
+    one_column = theorem.sensitivity == "column"
+    return measured(setting.strategy, SingleParticipation() if one_column else setting.participation)

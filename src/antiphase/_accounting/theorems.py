@@ -1,0 +1,238 @@
+"""Which theorem accounts for which participation, adjacency and strategy: the table that code and manual share.
+
+A combination that is not in the table is not proved and raises. A new accountant is a new `Release` and its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from antiphase._accounting.fixed_size import FixedSizeSampled
+from antiphase._accounting.poisson import PoissonSampled, Truncation
+from antiphase._accounting.release import Gaussian, Release
+from antiphase._bound import Kind
+from antiphase._check import refuse
+from antiphase._errors import NotProved
+from antiphase._participation import (
+    BallsInBins,
+    CyclicPoisson,
+    EveryStep,
+    FixedEpochs,
+    FixedSize,
+    MinSeparation,
+    Participation,
+    Poisson,
+    PoissonMinSeparation,
+    ShuffledEpochs,
+    SingleParticipation,
+)
+from antiphase.strategies import Strategy
+
+Adjacency = Literal["zero-out", "add-or-remove", "replace"]
+Strategies = Literal["any", "one band", "bands <= groups", "lower triangular", "bands <= separation"]
+
+
+def check_adjacency(owner: str, adjacency: Any) -> Adjacency:
+    """One of the three names."""
+    if adjacency not in get_args(Adjacency):
+        known = ", ".join(repr(name) for name in get_args(Adjacency))
+        raise refuse(owner, "adjacency", f"one of {known}", adjacency, "'zero-out' is the usual one")
+    return adjacency
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A mechanism without its noise."""
+
+    strategy: Strategy
+    participation: Any
+    adjacency: Adjacency
+    examples: int | None
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """One row of the table.
+
+    Args:
+        participation: its class.
+        max_batch: whether batches are truncated; None: both.
+        adjacency: which data sets are neighbours.
+        strategies: the C it covers.
+        sensitivity: "pattern", sens(C) under the participation's worst case, or "column", the largest column norm.
+        factor: largest change, in contributions of norm 1, between neighbouring data sets.
+        release: the standard mechanism, from the setting and the noise multiplier.
+        kind: what epsilon is where the sensitivity is exact.
+        account: the standard mechanism in words.
+        reference: author, year, theorem.
+        remark: what the method of a bound from `release` should say besides.
+        amplified: whether `epsilon` and `delta` come from `_amplified`, and from `release` only where that is smaller.
+    """
+
+    participation: type[Participation]
+    max_batch: bool | None
+    adjacency: Adjacency
+    strategies: Strategies
+    sensitivity: Literal["pattern", "column"]
+    factor: float
+    release: Callable[[Setting, float], Release]
+    kind: Kind
+    account: str
+    reference: str
+    remark: str = ""
+    amplified: bool = False
+
+
+def _gaussian(setting: Setting, multiplier: float) -> Release:
+    return Gaussian(multiplier)
+
+
+def _poisson(setting: Setting, multiplier: float) -> Release:
+    sampling: Poisson | CyclicPoisson = setting.participation
+    groups = sampling.groups if isinstance(sampling, CyclicPoisson) else 1
+    count = -(-setting.strategy.steps // groups)
+    truncation = None
+    if sampling.max_batch is not None:
+        # Of two neighbouring data sets the larger one counts.
+        examples = _examples(setting) + (setting.adjacency == "add-or-remove")
+        truncation = Truncation(examples, groups, sampling.max_batch)
+    return PoissonSampled(multiplier, sampling.rate, count, truncation)
+
+
+def _fixed_size(setting: Setting, multiplier: float) -> Release:
+    sampling: FixedSize = setting.participation
+    group = _examples(setting) // sampling.groups
+    if sampling.batch_size > group:
+        raise refuse(
+            "FixedSize",
+            "batch_size",
+            f"at most {group}, the smallest of {sampling.groups} groups of {setting.examples} examples",
+            sampling.batch_size,
+            "use a smaller batch or fewer groups",
+        )
+    return FixedSizeSampled(multiplier, sampling.batch_size, group, -(-setting.strategy.steps // sampling.groups))
+
+
+def _pushed_out(setting: Setting, multiplier: float) -> Release:
+    """One example more pushes another one out of a full batch: no standard mechanism covers the two together."""
+    raise NotProved(
+        f"Without amplification nothing is proved for {setting.participation} under add-or-remove adjacency.",
+        hint="leave max_batch=None, or state the guarantee under zero-out adjacency",
+    )
+
+
+def _examples(setting: Setting) -> int:
+    if setting.examples is None:
+        name = type(setting.participation).__name__
+        raise refuse(
+            "Mechanism",
+            "examples",
+            f"the number of examples for {name} of this kind",
+            None,
+            "the guarantee depends on how many examples share a batch: pass examples=...",
+        )
+    return setting.examples
+
+
+STREAMS = "Denisov et al. 2022, Thm 2.1; Balle and Wang 2018, Thm 8"
+_BANDED = "Choquette-Choo et al. 2023 (amplified banded), Thm 5"
+_PAIRS = "Zhu, Dong and Wang 2022, Thms 10 and 11"
+_TRUNCATED = "arXiv:2508.15089"
+_ONE_GAUSSIAN = "one Gaussian mechanism, noise_std / sens(C)"
+_STEPS = "n Poisson-sampled Gaussian mechanisms, noise_std / largest entry of C"
+_ROUNDS = "ceil(n / groups) Poisson-sampled Gaussian mechanisms, noise_std / largest column norm"
+_TRUNCATION = "; a batch that overflows substitutes one example for another"
+_PROMISES = (SingleParticipation, EveryStep, FixedEpochs, ShuffledEpochs, MinSeparation)
+_SAMPLED: tuple[tuple[type[Participation], Strategies, str, str], ...] = (
+    (Poisson, "one band", _STEPS, _PAIRS),
+    (CyclicPoisson, "bands <= groups", _ROUNDS, f"{_BANDED}; {_PAIRS}"),
+)
+_EITHER: tuple[Adjacency, ...] = ("zero-out", "add-or-remove")
+_LEMMA = "Choquette-Choo et al. 2025 (near-exact amplification)"
+_CERTIFIED = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
+_OVERFLOW = "; batches that overflow count as delta"
+_MIXED: tuple[tuple[type[Participation], Strategies, str, str], ...] = (
+    (
+        BallsInBins,
+        "lower triangular",
+        "equal mixture of Gaussians at the modes, sums of columns of |C| that share a bin, against one at 0",
+        f"{_LEMMA}, Lemma 3.2, with negative entries Lemma C.1; {_CERTIFIED}",
+    ),
+    (
+        PoissonMinSeparation,
+        "bands <= separation",
+        "mixture of Gaussians at all patterns, sums of columns of |C|, against one at 0",
+        f"{_LEMMA}, Lemma C.1; {_CERTIFIED}",
+    ),
+)
+
+THEOREMS: tuple[Theorem, ...] = (
+    *(
+        Theorem(promise, None, "zero-out", "any", "pattern", 1.0, _gaussian, "exact", _ONE_GAUSSIAN, STREAMS)
+        for promise in _PROMISES
+    ),
+    *(
+        Theorem(promise, None, "replace", "any", "pattern", 2.0, _gaussian, "exact", f"{_ONE_GAUSSIAN} / 2", STREAMS)
+        for promise in _PROMISES
+    ),
+    Theorem(EveryStep, None, "add-or-remove", "any", "pattern", 1.0, _gaussian, "exact", _ONE_GAUSSIAN, STREAMS),
+    *(
+        Theorem(sampling, max_batch, adjacency, strategies, "column", 1.0, _poisson, "upper", account, reference)
+        for sampling, strategies, words, theorem in _SAMPLED
+        for max_batch, account, reference in (
+            (False, words, theorem),
+            (True, words + _TRUNCATION, f"{theorem}; {_TRUNCATED}"),
+        )
+        for adjacency in _EITHER
+    ),
+    Theorem(
+        FixedSize,
+        None,
+        "replace",
+        "bands <= groups",
+        "column",
+        2.0,
+        _fixed_size,
+        "upper",
+        "ceil(n / groups) Gaussian mechanisms on samples without replacement, noise_std / largest column norm / 2",
+        f"{_BANDED}; {_PAIRS}",
+    ),
+    *(
+        Theorem(
+            sampling,
+            max_batch,
+            adjacency,
+            strategies,
+            "pattern",
+            1.0,
+            _gaussian if adjacency == "zero-out" or not max_batch else _pushed_out,
+            "upper",
+            account,
+            reference,
+            ", without amplification",
+            amplified=True,
+        )
+        for sampling, strategies, words, reference in _MIXED
+        for max_batch, account in ((False, words), (True, words + _OVERFLOW))
+        for adjacency in _EITHER
+    ),
+    *(
+        Theorem(
+            sampling,
+            max_batch,
+            adjacency,
+            "any",
+            "pattern",
+            1.0,
+            _gaussian,
+            "upper",
+            "one Gaussian mechanism at the worst pattern, without amplification",
+            STREAMS,
+            ", without amplification",
+        )
+        for sampling in (BallsInBins, PoissonMinSeparation)
+        for max_batch, adjacency in ((None, _EITHER[0]), (False, _EITHER[1]))
+    ),
+)

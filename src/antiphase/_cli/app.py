@@ -1,0 +1,101 @@
+"""The `antiphase` program: its commands, its general options and what it does with an error."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from antiphase import AntiphaseError, __version__
+from antiphase._cli.account import account
+from antiphase._cli.bench import bench
+from antiphase._cli.demo import demo
+from antiphase._cli.memory import limit_memory
+from antiphase._cli.output import talk
+from antiphase._cli.plan import plan
+from antiphase._cli.report import report
+from antiphase._cli.reproduce import reproduce
+from antiphase._cli.verify import verify
+
+
+class _Commands(TyperGroup):
+    """Shows an error of the library, the file system or memory as its message and hint, and ends with code 1.
+
+    Any other error is a defect and keeps its traceback.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # a full disk may show here first
+            return result
+        except (AntiphaseError, OSError, MemoryError) as error:
+            if (
+                ctx.params["debug"] or getattr(error, "errno", None) == errno.EPIPE
+            ):  # click ends quietly at a closed pipe
+                raise
+            message, hint = _explained(error)
+            talk(f"error: {message}", "", f"hint: {hint}")
+            _drop_stdout()
+            raise typer.Exit(1) from error
+
+
+def _explained(error: AntiphaseError | OSError | MemoryError) -> tuple[str, str]:
+    """What went wrong, and what to change."""
+    if isinstance(error, AntiphaseError):
+        return error.message, error.hint
+    if isinstance(error, MemoryError):
+        return f"There is not enough memory: {error or 'an allocation failed'}.", "use fewer steps or parameters"
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}", "give a path that exists and that you may use"
+    return f"The output cannot be written: {error.strerror or error}", "make room on the disk, or write elsewhere"
+
+
+def _drop_stdout() -> None:
+    """Forget what stdout could not take, which Python would try to write once more when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+app = typer.Typer(name="antiphase", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(demo)
+app.command()(plan)
+app.command()(account)
+app.command()(verify)
+app.command()(report)
+app.command()(reproduce)
+app.command()(bench)
+
+
+@app.callback()
+def general(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Differentially private training with correlated noise."""
+
+
+def main() -> None:
+    """Run the program with the arguments of the process."""
+    limit_memory()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the terminal's encoding does not have
+    app(prog_name="antiphase")

@@ -1,0 +1,72 @@
+"""`antiphase demo`: private training from plan to report, with and without correlated noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from antiphase._cli.output import print_json, progress_bar, talk
+from antiphase._demo import SEEDS, Comparison, as_markdown, as_text, compare
+from antiphase._durable import write_output
+
+
+def demo(
+    output: Annotated[Path, typer.Option(help="A new directory for the runs and the report.")] = Path("antiphase-demo"),
+    seeds: Annotated[int, typer.Option(min=2, help="Runs with each mechanism.")] = SEEDS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result for a program to read.")] = False,
+) -> None:
+    """Train a classifier of handwritten digits with DP-SGD and with the mechanism that the planner chooses.
+
+    Both have the same epsilon and the same passes over the data. Needs scikit-learn, which the extra "demo" brings.
+
+    Example: antiphase demo --output my-demo
+    """
+    directory = _unused(output)
+    with progress_bar() as tell:
+        found = compare(directory, seeds, tell)
+    found.chosen.plan.save(directory / "plan.json")
+    write_output(directory / "report.md", as_markdown(found).encode())
+    write_output(directory / "report.txt", as_text(found).encode())
+    if as_json:
+        print_json({**_plain(found), "directory": str(directory)})
+    else:
+        typer.echo(as_text(found))
+    talk("wrote")
+    for name in ("report.md", "report.txt", "plan.json"):
+        talk(f"  {directory / name}")
+    talk(f"  {found.chosen.directory}/public/ledger.jsonl, and {3 * seeds - 1} more runs beside it")
+    talk(f"next: antiphase verify {found.chosen.directory}")
+
+
+def _unused(output: Path) -> Path:
+    """The directory, or the first of its name with a number that is not there yet: a demo removes nothing."""
+    path, number = output, 2
+    while path.exists():
+        path, number = output.with_name(f"{output.name}-{number}"), number + 1
+    return path
+
+
+def _plain(found: Comparison) -> dict[str, object]:
+    gains = [found.gain(arm) for arm in found.arms[:-1]]
+    return {
+        "epsilon": found.chosen.plan.problem.budget.epsilon,
+        "delta": found.chosen.plan.problem.budget.delta,
+        "arms": [
+            {
+                "mechanism": arm.name,
+                "batch_size": arm.plan.problem.batch_size,
+                "steps": arm.plan.steps,
+                "accuracy": arm.accuracy.value,
+                "margin": arm.accuracy.margin,
+                "accuracies": arm.accuracies,
+                "error": arm.plan.error,
+                "epsilon": arm.report.guarantee.value if arm.report.guarantee else None,
+                "run": str(arm.directory),
+            }
+            for arm in found.arms
+        ],
+        "gains": [{"over": i, "accuracy": g.value, "margin": g.margin} for i, g in enumerate(gains)],
+        "without_noise": {"accuracy": found.without_noise.value, "margin": found.without_noise.margin},
+    }

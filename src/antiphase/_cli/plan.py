@@ -1,0 +1,171 @@
+"""`antiphase plan`: which mechanism, how much noise, what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import antiphase as ap
+from antiphase import _check
+from antiphase._bound import rounded_up
+from antiphase._cli.output import print_facts, print_json, print_table, progress_bar, talk
+from antiphase._durable import check_output
+from antiphase._errors import InvalidArgument
+from antiphase._plan import in_words
+from antiphase._planner.advice import affordable_copies
+from antiphase._planner.families import FAMILIES
+from antiphase._planner.pipelines import PIPELINES
+
+GIGABYTE = 1 << 30
+
+
+def plan(
+    steps: Annotated[int, typer.Option(help="Number of training steps.")],
+    epsilon: Annotated[float, typer.Option(help="Privacy budget.")],
+    delta: Annotated[float, typer.Option(help="Privacy budget, well below 1 / examples.")],
+    examples: Annotated[int | None, typer.Option(help="Size of the data set.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step, on average.")] = None,
+    momentum: Annotated[float, typer.Option(help="Momentum of the optimizer.")] = 0.0,
+    min_separation: Annotated[int | None, typer.Option(help="Steps between two participations.")] = None,
+    participation: Annotated[
+        str | None,
+        typer.Option(
+            help=f"What the pipeline can do, comma-separated: {', '.join(PIPELINES)}.",
+            autocompletion=lambda: PIPELINES,
+        ),
+    ] = None,
+    adjacency: Annotated[
+        str,
+        typer.Option(
+            help="zero-out, add-or-remove or replace.",
+            autocompletion=lambda: ("zero-out", "add-or-remove", "replace"),
+        ),
+    ] = "zero-out",
+    memory_copies: Annotated[int | None, typer.Option(help="Most model-sized buffers for the noise.")] = None,
+    parameters: Annotated[int | None, typer.Option(help="Size of the model, with --memory-gb.")] = None,
+    memory_gb: Annotated[float | None, typer.Option(help="Memory for the noise on each machine.")] = None,
+    machines: Annotated[int, typer.Option(help="Machines that share the noise.")] = 1,
+    objective: Annotated[
+        str, typer.Option(help="rms or max over the steps.", autocompletion=lambda: ("rms", "max"))
+    ] = "rms",
+    families: Annotated[
+        str | None,
+        typer.Option(help=f"Comma-separated, of {', '.join(FAMILIES)}.", autocompletion=lambda: tuple(FAMILIES)),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="List every mechanism that was tried.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan for a program to read.")] = False,
+) -> None:
+    """Find the mechanism with the least error for a privacy budget.
+
+    Example: antiphase plan --steps 2000 --examples 50000 --batch-size 500 --epsilon 1 --delta 1e-5 --output plan.json
+    """
+    if min_separation is not None and participation is not None:
+        raise InvalidArgument("--min-separation and --participation exclude each other.", hint="give one of them")
+    problem = ap.Problem(
+        steps=steps,
+        budget=ap.Budget(epsilon, delta),
+        examples=examples,
+        batch_size=batch_size,
+        participation=None if min_separation is None else ap.MinSeparation(min_separation),
+        workload=ap.Momentum(momentum) if momentum else ap.PrefixSum(),
+        adjacency=adjacency,  # type: ignore[arg-type]  # Problem checks it
+        memory_copies=_copies(memory_copies, parameters, memory_gb, machines),
+        objective=objective,  # type: ignore[arg-type]  # Problem checks it
+    )
+    if output is not None:
+        check_output(output)
+    with progress_bar() as tell:
+        found = ap.plan(problem, _names(families), pipelines=_names(participation), progress=tell)
+    if output is not None:
+        found.save(output)
+    if as_json:
+        print_json({"fingerprint": found.fingerprint, **ap.to_json(found)})
+    else:
+        _print(found, show_all)
+    if output is not None:
+        talk(f"wrote {output}")
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _copies(copies: int | None, parameters: int | None, memory_gb: float | None, machines: int) -> int | None:
+    """The limit given, or what the memory of all machines affords."""
+    if memory_gb is None:
+        return copies
+    if parameters is None or copies is not None:
+        raise InvalidArgument(
+            "--memory-gb needs --parameters, and takes the place of --memory-copies.",
+            hint="give --memory-copies alone, or --memory-gb with --parameters",
+        )
+    memory = _check.real("plan", "--memory-gb", memory_gb, 0.0, 1e9, "gigabytes on each machine")
+    afforded = affordable_copies(parameters, int(memory * GIGABYTE), machines)
+    talk(f"{memory_gb:g} GB on {machines:,} machine(s) afford {afforded:,} copies of {parameters:,} float32 parameters")
+    return afforded
+
+
+def _print(found: ap.Plan, show_all: bool) -> None:
+    front = set(found.pareto)
+    rows = [c for c in found.candidates if show_all or c in _worth_showing(found)]
+    print_table(
+        _title(found.problem),
+        ["mechanism", "batches", "error", "noise\nmultiplier", "epsilon", "memory\ncopies", "seconds", "front"],
+        (
+            [
+                c.name,
+                _kind(c),
+                f"{c.error:.4g}",
+                f"{c.noise_multiplier:.4g}",
+                f"{rounded_up(c.epsilon)} {c.kind}",
+                f"{c.memory_copies:,}",
+                f"{c.seconds:.2f}",
+                "*" if c in front else "",
+            ]
+            for c in rows
+        ),
+    )
+    hidden = len(found.candidates) - len(rows)
+    more = f"; {hidden} more were tried, --all lists them" if hidden else ""
+    typer.echo(
+        f"\nerror: noise in the model, for clipping norm 1. *: no other has less of both error and memory{more}.\n"
+    )
+    print_facts(_facts(found))
+    if found.notes:
+        typer.echo()
+        print_facts(("-", note) for note in found.notes)
+
+
+def _facts(found: ap.Plan) -> list[tuple[str, str]]:
+    bound = found.guarantee
+    return [
+        ("plan", found.candidates[0].name),
+        ("noise", f"{found.mechanism.noise_std:.6g} x clipping norm, correlated by the run"),
+        ("batches", in_words(found.mechanism.participation)),
+        ("guarantee", f"epsilon {rounded_up(bound.value, 6)} at delta {found.problem.budget.delta:g} ({bound.kind})"),
+        ("proof", f"{bound.method}; {bound.reference}"),
+        ("fingerprint", found.fingerprint),
+    ]
+
+
+def _title(problem: ap.Problem) -> str:
+    data = ""
+    if problem.epochs is not None:
+        data = f" of {problem.batch_size:,} from {problem.examples:,} examples ({problem.epochs:.3g} passes)"
+    budget = f"epsilon {problem.budget.epsilon:g} at delta {problem.budget.delta:g}"
+    return f"{problem.steps:,} steps{data}, {budget}, {problem.adjacency}"
+
+
+def _worth_showing(found: ap.Plan) -> set[ap.Candidate]:
+    """The front, and the best of every family with every kind of batches."""
+    best: dict[tuple[str, str], ap.Candidate] = {}
+    for candidate in found.candidates:
+        best.setdefault((candidate.name.partition(" (")[0].partition(",")[0], _kind(candidate)), candidate)
+    return {*best.values(), *found.pareto}
+
+
+def _kind(candidate: ap.Candidate) -> str:
+    return candidate.participation.partition("(")[0]

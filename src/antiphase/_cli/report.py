@@ -1,0 +1,66 @@
+"""`antiphase report`: what a plan or a run promises, on one page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import antiphase as ap
+from antiphase._cli.output import progress_bar, talk
+from antiphase._durable import check_output, write_output
+
+if TYPE_CHECKING:
+    from antiphase._report import Content
+
+
+class Form(StrEnum):
+    """What to write."""
+
+    html = "html"
+    md = "md"
+    json = "json"
+
+
+def report(
+    path: Annotated[Path, typer.Argument(help="A plan file or a run directory.")],
+    form: Annotated[Form, typer.Option("--format", help="One page to open, to paste, or for a program.")] = Form.html,
+    output: Annotated[Path | None, typer.Option(help="Write to this file; html: report.html if left out.")] = None,
+    secret: Annotated[Path | None, typer.Option(help="The secret of a run that does not keep its own.")] = None,
+) -> None:
+    """Write the privacy statement of a plan or a run, with its charts, for people who were not there.
+
+    PATH is a plan file or a run directory. The ledger of a run is checked first; if it is not whole and
+    authentic, nothing is written.
+
+    Example: antiphase report plan.json --output report.html
+    """
+    from antiphase._report import gather, read
+
+    if output is None and form is Form.html:
+        output = Path("report.html")
+    if output is not None:
+        check_output(output)
+    source = read(path, None if secret is None else ap.Secret.load(secret))
+    with progress_bar() as tell:
+        content = gather(source, tell)
+    text = _writer(form)(content)
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    data = text.encode()
+    write_output(output, data)
+    talk(f"wrote {output} ({len(data) / 1e6:.2f} MB)")
+
+
+def _writer(form: Form) -> Callable[[Content], str]:
+    from antiphase._report import html, markdown, plain
+
+    def as_json(content: Content) -> str:
+        return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
+
+    return {Form.html: html, Form.md: markdown, Form.json: as_json}[form]

@@ -1,0 +1,92 @@
+"""`antiphase reproduce`: the papers' tables and figures, computed again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antiphase._cli.output import print_json, print_table, progress_bar, talk
+from antiphase._durable import check_output
+
+if TYPE_CHECKING:
+    from antiphase._reproduce import Result
+
+
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Which; 'all' for all; none lists the names.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Leave nothing out; some take minutes.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write a Markdown page with pictures to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows for a program to read.")] = False,
+) -> None:
+    """Compute a table or figure of the papers and set it beside what is printed there.
+
+    NAMES says which; 'all' for all, none to list the names.
+
+    Example: antiphase reproduce bandmf-amplified-table-3
+    """
+    from antiphase import _reproduce
+
+    known = _reproduce.known()
+    if not names:
+        _list(known, as_json)
+        return
+    wanted = list(known) if names == ["all"] else names
+    for name in wanted:
+        _reproduce.find(name)  # a misspelt name is noticed before the work begins
+    if output is not None and output.parent.exists():  # otherwise the directory is made
+        check_output(output)
+    results = []
+    with progress_bar() as tell:
+        for i, name in enumerate(wanted):
+            tell(name, i / len(wanted))
+            results.append(_reproduce.reproduce(name, full))
+    if output is not None:
+        from antiphase._reproduce import write_page
+
+        write_page(results, output)
+        talk(f"wrote {output}")
+    if as_json:
+        print_json([_plain(result) for result in results])
+    elif output is None:
+        for result in results:
+            _print(result)
+
+
+def _list(known: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json([{"name": name, "title": found.title, "paper": found.paper} for name, found in known.items()])
+        return
+    rows = ([name, found.title] for name, found in known.items())
+    print_table("Tables and figures that can be reproduced", ["name", "shows"], rows)
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    return {
+        "name": result.reproduction.name,
+        "agreeing": result.agreeing,
+        "compared": result.compared,
+        "full": result.full,
+        "seconds": result.seconds,
+        "rows": [asdict(row) for row in result.rows],
+    }
+
+
+def _print(result: Result) -> None:
+    print_table(
+        f"{result.reproduction.name}: {result.reproduction.title}",
+        ["", "paper", "here", "difference", "note"],
+        (
+            [
+                row.what,
+                row.paper,
+                row.ours,
+                "" if row.difference is None else f"{100 * row.difference:+.2f} %",
+                row.note if row.agrees is not False else f"differs: {row.note}",
+            ]
+            for row in result.rows
+        ),
+    )
+    typer.echo(f"{result.agreeing} of {result.compared} agree; {result.seconds:.1f} s\n")

@@ -1,0 +1,161 @@
+"""Random allocation: modes that are orthogonal, as those of C = I are, by convolution, without sampling.
+
+The likelihood ratio of the pair is S / b, S = sum_i L_i, L_i = exp(k_i x_i - k_i^2 / 2) independent under N(0, I), and
+
+    delta_remove = E (S - b e^eps)_+ / b,        delta_add = e^eps E (b e^-eps - S)_+ / b.
+
+Both are convex in every L_i. So each L_i may be moved to the two grid points around it such that its mean is kept:
+neither expectation gets smaller (Jensen), and the error is of second order in the grid. All sums have non-negative
+terms only, so each result is accurate relative to its own size. Beyond the grid nothing is moved: there S - b e^eps is
+linear, and the probability and the mean excess of each partial sum say all that is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._montecarlo.gaussian import log_divergence
+
+FINE, COARSE = 1 << 12, 1 << 9
+MARGIN = 1e-6  # relative, for rounding
+TINY = 1e-300
+LARGEST_EPSILON = 700.0  # beyond it e^epsilon overflows, and the bound is 1
+SMALLEST = 1e-10  # squared norms of modes are rounded up to at least this
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A number of orthogonal modes for each squared norm.
+
+    Args:
+        squares: squared norms of the modes over noise_std^2, all different.
+        counts: how many modes have each.
+    """
+
+    squares: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def bins(self) -> int:
+        """b."""
+        return sum(self.counts)
+
+
+def allocation(gram: Array, noise_std: float) -> Allocation | None:
+    """The modes as an allocation if they are orthogonal, else None.
+
+    >>> allocation(np.eye(3), 2.0)
+    Allocation(squares=(0.25,), counts=(3,))
+    """
+    if np.any(gram - np.diag(np.diag(gram))):
+        return None
+    squares, counts = np.unique(np.diag(gram) / noise_std**2, return_counts=True)
+    return Allocation(tuple(squares.tolist()), tuple(counts.tolist()))
+
+
+def allocation_delta(modes: Allocation, epsilon: float, points: int = FINE) -> tuple[float, float]:
+    """Upper bounds on delta, for removing and for adding an example.
+
+    Args:
+        modes: squared norms and their numbers.
+        epsilon: non-negative.
+        points: of the grid; more are more accurate.
+
+    >>> remove, add = allocation_delta(Allocation((1.0,), (1,)), 1.0)
+    >>> round(remove, 4), round(add, 4)
+    (0.1269, 0.1269)
+
+    Reference: the pair is that of Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2, with C = I.
+    """
+    if epsilon > LARGEST_EPSILON:
+        return 1.0, 1.0
+    b = modes.bins
+    still = sum(count for square, count in zip(modes.squares, modes.counts, strict=True) if square == 0.0)
+    upper = b * math.exp(epsilon) - still  # a mode 0 has L = 1
+    lower = b * math.exp(-epsilon) - still
+    remove = _total(modes, upper, points).excesses[-1] / b if still < b else 0.0
+    add = _shortfall(modes, lower, points) * math.exp(epsilon) / b if lower > 0.0 and still < b else 0.0
+    return _rounded_up(float(remove)), _rounded_up(float(add))
+
+
+def _rounded_up(value: float) -> float:
+    """Above all rounding errors and above what underflowed."""
+    return min(1.0, max(value * (1.0 + MARGIN), TINY))
+
+
+def _shortfall(modes: Allocation, strike: float, points: int) -> float:
+    """E (strike - S)_+."""
+    grid = np.linspace(0.0, strike, points + 1)
+    return float(_total(modes, strike, points).masses @ (strike - grid))
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A non-negative random number: its masses on the grid, and for each grid point x Pr(S > x) and E (S - x)_+."""
+
+    masses: Array
+    tails: Array
+    excesses: Array
+    mean: float
+
+
+def _total(modes: Allocation, top: float, points: int) -> _Sum:
+    """The sum of all L_i on the grid 0, ..., top."""
+    zero = np.zeros(points + 1)
+    total = _Sum(np.eye(1, points + 1)[0], zero, zero, 0.0)
+    for square, count in zip(modes.squares, modes.counts, strict=True):
+        if square > 0.0:
+            total = _add(total, _multiple(_single(max(square, SMALLEST), top, points), count))
+    return total
+
+
+def _multiple(term: _Sum, count: int) -> _Sum:
+    """The sum of `count` independent copies, by doubling."""
+    if count == 1:
+        return term
+    half = _multiple(term, count // 2)
+    both = _add(half, half)
+    return _add(both, term) if count % 2 else both
+
+
+def _add(first: _Sum, second: _Sum) -> _Sum:
+    """Where the first summand lies beyond x, so does the sum, and its excess is linear."""
+    from antiphase._kernels.convolution import convolve_rows
+
+    rows = np.stack([second.masses, second.tails, second.excesses])
+    out = np.empty_like(rows)
+    convolve_rows(first.masses, rows, out)
+    out[1] += first.tails
+    out[2] += first.excesses + second.mean * first.tails
+    return _Sum(out[0], out[1], out[2], first.mean + second.mean)
+
+
+def _single(square: float, top: float, points: int) -> _Sum:
+    """One L, log L ~ N(-square / 2, square), moved to the grid; one cell beyond the top is moved as well."""
+    x = np.linspace(0.0, top * (1.0 + 1.0 / points), points + 2)
+    root = math.sqrt(square)
+    with np.errstate(divide="ignore"):
+        edges = np.log(x)
+    mass = _masses(np.append(edges, np.inf) / root + root / 2.0)
+    moment = _masses(edges / root - root / 2.0)  # E [L; cell] is the mass under the other distribution
+    step = x[1]
+    up = np.clip((moment - x[:-1] * mass[:-1]) / step, 0.0, mass[:-1])
+    masses = mass.copy()
+    masses[:-1] -= up
+    masses[1:] += up
+    tails = np.cumsum(masses[::-1])[::-1]
+    excesses = np.exp(log_divergence(edges[:-1], square))
+    excesses[0] = 1.0
+    return _Sum(masses[:-1], tails[1:], excesses, 1.0)
+
+
+def _masses(edges: Array) -> Array:
+    """Standard normal masses between neighbouring edges, exact in both tails."""
+    from scipy.special import ndtr
+
+    low, high = edges[:-1], edges[1:]
+    return np.where(low > 0.0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))

@@ -1,0 +1,217 @@
+"""Amplified guarantees for balls-in-bins and random min-separation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from antiphase import _check
+from antiphase._bound import Bound
+from antiphase._check import refuse
+from antiphase._errors import NotProved
+from antiphase._montecarlo.balls_in_bins import bins_pair
+from antiphase._montecarlo.guarantee import pair_delta, pair_epsilon, pair_noise
+from antiphase._montecarlo.min_separation import separated_pair
+from antiphase._montecarlo.modes import bins_gram
+from antiphase._montecarlo.pair import Pair
+from antiphase._montecarlo.plain_sampling import plain_delta, verify_plain
+from antiphase._montecarlo.samples import child, randomness
+from antiphase._montecarlo.settings import Sampling
+from antiphase._montecarlo.verification import verify_pair
+from antiphase._participation import BallsInBins, PoissonMinSeparation
+from antiphase._sensitivity import column_norms, sensitivity
+from antiphase.strategies import Strategy
+
+Amplified = BallsInBins | PoissonMinSeparation
+DELTA, EPSILON, CALIBRATE, VERIFY, ESTIMATE = range(5)  # what samples are for: no two purposes share any
+MOST_ATTEMPTS = 10**6
+LARGEST_EPSILON = 1e4
+
+
+def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: float) -> Pair:
+    """The pair of distributions that dominates the mechanism, under zero-out and add-or-remove adjacency.
+
+    Batches of a fixed size (`max_batch`) raise: an example that is drawn may push another one out of the batch, with
+    zeros in its place as well as without, so one of the two distributions is not the noise alone. What is true of them
+    is in `_accounting._amplified`, which needs the number of examples.
+
+    Args:
+        strategy: C.
+        participation: how one example meets the steps.
+        noise_std: the noise, for C at its own scale.
+    """
+    if participation.max_batch is not None:
+        raise NotProved(
+            f"Amplification is not proved for {type(participation).__name__} with max_batch: an example that is drawn "
+            "can push another one out of its batch.",
+            hint="use epsilon(mechanism, delta) with examples=..., or leave max_batch=None",
+        )
+    noise = _positive("noise_std", noise_std)
+    if isinstance(participation, BallsInBins):
+        return bins_pair(bins_gram(strategy, participation), noise, _unamplified(strategy, participation))
+    return separated_pair(strategy, participation, noise, sensitivity(strategy, participation.worst_case).value)
+
+
+def delta(
+    strategy: Strategy,
+    participation: Amplified,
+    noise_std: float,
+    epsilon: float,
+    sampling: Sampling = Sampling(),
+) -> Bound:
+    """delta at which the mechanism is (epsilon, delta)-differentially private.
+
+    **Guarantee**: under zero-out and add-or-remove adjacency. "upper" is proved; "confident" is a confidence limit plus
+    its failure probability over the randomness of this call, a thousandth of it. Never 0.
+
+    Args:
+        strategy: C; where it has negative entries, |C| is accounted for.
+        participation: balls-in-bins with a lower-triangular C, or random min-separation with no more bands than that.
+        noise_std: the noise, for C at its own scale.
+        epsilon: non-negative.
+        sampling: how much work to spend; without a seed fresh entropy is taken.
+
+    >>> from antiphase import BallsInBins, strategies
+    >>> bound = delta(strategies.Identity(16), BallsInBins(1, 16), 1.0, epsilon=1.7884)
+    >>> round(bound.value * 1e5, 2), bound.kind
+    (1.0, 'upper')
+    """
+    pair = dominating_pair(strategy, participation, noise_std)
+    return pair_delta(pair, _epsilon("delta", epsilon), randomness(sampling.seed, DELTA), sampling)
+
+
+def epsilon(
+    strategy: Strategy,
+    participation: Amplified,
+    noise_std: float,
+    delta: float,
+    sampling: Sampling = Sampling(),
+) -> Bound:
+    """epsilon at which the mechanism is (epsilon, delta)-differentially private; arguments as for `delta`.
+
+    **Guarantee**: as for `verify`, at the epsilon returned.
+    """
+    pair = dominating_pair(strategy, participation, noise_std)
+    return pair_epsilon(pair, _probability("epsilon", delta), randomness(sampling.seed, EPSILON), sampling)
+
+
+def calibrate(
+    strategy: Strategy,
+    participation: Amplified,
+    epsilon: float,
+    delta: float,
+    sampling: Sampling = Sampling(),
+    settle: Callable[[float], Bound] | None = None,
+) -> tuple[float, Bound]:
+    """About the smallest noise_std that keeps (epsilon, delta), and epsilon as a bound at that noise.
+
+    Searches between 0 and the noise of a proved bound with common random numbers, then verifies the noise it returns
+    with fresh ones.
+
+    **Guarantee**: that of `settle` at the noise returned.
+
+    Args:
+        strategy: C.
+        participation: as for `delta`.
+        epsilon: of the budget.
+        delta: of the budget.
+        sampling: how much work to spend.
+        settle: gives epsilon at a noise; by default as `epsilon` does.
+    """
+    target, at = _epsilon("calibrate", epsilon), _probability("calibrate", delta)
+    scale = float(column_norms(strategy).max())
+    pair, seed = dominating_pair(strategy, participation, scale), randomness(sampling.seed, CALIBRATE)
+    tries = itertools.count(1)
+
+    def verified(noise: float) -> Bound:
+        return pair_epsilon(pair.at(noise), at, child(seed, next(tries)), sampling)
+
+    return pair_noise(pair, target, at, child(seed, 0), sampling, settle or verified)
+
+
+def verify(
+    strategy: Strategy,
+    participation: Amplified,
+    noise_std: float,
+    epsilon: float,
+    delta: float,
+    *,
+    method: Literal["certified", "plain"] = "certified",
+    tau: float = 1.25,
+    attempt: int = 1,
+    sampling: Sampling = Sampling(),
+) -> Bound:
+    """Verify a claim that was fixed beforehand, with fresh samples: delta as a bound, or `Refused`.
+
+    **Guarantee**: releasing the mechanism's output only if this returns, all else as planned, is
+    (epsilon, delta)-differentially private: the failure probability, a thousandth of delta over all attempts, is folded
+    into delta. Nothing about the claim may have been chosen with the samples of this call.
+
+    Args:
+        strategy: C.
+        participation: as for `delta`.
+        noise_std: the noise, for C at its own scale.
+        epsilon: of the claim.
+        delta: of the claim.
+        method: "certified" weighted samples, or "plain" ones with Bernstein's inequality.
+        tau: for plain samples: how far below delta, as a factor, the estimate must lie.
+        attempt: 1 for the first verification of this claim, 2 for the second, ...: attempt r spends 2^-r of the failure
+            probability.
+        sampling: how much work to spend; plain sampling uses all of its samples.
+
+    Reference: Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact amplification), Alg. 1, Thms. 2.1, 2.2.
+    """
+    claim = _epsilon("verify", epsilon), _probability("verify", delta)
+    attempt = _check.positive_integer("verify", "attempt", attempt, "the first attempt is 1")
+    if attempt > MOST_ATTEMPTS:
+        raise refuse(
+            "verify", "attempt", f"at most {MOST_ATTEMPTS}", attempt, "nothing is left to spend; use more noise"
+        )
+    pair, fresh = dominating_pair(strategy, participation, noise_std), randomness(sampling.seed, VERIFY, attempt)
+    if method == "certified":
+        return verify_pair(pair, *claim, attempt, fresh, sampling)
+    if method == "plain":
+        factor = _check.real("verify", "tau", tau, 1.0, 1e6, "the paper uses 1.25")
+        return verify_plain(pair, *claim, factor, sampling.samples or pair.samples, attempt, fresh, sampling.workers)
+    raise refuse("verify", "method", "'certified' or 'plain'", method, "'certified' needs fewer samples")
+
+
+def estimate(
+    strategy: Strategy,
+    participation: Amplified,
+    noise_std: float,
+    epsilon: float,
+    *,
+    samples: int = 1 << 20,
+    seed: int | None = None,
+    workers: int = -1,
+) -> Bound:
+    """delta by plain sampling: an estimate that proves nothing, of the larger direction.
+
+    Raises where no sample exceeds epsilon. Arguments as for `delta`.
+    """
+    pair = dominating_pair(strategy, participation, noise_std)
+    return plain_delta(pair, _epsilon("estimate", epsilon), samples, randomness(seed, ESTIMATE), workers)
+
+
+def _unamplified(strategy: Strategy, participation: BallsInBins) -> float:
+    """sens(C), which signs may make smaller than the modes of |C|; infinite where it is not proved."""
+    try:
+        return sensitivity(strategy, participation.worst_case).value
+    except NotProved:
+        return math.inf
+
+
+def _positive(name: str, value: float) -> float:
+    hint = "a standard deviation is greater than 0; without noise there is no privacy"
+    return _check.real("dominating_pair", name, value, 5e-324, math.inf, hint)
+
+
+def _epsilon(owner: str, value: float) -> float:
+    return _check.real(owner, "epsilon", value, 0.0, LARGEST_EPSILON, "epsilon is at least 0")
+
+
+def _probability(owner: str, value: float) -> float:
+    return _check.real(owner, "delta", value, 1e-200, 1.0 - 1e-16, "delta is between 0 and 1")

@@ -1,0 +1,69 @@
+"""An upper confidence limit for a mean of bounded, non-negative weights, valid for any number of samples.
+
+For 0 <= W_t <= c and 0 < lambda <= 1 / c fixed beforehand, prod_t (1 + lambda (u - W_t)) is non-negative and at
+u = E W has mean 1. By Markov's inequality it reaches 1 / beta there with probability at most beta, and it increases
+with u, so the u at which it equals 1 / beta lies below E W with probability at most beta.
+
+Weights are given here as shares W / c, in [0, 1], and lambda and u in the same unit.
+
+Reference: Waudby-Smith and Ramdas 2024, section 4 (betting confidence intervals).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._montecarlo.rounding import UNIT
+
+LARGEST_STAKE = 1.0 - 1e-9
+
+
+def log_wealth(shares: Array, stake: float, limit: float) -> float:
+    """sum_t log(1 + stake (limit - share_t)): at least log(1 / beta) rejects that the mean exceeds the limit."""
+    return float(np.log1p(stake * (limit - shares)).sum())
+
+
+def upper_limit(shares: Array, stake: float, log_inverse: float, precision: float = 1e-9) -> float:
+    """The u with log_wealth(u) = log(1 / beta), at most 1, rounded up.
+
+    The wealth grows by at least stake / 2 per sample and unit of u, so a rounding error of its sum moves u by at most
+    that error over samples x stake / 2.
+
+    >>> round(upper_limit(np.zeros(1000), LARGEST_STAKE, math.log(20)), 5)
+    0.003
+    """
+    from scipy.optimize import brentq
+
+    def excess(limit: float) -> float:
+        return log_wealth(shares, stake, limit) - log_inverse
+
+    if excess(1.0) <= 0.0:
+        return 1.0
+    low = float(shares.mean())  # Jensen: no wealth there
+    found = brentq(excess, low * (1.0 - 1e-9), 1.0, xtol=1e-300, rtol=precision)
+    terms = float(np.abs(np.log1p(stake * (found - shares))).sum())
+    rounding = 4.0 * math.log2(len(shares) + 2) * UNIT * terms / (0.5 * stake * len(shares))
+    return min(1.0, found * (1.0 + 2.0 * precision) + rounding)
+
+
+def best_stake(shares: Array, samples: int, log_inverse: float) -> tuple[float, float]:
+    """The stake with the smallest limit that `samples` weights like these would give, and about that limit.
+
+    Args:
+        shares: weights of a pilot run, independent of those the stake will be used on.
+        samples: how many those will be.
+        log_inverse: log(1 / beta).
+    """
+    from scipy.optimize import minimize_scalar
+
+    goal, largest = log_inverse * len(shares) / samples, math.log(LARGEST_STAKE)
+
+    def limit(log_stake: float) -> float:
+        return upper_limit(shares, math.exp(log_stake), goal, precision=1e-5)
+
+    found = minimize_scalar(limit, bounds=(largest - 20.0, largest), method="bounded", options={"xatol": 0.03})
+    best, log_stake = min((limit(x), x) for x in (float(found.x), largest))
+    return math.exp(log_stake), best

@@ -1,0 +1,147 @@
+"""Remove, second way: index tuples by their most frequent index, for modes that are nearly orthogonal.
+
+Each tuple of `_power` is written as a core, an index i of largest multiplicity k (each of several with the weight
+1 / #ties), its C(alpha, k) sets of places, and the others in order, none more often than k. So draw k with probability
+w_k, the core with probability proportional to exp(k (k - 1) |m_i|^2 / 2), and the others in turn as in `_power`, but
+neither the core nor those that have been drawn k times. The ratio is
+
+    r = C(alpha, k) / (w_k #ties) * b^-k sum_i exp(k (k - 1) |m_i|^2 / 2) * prod_l (Z_l / b),
+
+Z_l the sum of the weights allowed at the l-th draw; it is 0 where nothing is allowed. The bounds of `_steps` on Z_l
+depend on k and l alone, where those of `_power` must allow for one index drawn all alpha times.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._montecarlo.estimator import Draws, Estimator
+from antiphase._montecarlo.gaussian import MARGIN
+from antiphase._montecarlo.power import LARGEST_EXPONENT, noisy_losses
+from antiphase._montecarlo.rounding import UNIT, modes_error
+from antiphase._montecarlo.split import Split
+
+
+@dataclass(frozen=True)
+class Cores(Estimator):
+    """delta of mean_i N(m_i, I) against N(0, I), for modes with non-negative products.
+
+    Args:
+        split: the modes.
+        alpha: the power, 2 or more.
+        weights: w_1, ..., w_alpha, the probability of each core size; positive where `log_core_bounds` is finite.
+        bounds: what `log_core_bounds` gives for this alpha.
+    """
+
+    split: Split
+    alpha: int
+    weights: Array
+    bounds: Array
+
+    @property
+    def rho(self) -> float:  # type: ignore[override]
+        """That of the split."""
+        return self.split.rho
+
+    @property
+    def slope(self) -> float:  # type: ignore[override]
+        """alpha - 1."""
+        return self.alpha - 1.0
+
+    @cached_property
+    def log_factor(self) -> float:  # type: ignore[override]
+        """log max_k B_k / w_k."""
+        used = np.isfinite(self.bounds)
+        with np.errstate(divide="ignore"):
+            return float((self.bounds[used] - np.log(self.weights[used])).max()) + MARGIN
+
+    @property
+    def loss_error(self) -> float:  # type: ignore[override]
+        """Of <rest_j, x> - |rest_j|^2 / 2."""
+        return modes_error(self.split.bins, self.split.largest, self.alpha)
+
+    @property
+    def ratio_error(self) -> float:  # type: ignore[override]
+        """As for `Power`, with twice as many factors."""
+        return 2.0 * 2.0 * self.alpha * self.loss_error
+
+    @property
+    def bias(self) -> float:  # type: ignore[override]
+        """Core size, core and indices."""
+        return 8.0 * UNIT * (self.split.bins + self.alpha) * (self.alpha + 2.0)
+
+    @cached_property
+    def _constants(self) -> Array:
+        with np.errstate(divide="ignore"):  # a core size of weight 0 is never drawn
+            return _log_constants(self.split, self.alpha) - np.log(self.weights)
+
+    @cached_property
+    def _factors(self) -> Array:
+        return np.exp(self.split.rest)
+
+    @cached_property
+    def _core_chances(self) -> Array:
+        """[k - 1, i]: cumulative probabilities of the cores."""
+        exponents = _core_exponents(self.split, self.alpha)
+        chances = np.exp(exponents - exponents.max(axis=1, keepdims=True)).cumsum(axis=1)
+        return chances / chances[:, -1:]
+
+    @property
+    def width(self) -> int:
+        """b."""
+        return self.split.bins
+
+    def draw(self, rng: np.random.Generator, count: int) -> Draws:
+        """A core, the others in turn, then noise around the sum of their modes."""
+        from antiphase._kernels.bins import draw_cores
+
+        sizes = 1 + np.searchsorted(np.cumsum(self.weights) / self.weights.sum(), rng.random(count), side="right")
+        chances, u = self._core_chances[sizes - 1], rng.random(count)
+        cores = (chances <= u[:, None]).sum(axis=1)
+        indices, log_ratios = np.empty((count, self.alpha), dtype=np.int32), np.empty(count)
+        uniforms = rng.random((count, self.alpha))
+        types = cores.astype(np.int32), sizes.astype(np.int32)
+        draw_cores(self._factors, *types, uniforms, indices, log_ratios)
+        losses, _ = noisy_losses(self.split, indices, rng)
+        return Draws(log_ratios + self._constants[sizes - 1] - self.slope * losses, -losses)
+
+
+def log_core_bounds(split: Split, steps: Array, alpha: int) -> Array:
+    """log B_k for k = 1, ..., alpha; -inf where no tuple has that core size.
+
+    Args:
+        split: the modes.
+        steps: what `log_step_bounds` gives for some largest >= alpha.
+        alpha: the power.
+    """
+    found = _log_constants(split, alpha)
+    found[0] -= math.log(alpha)  # all alpha indices are different, so each of them is a core
+    for k in range(1, alpha + 1):
+        found[k - 1] += steps[k, : alpha - k].sum() if k < len(steps) else 0.0
+        if k * split.bins < alpha:
+            found[k - 1] = -math.inf
+    return found
+
+
+def _log_constants(split: Split, alpha: int) -> Array:
+    """log of C(alpha, k) b^-k sum_i exp(k (k - 1) |m_i|^2 / 2), for k = 1, ..., alpha."""
+    from scipy.special import gammaln, logsumexp
+
+    k = np.arange(1, alpha + 1)
+    ways = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1)
+    return ways - k * math.log(split.bins) + logsumexp(_core_exponents(split, alpha), axis=1)
+
+
+def _core_exponents(split: Split, alpha: int) -> Array:
+    k = np.arange(1, alpha + 1)[:, None]
+    return k * (k - 1) * split.half[None, :]
+
+
+def fits(split: Split, alpha: int) -> bool:
+    """Whether the products of weights stay within the range of floating point."""
+    return alpha * float(split.rest.max()) <= LARGEST_EXPONENT

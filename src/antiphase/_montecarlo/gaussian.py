@@ -1,0 +1,110 @@
+"""The Gaussian mechanism: its divergence D, log D and the tightest exponential above D.
+
+With rho the squared distance of the means over the variance,
+
+    D(e) = Phi(r/2 - e/r) - exp(e) Phi(-r/2 - e/r),   r = sqrt(rho),
+
+which is (1 - exp(e))_+ at rho = 0. D(e) is the integral over t > 0 of exp(-t) Pr(loss > e + t), hence log-concave.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from antiphase._check import Array
+from antiphase._montecarlo.rounding import GRAM, UNDERFLOW, UNIT
+
+SMALLEST_ROOT = 1e-6  # below it D is a difference of nearly equal numbers; a common part that small is left in place
+ROOT_TWO = math.sqrt(2.0)
+MARGIN = 1e-9  # on the logarithm of every bound, for rounding
+
+
+def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
+    """log D(e), however small D is; off by at most `divergence_error` where D does not underflow.
+
+    Args:
+        e: any real numbers.
+        rho: non-negative; D increases with rho, and a positive one below SMALLEST_ROOT squared is rounded up to that.
+
+    >>> np.exp(log_divergence([0.0, 1.0], 1.0)).round(6).tolist()
+    [0.382925, 0.126937]
+
+    Reference: Balle and Wang 2018, Thm. 8.
+    """
+    from scipy.special import erfcx, log_ndtr, ndtr
+
+    e, rho = np.asarray(e, dtype=np.float64), np.asarray(rho, dtype=np.float64)
+    r = np.maximum(np.sqrt(rho), SMALLEST_ROOT)
+    a = e / r - r / 2.0
+    near, far = np.minimum(a, 0.0), np.maximum(a, 0.0)
+    with np.errstate(divide="ignore"):
+        direct = np.log(ndtr(-near) - np.exp(near * r + r**2 / 2.0 + log_ndtr(-near - r)))
+        # exp(e) phi(a + r) = phi(a): far out a difference of two Mills ratios.
+        tail = np.log((erfcx(far / math.sqrt(2.0)) - erfcx((far + r) / math.sqrt(2.0))) / 2.0) - far**2 / 2.0
+        none = np.log(-np.expm1(np.minimum(e, 0.0)))
+    return np.where(rho == 0.0, none, np.where(a < 0.0, direct, tail))
+
+
+def divergence_error(rho: ArrayLike) -> Array:
+    """A bound on the error of log D(e), wherever that is at least -745.
+
+    D is a difference of two numbers that agree in all but a share r of their digits, or r / a in the tail, where
+    a < 39; the exponents that they contain are below r^2 + 800.
+    """
+    r = np.maximum(np.sqrt(np.asarray(rho, dtype=np.float64)), SMALLEST_ROOT)
+    return 64.0 * UNIT * (40.0 / r + 100.0 + r)
+
+
+def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
+    """D(e), rounded up, for a rho that is accurate to GRAM of it; at least UNDERFLOW."""
+    rho = np.asarray(rho, dtype=np.float64)
+    found = np.exp(log_divergence(e, rho * (1.0 + GRAM)) + divergence_error(rho))
+    return np.clip(found, UNDERFLOW, 1.0)
+
+
+@lru_cache(maxsize=1 << 14)
+def log_envelope(slope: float, rho: float) -> float:
+    """log sup_e exp(slope e) D(e), for slope >= 0: then D(e) <= exp(log_envelope - slope e) for every e.
+
+    log D is concave, so the supremum is where -D'/D = exp(e) Phi(-r/2 - e/r) / D(e), which increases, reaches slope.
+
+    >>> round(log_envelope(1.0, 0.0), 6) == round(math.log(0.25), 6)
+    True
+    """
+    from scipy.optimize import brentq
+
+    if slope == 0.0:
+        return 0.0
+    low = math.log(slope) - math.log1p(slope)
+    if rho == 0.0:
+        return slope * low - math.log1p(slope) + MARGIN
+    goal = math.log(slope)
+
+    def excess(e: float) -> float:
+        return _log_rate(e, rho) - goal
+
+    step = max(1.0, rho, math.sqrt(rho))
+    high = low + step
+    while excess(low) > 0.0:
+        low -= step
+    while excess(high) < 0.0:
+        low, high, step = high, high + step, 2.0 * step
+    e = brentq(excess, low, high, xtol=1e-13)
+    return float(slope * e + log_divergence(e, rho)) + MARGIN
+
+
+def _log_rate(e: float, rho: float) -> float:
+    """log(-D'(e) / D(e)), by `log_divergence` for single numbers, which are many here."""
+    from scipy.special import erfcx, log_ndtr, ndtr
+
+    r = max(math.sqrt(rho), SMALLEST_ROOT)
+    a = e / r - r / 2.0
+    if a < 0.0:
+        divergence = math.log(ndtr(-a) - math.exp(e + log_ndtr(-a - r)))
+    else:
+        divergence = math.log((erfcx(a / ROOT_TWO) - erfcx((a + r) / ROOT_TWO)) / 2.0) - a**2 / 2.0
+    return float(e + log_ndtr(-r / 2.0 - e / r)) - divergence

@@ -1,0 +1,337 @@
+"""Random min-separation with a banded C: the pair of its patterns.
+
+Two participations are at least `separation` steps apart. With at most that many bands the columns of a pattern have no
+row in common, so the likelihood ratio of a pattern is a product over its steps and the mean over all patterns is a
+recursion over the steps (`_kernels.separation`). Below, p is a pattern, pi its law, m_p the sum of its columns over the
+noise, L the mean of exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L.
+
+**Remove.** For s >= 1 draw p with probability pi(p) exp((s - 1) |m_p|^2 / 2) / A and y ~ N(s m_p, I). The density of y
+over that of N(0, I) is R = mean of exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over pi, over A: the same recursion.
+Hoelder's inequality with the exponents s and s / (s - 1) gives L <= A R^(1/s), so that the weight (L - e^eps)_+ / R is
+at most A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
+
+**Add.** For s >= 0 and any law of patterns draw y ~ N(-s m, I), m the mean of m_p over the law. Jensen's inequality
+gives <m, y> <= Y + the mean of |m_p|^2 / 2 + KL(law || pi), which bounds the weight (1 - e^eps L)_+ times
+exp(s <m, y> + s^2 |m|^2 / 2). With s = 0 this is plain sampling.
+
+Both bounds are those of an adversary who knows the pattern, or nearly: far above delta where sampling amplifies much.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._errors import NotProved
+from antiphase._montecarlo.estimator import Draws, Estimator, best_slope, ceiling, log_bound
+from antiphase._montecarlo.gaussian import MARGIN, upper_divergence
+from antiphase._montecarlo.pair import Pair, Upper
+from antiphase._montecarlo.patterns import Law, count_chances
+from antiphase._montecarlo.pilot import Effort, Pilot, best, run_pilot
+from antiphase._montecarlo.rounding import GRAM, LARGEST_NORMAL, UNIT, patterns_error
+from antiphase._participation import PoissonMinSeparation
+from antiphase.strategies import Banded, Dense, Identity, Strategy, Toeplitz
+
+_GAUSSIAN = "Balle and Wang 2018, Thm. 8"
+_PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma C.1"
+
+
+@dataclass(frozen=True)
+class SeparatedPair(Pair):
+    """The mixture of N(C p, noise_std^2 I) over random patterns p, and N(0, noise_std^2 I).
+
+    Args:
+        columns: |C|, columns[t, r] = |C[t + r, t]|.
+        participation: separation, rate and start.
+        noise_std: the noise.
+        sensitivity: of C without amplification.
+        counts: `count_chances`.
+    """
+
+    columns: Array
+    participation: PoissonMinSeparation
+    noise_std: float
+    sensitivity: float
+    counts: Array
+    _is_outward: bool = False
+
+    tight = False
+    pilot = 1 << 14
+    reference = _PAIR
+
+    @property
+    def samples(self) -> int:  # type: ignore[override]
+        """Time is in proportion to the steps."""
+        return max(1 << 16, round((1 << 22) * min(1.0, 400.0 / len(self.columns))))
+
+    @cached_property
+    def scaled(self) -> Array:
+        """The columns over the noise."""
+        return self.columns / self.noise_std
+
+    @cached_property
+    def squares(self) -> Array:
+        """Their squared norms."""
+        return np.einsum("tr,tr->t", self.scaled, self.scaled)
+
+    def at(self, noise_std: float) -> SeparatedPair:
+        """With other noise."""
+        return replace(self, noise_std=noise_std, _is_outward=False)
+
+    @cached_property
+    def outward(self) -> SeparatedPair:
+        """With a little less noise, which makes every product of columns larger than it may be."""
+        return self if self._is_outward else replace(self, noise_std=self.noise_std * (1.0 - GRAM), _is_outward=True)
+
+    def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
+        """The smallest of three bounds."""
+        bound = min(1.0, max(ceiling(e, epsilon) for e in self.outward.estimators(epsilon)))
+        found = [
+            Upper(self._unamplified(epsilon), "without amplification", _GAUSSIAN),
+            Upper(self._known(epsilon), "mean over the numbers of participations", f"{_PAIR}; {_GAUSSIAN}"),
+            Upper(bound, "largest weight of the samples", _PAIR),
+        ]
+        return min(found, key=lambda upper: upper.value)
+
+    def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
+        """c log(1 / beta) / samples."""
+        bound = max(log_bound(e, epsilon) for e in self.estimators(epsilon))
+        return math.exp(min(0.0, bound)) * log_inverse / samples
+
+    def plain(self) -> tuple[Estimator, Estimator]:
+        """Samples of both distributions."""
+        return Joined(self, 0.0), Absent(self, 0.0, Law(self.participation, np.zeros(len(self.columns))))
+
+    def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
+        """Those with the smallest bound on their weights."""
+        joined = best_slope(lambda slope: log_bound(Joined(self, slope), epsilon))
+        absent = best_slope(lambda slope: log_bound(best_absent(self, slope), epsilon))
+        return Joined(self, joined), best_absent(self, absent)
+
+    def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:
+        """A larger slope has a larger bound but often a smaller variance."""
+        removal, addition = self.estimators(epsilon)
+        joined = [removal, Joined(self, 1.5 * removal.slope)]
+        return (
+            best([run_pilot(e, epsilon, self.pilot, effort) for e in joined], effort),
+            run_pilot(addition, epsilon, self.pilot, effort),
+        )
+
+    def error(self, scale: float, farthest: float) -> float:
+        """Of the log of a mean over patterns of exp(scale <m_p, y> + ...), for |y_t| up to `farthest`."""
+        from antiphase._kernels.separation import CONNECTED, MODERATE
+
+        steps, bands = self.columns.shape
+        largest = scale * farthest * float(self.scaled.sum(axis=1).max()) + (scale**2 + 1.0) * float(self.squares.max())
+        given = self.participation
+        connected = given.separation == 1 or (1.0 - given.rate) ** given.separation > CONNECTED
+        moderate = MODERATE if connected else 0.0
+        return patterns_error(steps, bands, given.separation, largest, moderate)
+
+    def _unamplified(self, epsilon: float) -> float:
+        """The Gaussian mechanism of the worst pattern."""
+        return float(upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)) * (1.0 + 1e-9)
+
+    def _known(self, epsilon: float) -> float:
+        """The divergence of a mixture is at most the mean of those of its parts; k columns weigh at most k times one.
+
+        The last number of columns stands for all that are left: it weighs what the worst pattern does.
+        """
+        counts = np.append(np.arange(len(self.counts) - 1), -(-len(self.columns) // self.participation.separation))
+        parts = upper_divergence(epsilon, counts * self.squares.max())
+        return float(self.counts @ parts) * (1.0 + 1e-9)
+
+
+@dataclass(frozen=True)
+class Joined(Estimator):
+    """delta of the mixture against the noise alone.
+
+    Args:
+        pair: the mechanism.
+        slope: s - 1 >= 0; 0 samples the first distribution as it is.
+    """
+
+    pair: SeparatedPair
+    slope: float
+
+    rho = 0.0
+
+    @cached_property
+    def law(self) -> Law:
+        """Of the patterns."""
+        return Law(self.pair.participation, self.slope * self.pair.squares / 2.0)
+
+    @cached_property
+    def log_factor(self) -> float:  # type: ignore[override]
+        """s log A."""
+        return (1.0 + self.slope) * self.law.log_mean + MARGIN
+
+    @cached_property
+    def loss_error(self) -> float:  # type: ignore[override]
+        """Columns of a pattern have no row in common: y is at most one of them s times, and noise."""
+        s = 1.0 + self.slope
+        return self.pair.error(s, LARGEST_NORMAL + s * float(self.pair.scaled.max()))
+
+    @property
+    def ratio_error(self) -> float:  # type: ignore[override]
+        """Two means over patterns, and s times log A."""
+        return (4.0 + self.slope) * self.loss_error
+
+    @property
+    def bias(self) -> float:  # type: ignore[override]
+        """`reach` is a sum, rounded at every step: so is the probability to join."""
+        return 8.0 * UNIT * (self.width + self.pair.participation.separation) * (float(self.law.reach[-1]) + 40.0)
+
+    @property
+    def width(self) -> int:
+        """n."""
+        return len(self.pair.columns)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Draws:
+        """A pattern s times as far out, and noise."""
+        s, squares = 1.0 + self.slope, self.pair.squares / 2.0
+        noise = rng.standard_normal((count, self.width))
+        self.law.add(s * self.pair.scaled, noise, rng)
+        if self.slope == 0.0:
+            losses = log_means(self.pair, noise, [1.0], [-squares])[0]
+            return Draws(np.zeros(count), -losses)
+        losses, densities = log_means(self.pair, noise, [1.0, s], [-squares, -(s**2 - s + 1.0) * squares])
+        return Draws(losses - densities + self.law.log_mean, -losses)
+
+
+@dataclass(frozen=True)
+class Absent(Estimator):
+    """delta of the noise alone against the mixture.
+
+    Args:
+        pair: the mechanism.
+        slope: s >= 0; 0 samples the first distribution as it is.
+        law: of the patterns whose mean the noise is shifted against.
+    """
+
+    pair: SeparatedPair
+    slope: float
+    law: Law
+
+    rho = 0.0
+    bias = 0.0  # normal numbers alone
+
+    @cached_property
+    def mean(self) -> Array:
+        """m."""
+        n, out = len(self.pair.columns), np.zeros(len(self.pair.columns))
+        for r, band in enumerate(self.pair.scaled.T):
+            out[r:] += band[: n - r] * self.law.joins[: n - r]
+        return out
+
+    @cached_property
+    def log_factor(self) -> float:  # type: ignore[override]
+        """s^2 |m|^2 / 2 + s (mean of |m_p|^2 / 2 + KL(law || pi))."""
+        size = float(self.law.joins @ (self.pair.squares / 2.0 + self.law.exponents)) - self.law.log_mean
+        return float(self.slope**2 * (self.mean @ self.mean) / 2.0 + self.slope * size) + MARGIN
+
+    @cached_property
+    def _farthest(self) -> float:
+        return LARGEST_NORMAL + self.slope * float(self.mean.max())
+
+    @cached_property
+    def loss_error(self) -> float:  # type: ignore[override]
+        """Of the mean over patterns."""
+        return self.pair.error(1.0, self._farthest)
+
+    @property
+    def ratio_error(self) -> float:  # type: ignore[override]
+        """s <m, y> + s^2 |m|^2 / 2, and s times the rest of the factor."""
+        products = 8.0 * UNIT * self.width * self._farthest * float(self.mean.sum())
+        return 2.0 * (1.0 + self.slope) * (products + self.loss_error)
+
+    @property
+    def width(self) -> int:
+        """n."""
+        return len(self.pair.columns)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Draws:
+        """Noise shifted by -s m."""
+        m, s = self.mean, self.slope
+        x = rng.standard_normal((count, self.width)) - s * m
+        losses = log_means(self.pair, x, [1.0], [-self.pair.squares / 2.0])[0]
+        return Draws(s * (x @ m) + s**2 * (m @ m) / 2.0, losses)
+
+
+def best_absent(pair: SeparatedPair, slope: float) -> Absent:
+    """The better of two laws: without the mean's own length, and with a first guess at that."""
+    weights = -pair.squares / 2.0
+    first = Absent(pair, slope, Law(pair.participation, weights))
+    n, products = len(weights), np.zeros(len(weights))
+    for r, band in enumerate(pair.scaled.T):
+        products[: n - r] += band[: n - r] * first.mean[r:]
+    second = Absent(pair, slope, Law(pair.participation, weights - slope * products))
+    return min(first, second, key=lambda estimator: estimator.log_factor)
+
+
+def log_means(pair: SeparatedPair, samples: Array, scales: list[float], exponents: list[Array]) -> Array:
+    """For each sample and scale the log of the mean over patterns of exp(scale <m_p, y> + the exponents of p)."""
+    from antiphase._kernels import separation
+
+    given, out = pair.participation, np.empty((len(scales), len(samples)))
+    steps = given.separation, given.rate, given.warm_start
+    bands = np.ascontiguousarray(pair.scaled.T)
+    separation.log_means(bands, *steps, np.array(scales), np.stack(exponents), samples, out)
+    return out
+
+
+def separated_pair(
+    strategy: Strategy, participation: PoissonMinSeparation, noise_std: float, sensitivity: float
+) -> SeparatedPair:
+    """The pair of a strategy with at most `separation` bands."""
+    columns = separated_columns(strategy, participation.separation)
+    counts = count_chances(participation, len(columns))
+    return SeparatedPair(columns, participation, noise_std, sensitivity, counts)
+
+
+def separated_columns(strategy: Strategy, separation: int) -> Array:
+    """|C| in the layout of `Banded`, for a lower-triangular C with at most `separation` bands."""
+    match strategy:
+        case Identity():
+            columns = np.ones((strategy.steps, 1))
+        case Toeplitz():
+            columns = strategy.columns()
+        case Banded():
+            columns = strategy.columns
+        case Dense() if strategy.is_lower_triangular:
+            columns = _dense_columns(strategy.matrix)
+        case _:
+            raise _too_wide(strategy, separation)
+    used = int(np.flatnonzero(columns.any(axis=0))[-1]) + 1
+    if used > separation:
+        raise _too_wide(strategy, separation)
+    return np.ascontiguousarray(np.abs(columns[:, :used]))
+
+
+def is_separated(strategy: Strategy, separation: int) -> bool:
+    """Whether `separated_columns` takes it."""
+    try:
+        separated_columns(strategy, separation)
+    except NotProved:
+        return False
+    return True
+
+
+def _dense_columns(matrix: Array) -> Array:
+    n = len(matrix)
+    out = np.zeros((n, n))
+    for r in range(n):
+        out[: n - r, r] = np.diagonal(matrix, -r)
+    return out
+
+
+def _too_wide(strategy: Strategy, separation: int) -> NotProved:
+    return NotProved(
+        f"Amplification by random min-separation needs a lower-triangular C with at most {separation} bands; "
+        f"this {type(strategy).__name__} is not known to have so few.",
+        hint="use Banded or Toeplitz with at most `separation` bands; BallsInBins amplifies any lower-triangular C",
+    )

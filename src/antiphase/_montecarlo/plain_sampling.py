@@ -1,0 +1,120 @@
+"""Plain sampling: about 1 / delta samples for an estimate, and many more for a proof.
+
+Reference: Choquette-Choo et al. 2025 (near-exact amplification), Thm. 2.2 and App. E.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from antiphase._bound import Bound
+from antiphase._errors import AntiphaseError, Refused
+from antiphase._montecarlo.estimator import Draws, Estimator, allowance, log_weights
+from antiphase._montecarlo.pair import Pair
+from antiphase._montecarlo.samples import child, collect
+from antiphase._montecarlo.verification import SHARE, log_inverse_share
+
+_THEOREMS = "Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact amplification), Thm. 2.2"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of the weights in one direction, rounded up.
+
+    Args:
+        value: 0 only where no sample had a positive weight: that is no estimate.
+        error: its standard error.
+        hits: samples with a positive weight.
+    """
+
+    value: float
+    error: float
+    hits: int
+
+
+def bernstein_failure(delta: float, tau: float, samples: int) -> float:
+    """The largest probability that the mean of `samples` weights is at most `delta` where delta is tau times as large.
+
+    >>> bernstein_failure(8e-6, 1.25, 10**8) < 7.2e-9
+    True
+    """
+    return math.exp(-_bernstein_exponent(delta, tau, samples))
+
+
+def plain_means(
+    pair: Pair, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int
+) -> tuple[Mean, Mean]:
+    """Both directions, in memory that does not grow with the samples."""
+    removal, addition = (
+        _mean(estimator, epsilon, samples, child(seed, i), workers) for i, estimator in enumerate(pair.outward.plain())
+    )
+    return removal, addition
+
+
+def plain_delta(pair: Pair, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int) -> Bound:
+    """An estimate of delta, the larger direction. No hit in either raises: delta is never 0."""
+    worst = max(plain_means(pair, epsilon, samples, seed, workers), key=lambda mean: mean.value)
+    if worst.hits == 0:
+        raise AntiphaseError(
+            f"None of {samples} samples has a privacy loss above epsilon = {epsilon}; delta is not 0.",
+            hint="take more samples, or a certified estimate, which needs few for any delta",
+        )
+    return Bound(worst.value, "estimate", f"plain sampling, {samples:,} samples, {worst.hits:,} hits", pair.reference)
+
+
+def verify_plain(
+    pair: Pair,
+    epsilon: float,
+    delta: float,
+    tau: float,
+    samples: int,
+    attempt: int,
+    seed: np.random.SeedSequence,
+    workers: int,
+) -> Bound:
+    """The claim (epsilon, delta) verified by plain samples, or `Refused`; see `_verify` for what is folded into delta.
+
+    Passes where both means are at most (delta - p) / tau. A mechanism whose delta exceeds delta - p passes in one
+    direction with probability at most `bernstein_failure`, which must be within the share of this attempt.
+    """
+    threshold = delta * (1.0 - SHARE) / tau
+    needs, has = log_inverse_share(delta, attempt), _bernstein_exponent(threshold, tau, samples)
+    if has < needs:
+        needed = math.ceil(samples * needs / has) if has > 0.0 else math.inf
+        raise Refused(
+            f"{samples} samples verify delta = {delta} with tau = {tau} only up to a failure probability of "
+            f"{math.exp(-has):.2g}; this attempt may spend {math.exp(-needs):.2g}.",
+            hint=f"it needs {needed:,} samples, or a larger tau, or certified samples",
+        )
+    worst = max(plain_means(pair, epsilon, samples, seed, workers), key=lambda mean: mean.value)
+    if worst.value <= threshold:
+        method = f"plain sampling, {samples:,} samples, failure probability {SHARE * delta:.1e} within delta"
+        return Bound(delta, "confident", method, f"{pair.reference}; {_THEOREMS}")
+    raise Refused(
+        f"({epsilon}, {delta})-differential privacy is not verified: the estimate of delta is {worst.value:.4g} "
+        f"+- {worst.error:.2g} and must be at most {threshold:.4g}.",
+        hint=f"it needs more noise; a further verification of this claim is attempt {attempt + 1}",
+    )
+
+
+def _bernstein_exponent(delta: float, tau: float, samples: int) -> float:
+    """log(1 / failure)."""
+    return samples * (tau - 1.0) ** 2 * delta / (8.0 * tau / 3.0 - 2.0 / 3.0)
+
+
+def _mean(estimator: Estimator, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int) -> Mean:
+    pieces = collect(estimator, samples, seed, partial(_moments, estimator, epsilon), workers)
+    hits, total, squares = (math.fsum(column) for column in zip(*pieces, strict=True))
+    mean = total / samples
+    variance = max(squares / samples - mean**2, 0.0)
+    rounded = mean * math.exp(allowance(estimator)) + estimator.bias if hits else 0.0
+    return Mean(rounded, math.sqrt(variance / samples), int(hits))
+
+
+def _moments(estimator: Estimator, epsilon: float, draws: Draws) -> tuple[float, float, float]:
+    weights = np.exp(log_weights(estimator, draws, epsilon - estimator.loss_error))
+    return float(np.count_nonzero(weights)), float(weights.sum()), float((weights**2).sum())

@@ -1,0 +1,180 @@
+"""The epsilon or the noise at which delta has a given value: by a proved bound, or by estimates.
+
+Estimates use the same seed throughout (common random numbers), so that they are a smooth function of what is searched.
+What a limit comes to without any hit is added, where it is known. What they find proves nothing: it is verified
+afterwards, with fresh randomness.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from antiphase._errors import NotProved
+from antiphase._montecarlo.estimator import Draws, Estimator, log_bound, log_weights
+from antiphase._montecarlo.pair import Pair
+from antiphase._montecarlo.samples import child, draws
+from antiphase._montecarlo.settings import Sampling
+
+LARGEST = 1e6
+FAR = 700.0
+FEW = 4  # the search takes a pilot's samples divided by this, its last correction all of them
+TOLERANCE, ROUGH = 1e-4, 1e-2
+
+
+def upper_epsilon(pair: Pair, delta: float) -> float:
+    """An epsilon at which the proved bound is at most `delta`, by the coarse bound first, then by the fine one."""
+    found = _least(lambda e: pair.upper(e, fine=False).value <= delta, 1.0)
+    if pair.tight and found > 0.0:
+        found = _tightened(lambda e: pair.upper(e).value <= delta, found)
+    return found
+
+
+def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
+    """A noise at which the proved bound is at most `delta`."""
+    least = pair.noise_std / LARGEST
+
+    def holds(noise: float) -> bool:
+        return noise > least and pair.at(noise).upper(epsilon, fine=False).value <= delta
+
+    found = _least(holds, pair.noise_std, TOLERANCE if pair.tight else ROUGH)
+    if found <= 2.0 * least:
+        raise NotProved(
+            f"delta = {delta} allows to take no noise at all: an example takes part less often than that.",
+            hint="use a delta far below the inverse of the number of examples",
+        )
+    if pair.tight:
+        found = _tightened(lambda s: pair.at(s).upper(epsilon).value <= delta, found)
+    return found
+
+
+def estimated_epsilon(
+    pair: Pair, delta: float, log_inverse: float, seed: np.random.SeedSequence, sampling: Sampling
+) -> float:
+    """The epsilon at which the estimate is `delta`; the estimators are chosen anew until they fit the epsilon.
+
+    Args:
+        pair: at its noise.
+        delta: what the estimate shall be.
+        log_inverse: log(1 / beta), of the limit that comes after.
+        seed: of the samples.
+        sampling: how much work to spend.
+    """
+    epsilon = highest = upper_epsilon(pair, delta)
+    samples, many = _samples(pair, sampling)
+    for rounds in range(5):
+        curve = _Curve(pair.estimators(epsilon), samples, child(seed, rounds), sampling.workers)
+        excess = partial(_excess, curve, pair, delta=delta, log_inverse=log_inverse, sampling=sampling)
+        last, epsilon = epsilon, _root(excess, 0.0, highest)
+        near = abs(epsilon - last) <= 0.02 * last
+        if near and samples == many:
+            break
+        samples = many if near else samples
+    return epsilon
+
+
+def estimated_noise(
+    pair: Pair,
+    epsilon: float,
+    delta: float,
+    log_inverse: float,
+    highest: float,
+    seed: np.random.SeedSequence,
+    sampling: Sampling,
+) -> float:
+    """The noise at which the estimate is `delta`: between 0 and `highest`, that of the proved bound."""
+    few, many = _samples(pair, sampling)
+
+    def excess(log_noise: float, samples: int = few, part: int = 0) -> float:
+        there = pair.at(math.exp(log_noise))
+        curve = _Curve(there.estimators(epsilon), samples, child(seed, part), sampling.workers)
+        return _excess(curve, there, epsilon, delta, log_inverse, sampling)
+
+    high = math.log(highest)
+    low = high - 0.25
+    while excess(low) <= 0.0 and highest < LARGEST * math.exp(low):
+        low, high = low - 2.0 * (high - low), low
+    found = _root(excess, low, high)
+    slope = min((excess(found + 0.01) - excess(found)) / 0.01, -0.1)
+    correction = excess(found, many, 1) / slope
+    return math.exp(found - max(-0.05, min(0.05, correction)))
+
+
+def _samples(pair: Pair, sampling: Sampling) -> tuple[int, int]:
+    """For the search and for its last correction."""
+    most = sampling.samples or pair.samples
+    return min(pair.pilot // FEW, most), min(pair.pilot, most)
+
+
+class _Curve:
+    """Estimates of delta for any epsilon from one set of draws."""
+
+    def __init__(
+        self, estimators: tuple[Estimator, Estimator], samples: int, seed: np.random.SeedSequence, workers: int
+    ) -> None:
+        self._estimators, self._samples, self._seed, self._workers = estimators, samples, seed, workers
+        self._draws: dict[int, Draws] = {}
+
+    def log_delta(self, epsilon: float) -> float:
+        """The larger direction; the second is drawn only where its bound does not settle the matter."""
+        removal = self._log_mean(0, epsilon)
+        if log_bound(self._estimators[1], epsilon) <= removal:
+            return removal
+        return max(removal, self._log_mean(1, epsilon))
+
+    def _log_mean(self, direction: int, epsilon: float) -> float:
+        from scipy.special import logsumexp
+
+        estimator = self._estimators[direction]
+        if direction not in self._draws:
+            self._draws[direction] = draws(estimator, self._samples, child(self._seed, direction), self._workers)
+        logs = log_weights(estimator, self._draws[direction], epsilon)
+        return max(-FAR, float(logsumexp(logs)) - math.log(self._samples))
+
+
+def _excess(curve: _Curve, pair: Pair, epsilon: float, delta: float, log_inverse: float, sampling: Sampling) -> float:
+    """log of what the limit may be expected to be at least, over `delta`."""
+    least = pair.least(epsilon, sampling.samples or pair.samples, log_inverse)
+    return math.log(math.exp(curve.log_delta(epsilon)) + least) - math.log(delta)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a decreasing function crosses 0; an end where it does not."""
+    from scipy.optimize import brentq
+
+    if function(low) <= 0.0:
+        return low
+    if function(high) >= 0.0:
+        return high
+    return float(brentq(function, low, high, xtol=TOLERANCE * max(1e-3, min(1.0, abs(high))), rtol=1e-6))
+
+
+def _least(holds: Callable[[float], bool], start: float, tolerance: float = TOLERANCE) -> float:
+    """About the least number for which `holds`, which is true above some point; 0 if already there."""
+    if holds(0.0):
+        return 0.0
+    low = high = start
+    while not holds(high):
+        low, high = high, 2.0 * high
+        if high > LARGEST * start:
+            raise NotProved(f"Nothing up to {high} keeps the bound.", hint="use a larger epsilon or delta")
+    while low > 0.0 and holds(low):
+        low, high = low / 2.0, low
+    while high - low > tolerance * high:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _tightened(holds: Callable[[float], bool], start: float) -> float:
+    """A little less than `start` where `holds` allows it."""
+    low, high = start * (1.0 - 20.0 * TOLERANCE), start
+    if holds(low):
+        return low
+    while high - low > TOLERANCE * high:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

@@ -1,0 +1,137 @@
+"""Bounds on the sum of the allowed weights beside a core, for every core size k and every number m drawn beside it.
+
+The counts are N = k e_i + n with n_i = 0, n_j <= k and sum n = m; index j is allowed where j != i and n_j < k, and its
+weight is exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j), K = Kt + rho 1 1^T >= 0. The sum Z over the allowed j obeys
+
+(a) Z <= max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj), since that sum is convex in n;
+(b) Z <= exp(-rho (k + m)) (A + T (e^S - 1) / S), since e^v lies below its chord on [0, S];
+(c) Z <= exp(-rho (k + m)) (A + T + V (e^S - 1 - S) / S^2), since (e^v - 1 - v) / v^2 increases,
+
+where A bounds the number of allowed j, S their largest v_j = (K N)_j, T the sum of the v_j and V that of the v_j^2. A
+greedy fill gives S and T: the largest coefficients first, each taken as often as it may be.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._check import Array
+from antiphase._montecarlo.split import Split
+
+DEAR = 2e11  # operations beyond which (a) is left out
+UNDERFLOW = 1e-300  # more than any exponential that underflowed
+LARGEST_EXPONENT = 600.0
+
+
+def log_step_bounds(split: Split, largest: int) -> Array:
+    """[k, m]: log(Z / b) is at most this, for 1 <= k, 0 <= m, k + m < largest; zero elsewhere.
+
+    >>> bounds = log_step_bounds(Split(0.0, np.eye(4)), 3)
+    >>> np.exp(bounds[1]).round(6).tolist()[:2]
+    [0.75, 0.5]
+    """
+    counts = [(k, m) for k in range(1, largest) for m in range(largest - k)]
+    fills = _Fills(split.whole, largest)
+    convex = _convex_bounds(split, largest) if len(counts) * split.bins**3 <= DEAR else {}
+    out = np.zeros((largest, largest))
+    for k, m in counts:
+        filled = fills.log_bound(k, m) - split.rho * (k + m)
+        out[k, m] = min(filled, convex.get((k, m), math.inf)) - math.log(split.bins)
+    return out
+
+
+def _convex_bounds(split: Split, largest: int) -> dict[tuple[int, int], float]:
+    """(a): log max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj)."""
+    top = split.rest.max()
+    powers = [np.exp(k * (split.rest - top)) for k in range(largest)]
+    found = {}
+    for k in range(1, largest):
+        others = powers[k] - np.diag(np.diag(powers[k]))
+        for m in range(largest - k):
+            sums = others @ powers[m]
+            np.fill_diagonal(sums, 0.0)
+            found[k, m] = math.log(sums.max() + split.bins * UNDERFLOW) + (k + m) * top
+    return found
+
+
+class _Fills:
+    """(b) and (c), prepared once for all k and m."""
+
+    def __init__(self, whole: Array, largest: int) -> None:
+        self.bins, self.own = len(whole), np.diag(whole)
+        beside = _without_diagonal(whole)
+        self.beside, self.larger = _Sorted(beside, largest + 1), (beside > self.own[:, None]).sum(axis=1)
+        self.moments = _Moments(whole, largest)
+        self.moments_of_others = _Moments(whole - np.diag(self.own), largest)
+
+    def log_bound(self, k: int, m: int) -> float:
+        """The smaller of the two, without the common factor."""
+        if k == 1:  # an allowed j has not been drawn: there are fewer of them, and none counts for itself
+            allowed, moments = max(self.bins - 1 - m, 0), self.moments_of_others
+        else:
+            allowed, moments = self.bins - 1, self.moments
+        s, total = self._largest(k, m), moments.total(k, m)
+        if s > LARGEST_EXPONENT:
+            return math.inf
+        chord = total * (math.expm1(s) / s if s > 0.0 else 1.0)
+        parabola = total + moments.squares(k, m) * _curvature(s)
+        return math.log(allowed + min(chord, parabola) + UNDERFLOW)
+
+    def _largest(self, k: int, m: int) -> float:
+        """S: an allowed j has been drawn at most k - 1 times, and after all that count for more than itself."""
+        own = np.clip(k + m - k * self.larger, 0, k - 1)
+        return float((own * self.own + self.beside.fill(k, k + m - own)).max())
+
+
+class _Moments:
+    """Bounds on the sums over j != i of (M N)_j and of its square, for a symmetric M >= 0."""
+
+    def __init__(self, matrix: Array, largest: int) -> None:
+        rows, own = matrix.sum(axis=1), np.diag(matrix)
+        self.core = rows - own
+        self.sums = _Sorted(_without_diagonal(rows - matrix), largest)
+        products = matrix @ matrix
+        without_core = np.maximum(products - own[:, None] * matrix, 0.0)  # row i: (M^2)_it - M_ii M_it
+        self.core_square = np.diag(without_core)
+        self.crossed = _Sorted(_without_diagonal(without_core), largest)
+        self.products = _Sorted(products, largest)
+
+    def total(self, k: int, m: int) -> float:
+        """T."""
+        return float((k * self.core + self.sums.fill(k, m)).max())
+
+    def squares(self, k: int, m: int) -> float:
+        """V = N^T A N with A = M^2 - M_i M_i^T: core with core, core with the others, and the others by their rows."""
+        others = _Sorted(self.products.fill(k, m)[None, :], m + 1).fill(k, m)
+        return float((k**2 * self.core_square + 2 * k * self.crossed.fill(k, m)).max() + others[0])
+
+
+class _Sorted:
+    """The largest numbers of each row, and the sums of the first few."""
+
+    def __init__(self, rows: Array, count: int) -> None:
+        self.values = -np.sort(-rows, axis=1)[:, :count]
+        self.sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(self.values, axis=1)], axis=1)
+
+    def fill(self, cap: int, total: int | NDArray[np.int64]) -> Array:
+        """The largest sum of `total` numbers of each row, none taken more than `cap` times."""
+        row, last = np.arange(len(self.values)), self.values.shape[1] - 1
+        whole = np.minimum(np.asarray(total) // cap, last)
+        part = np.minimum(total - cap * whole, cap)
+        return cap * self.sums[row, whole] + part * self.values[row, whole]
+
+
+def _without_diagonal(matrix: Array) -> Array:
+    """Rows without their diagonal entry; a single one has nothing but a zero left."""
+    b = len(matrix)
+    return matrix[~np.eye(b, dtype=bool)].reshape(b, b - 1) if b > 1 else np.zeros((1, 1))
+
+
+def _curvature(s: float) -> float:
+    """(e^s - 1 - s) / s^2, by an upper bound on its series where the difference would cancel."""
+    if s < 1e-2:
+        return 0.5 + s / 6.0 + s**2 / 24.0 + s**3 / 60.0
+    return (math.expm1(s) - s) / s**2

@@ -1,0 +1,95 @@
+"""Add: samples shifted against a mean of the modes.
+
+For p in the simplex and s > 0 draw x ~ N(-s m, I), m = sum_i p_i m_i; the weight is D(epsilon + Y) times
+exp(s <m, x> + s^2 |m|^2 / 2). Jensen gives <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform), which bounds it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._montecarlo.estimator import Draws, Estimator
+from antiphase._montecarlo.gaussian import MARGIN
+from antiphase._montecarlo.rounding import modes_error
+from antiphase._montecarlo.split import Split
+
+
+@dataclass(frozen=True)
+class Tilt(Estimator):
+    """delta of N(0, I) against mean_i N(m_i, I).
+
+    Args:
+        split: the modes.
+        slope: s >= 0; 0 samples the first distribution as it is.
+        weights: p, non-negative with sum 1.
+    """
+
+    split: Split
+    slope: float
+    weights: Array
+
+    bias = 0.0  # normal numbers alone
+
+    @property
+    def rho(self) -> float:  # type: ignore[override]
+        """That of the split."""
+        return self.split.rho
+
+    @cached_property
+    def log_factor(self) -> float:  # type: ignore[override]
+        """s^2 |m|^2 / 2 + s (p.d / 2 + KL(p || uniform))."""
+        return log_tilt_factor(self.split, self.slope, self.weights) + MARGIN
+
+    @property
+    def loss_error(self) -> float:  # type: ignore[override]
+        """Of <rest_j, x> - |rest_j|^2 / 2."""
+        return modes_error(self.split.bins, self.split.largest, self.slope + 1.0)
+
+    @property
+    def ratio_error(self) -> float:  # type: ignore[override]
+        """s <m, x> + s^2 |m|^2 / 2, and the factor."""
+        return 2.0 * (self.slope + 1.0) * self.loss_error
+
+    @property
+    def width(self) -> int:
+        """b."""
+        return self.split.bins
+
+    def draw(self, rng: np.random.Generator, count: int) -> Draws:
+        """Noise shifted by -s m."""
+        return self.draw_modes(rng, count)[0]
+
+    def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
+        """The same with the log-likelihood ratio of every mode."""
+        from antiphase._kernels.bins import log_means
+
+        mean = self.weights @ self.split.root
+        x = rng.standard_normal((count, len(mean))) - self.slope * mean
+        losses, none = np.empty(count), np.empty((count, 0), dtype=np.int32)
+        modes = x @ self.split.root.T
+        log_means(modes, self.split.rest, none, self.split.half, losses)
+        return Draws(self.slope * (x @ mean) + self.slope**2 * (mean @ mean) / 2.0, losses), modes
+
+
+def log_tilt_factor(split: Split, slope: float, weights: Array) -> float:
+    """The logarithm of the bound on the density ratio over exp(s Y)."""
+    positive = weights[weights > 0.0]
+    divergence = float(positive @ np.log(positive)) + math.log(split.bins)
+    return float(slope**2 * (weights @ split.rest @ weights) / 2.0 + slope * (weights @ split.half + divergence))
+
+
+def best_weights(split: Split, slope: float) -> Array:
+    """p of about the smallest `log_tilt_factor`, which is convex in p, by mirror descent from equal weights."""
+    equal = weights = np.full(split.bins, 1.0 / split.bins)
+    rate = 1.0 / (1.0 + slope * float(np.abs(split.rest).sum(axis=1).max()))
+    for _ in range(100):
+        logs = (1.0 - rate) * np.log(weights) - rate * (split.half + slope * (split.rest @ weights))
+        weights = np.exp(logs - logs.max())
+        weights = np.maximum(weights / weights.sum(), 1e-300)
+    weights /= weights.sum()
+    return min(equal, weights, key=lambda p: log_tilt_factor(split, slope, p))

@@ -1,0 +1,123 @@
+"""Estimate, verify, release: a claim fixed beforehand is verified with fresh samples, or refused.
+
+Let the claim be (epsilon, delta) and p the failure probability that all attempts may spend together. Attempt r passes
+if confidence limits on delta in both directions, each with failure probability p / 2^r / 2, are at most delta - p. So a
+mechanism whose delta exceeds delta - p passes in some attempt with probability at most p, and the procedure that
+releases what passes, and nothing else, is (epsilon, (delta - p) + p)-differentially private: the randomness of the
+verification is part of the mechanism, and its failures are folded into delta.
+
+With one attempt only, max(delta - p, p) would do; with several the sum is needed, because an attempt that is good and
+one that is bad may both be possible outcomes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._bound import Bound
+from antiphase._errors import Refused
+from antiphase._montecarlo.certificate import Limit, certify, check_estimates, plan_run
+from antiphase._montecarlo.pair import Pair
+from antiphase._montecarlo.pilot import Effort
+from antiphase._montecarlo.samples import child
+from antiphase._montecarlo.settings import Sampling
+
+SHARE = 1e-3  # of delta that verification may spend as its failure probability
+RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
+
+
+def log_inverse_share(delta: float, attempt: int, choices: int = 1) -> float:
+    """log(1 / beta), beta the failure probability of one direction in attempt r: SHARE * delta / choices / 2^r / 2.
+
+    As a logarithm it has no least value, whatever the attempt.
+
+    Args:
+        delta: of the claim.
+        attempt: r, from 1.
+        choices: how many claims there may be of which one is acted upon.
+
+    >>> round(math.exp(log_inverse_share(1e-5, 1)) / 4e8, 12)
+    1.0
+    """
+    return (attempt + 1) * math.log(2.0) + math.log(choices) - math.log(SHARE) - math.log(delta)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a claim.
+
+    Args:
+        bound: delta as claimed, or None where it is not verified.
+        limit: the larger confidence limit, or the one to be expected where no samples were spent on it.
+        estimate: of the same direction.
+        error: its standard error.
+    """
+
+    bound: Bound | None
+    limit: float
+    estimate: float
+    error: float
+
+
+def try_claim(
+    pair: Pair,
+    epsilon: float,
+    delta: float,
+    attempt: int,
+    seed: np.random.SeedSequence,
+    sampling: Sampling,
+    choices: int = 1,
+) -> Outcome:
+    """Attempt number `attempt` on the claim (epsilon, delta), with samples from `seed`, which nothing else may use."""
+    pair = pair.outward
+    upper = pair.upper(epsilon)
+    if upper.value <= delta:
+        return Outcome(Bound(delta, "upper", upper.method, upper.reference), upper.value, upper.value, 0.0)
+    effort = pair_effort(pair, log_inverse_share(delta, attempt, choices), child(seed, 0), sampling)
+    goal = delta * (1.0 - SHARE)
+    removal, addition = pair.pilots(epsilon, effort)
+    check_estimates((removal, addition), upper.value)
+    runs = plan_run(removal, goal, effort), plan_run(addition, goal, effort)
+    hopeless = max(runs, key=lambda run: run.expected)
+    if hopeless.expected > goal:
+        return Outcome(None, hopeless.expected, hopeless.pilot.estimate, hopeless.pilot.error)
+    limits = certify(runs, effort, child(seed, 1))
+    check_estimates(limits, upper.value)
+    worst = max(limits, key=lambda limit: limit.value)
+    bound = limit_bound(pair, limits, delta, delta) if worst.value <= goal else None
+    return Outcome(bound, worst.value, worst.estimate, worst.error)
+
+
+def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: Sampling) -> Effort:
+    """What `sampling` allows for a pair; `seed` is that of the pilot."""
+    return Effort(sampling.samples or pair.samples, log_inverse, seed, sampling.workers, sampling.slack / 4.0)
+
+
+def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: float) -> Bound:
+    """`value` as a bound that both limits keep, with the failure probability SHARE * delta; none without samples."""
+    if not any(limit.samples for limit in limits):
+        return Bound(value, "upper", "largest weight of the samples", pair.reference)
+    samples = " and ".join(f"{limit.samples:,}" for limit in limits)
+    method = f"certified sampling, {samples} samples, failure probability {SHARE * delta:.1e} within delta"
+    return Bound(value, "confident", method, f"{pair.reference}; {RELEASE}")
+
+
+def verify_pair(
+    pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, sampling: Sampling
+) -> Bound:
+    """The claim as a bound on delta, or `Refused`.
+
+    **Guarantee**: see above. `attempt` counts all verifications of this claim, from 1.
+    """
+    outcome = try_claim(pair, epsilon, delta, attempt, seed, sampling)
+    if outcome.bound is not None:
+        return outcome.bound
+    missing = "more noise" if outcome.estimate > delta else "more samples, or a little more noise"
+    raise Refused(
+        f"({epsilon}, {delta})-differential privacy is not verified: the confidence limit on delta is "
+        f"{outcome.limit:.4g}, the estimate {outcome.estimate:.4g} +- {outcome.error:.2g}.",
+        hint=f"it needs {missing}; a further verification of this claim is attempt {attempt + 1}",
+    )

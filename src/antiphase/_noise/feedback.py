@@ -1,0 +1,67 @@
+"""Lower-triangular C: the noise of a step is z less what C carries over from the last outputs.
+
+    y_t = (z_t - sum_{s < t} C[t, s] y_s) / C[t, t]
+
+The last bands - 1 outputs are kept in a ring, y_s in row s mod rows. Noise does not depend on data, so `lookahead`
+steps are made at once, and the ring is read once for all of them. They overwrite the outputs that nobody needs
+any more: as long as lookahead < bands this costs no memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from antiphase._noise.correlator import LANES, Correlator, Noise, Part, Scratch, White, padded, part_for
+from antiphase._noise.entries import Triangular, bands_of, reader
+
+LOOKAHEAD = 8  # more gains little for few bands, and makes some steps longer still
+LOOKAHEAD_LONG = 32  # for long histories, where reading them is most of the work
+LONG = 256
+DOUBLE = np.dtype(np.float64)
+
+
+@final
+class Feedback(Correlator):
+    """Forward substitution with a ring of past outputs, some steps at once."""
+
+    strategy: Triangular
+
+    def __init__(
+        self, strategy: Triangular, factor: float, entries: int, dtype: np.dtype[Any], lookahead: int | None
+    ) -> None:
+        self._history = bands_of(strategy) - 1
+        default = min(LOOKAHEAD_LONG if self._history > LONG else LOOKAHEAD, max(self._history, 1))
+        self.lookahead = default if lookahead is None else lookahead
+        self.part = part_for(self.lookahead)
+        self._entries = reader(strategy)
+        super().__init__(strategy, factor, entries, dtype)
+
+    def state_rows(self) -> int:
+        """The history, or the steps made at once if they are more."""
+        return max(self._history, self.lookahead)
+
+    def prepare(self) -> None:
+        """The entries of C that a block of steps needs."""
+        if self.fresh:
+            now = np.arange(self.step, self.step + self.fresh)
+            past = np.arange(max(self.step - self._history, 0), self.step)
+            rows = self.state_rows()
+            self._slots, self._new = past % rows, now % rows
+            inside = self._entries(now, now)
+            self._past, self._inside = padded(-self._entries(now, past), 2, 4), -inside
+            self._pivot = 1.0 / np.diag(inside)
+
+    def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
+        """Make the block if it is time, then hand out the step."""
+        from antiphase._kernels import correlate
+
+        held = self.state[part.strips]
+        if self.fresh:
+            z = scratch.array("z", (self.fresh, part.size), self.dtype)
+            for k in range(self.fresh):
+                white(self.step + k, z[k])
+            total = scratch.array("total", (len(self._past) * LANES,), DOUBLE)
+            correlate.feedback(held, z, self._slots, self._past, self._inside, self._pivot, self._new, total)
+        correlate.read_row(held, self.step % self.state_rows(), self.factor, out)

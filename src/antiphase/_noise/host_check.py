@@ -1,0 +1,49 @@
+"""The noise of a mechanism on the host: at its canonical scale, and tried before it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._check import Array
+from antiphase._noise.choose import choose
+from antiphase._noise.correlator import Noise, Part, Scratch
+from antiphase._noise.origin import Served
+from antiphase._noise.scale import Canonical, canonical
+from antiphase._noise.self_check import check_noise
+
+
+def check_host_noise(mechanism: Served, dtype: str) -> None:
+    """Refuse a mechanism whose noise the host cannot make in this dtype."""
+    checked(mechanism, np.dtype(dtype), None, False)
+
+
+def checked(mechanism: Served, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool) -> Canonical:
+    """Strategy and noise_std for `choose`, once the correlator has been seen to make the mechanism's noise."""
+    made = canonical(mechanism.strategy, mechanism.noise_std, dtype)
+
+    def respond(z: Array, steps: int) -> NDArray[Any]:
+        return _respond(made, dtype, lookahead, regenerate, z, steps)
+
+    check_noise(mechanism.strategy, mechanism.noise_std, dtype, respond)
+    return made
+
+
+def _respond(
+    made: Canonical, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool, z: Array, steps: int
+) -> Noise:
+    lanes = z.shape[1]
+    correlator = choose(made.strategy, made.noise_std, lanes, dtype, lookahead=lookahead, regenerate=regenerate)
+    part, scratch = Part(0, lanes), Scratch()
+    out = np.empty((steps, lanes), dtype=dtype)
+
+    def white(row: int, into: Noise) -> None:
+        into[:] = z[row] if row < len(z) else 0.0  # beyond is only what a lookahead makes in advance
+
+    for step in range(steps):
+        correlator.begin(step)
+        correlator.make(part, white, scratch, out[step])
+        correlator.end()
+    return out

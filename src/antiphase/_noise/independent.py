@@ -1,0 +1,45 @@
+"""Identity, and every C with a single diagonal: the noise of a step is a multiple of the step's z."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
+from antiphase._noise.entries import reader
+from antiphase.strategies import Identity, Strategy
+
+
+@final
+class Independent(Correlator):
+    """z_t / C[t, t], no state."""
+
+    is_replayed = True
+
+    def state_rows(self) -> int:
+        """None."""
+        return 0
+
+    def prepare(self) -> None:
+        """The step's multiple."""
+        self._factor = self.factor / diagonal(self.strategy, self.step)
+
+    def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
+        """Draw and scale."""
+        from antiphase._kernels import correlate
+
+        white(self.step, out)
+        correlate.scale(self._factor, out)
+
+    def replay_from(self, step: int) -> int:
+        """Nothing to replay."""
+        return step
+
+
+def diagonal(strategy: Strategy, step: int) -> float:
+    """C[t, t]."""
+    if isinstance(strategy, Identity):
+        return 1.0
+    here = np.array([step])
+    return float(reader(strategy)(here, here)[0, 0])  # type: ignore[arg-type]  # `choose` sends no other

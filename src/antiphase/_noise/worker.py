@@ -1,0 +1,103 @@
+"""Where the entries of a stream lie in their leaves, and what one thread needs to make noise for some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from antiphase._noise.correlator import Noise, Part, Scratch, White
+from antiphase._noise.leaves import Leaf, Run, Walk
+from antiphase._noise.normals import Normals
+from antiphase._noise.source import Source
+
+MOST_KEPT = 64  # stretches of a part that are worth keeping; more are found again each time
+
+
+@final
+@dataclass(frozen=True)
+class Piece:
+    """Entries start, ..., stop - 1 of a leaf's region, the entries from `done` on of the part they belong to."""
+
+    leaf: int
+    start: int
+    stop: int
+    done: int
+
+
+@final
+class Layout:
+    """The regions of all leaves, one after another: the coordinates that a stream holds."""
+
+    def __init__(self, leaves: dict[str, Leaf]) -> None:
+        self.leaves = list(leaves.values())
+        self.walks = [Walk(leaf) for leaf in self.leaves]
+        ends = np.cumsum([0, *(leaf.size for leaf in self.leaves)])
+        self.starts: list[int] = ends[:-1].tolist()
+        self.entries = int(ends[-1])
+        self._pieces: dict[Part, list[Piece]] = {}
+        self._stretches: dict[Part, list[tuple[int, int, Run]]] = {}
+
+    def parts(self, size: int) -> list[Part]:
+        """All coordinates in parts of at most `size`."""
+        return [Part(start, min(start + size, self.entries)) for start in range(0, self.entries, size)]
+
+    def pieces(self, part: Part) -> list[Piece]:
+        """What belongs to a part, leaf by leaf."""
+        if part not in self._pieces:
+            self._pieces[part] = list(self._find_pieces(part))
+        return self._pieces[part]
+
+    def stretches(self, part: Part) -> list[tuple[int, int, Run]]:
+        """(place in the part, leaf, stretches of the whole leaf) of a part."""
+        kept = self._stretches.get(part)
+        if kept is None:
+            kept = list(self._find_stretches(part))
+            if len(kept) <= MOST_KEPT:
+                self._stretches[part] = kept
+        return kept
+
+    def _find_pieces(self, part: Part) -> Iterator[Piece]:
+        first = int(np.searchsorted(self.starts, part.start, side="right")) - 1
+        done = 0
+        for i in range(max(first, 0), len(self.leaves)):
+            start = max(part.start - self.starts[i], 0)
+            stop = min(part.stop - self.starts[i], self.leaves[i].size)
+            if start < stop:
+                yield Piece(i, start, stop, done)
+                done += stop - start
+            if done == part.size:
+                return
+
+    def _find_stretches(self, part: Part) -> Iterator[tuple[int, int, Run]]:
+        for piece in self.pieces(part):
+            done = piece.done
+            for run in self.walks[piece.leaf].runs(piece.start, piece.stop):
+                yield done, piece.leaf, run
+                done += run.rows * run.width
+
+
+@final
+class Worker:
+    """One thread's normals and buffers."""
+
+    def __init__(self, layout: Layout, source: Source, dtype: np.dtype[Any]) -> None:
+        self._layout = layout
+        self._normals = Normals(source, dtype)
+        self.scratch = Scratch()
+
+    def white(self, part: Part) -> White:
+        """What fills an array with a row of z for this part."""
+        stretches, normals = self._layout.stretches(part), self._normals
+
+        def fill(row: int, out: Noise) -> None:
+            for done, leaf, run in stretches:
+                here = out[done : done + run.rows * run.width]
+                if run.rows == 1:
+                    normals.fill(leaf, row, run.start, here)
+                else:
+                    normals.fill_rows(leaf, row, run.start, run.stride, here.reshape(run.rows, run.width))
+
+        return fill

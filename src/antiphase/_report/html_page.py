@@ -1,0 +1,118 @@
+"""The report as one HTML page that needs nothing else: no script, no network, no file beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from antiphase._report.chart import Chart
+from antiphase._report.content import Content
+from antiphase._report.drawing import draw
+from antiphase._report.heat import HeatMap, draw_heat
+from antiphase._report.style import page_style
+from antiphase._report.tables import Table, candidates, changes, chart_table, comparison
+from antiphase._version import __version__
+
+SECTIONS = {
+    "statement": "Privacy statement",
+    "ran": "What ran and what was planned",
+    "epsilon": "Epsilon",
+    "error": "Error",
+    "matrices": "Matrices",
+    "candidates": "Candidates: error, memory, time",
+    "changes": "If something were different",
+}
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def html(content: Content) -> str:
+    """The page."""
+    return "\n".join(_page(content)) + "\n"
+
+
+def _page(content: Content) -> Iterator[str]:
+    title = "Privacy report" if content.source.run else "Privacy plan"
+    yield "<!doctype html>"
+    yield f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+    yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+    yield '<link rel="icon" href="data:,">'
+    yield f"<style>{page_style()}</style></head><body>"
+    yield '<a class="skip" href="#main">To the report</a>'
+    yield f"<header><h1>{title}</h1>"
+    parts = _sections(content)
+    links = "".join(f'<li><a href="#{name}">{SECTIONS[name]}</a></li>' for name in parts)
+    yield f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main id="main">'
+    yield f'<div class="answer"><strong>{escape(content.headline)}</strong>{_answer(content)}</div>'
+    yield from (f'<p class="remark">{escape(text)}</p>' for text in content.remarks)
+    for name, body in parts.items():
+        yield f'<section aria-labelledby="{name}"><h2 id="{name}">{SECTIONS[name]}</h2>{body}</section>'
+    yield from (f'<p class="dim">{escape(text)}</p>' for text in content.left_out)
+    plan = content.source.plan.fingerprint[:16]
+    yield f"</main><footer>Written by antiphase {__version__} from plan {plan}.</footer></body></html>"
+
+
+def _answer(content: Content) -> str:
+    plan = content.source.plan
+    words = (
+        f"Unit: one {plan.problem.unit}. Adjacency: {plan.mechanism.adjacency}. Kind of bound: {plan.guarantee.kind}. "
+        f"Accounting: {plan.guarantee.method}."
+    )
+    return f'<p class="dim">{escape(words)}</p>'
+
+
+def _sections(content: Content) -> dict[str, str]:
+    charts = content.charts
+    parts = {"statement": _definitions(content.statement)}
+    if content.source.run is not None:
+        parts["ran"] = _table(comparison(content))
+    parts["epsilon"] = _figures([charts["delta"], charts["steps"]], "epsilon")
+    parts["error"] = _figures([charts[n] for n in ("error", "coefficients") if n in charts], "error")
+    if content.heats:
+        parts["matrices"] = _heats(content.heats)
+    if content.source.plan.candidates:
+        notes = "".join(f"<li>{escape(text)}</li>" for text in content.advice)
+        parts["candidates"] = (f"<ul>{notes}</ul>" if notes else "") + _table(candidates(content.source.plan))
+    parts["changes"] = _table(changes(content))
+    return parts
+
+
+def _definitions(items: Iterable[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<dt>{escape(a)}</dt><dd>{escape(b)}</dd>' for a, b in items)}</dl>"
+
+
+def _figures(charts: Sequence[Chart], name: str) -> str:
+    parts = []
+    for i, chart in enumerate(charts):
+        numbers = _table(chart_table(chart))
+        parts.append(
+            f"<figure><figcaption>{escape(chart.title)}</figcaption>{draw(chart, f'{name}-{i}')}"
+            f"<details><summary>The numbers of: {escape(chart.title)}</summary>{numbers}</details></figure>"
+        )
+    return f'<div class="grid2">{"".join(parts)}</div>'
+
+
+def _heats(heats: Sequence[HeatMap]) -> str:
+    parts = (
+        f"<figure><figcaption>{escape(heat.title)}</figcaption>{draw_heat(heat, f'heat-{i}')}"
+        f'<p class="dim">{escape(heat.summary)} Blue is below zero, orange above, white zero; the colour deepens '
+        "with the square root of the size.</p></figure>"
+        for i, heat in enumerate(heats)
+    )
+    return f'<div class="grid2">{"".join(parts)}</div>'
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th{_words(table, i)} scope=col>{escape(name)}</th>" for i, name in enumerate(table.columns))
+    body = "".join(
+        "<tr>" + "".join(f"<td{_words(table, i)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
+        for row in table.rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.caption)}"><table>'
+        f"<caption>{escape(table.caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _words(table: Table, column: int) -> str:
+    return ' class="words"' if column in table.words else ""

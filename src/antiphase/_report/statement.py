@@ -1,0 +1,102 @@
+"""The privacy statement: what is guaranteed, to whom, under which assumptions.
+
+The items are those that bandmf-amplified App. K.1 reports, after Ponomareva et al. 2023, section 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphase._accounting import zcdp
+from antiphase._bound import Bound, rounded_up
+from antiphase._errors import NotProved
+from antiphase._report.reading import Source
+from antiphase._report.words import ADJACENCY, KIND, participation_words
+
+Item = tuple[str, str]
+SMALLEST = 1e-300  # of deltas
+
+
+def guarantee(source: Source) -> Bound | None:
+    """Of what ran, or for a plan of what is planned; None where a run has taken no step."""
+    return source.plan.guarantee if source.run is None else source.run.guarantee
+
+
+def headline(source: Source) -> str:
+    """One sentence."""
+    bound, delta = guarantee(source), source.plan.problem.budget.delta
+    if bound is None:
+        return "No step has been taken: nothing has been released."
+    what = "would be" if source.run is None else "is"
+    text = f"Training {what} (epsilon = {rounded_up(bound.value)}, delta = {delta:g})-differentially private"
+    if source.run is None or source.run.steps_run == source.plan.steps:
+        return f"{text}."
+    planned = rounded_up(source.plan.guarantee.value)
+    return f"{text} if the step to stop at was fixed beforehand, and with epsilon = {planned} otherwise."
+
+
+def statement(source: Source) -> Iterator[Item]:
+    """The items of the checklist, in its order."""
+    problem, mechanism, run = source.plan.problem, source.plan.mechanism, source.run
+    unit = problem.unit
+    yield "Setting", "Central: whoever runs the training is trusted to run it as stated and to keep its secret."
+    yield "Data accesses covered", _covered(source)
+    yield (
+        "What is protected as output",
+        "Every noised gradient of every step, so also every intermediate and the final model and anything computed "
+        "from them.",
+    )
+    if run is not None:
+        labels = [f"{p.label} (after {p.steps:,} steps)" for p in run.publications]
+        yield "Published", "; ".join(labels) or "nothing so far"
+    yield "Unit of privacy", f"One {unit}, whose contribution to a step has norm at most {problem.clip_norm:g}."
+    yield "Neighbouring data sets", ADJACENCY[mechanism.adjacency].format(unit=unit)
+    yield "Participation assumed", participation_words(mechanism.participation, unit, source.plan.steps)
+    bound = guarantee(source) or source.plan.guarantee
+    yield "Accounting", f"{bound.method}. {bound.reference}."
+    yield "Kind of bound", f"{bound.kind}: {KIND[bound.kind]}."
+    yield "Noise", _noise(source)
+    yield "Formal statement", _formal(source)
+
+
+def _covered(source: Source) -> str:
+    rest = (
+        "Not covered: the choice of hyperparameters, of this run among others or of a checkpoint by looking at data, "
+        "and metrics computed on the same data without noise."
+    )
+    if source.run is None:
+        return f"One training run of {source.plan.steps:,} steps. {rest}"
+    return f"The {source.run.steps_run:,} steps of run {source.run.run_id}, published or not. {rest}"
+
+
+def _noise(source: Source) -> str:
+    mechanism = source.plan.mechanism
+    return (
+        f"{type(mechanism.strategy).__name__} strategy, standard deviation {mechanism.noise_std:.6g} per unit of "
+        f"clipping norm, effective noise multiplier {mechanism.effective_noise_multiplier:.6g}. {_tail(source)}"
+    )
+
+
+def _tail(source: Source) -> str:
+    """What is assumed of the noise far from zero, or covered."""
+    if source.run is None:
+        return "Accounted as ideal Gaussian noise; a run states what its own noise covers."
+    if source.run.smallest_delta is None:
+        return "The draws are assumed to be normal; see the remarks."
+    smallest = source.run.smallest_delta
+    limit = "any delta does" if smallest < SMALLEST else f"a delta below {smallest:.2g} would be refused"
+    return f"Delta covers that the draws of the run, unlike ideal ones, have an end; at this epsilon {limit}."
+
+
+def _formal(source: Source) -> str:
+    bound, delta = guarantee(source), source.plan.problem.budget.delta
+    if bound is None:
+        return "No step has been taken, so nothing is stated."
+    text = f"(epsilon = {rounded_up(bound.value)}, delta = {delta:g})-DP"
+    if source.run is not None and source.run.steps_run != source.plan.steps:
+        planned = rounded_up(source.plan.guarantee.value)
+        return f"{text} for the steps that ran; planned were {source.plan.steps:,} steps at epsilon = {planned}."
+    try:
+        return f"{text}; rho = {rounded_up(zcdp(source.plan.mechanism).value, 6)} zCDP."
+    except NotProved:
+        return f"{text}."

@@ -1,0 +1,91 @@
+"""The tables of a report, as text in cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from antiphase._bound import Bound, rounded_up
+from antiphase._plan import Plan
+from antiphase._report.chart import Chart, thinned
+from antiphase._report.content import Content
+
+MEGABYTES = 4.0  # a million float32 parameters
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under column names; `words` are the columns of running text."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: tuple[int, ...] = ()
+
+
+def candidates(plan: Plan) -> Table:
+    """Every mechanism that was tried."""
+    return Table(
+        f"Everything the planner tried, as it noted it down, best first, at epsilon {plan.problem.budget.epsilon:g} and delta "
+        f"{plan.problem.budget.delta:g}; memory for a million float32 parameters",
+        ("mechanism", "error", "noise multiplier", "epsilon", "memory copies", "MB", "seconds to find", "batches"),
+        tuple(
+            (
+                c.name,
+                f"{c.error:.4g}",
+                f"{c.noise_multiplier:.4g}",
+                f"{rounded_up(c.epsilon)} {c.kind}",
+                f"{c.memory_copies:,}",
+                f"{MEGABYTES * c.memory_copies:,.0f}",
+                f"{c.seconds:.2f}",
+                c.participation.partition("(")[0],
+            )
+            for c in plan.candidates
+        ),
+    )
+
+
+def comparison(content: Content) -> Table:
+    """Planned beside run, from the ledger."""
+    run = content.source.run
+    assert run is not None
+    rows = [
+        ("steps", f"{run.steps_planned:,}", f"{run.steps_run:,}"),
+        (f"epsilon at delta {run.delta:g}", _bound(run.planned), _bound(run.guarantee)),
+        ("publications", "", f"{len(run.publications)}"),
+        ("unpublished steps taken again", "0", f"{run.rewinds}"),
+    ]
+    rows += [(f"published: {p.label}", "", f"after {p.steps:,} steps") for p in run.publications]
+    return Table("From the plan and from the authenticated ledger", ("", "planned", "ran"), tuple(rows))
+
+
+def changes(content: Content) -> Table:
+    """What epsilon would be."""
+    plan = content.source.plan
+    now = ("as planned", rounded_up(plan.guarantee.value), plan.guarantee.kind, "")
+    rows = tuple(
+        (
+            c.what,
+            "" if c.bound is None else rounded_up(c.bound.value),
+            "" if c.bound is None else c.bound.kind,
+            c.reason,
+        )
+        for c in content.changes
+    )
+    caption = f"Epsilon at delta {plan.problem.budget.delta:g} with the same noise"
+    return Table(caption, ("change", "epsilon", "kind", "why there is none"), (now, *rows), words=(3,))
+
+
+def chart_table(chart: Chart, most: int = 12) -> Table:
+    """The numbers behind a chart, thinned."""
+    return Table(f"{chart.title}: numbers", ("line", chart.x_label, chart.y_label), tuple(_points(chart, most)))
+
+
+def _points(chart: Chart, most: int) -> Iterator[tuple[str, ...]]:
+    for line in chart.series:
+        for i in thinned(len(line.x), most):
+            yield line.name, f"{line.x[i]:.6g}", f"{line.y[i]:.6g}"
+
+
+def _bound(bound: Bound | None) -> str:
+    return "nothing released" if bound is None else f"{rounded_up(bound.value)} ({bound.kind})"

@@ -1,0 +1,59 @@
+"""A random subset that holds each position independently with one probability, in time of its size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import final
+
+import numpy as np
+
+from antiphase._samplers.stream import CHUNK, Ids, Labels, Stream
+from antiphase._samplers.table import MEAN_COUNT, binomial, block_size
+from antiphase._secret import Secret
+
+BLOCKS_AT_ONCE = CHUNK // MEAN_COUNT
+
+
+@final
+class Bernoulli:
+    """Independent coins for positions 0, 1, 2, ...: those that show heads, at any address.
+
+    Positions are cut into blocks of about 8 / rate. A block's number of heads is binomial, its heads are a
+    uniform subset of that size: together independent coins, at a cost in proportion to the heads.
+
+    **Guarantee**: the joint distribution differs from independent coins of probability `rate` by less than
+    2^-80 in total variation for every head drawn (2^-128 an outcome of each draw). Whether position i shows
+    heads is a function of (secret, address, i) alone, whatever the population.
+
+    Args:
+        secret, labels: as for `Stream`.
+        rate: probability of heads, in [0, 1].
+    """
+
+    def __init__(self, secret: Secret, labels: Labels, rate: Decimal) -> None:
+        self._counts = Stream(secret, (*labels, "counts"))
+        self._positions = Stream(secret, (*labels, "positions"))
+        self._block = block_size(rate) if rate else 0
+        self._table = binomial(self._block, rate)
+
+    def heads(self, address: int, population: int) -> Ids:
+        """The positions below `population` that show heads, ascending."""
+        return np.concatenate([np.empty(0, np.int64), *self.pieces(address, population)])
+
+    def pieces(self, address: int, population: int) -> Iterator[Ids]:
+        """The heads in pieces that stay in the cache."""
+        from antiphase._kernels.sampling import invert, scatter
+
+        if self._block == 0 or population == 0:
+            return
+        blocks = -(-population // self._block)
+        counts = self._counts.decide(invert, self._table, address, blocks)
+        drawn = 0
+        for first in range(0, blocks, BLOCKS_AT_ONCE):
+            some = counts[first : first + BLOCKS_AT_ONCE]
+            draws = self._positions.draws(address, int(some.sum()), drawn)
+            found = scatter(some, draws, self._block, first)
+            # The last block is drawn whole, so that its heads do not depend on where the population ends.
+            yield found[: np.searchsorted(found, population)]
+            drawn += len(draws)

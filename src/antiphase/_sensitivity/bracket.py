@@ -1,0 +1,78 @@
+"""What a method returns: the squared sensitivity between two numbers, both proved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from antiphase._bound import Kind
+from antiphase._check import Array
+from antiphase._errors import AntiphaseError
+from antiphase._participation import Deterministic, FixedEpochs
+from antiphase._sensitivity.gram import Gram, Indices
+from antiphase._sensitivity.structure import gram
+from antiphase.strategies import Strategy
+
+CLOSED = 1e-9  # relative gap below which the two numbers are one up to rounding
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """lower <= sens^2 <= upper; the upper number is the one that is reported.
+
+    The lower number is the value of a pattern and contributions that are allowed, or 0 where none is known.
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        if not self.lower <= self.upper * (1.0 + CLOSED):
+            raise AntiphaseError(
+                f"Two proved numbers contradict each other: {self.lower} <= sens^2 <= {self.upper}.",
+                hint="this is a defect of the library or an overflow in the strategy; please report it",
+            )
+
+    @property
+    def kind(self) -> Kind:
+        """Exact where the two meet."""
+        return "exact" if self.upper - self.lower <= CLOSED * self.upper else "upper"
+
+
+def exactly(value: float) -> Bracket:
+    """A squared sensitivity that a theorem gives as it stands."""
+    return Bracket(value, value)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One strategy under one participation, with what the methods share."""
+
+    strategy: Strategy
+    participation: Deterministic
+
+    @property
+    def steps(self) -> int:
+        """n."""
+        return self.strategy.steps
+
+    @cached_property
+    def count(self) -> int:
+        """k, the largest number of participations."""
+        return self.participation.largest_count(self.steps)
+
+    @cached_property
+    def gram(self) -> Gram:
+        """X = C^T C."""
+        return gram(self.strategy)
+
+    @cached_property
+    def period(self) -> int:
+        """The distance between participations that the participation fixes: an epoch, or one step."""
+        epoch = self.participation.steps_per_epoch if isinstance(self.participation, FixedEpochs) else 1
+        return min(epoch, self.steps)
+
+    @cached_property
+    def class_sums(self) -> tuple[Indices, Array, Array]:
+        """Over the residue classes modulo the period."""
+        return self.gram.class_sums(self.period)

@@ -1,0 +1,164 @@
+"""Minimum separation for the binary tree: a dynamic program over subtrees.
+
+The value of a pattern is the sum of count^2 over the nodes. A subtree with q participations matters to the rest only
+through q, its value and the free steps at its two ends. So a table holds for each q, for each value and each gap at
+the left end the largest gap at the right end; gaps of b - 1 or more are all alike. Complete subtrees of one height
+share a table, so the work grows with the logarithm of the steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._errors import NotProved
+from antiphase._sensitivity.bracket import Bracket, Case, exactly
+from antiphase._sensitivity.separated import separation
+from antiphase.strategies import Stamped, Tree
+
+LARGEST_WORK = 1 << 30  # combinations of two rows, times the separation
+LARGEST_TABLES = 1 << 25  # entries
+CALL = 4096  # what combining two rows costs at least
+Gaps = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """gaps[v - lowest, l]: the largest gap at the right end for value v and a gap of at least l, or -1."""
+
+    lowest: int
+    gaps: Gaps
+
+
+Table = dict[int, Rows]  # by number of participations, from 1
+
+
+@dataclass
+class _Forest:
+    """The tables for one separation and limit, and how much work may still be done."""
+
+    separation: int
+    limit: int
+    work: int = LARGEST_WORK
+    room: int = LARGEST_TABLES
+
+    def tree(self, steps: int, height: int, complete: list[Table]) -> Table:
+        """The table of a tree whose first `steps` of 2^height leaves are in the run."""
+        if steps == 1 << height:
+            return complete[height]
+        half = 1 << (height - 1)
+        if steps <= half:
+            left, right, rest = self.tree(steps, height - 1, complete), {}, 0
+        else:
+            rest = steps - half
+            left, right = complete[height - 1], self.tree(rest, height - 1, complete)
+        return self.join(left, steps - rest, right, rest, node=True)
+
+    def complete(self, height: int) -> list[Table]:
+        """The tables of complete trees up to this height."""
+        pairs = sum(min(self.limit, (1 << h) // self.separation) ** 2 for h in range(height))
+        if pairs * CALL > self.work:  # known before any table is made
+            self._spend(pairs * CALL, 0)
+        self._spend(0, self.separation)
+        leaf = np.full((1, self.separation), -1, dtype=np.int32)
+        leaf[0, 0] = 0
+        tables: list[Table] = [{1: Rows(1, leaf)}]
+        for h in range(height):
+            tables.append(self.join(tables[h], 1 << h, tables[h], 1 << h, node=True))
+        return tables
+
+    def join(self, left: Table, left_steps: int, right: Table, right_steps: int, *, node: bool) -> Table:
+        """Two neighbours side by side, under a common node or not."""
+        most = min(self.limit, -(-(left_steps + right_steps) // self.separation))
+        self._spend(len(left) * len(right) * CALL, most * self.separation)
+        table: Table = {}
+        for q in range(1, most + 1):
+            table[q] = _pruned(self._joined(q, left, left_steps, right, right_steps), q * q if node else 0)
+            self._spend(0, table[q].gaps.size)
+        return table
+
+    def _joined(self, q: int, left: Table, left_steps: int, right: Table, right_steps: int) -> Rows:
+        from antiphase._kernels.patterns import join_gaps
+
+        b = self.separation
+        parts = [(left[p], right[q - p]) for p in range(1, q) if p in left and q - p in right]
+        alone = [_lengthened(left[q], right_steps)] if q in left else []
+        alone += [_shifted(right[q], left_steps)] if q in right else []
+        lowest = min([x.lowest + y.lowest for x, y in parts] + [x.lowest for x in alone])
+        highest = max([_highest(x) + _highest(y) for x, y in parts] + [_highest(x) for x in alone])
+        size = (highest - lowest + 1) * b
+        self._spend(sum(len(x.gaps) * len(y.gaps) * b for x, y in parts), size)
+        self.room += size  # held only until it is pruned
+        out = np.full((highest - lowest + 1, b), -1, dtype=np.int32)
+        for x in alone:
+            here = out[x.lowest - lowest : _highest(x) - lowest + 1]
+            np.maximum(here, x.gaps, out=here)
+        for x, y in parts:
+            join_gaps(x.gaps, y.gaps, out[x.lowest + y.lowest - lowest :])
+        return Rows(lowest, out)
+
+    def _spend(self, work: int, entries: int) -> None:
+        self.work -= work
+        self.room -= entries
+        if min(self.work, self.room) < 0:
+            raise NotProved(
+                f"The tables for {self.limit} participations {self.separation} apart are too large.",
+                hint="method='levels' gives an upper bound; a limit on the participations makes the tables smaller",
+            )
+
+
+def dynamic_program(case: Case) -> Bracket:
+    """The largest sum of count^2 over nodes, over all patterns."""
+    tree, repeats = _shape(case)
+    forest = _Forest(separation(case), case.count)
+    block = forest.tree(tree.steps, tree.height, forest.complete(tree.steps.bit_length() - 1))
+    table, steps = block, tree.steps
+    for _ in range(repeats - 1):
+        table = forest.join(table, steps, block, tree.steps, node=False)
+        steps += tree.steps
+    return exactly(float(_highest(table[case.count])))
+
+
+def levels(case: Case) -> Bracket:
+    """A node of 2^h steps holds at most ceil(2^h / b) of the k participations, so sum count^2 <= k times that."""
+    tree, _ = _shape(case)
+    b, k = separation(case), case.count
+    return Bracket(0.0, float(k * sum(min(k, -(-(1 << h) // b)) for h in range(tree.height + 1))))
+
+
+def _shape(case: Case) -> tuple[Tree, int]:
+    match case.strategy:
+        case Tree():
+            return case.strategy, 1
+        case Stamped(strategy=Tree() as tree, repeats=repeats):
+            return tree, repeats
+    raise NotProved("This method is for the binary tree, repeated or not.", hint="use another method")
+
+
+def _highest(rows: Rows) -> int:
+    return rows.lowest + len(rows.gaps) - 1
+
+
+def _lengthened(rows: Rows, steps: int) -> Rows:
+    """Free steps added at the right end."""
+    b = rows.gaps.shape[1]
+    return Rows(
+        rows.lowest, np.where(rows.gaps >= 0, np.minimum(rows.gaps + min(steps, b), b - 1), -1).astype(np.int32)
+    )
+
+
+def _shifted(rows: Rows, steps: int) -> Rows:
+    """Free steps added at the left end."""
+    needed = np.maximum(np.arange(rows.gaps.shape[1]) - steps, 0)
+    return Rows(rows.lowest, rows.gaps[:, needed])
+
+
+def _pruned(rows: Rows, gain: int) -> Rows:
+    """What serves a higher value serves a lower one; values that cannot be had or say no more than the next go."""
+    gaps = np.maximum.accumulate(rows.gaps[::-1], axis=0)[::-1]
+    gaps = gaps[: np.flatnonzero(gaps[:, 0] >= 0)[-1] + 1]
+    differs = (gaps[:-1] != gaps[1:]).any(axis=1)
+    cut = int(differs.argmax()) if differs.any() else len(gaps) - 1
+    return Rows(rows.lowest + gain + cut, gaps[cut:].copy())

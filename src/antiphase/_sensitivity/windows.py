@@ -1,0 +1,34 @@
+"""Passing over the diagonals of X in windows that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphase._check import Array
+from antiphase._errors import NotProved
+from antiphase._sensitivity.gram import Gram
+
+LARGEST_WINDOW = 1 << 25  # entries held at once
+LARGEST_PASS = 1 << 31  # entries in all
+
+
+def windows(gram: Gram) -> Iterator[tuple[Array, int, int, int]]:
+    """(diagonals, offset, start, stop): the rows start, ..., stop - 1 of X and those before that reach into them.
+
+    diagonals[i - offset, r] = X[i, i + r]. Raises where X has too many entries.
+    """
+    size = LARGEST_WINDOW // gram.bands - gram.bands
+    if gram.steps * gram.bands <= LARGEST_WINDOW:
+        size = gram.steps
+    if size < gram.bands or gram.steps * gram.bands > LARGEST_PASS:
+        raise NotProved(
+            f"{gram.bands} diagonals of {gram.steps} steps are too many to pass over.",
+            hint="method='row-sum' bounds each diagonal by its largest entry instead",
+        )
+    return _passes(gram, size)
+
+
+def _passes(gram: Gram, size: int) -> Iterator[tuple[Array, int, int, int]]:
+    for start in range(0, gram.steps, size):
+        stop, offset = min(start + size, gram.steps), max(start - gram.bands + 1, 0)
+        yield gram.diagonals(offset, stop), offset, start, stop
