@@ -20,7 +20,7 @@ from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refus
 from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
 from antiphase._problem import Problem
 from antiphase._record import fingerprint, from_json, parse_json, record, to_json
-from antiphase.strategies._extensible import is_extensible
+from antiphase.strategies import is_extensible
 
 FORMAT = 1
 CURVE_POINTS = 33

@@ -5,6 +5,7 @@ from antiphase._accounting.calibration import Calibration, calibrate, seeded_cal
 from antiphase._accounting.certificate import certified, drawn_like, restated
 from antiphase._accounting.composition import compose
 from antiphase._accounting.early_stopping import stopped, stopped_epsilon
+from antiphase._accounting.gaussian import shift
 from antiphase._accounting.group_privacy import group_epsilon
 from antiphase._accounting.guarantee import delta, epsilon, gdp, zcdp
 from antiphase._accounting.mechanism import Mechanism
@@ -31,6 +32,7 @@ __all__ = [
     "page",
     "restated",
     "seeded_calibration",
+    "shift",
     "stopped",
     "stopped_epsilon",
     "verify",

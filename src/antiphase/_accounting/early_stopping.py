@@ -11,8 +11,7 @@ from antiphase._bound import Bound
 from antiphase._check import refuse
 from antiphase._errors import InvalidArgument
 from antiphase._montecarlo import Sampling
-from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree
-from antiphase.strategies._banded import outside
+from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree, outside
 
 LARGEST_DENSE = 2048
 

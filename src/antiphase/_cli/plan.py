@@ -14,9 +14,7 @@ from antiphase._cli.output import print_facts, print_json, print_table, progress
 from antiphase._durable import check_output
 from antiphase._errors import InvalidArgument
 from antiphase._plan import in_words
-from antiphase._planner.advice import affordable_copies
-from antiphase._planner.families import FAMILIES
-from antiphase._planner.pipelines import PIPELINES
+from antiphase._planner import FAMILIES, PIPELINES, affordable_copies
 
 GIGABYTE = 1 << 30
 

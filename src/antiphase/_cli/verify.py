@@ -15,7 +15,7 @@ from antiphase._accounting import verify as verify_claim
 from antiphase._bound import rounded_up
 from antiphase._cli.output import print_facts, print_json, progress_bar
 from antiphase._errors import Corrupted, Refused
-from antiphase._run.reading import RunRecord, read_run
+from antiphase._run import RunRecord, read_run
 
 PROVED = "proved, and computed again just now"
 BASIS: dict[str, str] = {

@@ -6,8 +6,7 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._workload import Workload
-from antiphase.strategies import Fourier
-from antiphase.strategies._fourier import wrapped
+from antiphase.strategies import Fourier, wrapped
 
 
 def fourier_variances(strategy: Fourier, workload: Workload) -> Array:

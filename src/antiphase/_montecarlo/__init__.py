@@ -9,14 +9,21 @@ from antiphase._montecarlo.amplification import (
     estimate,
     verify,
 )
+from antiphase._montecarlo.balls_in_bins import BinsPair, bins_pair
 from antiphase._montecarlo.min_separation import is_separated
 from antiphase._montecarlo.modes import bins_gram, is_causal
+from antiphase._montecarlo.samples import randomness
 from antiphase._montecarlo.settings import Sampling, check_sampling
+from antiphase._montecarlo.slopes import Slopes, slopes
+from antiphase._montecarlo.threads import single_threaded
 
 __all__ = [
     "LARGEST_EPSILON",
+    "BinsPair",
     "Sampling",
+    "Slopes",
     "bins_gram",
+    "bins_pair",
     "calibrate",
     "check_sampling",
     "delta",
@@ -25,5 +32,8 @@ __all__ = [
     "estimate",
     "is_causal",
     "is_separated",
+    "randomness",
+    "single_threaded",
+    "slopes",
     "verify",
 ]

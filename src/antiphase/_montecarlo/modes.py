@@ -7,8 +7,7 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase._participation import BallsInBins
-from antiphase._sensitivity.gram import BandedGram, BlockGram, DenseGram, Gram, TreeGram
-from antiphase._sensitivity.toeplitz import ToeplitzGram, coefficients
+from antiphase._sensitivity import BandedGram, BlockGram, DenseGram, Gram, ToeplitzGram, TreeGram, coefficients
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree
 
 

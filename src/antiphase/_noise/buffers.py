@@ -7,8 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
-from antiphase.strategies import BLT
-from antiphase.strategies._blt import noise_constants
+from antiphase.strategies import BLT, noise_constants
 
 
 @final

@@ -18,8 +18,7 @@ from typing import Any, Protocol, final
 from antiphase._check import refuse
 from antiphase._errors import Refused
 from antiphase._record import fingerprint
-from antiphase.strategies import Strategy, Tree
-from antiphase.strategies._extensible import is_extensible
+from antiphase.strategies import Strategy, Tree, is_extensible
 
 
 class Served(Protocol):

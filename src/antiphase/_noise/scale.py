@@ -13,8 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._errors import Refused
-from antiphase.strategies import Strategy
-from antiphase.strategies._scale import has_unit_columns, scale_exponents, scaled_exactly, times_power_of_two
+from antiphase.strategies import Strategy, has_unit_columns, scale_exponents, scaled_exactly, times_power_of_two
 
 # Powers of two. Within them, the state of a stream is far from the limits of its dtype; a square of it is, in float64.
 ORDINARY = {"float32": 96, "float64": 400}

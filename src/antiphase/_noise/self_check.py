@@ -17,8 +17,19 @@ from antiphase._errors import Refused
 from antiphase._noise.entries import reader
 from antiphase._noise.scale import canonical
 from antiphase._noise.sizes import sizes
-from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
-from antiphase.strategies._scale import divided
+from antiphase.strategies import (
+    BLT,
+    Banded,
+    BandedInverse,
+    Dense,
+    Fourier,
+    Identity,
+    Stamped,
+    Strategy,
+    Toeplitz,
+    Tree,
+    divided,
+)
 
 # Standard deviations from 2^-e to 2^e: draws of all sizes then keep their digits, and none overflows.
 LARGEST_EXPONENT = {"float32": 100, "float64": 960}

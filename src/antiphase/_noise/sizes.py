@@ -12,8 +12,7 @@ from typing import final
 import numpy as np
 
 from antiphase._check import Array
-from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Stamped, Strategy, Toeplitz
-from antiphase.strategies._banded import row_bands
+from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Stamped, Strategy, Toeplitz, row_bands
 
 PROBES = 8  # draws of z that stand for all
 MOST_PRODUCTS = 1 << 26  # beyond, only the first steps of a long run are looked at

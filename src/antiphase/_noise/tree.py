@@ -13,8 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
-from antiphase.strategies import Strategy, Tree
-from antiphase.strategies._tree import own_weight
+from antiphase.strategies import Strategy, Tree, own_weight
 
 DOUBLE = np.dtype(np.float64)
 

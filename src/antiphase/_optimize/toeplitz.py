@@ -17,7 +17,7 @@ from antiphase._optimize.participation_limits import ParticipationLimits, check_
 from antiphase._optimize.solution import SearchLimits, Solution
 from antiphase._optimize.toeplitz_error import squared_error
 from antiphase._participation import Participation
-from antiphase._sensitivity.earliest_blocks import earliest_blocks
+from antiphase._sensitivity import earliest_blocks
 from antiphase._workload import Workload
 from antiphase.strategies import Toeplitz
 

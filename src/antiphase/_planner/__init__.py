@@ -9,14 +9,17 @@ from antiphase._accounting import certified
 from antiphase._check import refuse
 from antiphase._participation import CyclicPoisson, FixedSize, Participation, Poisson
 from antiphase._plan import Plan
-from antiphase._planner.advice import advice
+from antiphase._planner.advice import advice, affordable_copies
 from antiphase._planner.amplified import amplified
 from antiphase._planner.families import FAMILIES
-from antiphase._planner.pipelines import DEFAULT, PROMISED, check_pipelines, promised, sizes
+from antiphase._planner.pipelines import DEFAULT, PIPELINES, PROMISED, check_pipelines, promised, sizes
+from antiphase._planner.published_strategies import published
 from antiphase._planner.refusal import nothing_fits
 from antiphase._planner.sampled import compare_sampled, takes_samples
 from antiphase._planner.trial import Outcome, Progress, Trials
 from antiphase._problem import Problem
+
+__all__ = ["FAMILIES", "PIPELINES", "affordable_copies", "plan", "published"]
 
 
 def plan(

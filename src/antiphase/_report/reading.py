@@ -7,8 +7,7 @@ from pathlib import Path
 
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._plan import Plan
-from antiphase._run import PrivacyReport
-from antiphase._run.reading import read_run
+from antiphase._run import PrivacyReport, read_run
 from antiphase._secret import Secret
 
 NOT_RECORDED = "Candidates: left out, since the ledger does not say that those in plan.json are the ones of this run."

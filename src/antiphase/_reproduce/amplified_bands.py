@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 
 import antiphase as ap
-from antiphase._report.chart import Chart, series
+from antiphase._report import Chart, series
 from antiphase._reproduce.banded_noise import error, noise, powers
 from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, reproduction
 

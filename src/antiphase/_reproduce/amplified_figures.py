@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 import antiphase as ap
-from antiphase._report.chart import Chart, series
-from antiphase._report.heat import HeatMap
+from antiphase._report import Chart, HeatMap, series
 from antiphase._reproduce.banded_noise import error, noise
 from antiphase._reproduce.multi_epoch import dense_solution
 from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, reproduction

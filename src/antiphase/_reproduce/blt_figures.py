@@ -10,8 +10,8 @@ import numpy as np
 import antiphase as ap
 from antiphase._check import Array
 from antiphase._loss import Objective
-from antiphase._planner.published_strategies import published
-from antiphase._report.chart import Chart, series
+from antiphase._planner import published
+from antiphase._report import Chart, series
 from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, reproduction, timed
 from antiphase._reproduce.tree_aggregation import TreeAggregation
 from antiphase.strategies import Strategy, Toeplitz, Tree

@@ -10,7 +10,7 @@ import numpy as np
 
 import antiphase as ap
 from antiphase._check import Array
-from antiphase._planner.published_strategies import published
+from antiphase._planner import published
 from antiphase._reproduce.reproduction import Row, claimed, drawn, printed, reproduction, timed
 from antiphase._reproduce.tree_aggregation import TreeAggregation
 from antiphase.strategies import BLT, Tree

@@ -6,10 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from antiphase._durable import write_output
-from antiphase._report.chart import Chart
-from antiphase._report.drawing import draw
-from antiphase._report.heat import draw_heat
-from antiphase._report.style import file_style
+from antiphase._report import Chart, draw, draw_heat, file_style
 from antiphase._reproduce.catalogue import known
 from antiphase._reproduce.reproduction import PAPERS, Picture, Result
 

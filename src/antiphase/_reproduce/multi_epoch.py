@@ -10,7 +10,7 @@ import numpy as np
 
 import antiphase as ap
 from antiphase._check import Array
-from antiphase._report.chart import Chart, series, thinned
+from antiphase._report import Chart, series, thinned
 from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, printed, reproduction
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 

@@ -8,8 +8,7 @@ from functools import cache
 from typing import Any
 
 import antiphase as ap
-from antiphase._montecarlo.settings import Sampling
-from antiphase._montecarlo.threads import single_threaded
+from antiphase._montecarlo import Sampling, single_threaded
 from antiphase._optimize import (
     AmplifiedProblem,
     BLTFamily,
@@ -19,7 +18,7 @@ from antiphase._optimize import (
     descend,
     evaluate_point,
 )
-from antiphase._report.chart import Chart, series
+from antiphase._report import Chart, series
 from antiphase._reproduce.banded_noise import error, noise, powers, strategy
 from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, printed, reproduction, timed
 

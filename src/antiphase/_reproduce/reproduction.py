@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 
-from antiphase._report.chart import Chart
-from antiphase._report.heat import HeatMap
+from antiphase._report import Chart, HeatMap
 
 Picture = Chart | HeatMap
 

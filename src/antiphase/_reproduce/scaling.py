@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 import antiphase as ap
-from antiphase._report.chart import Chart, series
+from antiphase._report import Chart, series
 from antiphase._reproduce.banded_noise import error, noise, powers
 from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, printed, reproduction, timed
 

@@ -36,15 +36,54 @@ from antiphase._run.directory import (
     write_header,
 )
 from antiphase._run.history import HOST, MARK_BYTES, History, Publication, replayed
+from antiphase._run.integration import (
+    check_mark,
+    check_step,
+    commit_marked,
+    covered,
+    dtype_of,
+    examples_of,
+    is_open,
+    leaves_of,
+    noise_was_read,
+    one_write,
+    secret_of,
+    take_noise_from,
+)
 from antiphase._run.locking import ToTheEnd, in_turn
 from antiphase._run.noise_replay import Elsewhere, NoiseTape, Tape, saved_states
 from antiphase._run.pickling import refuse_pickle
-from antiphase._run.privacy_report import PrivacyReport, report
+from antiphase._run.privacy_report import NO_BATCHES, PrivacyReport, report
+from antiphase._run.reading import RunRecord, read_run
 from antiphase._run.tail import tail_of
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret, require_secret
 
-__all__ = ["PrivacyReport", "Publication", "Run", "digest"]
+__all__ = [
+    "DIGEST_BYTES",
+    "HOST",
+    "NO_BATCHES",
+    "PrivacyReport",
+    "Publication",
+    "Run",
+    "RunRecord",
+    "Tape",
+    "check_mark",
+    "check_step",
+    "commit_marked",
+    "covered",
+    "digest",
+    "dtype_of",
+    "examples_of",
+    "is_open",
+    "leaves_of",
+    "noise_was_read",
+    "one_write",
+    "read_run",
+    "refuse_pickle",
+    "secret_of",
+    "take_noise_from",
+]
 
 LONGEST_LABEL = 200
 NO_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of surrogate pairs, separators of lines

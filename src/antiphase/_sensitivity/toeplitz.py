@@ -11,8 +11,7 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase._sensitivity.earliest_blocks import earliest_blocks
 from antiphase._sensitivity.gram import Gram, Indices
-from antiphase.strategies import BLT, BandedInverse, Identity, Strategy, Toeplitz
-from antiphase.strategies._recursion import convolve
+from antiphase.strategies import BLT, BandedInverse, Identity, Strategy, Toeplitz, convolve
 
 LARGEST_COLUMN = 1 << 24  # steps for which a column is held in memory
 DIRECT = 2048

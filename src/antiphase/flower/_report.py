@@ -13,9 +13,7 @@ from antiphase._bound import Bound, rounded_up
 from antiphase._errors import InvalidArgument
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
-from antiphase._run import PrivacyReport
-from antiphase._run.integration import covered
-from antiphase._run.privacy_report import NO_BATCHES
+from antiphase._run import NO_BATCHES, PrivacyReport, covered
 from antiphase._secret import Secret
 from antiphase.flower._cohort import Dropouts
 from antiphase.flower._force import DEVIATION

@@ -26,8 +26,7 @@ from antiphase._durable import file_exists, make_directory, remove_unfinished, s
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._ledger import Entry, Ledger, ledger_exists
 from antiphase._plan import Plan
-from antiphase._run import Run
-from antiphase._run.integration import one_write
+from antiphase._run import Run, one_write
 from antiphase._secret import Secret
 from antiphase.flower._cohort import Dropouts
 from antiphase.flower._marks import Marks, fresh_nonce

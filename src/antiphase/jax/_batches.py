@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase import _check
-from antiphase._run import Run
-from antiphase._run.integration import examples_of
+from antiphase._run import Run, examples_of
 from antiphase._samplers import Batch
 
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from antiphase._durable import open_file, regular_target
 from antiphase._errors import InvalidArgument
-from antiphase._run import Run
-from antiphase._run.integration import secret_of
+from antiphase._run import Run, secret_of
 from antiphase._sealed import Header, Kind, read_sealed, write_sealed
 from antiphase.jax._keys import seal_key
 

@@ -15,10 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from antiphase._check import Array, refuse
-from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree
-from antiphase.strategies._banded import row_bands
-from antiphase.strategies._blt import noise_constants
-from antiphase.strategies._tree import own_weight
+from antiphase.strategies import (
+    BLT,
+    Banded,
+    BandedInverse,
+    Dense,
+    Identity,
+    Stamped,
+    Strategy,
+    Toeplitz,
+    Tree,
+    noise_constants,
+    own_weight,
+    row_bands,
+)
 
 Draw = Callable[[Any], jax.Array]  # a row of z for the leaf at hand
 

@@ -11,8 +11,7 @@ from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
 
 from antiphase._errors import InvalidArgument
-from antiphase._run import Run
-from antiphase._run.integration import check_mark, check_step, noise_was_read, take_noise_from
+from antiphase._run import Run, check_mark, check_step, noise_was_read, take_noise_from
 from antiphase.jax._keys import SOURCE, device_key
 from antiphase.jax._mark import mark_bytes
 from antiphase.jax._refusals import forget, must_not_raise, remember

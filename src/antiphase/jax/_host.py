@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
-from antiphase._run import Run
-from antiphase._run.integration import check_mark, check_step, is_open, leaves_of, take_noise_from
+from antiphase._run import Run, check_mark, check_step, is_open, leaves_of, take_noise_from
 from antiphase.jax._mark import mark_bytes
 from antiphase.jax._refusals import forget, must_not_raise, remember
 from antiphase.jax._state import NoiseState, check_run

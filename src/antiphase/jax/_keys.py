@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphase._run import Run
-from antiphase._run.integration import dtype_of, secret_of
+from antiphase._run import Run, dtype_of, secret_of
 
 SOURCE = "Threefry of JAX on the device with a 64-bit key"  # as the ledger and the report name it
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphase._errors import Refused
-from antiphase._run import PrivacyReport, Run, digest
-from antiphase._run.integration import commit_marked, examples_of, leaves_of
+from antiphase._run import PrivacyReport, Run, commit_marked, digest, examples_of, leaves_of
 from antiphase.jax._leaves import check_leaves
 from antiphase.jax._mark import mark_bytes
 from antiphase.jax._refusals import raise_refusal

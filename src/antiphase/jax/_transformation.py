@@ -16,8 +16,7 @@ from antiphase._check import real, refuse
 from antiphase._errors import Refused
 from antiphase._noise import Canonical, canonical, check_sizes
 from antiphase._plan import Plan
-from antiphase._run import Run
-from antiphase._run.integration import dtype_of, leaves_of, take_noise_from
+from antiphase._run import Run, dtype_of, leaves_of, take_noise_from
 from antiphase.jax._clip import LARGEST_NORM, SMALLEST_NORM
 from antiphase.jax._correlator import Correlator, correlator
 from antiphase.jax._device import DeviceKey

@@ -21,11 +21,9 @@ from antiphase._check import Array
 from antiphase._errors import Refused
 from antiphase._noise import Leaf, canonical, check_noise
 from antiphase._plan import Plan
-from antiphase._run.pickling import refuse_pickle
+from antiphase._run import refuse_pickle
 from antiphase._secret import Secret
-from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Strategy, Toeplitz
-from antiphase.strategies._banded import row_bands
-from antiphase.strategies._blt import noise_constants
+from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Strategy, Toeplitz, noise_constants, row_bands
 
 BLOCK = 1 << 20
 Correlate = Callable[[torch.Tensor], torch.Tensor]

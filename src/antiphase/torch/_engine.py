@@ -19,8 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._plan import Plan
-from antiphase._run import PrivacyReport
-from antiphase._run.pickling import refuse_pickle
+from antiphase._run import PrivacyReport, refuse_pickle
 from antiphase._secret import Secret
 from antiphase.torch._course import Course
 from antiphase.torch._criterion import OnePerExample

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.utils.rnn import PackedSequence
 
 from antiphase._errors import Refused
-from antiphase._run.pickling import refuse_pickle
+from antiphase._run import refuse_pickle
 
 Found = dict[torch.Tensor, torch.Tensor]
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, final
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from antiphase._errors import InvalidArgument, Refused
-from antiphase._run.pickling import refuse_pickle
+from antiphase._run import refuse_pickle
 from antiphase.torch._course import Course
 from antiphase.torch._optimizer import PrivateSteps
 

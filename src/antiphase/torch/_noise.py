@@ -12,8 +12,7 @@ import torch
 from antiphase._check import refuse
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._plan import Plan
-from antiphase._run import PrivacyReport, digest
-from antiphase._run.pickling import refuse_pickle
+from antiphase._run import PrivacyReport, digest, refuse_pickle
 from antiphase._samplers import Batch
 from antiphase._secret import Secret
 from antiphase.torch._pieces import flat_gradient, is_sharded, noise_dtype, own_leaves, whole_leaves

@@ -10,7 +10,7 @@ from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
 from torch.distributed.tensor import DTensor
 
 from antiphase._errors import Refused
-from antiphase._run.pickling import refuse_pickle
+from antiphase._run import refuse_pickle
 from antiphase.torch._course import Course
 from antiphase.torch._precision import full_precision
 from antiphase.torch._rows import Rows

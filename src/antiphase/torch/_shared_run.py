@@ -16,11 +16,7 @@ from antiphase._durable import make_private_directory
 from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._noise import NoiseStream, check_sizes
 from antiphase._plan import Plan
-from antiphase._run import PrivacyReport, Run, integration
-from antiphase._run.digests import DIGEST_BYTES
-from antiphase._run.history import HOST
-from antiphase._run.noise_replay import Tape
-from antiphase._run.pickling import refuse_pickle
+from antiphase._run import DIGEST_BYTES, HOST, PrivacyReport, Run, Tape, integration, refuse_pickle
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret
 from antiphase.torch._device import DeviceTape, check_device_noise

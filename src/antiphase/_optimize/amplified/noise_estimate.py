@@ -9,9 +9,7 @@ import numpy as np
 
 from antiphase._accounting import Budget
 from antiphase._check import Array
-from antiphase._montecarlo.balls_in_bins import BinsPair, bins_pair
-from antiphase._montecarlo.samples import randomness
-from antiphase._montecarlo.slopes import Slopes, slopes
+from antiphase._montecarlo import BinsPair, Slopes, bins_pair, randomness, slopes
 
 LOG_NOISE_TOLERANCE = 2e-4
 MAX_LOG_NOISE_STEP = 0.5
@@ -54,7 +52,7 @@ class NoiseEstimator:
                 and determines which direction, adding or removing an example, requires more noise. With one, it keeps
                 the direction of the previous call.
         """
-        from antiphase._accounting.gaussian import shift
+        from antiphase._accounting import shift
 
         epsilon, goal = self._budget.epsilon, math.log(self._budget.delta)
         at = guess

@@ -20,8 +20,7 @@ from antiphase._accounting import Budget, seeded_calibration
 from antiphase._check import Array
 from antiphase._error import error
 from antiphase._loss import Objective
-from antiphase._montecarlo import bins_gram
-from antiphase._montecarlo.threads import single_threaded
+from antiphase._montecarlo import bins_gram, single_threaded
 from antiphase._optimize.amplified.families import BandedFamily, BLTFamily, Family, ToeplitzFamily
 from antiphase._optimize.amplified.noise_estimate import NoiseEstimate, NoiseEstimator
 from antiphase._optimize.blt import blt_at
