@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._record import optional, record
 
@@ -55,7 +55,7 @@ class Bound:
                 hint="use 'estimate' for a number that nothing proves",
             )
         if isinstance(self.value, bool) or not isinstance(self.value, (int, float, np.floating)):
-            raise refuse("Bound", "value", "a number", self.value, "pass a float")
+            raise invalid("Bound", "value", "a number", self.value, "pass a float")
         object.__setattr__(self, "value", float(self.value))
         if math.isnan(self.value):
             raise InvalidArgument(

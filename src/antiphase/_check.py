@@ -15,7 +15,7 @@ LARGEST_COUNT = 1 << 53  # above it a float cannot hold every integer
 LONGEST_SHOWN = 200  # characters of a refused value
 
 
-def refuse(owner: str, name: str, must: str, got: Any, hint: str) -> InvalidArgument:
+def invalid(owner: str, name: str, must: str, got: Any, hint: str) -> InvalidArgument:
     """The error for a bad parameter, in the wording used everywhere."""
     return InvalidArgument(f"The {name!r} parameter of {owner} must be {must}. Got {shown(got)} instead.", hint=hint)
 
@@ -40,20 +40,20 @@ def shown(value: Any) -> str:
 def positive_integer(owner: str, name: str, value: Any, hint: str = "counts start at 1") -> int:
     """`value` as an int from 1 to 2^53; booleans and fractions are refused."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise refuse(owner, name, "a positive integer", value, hint)
+        raise invalid(owner, name, "a positive integer", value, hint)
     if value > LARGEST_COUNT:
-        raise refuse(owner, name, "at most 2^53", value, "check for a typing error; nothing here can count that far")
+        raise invalid(owner, name, "at most 2^53", value, "check for a typing error; nothing here can count that far")
     return int(value)
 
 
 def text(owner: str, name: str, value: Any, hint: str) -> str:
     """`value` as a string that can be written to a file; lone surrogates cannot."""
     if not isinstance(value, str):
-        raise refuse(owner, name, "a string", value, hint)
+        raise invalid(owner, name, "a string", value, hint)
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise refuse(
+        raise invalid(
             owner, name, "text that can be encoded in UTF-8", value, "remove the lone surrogates, such as '\\ud800'"
         ) from None
     return str(value)
@@ -66,7 +66,7 @@ def real(owner: str, name: str, value: Any, low: float, high: float, hint: str) 
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, (bool, str, bytes)) or not math.isfinite(number) or not low <= number <= high:
-        raise refuse(owner, name, f"a finite number in [{low}, {high}]", value, hint)
+        raise invalid(owner, name, f"a finite number in [{low}, {high}]", value, hint)
     return number
 
 
@@ -75,12 +75,12 @@ def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
     try:
         result = np.array(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise refuse(owner, name, "an array of numbers", value, "pass a NumPy array or nested lists") from error
+        raise invalid(owner, name, "an array of numbers", value, "pass a NumPy array or nested lists") from error
     if result.ndim != ndim or result.size == 0:
-        raise refuse(
+        raise invalid(
             owner, name, f"a non-empty array of {ndim} dimension(s)", f"shape {result.shape}", "check its shape"
         )
     if not np.isfinite(result).all():
-        raise refuse(owner, name, "finite in every entry", "NaN or infinity", "look for a division by zero upstream")
+        raise invalid(owner, name, "finite in every entry", "NaN or infinity", "look for a division by zero upstream")
     result.setflags(write=False)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._error import error
 from antiphase._participation import Participation
 from antiphase._sensitivity import sensitivity
@@ -35,6 +35,6 @@ def loss(strategy: Strategy, workload: Workload, participation: Participation, o
 def check_objective(owner: str, objective: str) -> None:
     """Refuse anything but "rms" and "max"."""
     if objective not in get_args(Objective):
-        raise refuse(
+        raise invalid(
             owner, "objective", "'rms' or 'max'", objective, "rms averages over the steps, max takes the worst"
         )

@@ -12,7 +12,7 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING, final
 
 from antiphase import _check
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._record import record
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ class PoissonMinSeparation(Participation):
         _check_rate(self)
         _check_max_batch(self)
         if not isinstance(self.warm_start, bool):
-            raise refuse(
+            raise invalid(
                 "PoissonMinSeparation", "warm_start", "True or False", self.warm_start, "False is a cold start"
             )
 
@@ -373,7 +373,7 @@ def _check_epochs(self: FixedEpochs | ShuffledEpochs | BallsInBins) -> None:
 
 def _check_fits(self: FixedEpochs | ShuffledEpochs, steps: int) -> None:
     if steps > self.epochs * self.steps_per_epoch:
-        raise refuse(
+        raise invalid(
             type(self).__name__,
             "epochs",
             f"enough for {steps} steps at {self.steps_per_epoch} steps per epoch",

@@ -105,7 +105,7 @@ class Plan:
         object.__setattr__(self, "candidates", tuple(self.candidates))
         object.__setattr__(self, "notes", tuple(self.notes))
         if self.guarantee.kind == "estimate":
-            raise _check.refuse("Plan", "guarantee", "a proved bound", "an estimate", "verify it first")
+            raise _check.invalid("Plan", "guarantee", "a proved bound", "an estimate", "verify it first")
         found = contradictions(self)
         if found:
             raise InvalidArgument(
@@ -205,7 +205,7 @@ class Plan:
                 hint="plan with family toeplitz, blt, banded-inverse or tree, or start a new run and compose",
             )
         if n <= self.steps:
-            raise _check.refuse("Plan.extend", "steps", f"more than {self.steps}", n, "a shorter run just stops early")
+            raise _check.invalid("Plan.extend", "steps", f"more than {self.steps}", n, "a shorter run just stops early")
         longer = replace(
             self.mechanism,
             strategy=replace(strategy, steps=n),  # type: ignore[type-var]  # strategies are records

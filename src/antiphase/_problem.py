@@ -76,14 +76,16 @@ class Problem:
         copies = self.memory_copies
         if copies is not None:
             if isinstance(copies, bool) or not isinstance(copies, (int, np.integer)) or copies < 0:
-                raise _check.refuse(owner, "memory_copies", "an integer of zero or more", copies, "None means no limit")
+                raise _check.invalid(
+                    owner, "memory_copies", "an integer of zero or more", copies, "None means no limit"
+                )
             self._store("memory_copies", int(copies))
         hint = "the largest norm of one contribution"
         self._store("clip_norm", _check.real(owner, "clip_norm", self.clip_norm, 1e-300, 1e300, hint))
         check_objective(owner, self.objective)
         check_adjacency(owner, self.adjacency)
         if not _check.text(owner, "unit", self.unit, "'example' or 'user'"):
-            raise _check.refuse(owner, "unit", "a word", self.unit, "'example' or 'user'")
+            raise _check.invalid(owner, "unit", "a word", self.unit, "'example' or 'user'")
         self.workload.check_steps(self.steps)
         _check_batch(self)
         _check_epochs(self)
@@ -101,7 +103,7 @@ class Problem:
 
 def _check_type(value: object, kind: type, name: str, example: str) -> None:
     if not isinstance(value, kind):
-        raise _check.refuse("Problem", name, f"a {kind.__name__}", value, f"for instance {example}")
+        raise _check.invalid("Problem", name, f"a {kind.__name__}", value, f"for instance {example}")
 
 
 def _check_batch(problem: Problem) -> None:
@@ -109,7 +111,7 @@ def _check_batch(problem: Problem) -> None:
     if examples is None or batch_size is None:
         return
     if batch_size > examples:
-        raise _check.refuse(
+        raise _check.invalid(
             "Problem",
             "batch_size",
             f"at most the number of examples, {examples}",
@@ -122,7 +124,7 @@ def _check_batch(problem: Problem) -> None:
     elif isinstance(promise, FixedSize):
         drawn = float(promise.batch_size)
     if abs(drawn - batch_size) > max(1.0, SAME_SIZE * batch_size):
-        raise _check.refuse(
+        raise _check.invalid(
             "Problem",
             "batch_size",
             f"what {promise} draws from {examples} examples, {drawn:g} on average",
@@ -138,7 +140,7 @@ def _check_epochs(problem: Problem) -> None:
     fit = promise.epochs * promise.steps_per_epoch
     if problem.steps > fit:
         more = replace(promise, epochs=-(-problem.steps // promise.steps_per_epoch))
-        raise _check.refuse(
+        raise _check.invalid(
             "Problem",
             "steps",
             f"at most {fit}, the steps of {promise}",

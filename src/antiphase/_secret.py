@@ -15,7 +15,7 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._durable import OTHERS, open_file, replacing
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument
 
@@ -62,7 +62,7 @@ class Secret:
     def insecure(cls, seed: int) -> Secret:
         """The secret of a small integer: reproducible, guessable, marked in every report."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            raise refuse("Secret.insecure", "seed", "an integer", seed, "for real training use Secret.generate()")
+            raise invalid("Secret.insecure", "seed", "an integer", seed, "for real training use Secret.generate()")
         return _make(hashlib.sha256(f"antiphase insecure {int(seed)}".encode()).digest(), insecure=True)
 
     @property
@@ -81,7 +81,7 @@ class Secret:
         """
         if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= LONGEST_DERIVED:
             hint = "32 bytes make an AES-256 key"
-            raise refuse("Secret.derive", "length", f"an integer from 1 to {LONGEST_DERIVED}", length, hint)
+            raise invalid("Secret.derive", "length", f"an integer from 1 to {LONGEST_DERIVED}", length, hint)
         if not labels:
             raise InvalidArgument("Secret.derive needs a label. Got none.", hint="name the purpose of the key")
         from cryptography.hazmat.primitives.hashes import SHA256
@@ -180,7 +180,7 @@ def _encode(label: str | bytes | int) -> bytes:
     elif isinstance(label, (int, np.integer)) and not isinstance(label, bool):
         kind, data = b"i", str(int(label)).encode()
     else:
-        raise refuse("Secret.derive", "labels", "strings, bytes or integers", type(label).__name__, "write it as text")
+        raise invalid("Secret.derive", "labels", "strings, bytes or integers", type(label).__name__, "write it as text")
     return kind + len(data).to_bytes(8, "big") + data
 
 

@@ -104,7 +104,7 @@ class Momentum(Workload):
         if self.learning_rates is not None:
             rates = _check.array(owner, "learning_rates", self.learning_rates, 1)
             if not (rates > 0).all():
-                raise _check.refuse(
+                raise _check.invalid(
                     owner, "learning_rates", "positive at every step", rates.min(), "use a small floor instead of 0"
                 )
             object.__setattr__(self, "learning_rates", rates)
@@ -138,7 +138,7 @@ class Momentum(Workload):
         """As many steps as there are learning rates."""
         n = _check.positive_integer("Momentum", "steps", steps)
         if self.learning_rates is not None and len(self.learning_rates) != n:
-            raise _check.refuse(
+            raise _check.invalid(
                 "Momentum",
                 "learning_rates",
                 f"one number for each of the {n} steps",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from antiphase import _check
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._record import record
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-100, 1e10  # beyond them the accountants' arithmetic ends
@@ -41,7 +41,7 @@ def check_epsilon(owner: str, value: Any) -> float:
     hint = "a budget or a target is greater than 0; typical values lie between 0.1 and 10"
     epsilon = _check.real(owner, "epsilon", value, 0.0, float("inf"), hint)
     if epsilon == 0.0:
-        raise refuse(owner, "epsilon", "greater than 0", value, hint)
+        raise invalid(owner, "epsilon", "greater than 0", value, hint)
     return epsilon
 
 
@@ -50,5 +50,5 @@ def check_delta(owner: str, value: Any) -> float:
     hint = "a small probability, such as 1e-6; it should be well below 1 / number of examples"
     delta = _check.real(owner, "delta", value, 0.0, 1.0, hint)
     if not 0.0 < delta < 1.0:
-        raise refuse(owner, "delta", "between 0 and 1, both excluded", value, hint)
+        raise invalid(owner, "delta", "between 0 and 1, both excluded", value, hint)
     return delta

@@ -14,7 +14,7 @@ from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.reduction import Reduction, check_setting, reduce
 from antiphase._accounting.theorems import Adjacency, Setting
 from antiphase._bound import Bound
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import NotProved
 from antiphase._montecarlo import Sampling, check_sampling
 from antiphase._participation import Participation
@@ -89,7 +89,7 @@ def seeded_calibration(
 ) -> Calibration:
     """`calibrate` without the last certificate, to compare mechanisms: all samples are a hash of the arguments."""
     if not isinstance(budget, Budget):
-        raise refuse("calibrate", "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
+        raise invalid("calibrate", "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
     reduction = reduce(Setting(*check_setting("calibrate", strategy, participation, adjacency, examples)))
     if reduction.theorem.amplified:
         without_noise = Mechanism(strategy, participation, 1.0, adjacency, examples)

@@ -11,7 +11,7 @@ from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.poisson import FAILURE_SHARE
 from antiphase._accounting.release import Gaussian, Release
 from antiphase._bound import Bound, Kind, worst_kind
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import NotProved
 
 
@@ -77,7 +77,7 @@ def _losses(releases: Sequence[Release], delta: float) -> Found:
 def _checked(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
     runs = list(mechanisms)
     if not runs or not all(isinstance(run, Mechanism) for run in runs):
-        raise refuse("compose", "mechanisms", "a list of at least one Mechanism", mechanisms, "one for each run")
+        raise invalid("compose", "mechanisms", "a list of at least one Mechanism", mechanisms, "one for each run")
     adjacencies = sorted({run.adjacency for run in runs})
     if len(adjacencies) > 1:
         raise NotProved(

@@ -8,7 +8,7 @@ from antiphase import _check
 from antiphase._accounting.guarantee import epsilon
 from antiphase._accounting.mechanism import Mechanism
 from antiphase._bound import Bound
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._montecarlo import Sampling
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree, outside
@@ -49,7 +49,7 @@ def stopped(mechanism: Mechanism, steps: int) -> Mechanism:
     t = _check.positive_integer("stopped", "steps", steps, "a run that released nothing costs nothing")
     if t > mechanism.strategy.steps:
         must = f"at most {mechanism.strategy.steps}, the steps of the strategy"
-        raise refuse("stopped", "steps", must, steps, "extend the plan for a longer run")
+        raise invalid("stopped", "steps", must, steps, "extend the plan for a longer run")
     if t == mechanism.strategy.steps:
         return mechanism
     full = mechanism.reduction

@@ -8,7 +8,7 @@ from typing import Any, final
 from antiphase import _check
 from antiphase._accounting.reduction import Reduction, check_setting, reduce
 from antiphase._accounting.theorems import Adjacency, Setting
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase.strategies import Strategy
@@ -50,7 +50,7 @@ class Mechanism:
         hint = "a standard deviation is greater than 0; without noise there is no privacy"
         noise = _check.real("Mechanism", "noise_std", self.noise_std, 0.0, float("inf"), hint)
         if noise == 0.0:
-            raise refuse("Mechanism", "noise_std", "greater than 0", self.noise_std, hint)
+            raise invalid("Mechanism", "noise_std", "greater than 0", self.noise_std, hint)
         object.__setattr__(self, "noise_std", noise)
 
     @property

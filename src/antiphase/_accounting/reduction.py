@@ -10,7 +10,7 @@ from antiphase._accounting.bands import bands
 from antiphase._accounting.release import Release
 from antiphase._accounting.theorems import STREAMS, THEOREMS, Adjacency, Setting, Theorem, check_adjacency
 from antiphase._bound import Bound, worst_kind
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import NotProved
 from antiphase._participation import (
     BallsInBins,
@@ -72,9 +72,9 @@ def check_setting(
 ) -> tuple[Strategy, Participation, Adjacency, int | None]:
     """The arguments that describe a mechanism, checked."""
     if not isinstance(strategy, Strategy):
-        raise refuse(owner, "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
+        raise invalid(owner, "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
     if not isinstance(participation, Participation):
-        raise refuse(owner, "participation", "a participation", participation, "such as FixedEpochs(epochs, steps)")
+        raise invalid(owner, "participation", "a participation", participation, "such as FixedEpochs(epochs, steps)")
     check_adjacency(owner, adjacency)
     if examples is not None:
         examples = _check.positive_integer(owner, "examples", examples, "how many examples there are")

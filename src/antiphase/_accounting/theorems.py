@@ -13,7 +13,7 @@ from antiphase._accounting.fixed_size import FixedSizeSampled
 from antiphase._accounting.poisson import PoissonSampled, Truncation
 from antiphase._accounting.release import Gaussian, Release
 from antiphase._bound import Kind
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import NotProved
 from antiphase._participation import (
     BallsInBins,
@@ -38,7 +38,7 @@ def check_adjacency(owner: str, adjacency: Any) -> Adjacency:
     """One of the three names."""
     if adjacency not in get_args(Adjacency):
         known = ", ".join(repr(name) for name in get_args(Adjacency))
-        raise refuse(owner, "adjacency", f"one of {known}", adjacency, "'zero-out' is the usual one")
+        raise invalid(owner, "adjacency", f"one of {known}", adjacency, "'zero-out' is the usual one")
     return adjacency
 
 
@@ -105,7 +105,7 @@ def _fixed_size(setting: Setting, multiplier: float) -> Release:
     sampling: FixedSize = setting.participation
     group = _examples(setting) // sampling.groups
     if sampling.batch_size > group:
-        raise refuse(
+        raise invalid(
             "FixedSize",
             "batch_size",
             f"at most {group}, the smallest of {sampling.groups} groups of {setting.examples} examples",
@@ -126,7 +126,7 @@ def _pushed_out(setting: Setting, multiplier: float) -> Release:
 def _examples(setting: Setting) -> int:
     if setting.examples is None:
         name = type(setting.participation).__name__
-        raise refuse(
+        raise invalid(
             "Mechanism",
             "examples",
             f"the number of examples for {name} of this kind",

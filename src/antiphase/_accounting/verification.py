@@ -10,7 +10,7 @@ from antiphase._accounting.budget import Budget, check_delta, check_epsilon
 from antiphase._accounting.guarantee import delta as proved_delta
 from antiphase._accounting.mechanism import Mechanism
 from antiphase._bound import Bound
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import Refused
 from antiphase._montecarlo import Sampling, check_sampling
 from antiphase._montecarlo import verify as sampled_verify
@@ -111,9 +111,9 @@ def _claim(planned: Any, epsilon: float | None, delta: float | None) -> tuple[Me
         return planned, check_epsilon("verify", epsilon), check_delta("verify", delta)
     mechanism = getattr(planned, "mechanism", None)
     if not isinstance(mechanism, Mechanism):
-        raise refuse("verify", "planned", "a Plan or a Mechanism", planned, "make one with plan(problem)")
+        raise invalid("verify", "planned", "a Plan or a Mechanism", planned, "make one with plan(problem)")
     if epsilon is not None or delta is not None:
-        raise refuse(
+        raise invalid(
             "verify", "epsilon", "left out for a plan", epsilon, "a plan has its claim; pass its mechanism for another"
         )
     return mechanism, planned.guarantee.value, planned.problem.budget.delta

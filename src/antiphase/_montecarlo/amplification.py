@@ -9,7 +9,7 @@ from typing import Literal
 
 from antiphase import _check
 from antiphase._bound import Bound
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import NotProved
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase._montecarlo.guarantee import pair_delta, pair_epsilon, pair_noise
@@ -166,7 +166,7 @@ def verify(
     claim = _epsilon("verify", epsilon), _probability("verify", delta)
     attempt = _check.positive_integer("verify", "attempt", attempt, "the first attempt is 1")
     if attempt > MOST_ATTEMPTS:
-        raise refuse(
+        raise invalid(
             "verify", "attempt", f"at most {MOST_ATTEMPTS}", attempt, "nothing is left to spend; use more noise"
         )
     pair, fresh = dominating_pair(strategy, participation, noise_std), randomness(sampling.seed, VERIFY, attempt)
@@ -175,7 +175,7 @@ def verify(
     if method == "plain":
         factor = _check.real("verify", "tau", tau, 1.0, 1e6, "the paper uses 1.25")
         return verify_plain(pair, *claim, factor, sampling.samples or pair.samples, attempt, fresh, sampling.workers)
-    raise refuse("verify", "method", "'certified' or 'plain'", method, "'certified' needs fewer samples")
+    raise invalid("verify", "method", "'certified' or 'plain'", method, "'certified' needs fewer samples")
 
 
 def estimate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from antiphase import _check
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._record import record
 
 
@@ -47,13 +47,13 @@ class Sampling:
             samples = _check.positive_integer(owner, "samples", self.samples, "None for what half a minute allows")
             object.__setattr__(self, "samples", samples)
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers == 0:
-            raise refuse(owner, "workers", "an integer other than 0", self.workers, "-1 for all cores")
+            raise invalid(owner, "workers", "an integer other than 0", self.workers, "-1 for all cores")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
-            raise refuse(owner, "seed", "an integer of at least 0, or None", self.seed, "None is right outside tests")
+            raise invalid(owner, "seed", "an integer of at least 0, or None", self.seed, "None is right outside tests")
 
 
 def check_sampling(owner: str, value: Any) -> Sampling:
     """`value` if it is a `Sampling`."""
     if not isinstance(value, Sampling):
-        raise refuse(owner, "sampling", "a Sampling", value, "such as Sampling(slack=0.2)")
+        raise invalid(owner, "sampling", "a Sampling", value, "such as Sampling(slack=0.2)")
     return value

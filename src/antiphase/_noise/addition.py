@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._noise.correlator import Noise, Part
 from antiphase._noise.worker import Layout
@@ -25,7 +25,7 @@ class Addition:
         shapes = [leaf.shape for leaf in layout.leaves]
         got = [getattr(buffer, "shape", type(buffer).__name__) for buffer in buffers]
         if got != shapes:
-            raise refuse(OWNER, "buffers", f"arrays of shapes {shapes}", got, "one for each leaf, in order")
+            raise invalid(OWNER, "buffers", f"arrays of shapes {shapes}", got, "one for each leaf, in order")
         for buffer in buffers:
             _check_buffer(buffer, dtype)
         places = sorted((buffer.ctypes.data, buffer.ctypes.data + buffer.nbytes) for buffer in buffers if buffer.size)
@@ -49,6 +49,6 @@ def _check_buffer(buffer: NDArray[Any], dtype: np.dtype[Any]) -> None:
     must = f"writeable, C-contiguous NumPy arrays of {dtype}, as the stream"
     if not isinstance(buffer, np.ndarray) or buffer.dtype != dtype:
         kind = getattr(buffer, "dtype", type(buffer).__name__)
-        raise refuse(OWNER, "buffers", must, f"{kind}", 'for float64 make the stream with dtype="float64"')
+        raise invalid(OWNER, "buffers", must, f"{kind}", 'for float64 make the stream with dtype="float64"')
     if not (buffer.flags.c_contiguous and buffer.flags.writeable and buffer.flags.aligned):
-        raise refuse(OWNER, "buffers", must, "a read-only or strided one", "use next() and add it yourself")
+        raise invalid(OWNER, "buffers", must, "a read-only or strided one", "use next() and add it yourself")

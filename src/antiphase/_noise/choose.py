@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._noise.buffers import Buffers
 from antiphase._noise.correlator import Correlator
@@ -49,7 +49,7 @@ def choose(
         inner = choose(strategy.strategy, *common, lookahead=lookahead, regenerate=regenerate, file=file)
         return Restarted(strategy, inner)
     if regenerate and not isinstance(strategy, BandedInverse):
-        raise refuse("NoiseStream", "regenerate", "False here", True, "only BandedInverse can draw its old z again")
+        raise invalid("NoiseStream", "regenerate", "False here", True, "only BandedInverse can draw its old z again")
     if isinstance(strategy, (Banded, Toeplitz)) or (isinstance(strategy, Dense) and strategy.is_lower_triangular):
         return Independent(strategy, *common) if bands_of(strategy) == 1 else Feedback(strategy, *common, lookahead)
     if isinstance(strategy, BandedInverse):

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from antiphase._check import refuse, text
+from antiphase._check import invalid, text
 from antiphase._record import record
 
 Leaves = Sequence[Sequence[int]] | Mapping[str, Any]
@@ -69,11 +69,11 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
     elif isinstance(leaves, Sequence) and not isinstance(leaves, (str, bytes)):
         items = [(str(i), leaf) for i, leaf in enumerate(leaves)]
     else:
-        raise refuse(
+        raise invalid(
             "NoiseStream", "leaves", "a list of shapes or a dict of Leaf", leaves, "such as [(784, 10), (10,)]"
         )
     if not all(isinstance(name, str) for name, _ in items):
-        raise refuse("NoiseStream", "leaves", "named by strings", list(leaves), "the name is part of the noise's key")
+        raise invalid("NoiseStream", "leaves", "named by strings", list(leaves), "the name is part of the noise's key")
     for name, _ in items:
         text("NoiseStream", "leaves", name, "the name is part of the noise's key")
     return {name: leaf if isinstance(leaf, Leaf) else Leaf(leaf) for name, leaf in items}
@@ -135,9 +135,9 @@ def _shape(given: Any) -> tuple[int, ...]:
     try:
         shape = tuple(given)
     except TypeError:
-        raise refuse("Leaf", "global_shape", "a tuple of integers", given, hint) from None
+        raise invalid("Leaf", "global_shape", "a tuple of integers", given, hint) from None
     if not all(_is_count(n) for n in shape) or math.prod(map(int, shape)) > LARGEST:
-        raise refuse("Leaf", "global_shape", f"non-negative integers with a product up to {LARGEST}", given, hint)
+        raise invalid("Leaf", "global_shape", f"non-negative integers with a product up to {LARGEST}", given, hint)
     return tuple(map(int, shape))
 
 
@@ -148,7 +148,7 @@ def _region(shape: tuple[int, ...], given: Any) -> tuple[tuple[int, int], ...]:
     try:
         region = tuple(_interval(part, n) for part, n in zip(given, shape, strict=True))
     except (TypeError, ValueError):
-        raise refuse("Leaf", "region", f"{len(shape)} intervals within {shape}", given, hint) from None
+        raise invalid("Leaf", "region", f"{len(shape)} intervals within {shape}", given, hint) from None
     return region
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import Refused
 from antiphase._record import fingerprint
 from antiphase.strategies import Strategy, Tree, is_extensible
@@ -47,7 +47,7 @@ def origin_of(plan_or_mechanism: Any, first: Any = None) -> Origin:
     """The mechanism of a plan or the mechanism itself; `first` is the one it extends, if any."""
     mechanism = getattr(plan_or_mechanism, "mechanism", plan_or_mechanism)
     if not isinstance(getattr(mechanism, "strategy", None), Strategy) or not hasattr(mechanism, "noise_std"):
-        raise refuse("NoiseStream", "plan", "a Plan or a Mechanism", plan_or_mechanism, "ap.plan(problem) makes one")
+        raise invalid("NoiseStream", "plan", "a Plan or a Mechanism", plan_or_mechanism, "ap.plan(problem) makes one")
     name = getattr(plan_or_mechanism, "fingerprint", None) or fingerprint(mechanism)
     root = getattr(plan_or_mechanism, "root", "") or name
     if first is not None:

@@ -47,7 +47,7 @@ def checked_settings(
     if lookahead is not None:
         lookahead = _check.positive_integer("NoiseStream", "lookahead", lookahead, "1 makes each step when asked for")
     if not isinstance(regenerate, bool):
-        raise _check.refuse("NoiseStream", "regenerate", "True or False", regenerate, "False keeps old z in memory")
+        raise _check.invalid("NoiseStream", "regenerate", "True or False", regenerate, "False keeps old z in memory")
     return Settings(named(leaves), run_id, checked_dtype(dtype), source, lookahead, regenerate)
 
 
@@ -57,7 +57,7 @@ def checked_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         made = np.dtype(dtype)
     except TypeError:
-        raise _check.refuse("NoiseStream", "dtype", "float32 or float64", dtype, hint) from None
+        raise _check.invalid("NoiseStream", "dtype", "float32 or float64", dtype, hint) from None
     if made not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise _check.refuse("NoiseStream", "dtype", "float32 or float64", made.name, hint)
+        raise _check.invalid("NoiseStream", "dtype", "float32 or float64", made.name, hint)
     return made

@@ -26,7 +26,7 @@ from typing import Any, Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import AntiphaseError
 from antiphase._noise.leaves import Leaf
 from antiphase._secret import Secret
@@ -94,7 +94,7 @@ class Simulation(Source):
 def source_maker(name: SourceName, keys: list[bytes]) -> Callable[[], Source]:
     """What makes a source for a thread."""
     if name not in get_args(SourceName):
-        raise refuse("NoiseStream", "source", "'aes' or 'simulation'", name, "use 'aes' wherever privacy matters")
+        raise invalid("NoiseStream", "source", "'aes' or 'simulation'", name, "use 'aes' wherever privacy matters")
     if sys.byteorder != "little":
         raise AntiphaseError("Noise streams need a little-endian machine.", hint="every common one is")
     return lambda: Aes(keys) if name == "aes" else Simulation(keys)

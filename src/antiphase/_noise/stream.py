@@ -85,7 +85,9 @@ class NoiseStream:
         self._open(origin_of(plan, first), settings, secret, threads, file)
         whole = isinstance(start_step, (int, np.integer)) and not isinstance(start_step, bool)
         if not whole or not 0 <= start_step <= self.steps:
-            raise _check.refuse("NoiseStream", "start_step", f"in 0, ..., {self.steps}", start_step, "steps begin at 0")
+            raise _check.invalid(
+                "NoiseStream", "start_step", f"in 0, ..., {self.steps}", start_step, "steps begin at 0"
+            )
         self._engine.replay(int(start_step))
 
     def _open(
@@ -153,7 +155,7 @@ class NoiseStream:
         """z of a row, standard normal, one array for each leaf. Square C has row t for step t."""
         rows = self._origin.mechanism.strategy.rows
         if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < rows:
-            raise _check.refuse("NoiseStream.white", "row", f"in 0, ..., {rows - 1}", row, "C has so many rows")
+            raise _check.invalid("NoiseStream.white", "row", f"in 0, ..., {rows - 1}", row, "C has so many rows")
         return self._engine.split(self._engine.white(int(row)))
 
     def extend(self, plan: Any) -> None:

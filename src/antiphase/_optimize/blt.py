@@ -69,7 +69,7 @@ def optimize_blt(
             hint="use a larger separation, or max_participations",
         )
     if buffers is not None and not 1 <= _check.positive_integer(OWNER, "buffers", buffers) <= MAX_BUFFERS:
-        raise _check.refuse(OWNER, "buffers", f"at most {MAX_BUFFERS}", buffers, "a few buffers are nearly optimal")
+        raise _check.invalid(OWNER, "buffers", f"at most {MAX_BUFFERS}", buffers, "a few buffers are nearly optimal")
     search = _Search(steps, allowed, workload, objective, limits)
     point, log_loss = search.best(buffers)
     strategy = blt_at(point, steps)

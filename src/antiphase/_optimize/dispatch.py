@@ -77,12 +77,12 @@ def optimize(
     """
     owner = "optimize"
     if family not in OPTIMIZERS:
-        raise _check.refuse(owner, "family", f"one of {', '.join(OPTIMIZERS)}", family, "names are in lower case")
+        raise _check.invalid(owner, "family", f"one of {', '.join(OPTIMIZERS)}", family, "names are in lower case")
     if not isinstance(participation, Participation):
         hint = "such as SingleParticipation() or MinSeparation(100)"
-        raise _check.refuse(owner, "participation", "a participation", participation, hint)
+        raise _check.invalid(owner, "participation", "a participation", participation, hint)
     if not isinstance(workload, Workload):
-        raise _check.refuse(owner, "workload", "a workload", workload, "such as PrefixSum() or Momentum(0.9)")
+        raise _check.invalid(owner, "workload", "a workload", workload, "such as PrefixSum() or Momentum(0.9)")
     n = _check.positive_integer(owner, "steps", steps, "a run has at least one step")
     check_objective(owner, objective)
     if time_limit is not None:
@@ -104,14 +104,14 @@ def _amplified_optimizer(family: str, participation: Participation, budget: Any)
     """Return the optimiser of a family under amplification."""
     owner = "optimize"
     if not isinstance(budget, Budget):
-        raise _check.refuse(owner, "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
+        raise _check.invalid(owner, "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
     if not isinstance(participation, BallsInBins) or participation.max_batch is not None:
         must = "BallsInBins without max_batch if a budget is given"
         hint = "for other participations the best strategy does not depend on the budget: omit it"
-        raise _check.refuse(owner, "participation", must, participation, hint)
+        raise _check.invalid(owner, "participation", must, participation, hint)
     if family not in AMPLIFIED_OPTIMIZERS:
         must = f"one of {', '.join(AMPLIFIED_OPTIMIZERS)} if a budget is given"
-        raise _check.refuse(owner, "family", must, family, "use one of these families, or omit the budget")
+        raise _check.invalid(owner, "family", must, family, "use one of these families, or omit the budget")
     return AMPLIFIED_OPTIMIZERS[family]
 
 

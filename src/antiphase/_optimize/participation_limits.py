@@ -69,5 +69,5 @@ def check_bands(owner: str, bands: int | None, steps: int, separation: int) -> i
         return min(32, steps, separation)
     count = _check.positive_integer(owner, "bands", bands, "1 band is a diagonal matrix")
     if count > steps:
-        raise _check.refuse(owner, "bands", f"at most {steps}, the number of steps", bands, f"use bands={steps}")
+        raise _check.invalid(owner, "bands", f"at most {steps}, the number of steps", bands, f"use bands={steps}")
     return count

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from antiphase._accounting import certified
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._participation import CyclicPoisson, FixedSize, Participation, Poisson
 from antiphase._plan import Plan
 from antiphase._planner.advice import advice, affordable_copies
@@ -102,7 +102,7 @@ def _promises(problem: Problem, given: Participation | None, pipelines: tuple[st
 def _checked(families: Iterable[str] | None) -> set[str]:
     chosen = set(FAMILIES if families is None else families)
     for name in sorted(chosen - set(FAMILIES)):
-        raise refuse("plan", "families", f"of {', '.join(FAMILIES)}", name, "None tries all")
+        raise invalid("plan", "families", f"of {', '.join(FAMILIES)}", name, "None tries all")
     if not chosen:
-        raise refuse("plan", "families", "at least one name", "none", "None tries all")
+        raise invalid("plan", "families", "at least one name", "none", "None tries all")
     return chosen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._participation import (
     BallsInBins,
     CyclicPoisson,
@@ -24,9 +24,9 @@ def check_pipelines(pipelines: tuple[str, ...]) -> None:
     """Refuse a name that is not known."""
     for name in pipelines:
         if name not in PIPELINES:
-            raise refuse("plan", "pipelines", f"of {', '.join(PIPELINES)}", name, "give a participation for any other")
+            raise invalid("plan", "pipelines", f"of {', '.join(PIPELINES)}", name, "give a participation for any other")
     if not pipelines:
-        raise refuse("plan", "pipelines", "at least one name", "none", "None tries the usual ones")
+        raise invalid("plan", "pipelines", "at least one name", "none", "None tries the usual ones")
 
 
 def most_groups(problem: Problem) -> int:
@@ -58,7 +58,7 @@ def promised(problem: Problem, pipeline: str) -> Participation:
 def sizes(problem: Problem) -> tuple[int, int]:
     """Examples and batch size, both needed."""
     if problem.examples is None or problem.batch_size is None:
-        raise refuse(
+        raise invalid(
             "Problem",
             "participation",
             "given, or examples and batch_size to choose one from",

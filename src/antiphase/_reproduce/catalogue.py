@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._reproduce import (
     amplified_bands,
     amplified_figures,
@@ -40,7 +40,7 @@ def find(name: str) -> Reproduction:
     """Return the reproduction with this name; for an unknown name, raise an error that lists the known ones."""
     found = known().get(name)
     if found is None:
-        raise refuse("reproduce", "name", "a known table or figure", name, "the known names are " + ", ".join(known()))
+        raise invalid("reproduce", "name", "a known table or figure", name, "the known names are " + ", ".join(known()))
     return found
 
 

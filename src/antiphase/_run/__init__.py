@@ -456,7 +456,7 @@ def _check_label(label: object) -> str:
     """A label as the ledger and reports can hold it: one line of text of bounded length."""
     text = str(label)
     if len(text) > LONGEST_LABEL or any(unicodedata.category(character) in NO_TEXT for character in text):
-        raise _check.refuse(
+        raise _check.invalid(
             "Run.publish",
             "label",
             f"one line of at most {LONGEST_LABEL} characters",
@@ -496,6 +496,6 @@ def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> 
     except TypeError:
         name = _check.shown(dtype)
     if name not in DTYPES:
-        raise _check.refuse("Run.open", "dtype", "float32 or float64", name, "float32 noise serves bfloat16 gradients")
+        raise _check.invalid("Run.open", "dtype", "float32 or float64", name, "float32 noise serves bfloat16 gradients")
     check_host_noise(mechanism, name)
     return Header(FORMAT, fresh_run_id(), plan.root or plan.fingerprint, described, name, examples)

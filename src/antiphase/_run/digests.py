@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 
 DIGEST_BYTES = 32
 PIECE = 1 << 20
@@ -33,15 +33,15 @@ def digest(arrays: Arrays) -> bytes:
     (True, False)
     """
     if isinstance(arrays, (str, bytes, np.ndarray)) or not isinstance(arrays, Iterable):
-        raise refuse("digest", "arrays", "a list or mapping of arrays", type(arrays).__name__, "put it in a list")
+        raise invalid("digest", "arrays", "a list or mapping of arrays", type(arrays).__name__, "put it in a list")
     named = sorted(arrays.items()) if isinstance(arrays, Mapping) else [("", array) for array in arrays]
     if not named:
-        raise refuse("digest", "arrays", "at least one array", "none", "an exhausted generator gives none")
+        raise invalid("digest", "arrays", "at least one array", "none", "an exhausted generator gives none")
     code, values = hashlib.sha256(), []
     for name, array in named:
         value = np.asarray(array)
         if value.dtype.kind not in "biufc":
-            raise refuse(
+            raise invalid(
                 "digest", "arrays", "numeric arrays", f"dtype {value.dtype}", "flatten nested structures first"
             )
         code.update(repr((name, value.dtype.str, value.shape)).encode())

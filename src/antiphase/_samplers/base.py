@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase import _check
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._participation import Deterministic, Participation
 from antiphase._samplers.stream import Ids, Stream
 from antiphase._secret import Secret, require_secret
@@ -70,7 +70,7 @@ class Sampler(ABC):
     def batch(self, step: int) -> Batch:
         """The examples of `step`, in [0, steps)."""
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < self.steps:
-            raise refuse(
+            raise invalid(
                 f"{self._name}.sampler.batch",
                 "step",
                 f"an integer in [0, {self.steps})",

@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._participation import FixedSize
 from antiphase._samplers.base import Sampler
 from antiphase._samplers.cycle import Slots
@@ -30,7 +30,7 @@ class FixedSizeSampler(Sampler):
         groups, size = participation.groups, participation.batch_size
         super().__init__(participation, examples, steps, secret, groups, size)
         if size > self.examples // groups:
-            raise refuse(
+            raise invalid(
                 "FixedSize",
                 "batch_size",
                 f"at most {self.examples // groups}, the smallest of {groups} groups of {self.examples} examples",

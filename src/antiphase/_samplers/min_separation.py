@@ -8,7 +8,7 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._participation import PoissonMinSeparation
 from antiphase._samplers.base import Sampler
 from antiphase._samplers.bernoulli import Bernoulli
@@ -56,7 +56,7 @@ class PoissonMinSeparationSampler(Sampler):
         super().__init__(participation, examples, steps, secret, b, float(rate).hex())
         if b > LONGEST_SEPARATION:
             must = f"at most {LONGEST_SEPARATION} for a sampler"
-            raise refuse("PoissonMinSeparation", "separation", must, b, "BallsInBins has no such limit")
+            raise invalid("PoissonMinSeparation", "separation", must, b, "BallsInBins has no such limit")
         self._separation = b
         self._joins = Bernoulli(secret, (*self._labels, "joins"), at_least_once(b, rate))
         self._gaps = Stream(secret, (*self._labels, "gaps"))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase import _check
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._samplers.base import Batch
 
 
@@ -27,5 +27,5 @@ def shard(indices: NDArray[np.int64], mask: NDArray[np.bool_], rank: int, world:
     """
     _check.positive_integer("shard", "world", world)
     if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < world:
-        raise refuse("shard", "rank", f"an integer in [0, {world})", rank, "ranks count from 0")
+        raise invalid("shard", "rank", f"an integer in [0, {world})", rank, "ranks count from 0")
     return Batch(indices[rank::world], mask[rank::world])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphase import _check
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._samplers.stream import Ids, Stream
 from antiphase._secret import Secret, require_secret
@@ -50,7 +50,7 @@ class UserIndex:
     ) -> None:
         owners = np.asarray(user_of_example)
         if owners.ndim != 1 or owners.size == 0:
-            raise refuse("UserIndex", "user_of_example", "a non-empty list of users", owners.shape, "one user a row")
+            raise invalid("UserIndex", "user_of_example", "a non-empty list of users", owners.shape, "one user a row")
         _, first, number = np.unique(owners, return_index=True, return_inverse=True)
         rank = np.empty(first.size, np.int64)
         rank[np.argsort(first)] = np.arange(first.size)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from antiphase._bound import Bound
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import NotProved
 from antiphase._participation import Deterministic, Participation
 from antiphase._sensitivity.bracket import Bracket, Case
@@ -66,9 +66,9 @@ def measured(strategy: Strategy, participation: Participation, method: str | Non
 
 def _checked(strategy: Strategy, participation: Participation) -> tuple[Strategy, Deterministic]:
     if not isinstance(strategy, Strategy):
-        raise refuse("sensitivity", "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
+        raise invalid("sensitivity", "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
     if not isinstance(participation, Participation):
-        raise refuse("sensitivity", "participation", "a participation", participation, "such as SingleParticipation()")
+        raise invalid("sensitivity", "participation", "a participation", participation, "such as SingleParticipation()")
     worst = participation.worst_case
     if type(worst) not in METHODS:
         raise NotProved(
@@ -83,7 +83,7 @@ def _checked(strategy: Strategy, participation: Participation) -> tuple[Strategy
 def _named(case: Case, name: str) -> Bracket:
     known = METHODS[type(case.participation)]
     if name not in known:
-        raise refuse("sensitivity", "method", f"one of {', '.join(known)}", name, "None takes the best there is")
+        raise invalid("sensitivity", "method", f"one of {', '.join(known)}", name, "None takes the best there is")
     offered = methods(case.strategy, case.participation)
     pair = f"{type(case.strategy).__name__} under {type(case.participation).__name__}"
     if name not in offered:

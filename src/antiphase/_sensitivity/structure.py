@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._sensitivity.gram import BandedGram, BlockGram, DenseGram, Gram, TreeGram
 from antiphase._sensitivity.toeplitz import SymmetricGram, ToeplitzGram, coefficients
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
@@ -35,7 +35,7 @@ def _scaled(strategy: Toeplitz) -> Gram:
 def check_square(value: float) -> None:
     """Refuse a squared norm that has lost digits to underflow or overflow."""
     if not SMALLEST <= value <= LARGEST:
-        raise refuse(
+        raise invalid(
             "sensitivity",
             "strategy",
             "of a scale whose squares are floating-point numbers",

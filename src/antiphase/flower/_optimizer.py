@@ -88,7 +88,7 @@ class SGD(ServerOptimizer):
         if isinstance(self.learning_rates, (int, float)):
             return float(self.learning_rates)
         if release >= len(self.learning_rates):
-            raise _check.refuse(
+            raise _check.invalid(
                 "SGD", "learning_rates", "one for each release", f"{len(self.learning_rates)} of them", "give more"
             )
         return self.learning_rates[release]
@@ -101,6 +101,6 @@ def optimizer_for(workload: Workload) -> SGD:
     if isinstance(workload, Momentum):
         rates = 1.0 if workload.learning_rates is None else tuple(map(float, workload.learning_rates))
         return SGD(rates, workload.beta, workload.weight_decay)
-    raise _check.refuse(
+    raise _check.invalid(
         "DPFTRL", "optimizer", "given for this workload", type(workload).__name__, "pass a ServerOptimizer"
     )

@@ -9,7 +9,7 @@ from typing import final
 from antiphase import _check
 from antiphase._accounting import Mechanism, zcdp
 from antiphase._bound import Bound
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._participation import MinSeparation
 
 
@@ -35,7 +35,7 @@ def cohort(population: int, goal: int, rounds: int) -> MinSeparation:
     n = _check.positive_integer("cohort", "rounds", rounds)
     clients = _check.positive_integer("cohort", "population", population)
     if clients < m:
-        raise refuse("cohort", "population", f"at least the goal, {m}", population, "lower the goal")
+        raise invalid("cohort", "population", f"at least the goal, {m}", population, "lower the goal")
     separation = min(clients // m, n)
     return MinSeparation(separation, -(-n // separation))
 

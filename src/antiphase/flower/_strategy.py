@@ -202,7 +202,7 @@ class DPFTRL(Strategy):
         self._ttl, self._mailbox = timeout, Mailbox(grid, session.counts, size)
         last = self.plan.steps if num_rounds is None else num_rounds
         if not 0 <= last <= self.plan.steps:
-            raise _check.refuse("DPFTRL.start", "num_rounds", f"at most {self.plan.steps}", last, "extend the plan")
+            raise _check.invalid("DPFTRL.start", "num_rounds", f"at most {self.plan.steps}", last, "extend the plan")
         result, failures = Result(arrays=to_array_record(session.state.model)), 0
         _evaluate(evaluate_fn, session.state.release, result)
         while session.state.release < last:
@@ -459,7 +459,7 @@ class DPFTRL(Strategy):
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise _check.refuse("DPFTRL", name, f"one of {', '.join(allowed)}", value, "see the documentation")
+        raise _check.invalid("DPFTRL", name, f"one of {', '.join(allowed)}", value, "see the documentation")
 
 
 def _evaluate(

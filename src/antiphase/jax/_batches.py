@@ -58,7 +58,7 @@ def batches(run: Run, data: Any, *, multiple: int = 64, start: int | None = None
     for leaf in jax.tree.leaves(data):
         if len(leaf) != examples:
             hint = "every array has the examples along its first axis; open the run with their number"
-            raise _check.refuse("batches", "data", f"of {examples} examples, as the run", len(leaf), hint)
+            raise _check.invalid("batches", "data", f"of {examples} examples, as the run", len(leaf), hint)
     for step in range(run.committed if start is None else start, run.steps):
         indices, mask = pad(run.batch(step), multiple)
         yield Examples(step, jax.tree.map(lambda a, i=indices: np.asarray(a)[i], data), mask, indices[mask])

@@ -57,7 +57,7 @@ def clipped_sum(loss: Loss, clip_norm: float, *, microbatch: int | None = None) 
             return part(params, batch, used)
         if used.shape[0] % size:
             hint = "pad the batch, for instance with antiphase.jax.pad"
-            raise _check.refuse("clipped_sum", "microbatch", f"a divisor of the batch, {used.shape[0]}", size, hint)
+            raise _check.invalid("clipped_sum", "microbatch", f"a divisor of the batch, {used.shape[0]}", size, hint)
         parts = jax.tree.map(lambda x: jnp.reshape(x, (-1, size, *jnp.shape(x)[1:])), (batch, used))
         zero = jax.tree.map(lambda p: jnp.zeros_like(p, _wide(p)), params)
 
@@ -92,7 +92,7 @@ def _clipped(gradient: Any, used: jax.Array, norm: float) -> Any:
 def _flags(mask: Any) -> jax.Array:
     used = jnp.asarray(mask, bool)
     if used.ndim != 1:
-        raise _check.refuse(
+        raise _check.invalid(
             "clipped_sum", "mask", "one flag for each example", f"shape {used.shape}", "batches gives one"
         )
     return used

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from antiphase._check import Array, refuse
+from antiphase._check import Array, invalid
 from antiphase.strategies import (
     BLT,
     Banded,
@@ -72,7 +72,7 @@ def correlator(strategy: Strategy, dtype: jnp.dtype) -> Correlator:
             made = Restarted(strategy, correlator(strategy.strategy, dtype))
     if made is not None:
         return made
-    raise refuse(
+    raise invalid(
         "add_noise",
         "source",
         f"'host' for {type(strategy).__name__}, whose every step uses all of z",

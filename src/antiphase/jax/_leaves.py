@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
 
@@ -23,11 +23,13 @@ def leaves(params: Any) -> dict[str, Leaf]:
     """
     found = jax.tree_util.tree_leaves_with_path(params)
     if not found:
-        raise refuse("leaves", "params", "a tree with at least one array", params, "pass the model's parameters")
+        raise invalid("leaves", "params", "a tree with at least one array", params, "pass the model's parameters")
     for path, leaf in found:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             name, kind = jax.tree_util.keystr(path), jnp.result_type(leaf).name
-            raise refuse("leaves", "params", "made of floating-point arrays", f"{kind} at {name}", "leave the rest out")
+            raise invalid(
+                "leaves", "params", "made of floating-point arrays", f"{kind} at {name}", "leave the rest out"
+            )
     return {jax.tree_util.keystr(path): Leaf(jnp.shape(leaf)) for path, leaf in found}
 
 

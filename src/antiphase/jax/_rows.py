@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 
 GENERATOR = "threefry2x32"
 LARGEST = 1 << 31  # addresses: rows of z times leaves
@@ -17,7 +17,7 @@ LARGEST = 1 << 31  # addresses: rows of z times leaves
 def check_addresses(rows: int, leaves: int) -> None:
     """Refuse a strategy with more rows of z than the generator has addresses."""
     if rows * leaves >= LARGEST:
-        raise refuse(
+        raise invalid(
             "add_noise", "source", "'host' for so many steps and leaves", "'device'", "the device counts to 2^31"
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 from jax.sharding import NamedSharding, PartitionSpec
 
-from antiphase._check import real, refuse
+from antiphase._check import invalid, real
 from antiphase._errors import Refused
 from antiphase._noise import Canonical, canonical, check_sizes
 from antiphase._plan import Plan
@@ -91,7 +91,7 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
 
         return _device(made.strategy, scale, made_by, ask, None, words, dtype, check, placed)
     if source != "host":
-        raise refuse("add_noise", "source", "'host' or 'device'", source, "'host' is AES")
+        raise invalid("add_noise", "source", "'host' or 'device'", source, "'host' is AES")
     mechanism, clip_norm = run.plan.mechanism, run.plan.problem.clip_norm
     check_sizes(mechanism.strategy, mechanism.noise_std, dtype, clip_norm=clip_norm)
     take_noise_from(run, "host")
@@ -126,10 +126,12 @@ def simulate_noise(plan: Plan, key: jax.Array, dtype: Any = jnp.float32) -> opta
     """
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     if words.shape != (2,):
-        raise refuse("simulate_noise", "key", "a threefry2x32 key", f"{words.shape} words", "jax.random.key(0)")
+        raise invalid("simulate_noise", "key", "a threefry2x32 key", f"{words.shape} words", "jax.random.key(0)")
     kind = host_dtype(jnp.dtype(dtype).name)
     if kind.name not in ("float32", "float64"):
-        raise refuse("simulate_noise", "dtype", "float32 or float64", kind.name, "half precision rounds the noise away")
+        raise invalid(
+            "simulate_noise", "dtype", "float32 or float64", kind.name, "half precision rounds the noise away"
+        )
     made = _canonical(plan, kind)
     made_by = correlator(made.strategy, jnp.dtype(kind))
     _check_device_noise(plan, kind)
@@ -223,7 +225,7 @@ def _sum(updates: Any, noise: list[jax.Array], scale: float, mark: jax.Array) ->
 
 def _check_run(run: Any) -> None:
     if not isinstance(run, Run):
-        raise refuse(
+        raise invalid(
             "add_noise", "run", "a Run", type(run).__name__, "Run.open(plan, directory, leaves=leaves(params))"
         )
     if jax.process_count() > 1:

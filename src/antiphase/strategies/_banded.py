@@ -38,15 +38,15 @@ class Banded(Strategy):
         object.__setattr__(self, "columns", columns)
         steps, bands = columns.shape
         if bands > steps:
-            raise _check.refuse(
+            raise _check.invalid(
                 "Banded", "columns", f"at most {steps} bands wide", f"{bands} bands", "columns has shape (steps, bands)"
             )
         if (columns[:, 0] == 0).any():
-            raise _check.refuse(
+            raise _check.invalid(
                 "Banded", "columns", "non-zero on the diagonal", "a zero in columns[:, 0]", "C must be invertible"
             )
         if outside(columns).any():
-            raise _check.refuse(
+            raise _check.invalid(
                 "Banded",
                 "columns",
                 "zero below the last row",

@@ -52,7 +52,7 @@ class BandedInverse(Strategy):
         count = _check.positive_integer(owner, "bands", bands)
         inverse = workload.toeplitz_inverse
         if inverse is None:
-            raise _check.refuse(
+            raise _check.invalid(
                 owner, "workload", "the same at every step", "a learning-rate schedule", "use a constant learning rate"
             )
         return cls(_series_root(inverse / inverse[0], count), steps)

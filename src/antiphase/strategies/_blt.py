@@ -41,11 +41,11 @@ class BLT(Strategy):
         decay = _check.array("BLT", "decay", self.decay, 1)
         scale = _check.array("BLT", "scale", self.scale, 1)
         if len(scale) != len(decay):
-            raise _check.refuse(
+            raise _check.invalid(
                 "BLT", "scale", f"as long as decay, {len(decay)}", f"{len(scale)} numbers", "one scale for each buffer"
             )
         if not ((decay >= 0) & (decay <= 1)).all():
-            raise _check.refuse("BLT", "decay", "in [0, 1]", decay.tolist(), "larger decays grow without bound")
+            raise _check.invalid("BLT", "decay", "in [0, 1]", decay.tolist(), "larger decays grow without bound")
         object.__setattr__(self, "decay", decay)
         object.__setattr__(self, "scale", scale)
 
@@ -66,7 +66,7 @@ class BLT(Strategy):
         theta = _check.array("BLT.from_decays", "decay", decay, 1)
         hat = _check.array("BLT.from_decays", "inverse_decay", inverse_decay, 1)
         if len(theta) != len(hat):
-            raise _check.refuse(
+            raise _check.invalid(
                 "BLT.from_decays",
                 "inverse_decay",
                 f"as long as decay, {len(theta)}",
@@ -74,7 +74,7 @@ class BLT(Strategy):
                 "pair them",
             )
         if len(np.unique(theta)) < len(theta):
-            raise _check.refuse(
+            raise _check.invalid(
                 "BLT.from_decays", "decay", "all different", theta.tolist(), "merge buffers of one decay into one"
             )
         return cls(theta, output_scale(theta, hat), steps)

@@ -43,7 +43,7 @@ class Dense(Strategy):
         object.__setattr__(self, "matrix", matrix)
         rows, steps = matrix.shape
         if rows < steps:
-            raise _check.refuse(
+            raise _check.invalid(
                 "Dense", "matrix", "at least as tall as wide", f"shape {matrix.shape}", "rows encode, columns are steps"
             )
         if self.is_lower_triangular:
@@ -51,7 +51,7 @@ class Dense(Strategy):
         else:
             singular = np.linalg.matrix_rank(matrix, rtol=NEARLY_SINGULAR) < steps
         if singular:
-            raise _check.refuse(
+            raise _check.invalid(
                 "Dense", "matrix", "of full column rank", "a singular matrix", "no zero may stand on the diagonal"
             )
 

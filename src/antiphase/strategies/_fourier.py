@@ -47,7 +47,7 @@ class Fourier(Strategy):
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", check_steps("Fourier", self.steps))
         if self.decoder not in get_args(Decoder):
-            raise _check.refuse(
+            raise _check.invalid(
                 "Fourier", "decoder", "'direct' or 'optimal'", self.decoder, "'optimal' has the smaller error"
             )
 

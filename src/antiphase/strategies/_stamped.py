@@ -39,7 +39,7 @@ class Stamped(Strategy):
 
     def __post_init__(self) -> None:
         if not isinstance(self.strategy, Strategy):
-            raise _check.refuse(
+            raise _check.invalid(
                 "Stamped", "strategy", "a strategy", self.strategy, "pass the strategy of one block, such as Tree(100)"
             )
         repeats = _check.positive_integer("Stamped", "repeats", self.repeats, "a run has at least one block")
@@ -63,7 +63,7 @@ class Stamped(Strategy):
     def rows_at(self, step: int) -> int:
         """As in the block that the step belongs to."""
         if not 0 <= step < self.steps:
-            raise _check.refuse("Stamped", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over")
+            raise _check.invalid("Stamped", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over")
         return self.strategy.rows_at(step % self.strategy.steps)
 
     def multiply(self, x: ArrayLike) -> Array:

@@ -99,9 +99,9 @@ def filter_coefficients(owner: str, coefficients: ArrayLike, steps: int) -> Arra
     """Checked coefficients of a lower-triangular Toeplitz matrix."""
     checked = _check.array(owner, "coefficients", coefficients, 1)
     if len(checked) > steps:
-        raise _check.refuse(
+        raise _check.invalid(
             owner, "coefficients", f"at most {steps} numbers, one a step", f"{len(checked)} numbers", "cut the rest off"
         )
     if checked[0] == 0:
-        raise _check.refuse(owner, "coefficients", "non-zero in its first entry", 0.0, "it stands on the diagonal")
+        raise _check.invalid(owner, "coefficients", "non-zero in its first entry", 0.0, "it stands on the diagonal")
     return checked

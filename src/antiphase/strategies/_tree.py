@@ -51,7 +51,7 @@ class Tree(Strategy):
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", check_steps("Tree", self.steps))
         if self.decoder not in get_args(Decoder):
-            raise _check.refuse(
+            raise _check.invalid(
                 "Tree", "decoder", "'online' or 'full'", self.decoder, "'online' needs the least memory"
             )
 
@@ -78,7 +78,7 @@ class Tree(Strategy):
     def completed_level(self, step: int) -> int:
         """The level of the highest node that this step completes."""
         if not 0 <= step < self.steps:
-            raise _check.refuse("Tree", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over")
+            raise _check.invalid("Tree", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over")
         return self.height if step == self.steps - 1 else (~step & (step + 1)).bit_length() - 1
 
     def multiply(self, x: ArrayLike) -> Array:

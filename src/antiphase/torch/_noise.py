@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 
 import torch
 
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._plan import Plan
 from antiphase._run import PrivacyReport, digest, refuse_pickle
@@ -301,7 +301,7 @@ def _device_of(parameters: list[torch.Tensor], source: str) -> torch.Tensor | No
     if source == "host":
         return None
     if source != "device":
-        raise refuse("NoiseAdder", "source", "'host' or 'device'", source, "'host' is cryptographic")
+        raise invalid("NoiseAdder", "source", "'host' or 'device'", source, "'host' is cryptographic")
     if len({p.device for p in parameters}) > 1:
         raise Refused("The parameters are on several devices.", hint="use source='host'")
     return torch.empty(0, dtype=parameters[0].dtype, device=parameters[0].device)

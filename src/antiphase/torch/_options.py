@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphase import _participation as p
-from antiphase._check import refuse
+from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._plan import Plan
 
@@ -43,13 +43,13 @@ def check_mode(clipping: str, mode: str, loss_reduction: str) -> None:
     owner = "make_private"
     if clipping not in ("flat", "per_layer"):
         hint = "adaptive clipping changes the mechanism from step to step, and no guarantee is proved for that"
-        raise refuse(owner, "clipping", "'flat' or 'per_layer'", clipping, hint)
+        raise invalid(owner, "clipping", "'flat' or 'per_layer'", clipping, hint)
     if mode not in MODES:
-        raise refuse(owner, "grad_sample_mode", f"one of {', '.join(MODES)}", mode, "'hooks' works for most models")
+        raise invalid(owner, "grad_sample_mode", f"one of {', '.join(MODES)}", mode, "'hooks' works for most models")
     if "ghost" in mode and clipping != "flat":
-        raise refuse(owner, "clipping", "'flat' with ghost clipping", clipping, "use grad_sample_mode='hooks'")
+        raise invalid(owner, "clipping", "'flat' with ghost clipping", clipping, "use grad_sample_mode='hooks'")
     if loss_reduction not in ("mean", "sum"):
-        raise refuse(owner, "loss_reduction", "'mean' or 'sum'", loss_reduction, "that of your loss")
+        raise invalid(owner, "loss_reduction", "'mean' or 'sum'", loss_reduction, "that of your loss")
 
 
 def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float] | None) -> list[float]:
@@ -61,11 +61,11 @@ def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float
     total = plan.problem.clip_norm
     if clipping == "flat":
         if given is not None:
-            raise refuse("make_private", "clip_norms", "None with flat clipping", given, "it is the plan's clip_norm")
+            raise invalid("make_private", "clip_norms", "None with flat clipping", given, "it is the plan's clip_norm")
         return [total]
     norms = [total / math.sqrt(layers)] * layers if given is None else [float(c) for c in given]
     if len(norms) != layers or not all(c > 0 for c in norms) or not math.hypot(*norms) <= total * (1 + 1e-12):
-        raise refuse(
+        raise invalid(
             "make_private",
             "clip_norms",
             f"{layers} positive numbers whose root sum of squares is at most {total}",
@@ -104,7 +104,7 @@ def _expected(participation: p.Participation, examples: int, steps: int) -> floa
         case p.PoissonMinSeparation():
             share = participation.rate / (1 + (participation.separation - 1) * participation.rate)
         case _:
-            raise refuse("make_private", "plan", "one with a known batch size", participation, "give Problem one")
+            raise invalid("make_private", "plan", "one with a known batch size", participation, "give Problem one")
     return examples * share
 
 

@@ -113,7 +113,7 @@ def amplified_banded(problem: AmplifiedProblem, limits: SearchLimits, *, bands: 
     count = check_bands("optimize('banded')", _default_bands(n, bins) if bands is None else bands, n, bins)
     if count > bins:
         must = f"at most {bins}, the number of bins"
-        raise _check.refuse(
+        raise _check.invalid(
             "optimize('banded')", "bands", must, bands, "use family='toeplitz', which allows more bands"
         )
     family = BandedFamily(n, problem.workload, problem.objective, count)
@@ -139,7 +139,7 @@ def amplified_blt(problem: AmplifiedProblem, limits: SearchLimits, *, buffers: i
         buffers: number of buffers, d, from 1 to 10.
     """
     if not 1 <= _check.positive_integer("optimize('blt')", "buffers", buffers) <= 10:
-        raise _check.refuse("optimize('blt')", "buffers", "at most 10", buffers, "3 buffers are nearly optimal")
+        raise _check.invalid("optimize('blt')", "buffers", "at most 10", buffers, "3 buffers are nearly optimal")
     known, points = blt_starts(problem, buffers)
     family = BLTFamily(problem.steps, problem.workload, problem.objective)
     return _optimize(problem, family, known, points, limits)

@@ -188,7 +188,7 @@ def _check_options(
     steps: int, participation: Participation, allowed: ParticipationLimits, constraint: str, equal_norms: bool
 ) -> None:
     if constraint not in get_args(Constraint):
-        raise _check.refuse(
+        raise _check.invalid(
             OWNER, "constraint", f"one of {', '.join(get_args(Constraint))}", constraint, "'pattern' is the default"
         )
     if steps > MAX_DENSE_STEPS:
