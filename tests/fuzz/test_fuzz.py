@@ -13,13 +13,10 @@ import antiphase as ap
 from antiphase._report import read
 from antiphase._report._tables import candidates
 from tests.fuzz.mutations import damage_bytes, damage_file, damage_plan
-from tests.run.plans import LEAVES, STRATEGIES, fresh_model, plan_for, train
+from tests.run.plans import LEAVES, STRATEGIES, candidate_of, fresh_model, plan_for, train
 
 SECONDS = 20  # for one damaged file; a good one takes a few milliseconds
 EXAMPLES = 40
-CANDIDATE = ap.Candidate(
-    "toeplitz (3 bands)", 1.0, 3.0, 2.0, 1.5, "exact", 2, 0.1, "MinSeparation(separation=4)", (1.0,)
-)
 
 
 @contextmanager
@@ -43,7 +40,8 @@ def plans(tmp_path_factory):
     promises = {"tree": ap.FixedEpochs(3, 4), "identity": ap.Poisson(0.25), "toeplitz": ap.CyclicPoisson(4, 1.0)}
     for name, strategy in STRATEGIES.items():
         made = plan_for(strategy, promises.get(name))
-        full = ap.Plan(made.problem, made.mechanism, made.guarantee, 1.0, (CANDIDATE, CANDIDATE), notes=("a note",))
+        rows = (candidate_of(made, "the plan"), candidate_of(made, "another"))
+        full = ap.Plan(made.problem, made.mechanism, made.guarantee, made.error, rows, notes=("a note",))
         full.save(directory / f"{name}.json")
     return sorted(directory.iterdir())
 

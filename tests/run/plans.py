@@ -30,6 +30,23 @@ def plan_for(strategy: Strategy, participation: ap.MinSeparation | None = None, 
     return Plan(problem, mechanism, epsilon(mechanism, budget.delta), error=1.0)
 
 
+def candidate_of(plan: Plan, name: str) -> ap.Candidate:
+    """The row that the planner would write for a plan's own mechanism."""
+    mechanism, bound = plan.mechanism, plan.guarantee
+    return ap.Candidate(
+        name=name,
+        error=plan.error,
+        noise_std=mechanism.noise_std,
+        noise_multiplier=mechanism.effective_noise_multiplier,
+        epsilon=bound.value,
+        kind=bound.kind,
+        memory_copies=mechanism.strategy.memory_copies,
+        seconds=0.1,
+        participation=repr(mechanism.participation),
+        per_step=(1.0,),
+    )
+
+
 def take(run, step: int, model: list[np.ndarray], data_seed: int = 0) -> list[np.ndarray]:
     """One step: a made-up gradient that depends on batch, model and data, plus the run's noise."""
     indices, mask = run.batch(step)
