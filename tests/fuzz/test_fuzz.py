@@ -11,6 +11,7 @@ import pytest
 
 import antiphase as ap
 from antiphase._report import read
+from antiphase._report._curves import error_by_step
 from antiphase._report._tables import candidates
 from tests.fuzz.mutations import damage_bytes, damage_file, damage_plan
 from tests.run.plans import LEAVES, STRATEGIES, candidate_of, fresh_model, plan_for, train
@@ -93,6 +94,7 @@ def check_accepted_plan(found, original, data):
         assert found.guarantee == original.guarantee
         assert (found.problem, found.mechanism, found.root) == (original.problem, original.mechanism, original.root)
     assert len(candidates(found).rows) == len(found.candidates)
+    assert error_by_step(found).series
     assert set(found.pareto) <= set(found.candidates)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 import antiphase as ap
 from antiphase._accounting import Budget, Mechanism, epsilon
-from antiphase._plan import Plan
+from antiphase._plan import Plan, curve_steps
 from antiphase._problem import Problem
 from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Stamped, Strategy, Toeplitz, Tree
 
@@ -43,7 +43,7 @@ def candidate_of(plan: Plan, name: str) -> ap.Candidate:
         memory_copies=mechanism.strategy.memory_copies,
         seconds=0.1,
         participation=repr(mechanism.participation),
-        per_step=(1.0,),
+        per_step=(1.0,) * len(curve_steps(plan.steps)),
     )
 
 
