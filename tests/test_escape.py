@@ -8,7 +8,7 @@ import antiphase as ap
 from antiphase._escape import markdown_text, terminal_text
 from antiphase._report import gather, html, markdown
 from antiphase._report.reading import Source
-from tests.run.plans import LEAVES, STRATEGIES, plan_for
+from tests.run.plans import LEAVES, STRATEGIES, candidate_of, plan_for
 from tests.test_cli import run as command
 
 HOSTILE = [
@@ -75,8 +75,8 @@ def hostile_run(tmp_path_factory):
     made = plan_for(STRATEGIES["toeplitz"])
     unit = "user\n# Forged heading\n<script>x</script>\x1b[31m"
     problem = ap.Problem(12, made.problem.budget, 40, 10, made.problem.participation, unit=unit)
-    candidate = ap.Candidate("[red]x[/red] | <b>", 1.0, 3.0, 2.0, 1.5, "exact", 2, 0.1, "# y", (1.0,))
-    plan = ap.Plan(problem, made.mechanism, made.guarantee, 1.0, (candidate,), notes=("# note\n# two",))
+    rows = (candidate_of(made, "[red]x[/red] | <b>"), candidate_of(made, "# y\n# Forged"))
+    plan = ap.Plan(problem, made.mechanism, made.guarantee, made.error, rows, notes=("# note\n# two",))
     directory = tmp_path_factory.mktemp("hostile") / "run"
     with ap.Run.open(plan, directory, leaves=LEAVES, examples=40) as run:
         run.commit(0, ap.digest(run.noise(0)))

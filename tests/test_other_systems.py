@@ -84,3 +84,9 @@ def test_without_a_place_for_compiled_code_it_is_compiled_again_with_one_warning
     assert str(copy) in bare.stdout
     assert bare.stdout.split()[:2] == ["1", kept.stdout.split()[1]]
     assert kept.stdout.split()[0] == "0"
+
+
+def test_every_kernel_that_is_cached_can_do_without():
+    """By the decorator that falls back."""
+    bare = [path.name for path in (PACKAGE / "_kernels").glob("*.py") if "njit(cache" in path.read_text()]
+    assert bare == []

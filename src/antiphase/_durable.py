@@ -152,7 +152,7 @@ def check_output(path: Path) -> os.stat_result | None:
     except FileNotFoundError:
         if not Path(os.path.realpath(path)).parent.is_dir():
             raise InvalidArgument(
-                f"There is no directory {path.parent}.", hint="give an output path in a directory that exists"
+                f"{path} cannot be written: there is no directory {path.parent}.", hint="choose one that exists"
             ) from None
         return None
     except (OSError, ValueError) as error:

@@ -106,6 +106,11 @@ class Plan:
         object.__setattr__(self, "notes", tuple(self.notes))
         if self.guarantee.kind == "estimate":
             raise _check.invalid("Plan", "guarantee", "a proved bound", "an estimate", "verify it first")
+        points = len(curve_steps(self.steps))
+        for candidate in self.candidates:
+            if len(candidate.per_step) not in (0, points):
+                got = f"{len(candidate.per_step)} for {candidate.name!r}"
+                raise _check.invalid("Plan", "candidates", f"of {points} errors each, or none", got, "see curve_steps")
         found = contradictions(self)
         if found:
             raise InvalidArgument(

@@ -11,15 +11,13 @@ import pytest
 
 import antiphase as ap
 from antiphase._report import read
+from antiphase._report.curves import error_by_step
 from antiphase._report.tables import candidates
 from tests.fuzz.mutations import damage_bytes, damage_file, damage_plan
-from tests.run.plans import LEAVES, STRATEGIES, fresh_model, plan_for, train
+from tests.run.plans import LEAVES, STRATEGIES, candidate_of, fresh_model, plan_for, train
 
 SECONDS = 20  # for one damaged file; a good one takes a few milliseconds
 EXAMPLES = 40
-CANDIDATE = ap.Candidate(
-    "toeplitz (3 bands)", 1.0, 3.0, 2.0, 1.5, "exact", 2, 0.1, "MinSeparation(separation=4)", (1.0,)
-)
 
 
 @contextmanager
@@ -43,7 +41,8 @@ def plans(tmp_path_factory):
     promises = {"tree": ap.FixedEpochs(3, 4), "identity": ap.Poisson(0.25), "toeplitz": ap.CyclicPoisson(4, 1.0)}
     for name, strategy in STRATEGIES.items():
         made = plan_for(strategy, promises.get(name))
-        full = ap.Plan(made.problem, made.mechanism, made.guarantee, 1.0, (CANDIDATE, CANDIDATE), notes=("a note",))
+        rows = (candidate_of(made, "the plan"), candidate_of(made, "another"))
+        full = ap.Plan(made.problem, made.mechanism, made.guarantee, made.error, rows, notes=("a note",))
         full.save(directory / f"{name}.json")
     return sorted(directory.iterdir())
 
@@ -95,6 +94,7 @@ def check_accepted_plan(found, original, data):
         assert found.guarantee == original.guarantee
         assert (found.problem, found.mechanism, found.root) == (original.problem, original.mechanism, original.root)
     assert len(candidates(found).rows) == len(found.candidates)
+    assert error_by_step(found).series
     assert set(found.pareto) <= set(found.candidates)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 import antiphase as ap
 from antiphase._accounting import Budget, Mechanism, epsilon
-from antiphase._plan import Plan
+from antiphase._plan import Plan, curve_steps
 from antiphase._problem import Problem
 from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Stamped, Strategy, Toeplitz, Tree
 
@@ -29,6 +29,23 @@ def plan_for(strategy: Strategy, participation: ap.MinSeparation | None = None, 
     budget = Budget(max(8.0, guarantee.value), 1e-6)
     problem = Problem(steps=strategy.steps, budget=budget, examples=40, batch_size=10, participation=participation)
     return Plan(problem, mechanism, guarantee, error=1.0)
+
+
+def candidate_of(plan: Plan, name: str) -> ap.Candidate:
+    """The row that the planner would write for a plan's own mechanism."""
+    mechanism, bound = plan.mechanism, plan.guarantee
+    return ap.Candidate(
+        name=name,
+        error=plan.error,
+        noise_std=mechanism.noise_std,
+        noise_multiplier=mechanism.effective_noise_multiplier,
+        epsilon=bound.value,
+        kind=bound.kind,
+        memory_copies=mechanism.strategy.memory_copies,
+        seconds=0.1,
+        participation=repr(mechanism.participation),
+        per_step=(1.0,) * len(curve_steps(plan.steps)),
+    )
 
 
 def take(run, step: int, model: list[np.ndarray], data_seed: int = 0) -> list[np.ndarray]:

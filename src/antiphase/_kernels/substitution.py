@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def solve_bands(bands: Array, right: Array) -> Array:
     """C^-1 right for bands[t, r] = C[t, t - r]; a single row of bands serves all rows of C."""
     steps, width = right.shape
