@@ -84,7 +84,7 @@ def _blt(strategy: BLT) -> Sizes:
     column = scale @ _gram(decays, one, count) @ scale
     buffers = _gram(decays - np.outer(one, scale), one, count)  # the covariance of b
     kept = np.array([_gram(decay[None, None], np.ones(1), count)[0, 0] for decay in strategy.decay])
-    largest = np.sqrt(1.0 + scale @ buffers @ scale)
+    largest = float(np.sqrt(1.0 + scale @ buffers @ scale))
     rounding = np.sqrt((1.0 + column) * largest**2 + (scale**2 * np.diag(buffers)) @ kept)
     return Sizes(1.0, largest, rounding, max(1.0, np.abs(scale).max()))
 
