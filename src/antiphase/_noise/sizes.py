@@ -38,7 +38,7 @@ class Sizes:
 def sizes(strategy: Strategy) -> Sizes:
     """Of C and N as they are; infinite or NaN where float64 does not reach.
 
-    >>> sizes(Toeplitz([0.5, 0.25], 1000)).smallest
+    >>> float(sizes(Toeplitz([0.5, 0.25], 1000)).smallest)
     2.0
     """
     found = Sizes(1.0, 1.0, 1.0, 1.0)  # Identity, trees and Fourier: within a factor of two or so
