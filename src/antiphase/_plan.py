@@ -109,7 +109,7 @@ class Plan:
         if found:
             raise InvalidArgument(
                 f"The plan contradicts itself: {'; '.join(found)}.",
-                hint="make the plan with antiphase.plan(problem), or build it from a problem and a mechanism that agree",
+                hint="make it with antiphase.plan(problem), or from a problem and a mechanism that agree",
             )
 
     @property
@@ -153,8 +153,8 @@ class Plan:
 
         Raises `Corrupted` where the file was cut short, where problem, mechanism or root were edited, where they
         contradict each other, or where the stated guarantee is better than the mechanism's. Error, candidates and notes
-        are read as they are: nothing in a plan file authenticates them. Another machine may round a sampled guarantee to a slightly
-        larger one, by less than 0.2 %: then the stated one must pass a verification with fresh samples.
+        are read as they are: nothing in a plan file authenticates them. Another machine may round a sampled guarantee
+        to a slightly larger one, by less than 0.2 %: then the stated one must pass a verification with fresh samples.
         """
         return cls._load(path)
 
@@ -229,7 +229,7 @@ def contradictions(plan: Plan) -> list[str]:
     | problem.steps | the steps of the strategy |
     | problem.adjacency | mechanism.adjacency |
     | problem.examples | mechanism.examples, where both are given |
-    | problem.participation * | mechanism.participation; where it is left open, that one must suit steps and batch size |
+    | problem.participation * | mechanism.participation; if left open, that one must suit steps and batch size |
     | problem.budget.epsilon * | at least the guarantee, unless the plan extends another |
     | problem.memory_copies * | at least those of the strategy, unless the plan extends another |
     | candidates[0] * | the mechanism: noise, participation, memory, error |
@@ -301,7 +301,9 @@ def check_guarantee(plan: Plan) -> None:
     second certificate.
     """
     derived = epsilon(plan.mechanism, plan.problem.budget.delta)
-    if derived.value > plan.guarantee.value * (1.0 + (SAMPLED if derived.kind == "confident" else _tolerance(plan.mechanism))):
+    if derived.value > plan.guarantee.value * (
+        1.0 + (SAMPLED if derived.kind == "confident" else _tolerance(plan.mechanism))
+    ):
         raise InvalidArgument(
             f"The plan states epsilon {plan.guarantee.value}, but its mechanism gives {derived.value} at delta "
             f"{plan.problem.budget.delta}.",
@@ -310,8 +312,10 @@ def check_guarantee(plan: Plan) -> None:
 
 
 def _tolerance(mechanism: Mechanism) -> float:
-    """Share by which the stated epsilon may lie below the one derived: plans were written before sensitivities were
-    rounded outward, and epsilon grows no faster than a power of the sensitivity."""
+    """Share by which a stated epsilon may lie below the one derived again, which then takes its place.
+
+    Some plans were written before sensitivities were rounded outward; epsilon grows as a small power of them.
+    """
     reduction = mechanism.reduction
     return 1e-9 + 4.0 * (reduction.sensitivity.value / reduction.nominal - 1.0)
 

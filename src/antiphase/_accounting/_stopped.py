@@ -70,8 +70,8 @@ def stopped_epsilon(mechanism: Mechanism, steps: int, delta: float, whole: Bound
     their joint law nor that of the batches: a run draws these as for n steps, whatever the participation, and a
     gradient depends on the past alone. That also holds for any rule by which outputs decide when to stop.
 
-    **Guarantee**: never above the epsilon of the full run, and for t as in `stopped`. Where both are sampled, taking the
-    smaller one is a choice among two mechanisms; `epsilon` leaves room for a choice among 1,000.
+    **Guarantee**: never above the epsilon of the full run, and for t as in `stopped`. Where both are sampled, taking
+    the smaller one is a choice among two mechanisms; `epsilon` leaves room for a choice among 1,000.
 
     Args:
         mechanism: the full run as it was planned.
