@@ -80,8 +80,8 @@ class Plan:
         problem: what was asked for.
         mechanism: strategy, participation, noise and adjacency.
         guarantee: epsilon at the budget's delta.
-        error: expected error, for clipping norm 1, under the problem's objective. Information only: no guarantee rests
-            on it.
+        error: expected error, for clipping norm 1, under the problem's objective; for an extended plan still that of
+            the first one. Information only: no guarantee rests on it.
         candidates: every mechanism that was tried, best first. Information only.
         notes: what a reader should know besides. Information only.
         root: fingerprint of the plan this one extends; empty for a first plan. Noise keys depend on it, so that an
