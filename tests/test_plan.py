@@ -204,3 +204,21 @@ def test_a_run_has_the_examples_of_its_problem(tmp_path):
     plan = ap.Plan(AGREES, replace(MECHANISM, examples=None), ap.epsilon(MECHANISM, 1e-6), 1.0)
     with pytest.raises(ap.InvalidArgument, match="1000 examples"):
         ap.Run.open(plan, tmp_path, leaves=[(2,)], examples=5)
+
+
+def test_the_plan_of_a_server_says_that_it_deviates(tmp_path):
+    """Files of federated runs from before plans had that field are read as theirs, and as nothing else."""
+    mechanism = replace(MECHANISM, participation=ap.MinSeparation(2), noise_std=1.0)
+    plan = ap.Plan(AGREES, mechanism, ap.epsilon(mechanism, 1e-6), 1.0, deviation="the server adds less noise")
+    assert plan.guarantee.value > AGREES.budget.epsilon
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    assert ap.Plan.load(path) == plan
+    data = json.loads(path.read_text())
+    del data["plan"]["deviation"]
+    path.write_text(json.dumps(data))
+    with pytest.raises(ap.Corrupted, match="contradicts itself"):
+        ap.Plan.load(path)
+    assert ap.Plan._load(path, "older").deviation == "older"
+    with pytest.raises(ap.InvalidArgument, match="adjacency"):
+        replace(plan, problem=replace(AGREES, adjacency="replace"))

@@ -81,8 +81,8 @@ class Plan:
         problem: what was asked for.
         mechanism: strategy, participation, noise and adjacency.
         guarantee: epsilon at the budget's delta.
-        error: expected error, for clipping norm 1, under the problem's objective. Information only: no guarantee rests
-            on it.
+        error: expected error, for clipping norm 1, under the problem's objective; for an extended plan still that of
+            the first one. Information only: no guarantee rests on it.
         candidates: every mechanism that was tried, best first. Information only.
         notes: what a reader should know besides. Information only.
         root: fingerprint of the plan this one extends; empty for a first plan. Noise keys depend on it, so that an
@@ -115,7 +115,7 @@ class Plan:
         if found:
             raise InvalidArgument(
                 f"The plan contradicts itself: {'; '.join(found)}.",
-                hint="make the plan with antiphase.plan(problem), or from a problem and a mechanism that agree",
+                hint="make it with antiphase.plan(problem), or from a problem and a mechanism that agree",
             )
 
     @property
@@ -319,8 +319,9 @@ def check_guarantee(plan: Plan) -> None:
 
 
 def _tolerance(mechanism: Mechanism) -> float:
-    """Share by which the stated epsilon may lie below the one derived: plans were written before sensitivities were
-    rounded outward, and epsilon grows no faster than a power of the sensitivity.
+    """Share by which a stated epsilon may lie below the one derived again, which then takes its place.
+
+    Some plans were written before sensitivities were rounded outward; epsilon grows as a small power of them.
     """
     reduction = mechanism.reduction
     return 1e-9 + 4.0 * (reduction.sensitivity.value / reduction.nominal - 1.0)

@@ -140,3 +140,13 @@ def test_an_example_that_pushes_another_out_is_not_one_gaussian(given):
         with pytest.raises(ap.NotProved):
             question()
     assert ap.delta(mechanism, 4.8866).value >= 8.4e-3
+
+
+def test_the_smallest_deltas_that_are_accounted_for():
+    promised = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 12), ap.FixedEpochs(3, 4), 3.0)
+    sampled = replace(promised, participation=ap.BallsInBins(3, 4))
+    assert ap.epsilon(promised, 1e-300).value > ap.epsilon(promised, 1e-200).value
+    quick = ap.Sampling(slack=0.5, samples=1 << 12)
+    assert ap.epsilon(sampled, 1e-200, quick).value <= ap.epsilon(promised, 1e-200).value * (1 + 1e-6)
+    with pytest.raises(ap.InvalidArgument, match="delta"):
+        ap.epsilon(sampled, 1e-201)

@@ -103,10 +103,9 @@ SAMPLED = [ap.BallsInBins(3, 4), ap.PoissonMinSeparation(3, 0.3)]
 def test_a_matrix_with_negative_entries_keeps_its_amplification(participation):
     """The first columns with all rows are no triangular matrix: a step less would cost a half more than all of them."""
     mechanism = Mechanism(Toeplitz([1.0, -0.4, -0.2], STEPS), participation, 3.0)
-    whole = epsilon(mechanism, 1e-5).value
-    costs = [epsilon(stopped(mechanism, t), 1e-5).value for t in (4, 11)]
-    assert costs == sorted(costs)
-    assert costs[-1] < 1.01 * whole
+    quick = ap.Sampling(slack=0.3, samples=1 << 16)
+    some, more, whole = (epsilon(stopped(mechanism, t), 1e-5, quick).value for t in (4, 11, STEPS))
+    assert some < more < 1.05 * whole
 
 
 @pytest.mark.parametrize("participation", [*PARTICIPATIONS, SAMPLED[0], ap.CyclicPoisson(3, 0.3)], ids=repr)

@@ -49,7 +49,7 @@ def test_production_models(rounds, sigma, b, k, zcdp, made_for):
     bound = sensitivity(strategy, MinSeparation(b, k))
     assert (bound.kind, bound.method) == ("exact", "earliest")
     assert bound.value**2 / (2 * sigma**2) == pytest.approx(zcdp, rel=0.05)
-    assert bound.value**2 == pytest.approx(column_sum_square(strategy, b, k), rel=1e-12)
+    assert bound.value**2 == pytest.approx(column_sum_square(strategy, b, k), rel=5e-12)
 
 
 def test_one_pass_over_a_blt_keeps_its_digits():
@@ -65,7 +65,7 @@ def test_one_pass_with_decay_one():
     truth = 1 + (b - 1) / 4 + 1.5**2 + (n - b - 1)
     bound = sensitivity(BLT([1.0], [0.5], n), MinSeparation(b, 2))
     assert bound.kind == "exact"
-    assert bound.value**2 == pytest.approx(truth, rel=1e-13)
+    assert bound.value**2 == pytest.approx(truth, rel=1e-11)
 
 
 def test_a_blt_of_a_hundred_million_steps_needs_no_column(monkeypatch):
@@ -142,7 +142,7 @@ def test_banded_inverse_square_root(steps):
     c = strategy.strategy_coefficients()
     total = sum(np.concatenate([np.zeros(7 * m), c[: steps - 7 * m]]) for m in range(5))
     assert (bound.kind, bound.method) == ("exact", "earliest")
-    assert bound.value**2 == pytest.approx(total @ total, rel=1e-12)
+    assert bound.value**2 == pytest.approx(total @ total, rel=1e-11)
 
 
 def test_signs_that_only_rounding_gives_do_not_spoil_exactness():

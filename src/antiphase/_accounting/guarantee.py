@@ -15,12 +15,13 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling())
     """The epsilon at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: under the mechanism's adjacency; never below the smallest epsilon. "exact" for one Gaussian
-    mechanism with an exact sensitivity, "upper" for amplified ones (within 1e-4 of the smallest for Poisson
-    sampling). Any delta down to 1e-300. Balls-in-bins and random min-separation: "confident" where samples certify
-    less than any bound without them; it may fall below the smallest epsilon with a probability, over the entropy drawn
-    in this call, that is within delta and leaves room for a choice among 1,000 such numbers. With `max_batch` the
-    probability that a batch overflows is within delta as well; where it is too large for that, zero-out adjacency is
-    charged without amplification, add-or-remove raises.
+    mechanism with an exact sensitivity, "upper" for amplified ones. For Poisson sampling within 1e-4 of the smallest at
+    rates of 0.001 and above; below, the grid is coarser and the bound lies up to 2 % above. Any delta down to 1e-300;
+    down to 1e-200 for balls-in-bins and random min-separation, which raise below. These two are "confident" where
+    samples certify less than any bound without them; such a bound may fall below the smallest epsilon with a
+    probability, over the entropy drawn in this call, that is within delta and leaves room for a choice among 1,000
+    such numbers. With `max_batch` the probability that a batch overflows is within delta as well; where it is too large
+    for that, zero-out adjacency is charged without amplification, add-or-remove raises.
 
     All of this is for ideal Gaussian noise: real numbers, without rounding and without an end. `Run.report` states what
     holds for the noise of a run.

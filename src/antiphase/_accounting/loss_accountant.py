@@ -15,7 +15,8 @@ from antiphase._accounting.loss_grid import LossGrid
 from antiphase._accounting.loss_sum import TAIL, LossSum, TooWide
 
 # Distance of grid points in standard deviations of a step's loss. Rounding to a grid adds d^2/6 to the variance of
-# each loss: 1e-4 of it, hence less than 1e-4 of epsilon, for the fine one.
+# each loss: 1e-4 of it, hence less than 1e-4 of epsilon, for the fine one. At sampling rates below 0.001 LARGEST_GRID
+# makes the grid coarser than that, and epsilon lies up to 2 % above the smallest.
 FINE, COARSE = 0.02, 0.1
 LARGEST_GRID = 1 << 18  # points for one step
 LARGEST_SPREAD = 1 << 17  # points in a standard deviation of the sum

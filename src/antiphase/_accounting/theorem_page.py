@@ -30,7 +30,8 @@ strategy counts.
 _NOTES = """## Notes
 
 **Without amplification** one Gaussian mechanism releases C x + z; all that is published is computed from it, also when
-later gradients depend on earlier outputs. Delta may be as small as 1e-300. `zcdp` and `gdp` count all rows but those
+later gradients depend on earlier outputs. Delta may be as small as 1e-300, and 1e-200 where samples
+are drawn (balls in bins, random min-separation): these raise below. `zcdp` and `gdp` count all rows but those
 of Poisson and fixed-size sampling this way.
 
 **Ideal noise.** Every number here is for ideal noise: real numbers, normally distributed without end. Accountants know

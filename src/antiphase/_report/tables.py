@@ -26,8 +26,9 @@ class Table:
 def candidates(plan: Plan) -> Table:
     """Every mechanism that was tried."""
     return Table(
-        f"Everything the planner tried, as it noted it down, best first, at epsilon {plan.problem.budget.epsilon:g} and delta "
-        f"{plan.problem.budget.delta:g}; memory for a million float32 parameters",
+        "Everything the planner tried, as it noted it down, best first, at epsilon "
+        f"{plan.problem.budget.epsilon:g} and delta {plan.problem.budget.delta:g}; memory for a "
+        "million float32 parameters",
         ("mechanism", "error", "noise multiplier", "epsilon", "memory copies", "MB", "seconds to find", "batches"),
         tuple(
             (

@@ -26,8 +26,8 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
 
     **Guarantee**: never below the true value for vector contributions of any dimension under zero-out adjacency
     (replacing contributions costs twice as much), rounding included: the value is raised by a bound on the rounding
-    errors, some 1e-14 of it for tens of bands and 1e-12 for a thousand steps without structure. "exact" is attained in a
-    large enough dimension, up to that; where the methods prove no more, the value is an upper bound and says so.
+    errors, some 1e-14 of it for tens of bands and 1e-12 for a thousand steps without structure. "exact" is attained
+    in a large enough dimension, up to that; where the methods prove no more, the value is an upper bound and says so.
 
     Args:
         strategy: C.
@@ -60,7 +60,7 @@ def measured(strategy: Strategy, participation: Participation, method: str | Non
             bracket, name = Bracket(math.inf, math.inf), ""
     check_square(bracket.upper)
     reference = METHODS[type(case.participation)][name].reference
-    value = outward(bracket.upper, roundings(case, name))
+    value = outward(bracket.upper, roundings(case, name, bracket.upper))
     return Bound(value, bracket.kind, name, reference), math.sqrt(bracket.upper)
 
 

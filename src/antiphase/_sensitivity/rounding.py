@@ -55,15 +55,15 @@ def outward(square: float, roundings: float) -> float:
     return root if _square_reaches(root, raised) else math.nextafter(root, math.inf)
 
 
-def roundings(case: Case, method: str) -> float:
+def roundings(case: Case, method: str, square: float) -> float:
     """The most roundings on any way from the entries of C to the square that the method gives."""
     entries = _entries(case.strategy, case.count, method)
     if entries == (0.0, 0.0) and method != "spectral":
         return 0.0  # sums of small integers
     size = case.steps if method == "spectral" else case.count
-    total = entries.relative + size * (entries.absolute + _transforms(case, method)) + SUMS * case.count + OTHERS
+    total = entries.relative + size * entries.absolute + SUMS * case.count + OTHERS + _transforms(case, method, square)
     if method in ("earliest", "majorant", "blocks"):
-        return total + _differences(_block(case.strategy), case)
+        return total + _differences(case, square)
     return total
 
 
@@ -75,26 +75,27 @@ def _square_reaches(root: float, square: float) -> bool:
 
 
 def _entries(strategy: Strategy, count: int, method: str) -> Entries:
+    found = Entries(0.0, strategy.rows + 1.0)
     match strategy:
         case Identity() | Tree():
-            return Entries(0.0, 0.0)
+            found = Entries(0.0, 0.0)
         case Stamped():
-            return _entries(strategy.strategy, count, method)
+            found = _entries(strategy.strategy, count, method)
         case Toeplitz():
             # The scales of normalised columns are roots of the same sums, and two of them divide.
             chain = (2 * strategy.bands + 8) if strategy.column_normalized else strategy.bands + 1
-            return _by_sign(strategy.coefficients, chain)
+            found = _by_sign(strategy.coefficients, chain)
         case Banded():
-            return _by_sign(strategy.columns, strategy.columns.shape[1] + 1)
+            found = _by_sign(strategy.columns, strategy.columns.shape[1] + 1)
         case Dense():
-            return _by_sign(strategy.matrix, len(strategy.matrix) + 1)
+            found = _by_sign(strategy.matrix, len(strategy.matrix) + 1)
         case BLT():
-            return _buffers(strategy, count, method)
+            found = _buffers(strategy, count, method)
         case BandedInverse():
-            return _inverse(strategy)
+            found = _inverse(strategy)
         case Fourier():
-            return Entries(0.0, 8.0 * math.log2(2 * strategy.steps) + 8.0)
-    return Entries(0.0, strategy.rows + 1.0)
+            found = Entries(0.0, 8.0 * math.log2(2 * strategy.steps) + 8.0)
+    return found
 
 
 def _by_sign(entries: Array, chain: float) -> Entries:
@@ -116,7 +117,10 @@ def _buffers(strategy: BLT, count: int, method: str) -> Entries:
 
 
 def _inverse(strategy: BandedInverse) -> Entries:
-    """Substitution: (N + E) c = e with |E| <= (bands + 2) u |N|, so c errs by C E c, of norm |c|_1 |n|_1 ||c|| at most."""
+    """Substitution: (N + E) c = e with |E| <= (bands + 2) u |N|, so that c errs by C E c.
+
+    Convolution bounds that by (bands + 2) u ||c||_1 ||n||_1 ||c||_2.
+    """
     column = coefficients(strategy)
     lost = 2.0 * (strategy.bands + 3) * float(np.abs(column).sum() * np.abs(strategy.coefficients).sum())
     relative, absolute = _by_sign(column, strategy.steps + 1)
@@ -127,42 +131,51 @@ def _block(strategy: Strategy) -> Strategy:
     return strategy.strategy if isinstance(strategy, Stamped) else strategy
 
 
-def _differences(strategy: Strategy, case: Case) -> float:
+def _differences(case: Case, square: float) -> float:
     """Of sums over k blocks of coefficients taken as differences of sums over all blocks, in `earliest_blocks`.
 
-    The larger sums are at most blocks / k + 1 times the largest difference, for coefficients that do not increase. There
-    are as many differences as blocks of steps, whose errors add up as squares.
+    Each difference errs by as many roundings as there are blocks, of the sums over all of them; there are as many
+    differences as blocks of steps, whose errors add up as squares.
     """
+    strategy = _block(case.strategy)
     if not isinstance(strategy, (Toeplitz, BLT, BandedInverse)):
         return 0.0
-    if isinstance(strategy, BLT) and strategy.scale.min() >= 0.0:
-        return 0.0
+    if isinstance(strategy, BLT) and (strategy.scale.min() >= 0.0 or not column_fits(strategy)):
+        return 0.0  # one pass without differences
     assert isinstance(case.participation, MinSeparation)
     b = min(case.participation.separation, strategy.steps)
-    length = strategy.bands if isinstance(strategy, Toeplitz) else strategy.steps
-    blocks, rows = -(-length // b), -(-strategy.steps // b)
-    chain = float(min(b, length) + rows + 4)
+    column = np.maximum.accumulate(np.abs(coefficients(strategy))[::-1])[::-1]
+    blocks, rows = -(-len(column) // b), -(-strategy.steps // b)
+    chain = float(min(b, len(column)) + rows + 4)
     if blocks == 1:
         return chain
-    return chain + 4.0 * blocks * math.sqrt(rows) * (blocks / case.count + 1.0)
+    sums = np.pad(column, (0, blocks * b - len(column))).reshape(blocks, b).sum(axis=0)
+    smallest = square / getattr(case.strategy, "repeats", 1)  # of a block, or of a mean one
+    return chain + 4.0 * blocks * math.sqrt(rows * float(sums @ sums) / smallest)
 
 
-def _transforms(case: Case, method: str) -> float:
-    """Of the Fourier transforms that long columns take: relative to ||c||_1, the largest value of a spectrum."""
-    strategy = _block(case.strategy)
-    steps, period = strategy.steps, case.period
+def _transforms(case: Case, method: str, square: float) -> float:
+    """Of the Fourier transforms that long columns take; each errs by log2 of its size, in units of ||c||_1.
+
+    A convolution with k ones errs in norm by sqrt(k) times as much, a spectrum in each value, and an autocorrelation,
+    from which k^2 entries of X are taken, by ||c||_2 times as much.
+    """
+    strategy, k = _block(case.strategy), case.count
+    levels = 24.0 * math.log2(256 * strategy.steps)
+    scale = 1.0
     match strategy:
+        case Fourier() if method == "spectral":
+            return levels * k * float(np.abs(strategy.gram_column()).sum()) / square
         case Toeplitz():
             column = strategy.coefficients
-        case BLT() | BandedInverse() if column_fits(strategy):
+            scale = abs(float(column[0])) if strategy.column_normalized else 1.0
+        case BLT() | BandedInverse() if column_fits(strategy) and method not in ONE_PASS:
             column = coefficients(strategy)
-        case Fourier() if method == "spectral":
-            return 8.0 * math.log2(256 * steps)  # relative to the sum of |g|, at most n g_0
         case _:
             return 0.0
-    dear = -(-len(column) // period) * steps > DEAR
-    if method == "spectral" or (method in ("row-sum", "nonnegative", "semidefinite", "blocks") and dear):
-        taken = True
-    else:
-        taken = method in ("row-sum", "blocks") and len(column) > DIRECT
-    return 16.0 * math.log2(256 * steps) * float(np.abs(column).sum() / np.linalg.norm(column)) if taken else 0.0
+    size, total = float(np.abs(column).sum()) / scale, 0.0
+    if method == "spectral" or -(-len(column) // case.period) * strategy.steps > DEAR:
+        total += levels * size * math.sqrt(k / square)
+    if method in ("row-sum", "blocks") and len(column) > DIRECT:
+        total += levels * k**2 * size * float(np.linalg.norm(column)) / scale / square
+    return total
