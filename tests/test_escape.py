@@ -80,7 +80,7 @@ def hostile_run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("hostile") / "run"
     with ap.Run.open(plan, directory, leaves=LEAVES, examples=40) as run:
         run.commit(0, ap.digest(run.noise(0)))
-        run.publish("model\n\n# Forged heading\n[a](https://b) [red]<img src=x>\x1b]0;owned\x07")
+        run.publish("# Forged heading [a](https://b) [red]<img src=x> \\x1b]0;owned")
     return plan, directory
 
 

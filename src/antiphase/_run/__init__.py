@@ -454,7 +454,7 @@ class Run:
 
 def _check_label(label: object) -> str:
     """A label as the ledger and reports can hold it: one line of text of bounded length."""
-    text = str(label)
+    text = _check.text("Run.publish", "label", str(label), "a few words that say what is published")
     if len(text) > LONGEST_LABEL or any(unicodedata.category(character) in NO_TEXT for character in text):
         raise _check.invalid(
             "Run.publish",
