@@ -302,11 +302,12 @@ def _other_choice(plan: Plan) -> Iterator[str]:
             yield f"candidates[0].{name} is {stated}, but {where} is {made}"
 
 
-def check_guarantee(plan: Plan) -> None:
-    """Refuse a plan whose guarantee is better than that of its mechanism, as one built by hand may be.
+def with_derived_guarantee(plan: Plan) -> Plan:
+    """The plan with its guarantee derived again, whatever it says of itself.
 
-    A sampled guarantee is compared within the accuracy of sampling: this catches numbers that were made up, and is no
-    second certificate.
+    Refuses a plan whose guarantee is better than that of its mechanism, as one built by hand may be. A sampled
+    guarantee is compared within the accuracy of sampling: this catches numbers that were made up, and is no second
+    certificate.
     """
     derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
     share = SAMPLED if derived.kind == "confident" else _tolerance(plan.mechanism)
@@ -316,6 +317,7 @@ def check_guarantee(plan: Plan) -> None:
             f"{plan.problem.budget.delta}.",
             hint="state guarantee=antiphase.epsilon(mechanism, delta), or add noise",
         )
+    return replace(plan, guarantee=derived)
 
 
 def _tolerance(mechanism: Mechanism) -> float:

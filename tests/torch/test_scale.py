@@ -58,9 +58,8 @@ def test_scaling_c_and_noise_together_changes_nothing(scale, dtype, tmp_path, mo
         if has_scale(strategy):
             try:
                 plan = plan_for(*scaled(strategy, scale))
-            except ap.InvalidArgument as error:  # nobody can account for it
-                assert "squares" in str(error)
-                assert not 1e-140 < scale < 1e140
+            except ap.InvalidArgument:  # squares overflow or underflow, so nobody can account for it
+                assert not 1e-140 < scale < 1e140, name
                 continue
             noise = added(plan, tmp_path / name, dtype, "device")
             assert departure(noise, strategy, z) < TOLERANCE[dtype], name
