@@ -13,7 +13,6 @@ import antiphase as ap
 from antiphase._participation import Participation
 from antiphase._report import gather, html, markdown, plain, read
 from antiphase._report.changes import more_steps, smaller_separation
-from antiphase._report.families import family_of
 from antiphase._report.reading import Source
 from antiphase._report.statement import headline
 from antiphase._report.words import participation_words
@@ -127,8 +126,8 @@ def test_error_curves_of_all_candidates(of_plan):
     assert [line.name.removesuffix(" (planned)") for line in lines] == [c.name for c in plan.candidates]
     for line, candidate in zip(lines, plan.candidates, strict=True):
         assert math.sqrt((line.y**2).mean()) == pytest.approx(candidate.error, rel=1e-5)  # 24 steps: not thinned
-    clear = [family_of(line.name) for line in lines if not line.faint]
-    assert sorted(clear) == ["blt", "identity", "toeplitz", "tree"]
+    families = [c.family for line, c in zip(lines, plan.candidates, strict=True) if not line.faint]
+    assert sorted(families) == ["blt", "identity", "toeplitz", "tree"]
 
 
 def test_candidates_without_a_curve_are_not_drawn_and_that_is_said():

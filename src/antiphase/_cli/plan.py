@@ -115,7 +115,7 @@ def _print(found: ap.Plan, show_all: bool) -> None:
         (
             [
                 c.name,
-                _kind(c),
+                c.batches,
                 f"{c.error:.4g}",
                 f"{c.noise_multiplier:.4g}",
                 f"{rounded_up(c.epsilon)} {c.kind}",
@@ -161,9 +161,5 @@ def _worth_showing(found: ap.Plan) -> set[ap.Candidate]:
     """The front, and the best of every family with every kind of batches."""
     best: dict[tuple[str, str], ap.Candidate] = {}
     for candidate in found.candidates:
-        best.setdefault((candidate.name.partition(" (")[0].partition(",")[0], _kind(candidate)), candidate)
+        best.setdefault((candidate.family, candidate.batches), candidate)
     return {*best.values(), *found.pareto}
-
-
-def _kind(candidate: ap.Candidate) -> str:
-    return candidate.participation.partition("(")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
 
 import numpy as np
@@ -10,9 +10,8 @@ import numpy as np
 from antiphase._accounting import drawn_like, epsilon, restated, stopped_epsilon
 from antiphase._check import Array
 from antiphase._error import error
-from antiphase._plan import Plan, curve_steps
+from antiphase._plan import Candidate, Plan, curve_steps
 from antiphase._report.chart import Chart, Series, series, thinned
-from antiphase._report.families import by_family
 
 POINTS = 33
 FEWEST = 5
@@ -47,10 +46,18 @@ def error_by_step(plan: Plan) -> Chart:
     values = plan.mechanism.noise_std * np.sqrt(error(plan.mechanism.strategy, plan.problem.workload).per_step)
     at, some = thinned(len(values)), curve_steps(plan.steps)
     lines = [series(f"{chosen} (planned)", at + 1, values[at])]
-    for candidate, clear in by_family(plan):
+    for candidate, clear in _best_of_each_family(plan):
         if candidate.per_step:
             lines.append(series(candidate.name, some, candidate.per_step, faint=not clear))
     return Chart("Noise in the model after every step", "step", "standard deviation", tuple(lines), log_y=True)
+
+
+def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
+    """All candidates but the chosen one, best first, each with whether it is the best of a family not seen before."""
+    seen = {candidate.family for candidate in plan.candidates[:1]}
+    for candidate in plan.candidates[1:]:
+        yield candidate, candidate.family not in seen
+        seen.add(candidate.family)
 
 
 def coefficients(C: Array, N: Array) -> Chart:

@@ -39,7 +39,7 @@ def candidates(plan: Plan) -> Table:
                 f"{c.memory_copies:,}",
                 f"{MEGABYTES * c.memory_copies:,.0f}",
                 f"{c.seconds:.2f}",
-                c.participation.partition("(")[0],
+                c.batches,
             )
             for c in plan.candidates
         ),

@@ -9,58 +9,21 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from antiphase import _check
 from antiphase._accounting import Mechanism, epsilon, restated
 from antiphase._bound import Bound
-from antiphase._check import Array
 from antiphase._durable import OWNER_ONLY, write_output
 from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
 from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
+from antiphase._plan.candidate import Candidate, curve_steps, digestible, upgraded
 from antiphase._problem import Problem
-from antiphase._record import fingerprint, from_json, parse_json, record, to_json
+from antiphase._record import fingerprint, from_json, json_digest, parse_json, record, to_json
 from antiphase.strategies import is_extensible
 
 FORMAT = 1
-CURVE_POINTS = 33
 OTHER_MACHINE = 2e-3  # by which a sampled epsilon may differ there
 SAMPLED = 1e-2  # by which two sampled epsilons of one mechanism may differ
 ABOVE_BUDGET = 1e-8  # share by which rounding may put a guarantee above the budget
-
-
-@final
-@record
-class Candidate:
-    """One row of the table of mechanisms that were tried.
-
-    Args:
-        name: family and size, such as "banded (16 bands)".
-        error: expected error, noise_std x error of the strategy, for clipping norm 1.
-        noise_std: noise for the strategy at its own scale.
-        noise_multiplier: the effective noise multiplier.
-        epsilon: at the budget's delta.
-        kind: how far epsilon can be trusted.
-        memory_copies: model-sized buffers.
-        seconds: to optimise and calibrate.
-        participation: the sampler it needs, in words.
-        per_step: standard deviation of the noise in the model after each of `curve_steps`, for clipping norm 1; empty
-            where it was not computed.
-    """
-
-    name: str
-    error: float
-    noise_std: float
-    noise_multiplier: float
-    epsilon: float
-    kind: str
-    memory_copies: int
-    seconds: float
-    participation: str
-    per_step: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "per_step", tuple(self.per_step))
 
 
 @final
@@ -140,7 +103,8 @@ class Plan:
     @property
     def details(self) -> str:
         """SHA-256 over what the fingerprint leaves out and nothing derives again: error, candidates and words."""
-        return fingerprint([self.error, self.candidates, self.notes, self.deviation])
+        candidates = [digestible(candidate) for candidate in self.candidates]
+        return json_digest([to_json(self.error), candidates, to_json(self.notes), self.deviation])
 
     def save(self, path: str | Path) -> None:
         """Write readable JSON; the file is whole or not there. Symbolic links are followed."""
@@ -170,9 +134,7 @@ class Plan:
         """As `load`; `deviation` is for plans of servers that were written before plans had that field."""
         data = _read(Path(path))
         try:
-            if deviation and isinstance(data["plan"], dict):
-                data["plan"].setdefault("deviation", deviation)
-            plan = from_json(data["plan"])
+            plan = from_json(_upgraded(data["plan"], deviation))
         except InvalidArgument as error:
             raise Corrupted(f"The plan {path} cannot be read: {error.message}", hint="make it again") from error
         if not isinstance(plan, Plan) or plan.fingerprint != data["fingerprint"]:
@@ -294,7 +256,7 @@ def _other_choice(plan: Plan) -> Iterator[str]:
     mechanism, first = plan.mechanism, plan.candidates[0]
     for name, stated, where, made in (
         ("noise_std", first.noise_std, "mechanism.noise_std", mechanism.noise_std),
-        ("participation", first.participation, "mechanism.participation", repr(mechanism.participation)),
+        ("participation", first.participation, "mechanism.participation", mechanism.participation),
         ("memory_copies", first.memory_copies, "that of mechanism.strategy", mechanism.strategy.memory_copies),
         ("error", first.error, "error", plan.error),
     ):
@@ -325,15 +287,6 @@ def _tolerance(mechanism: Mechanism) -> float:
     """
     reduction = mechanism.reduction
     return 1e-9 + 4.0 * (reduction.sensitivity.value / reduction.nominal - 1.0)
-
-
-def curve_steps(steps: int) -> Array:
-    """The steps for which a candidate keeps its error: at most 33, evenly spread, the first and the last among them.
-
-    >>> curve_steps(5).tolist(), len(curve_steps(1000))
-    ([1, 2, 3, 4, 5], 33)
-    """
-    return np.unique(np.linspace(1, steps, min(steps, CURVE_POINTS)).round().astype(np.int64))
 
 
 def in_words(participation: Participation) -> str:
@@ -368,6 +321,16 @@ def _readable(data: dict[str, Any]) -> str:
     """JSON with a list of numbers on one line."""
     text = json.dumps(data, indent=1, allow_nan=False)
     return re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n"
+
+
+def _upgraded(data: Any, deviation: str) -> Any:
+    """The JSON of a plan in today's form, whichever version wrote it."""
+    if not isinstance(data, dict):
+        return data
+    if deviation:
+        data = {"deviation": deviation} | data
+    candidates = data.get("candidates")
+    return data | {"candidates": [upgraded(c) for c in candidates]} if isinstance(candidates, list) else data
 
 
 def _read(path: Path) -> dict[str, Any]:
