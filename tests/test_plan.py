@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -31,14 +32,20 @@ def test_the_file_is_readable_json(tmp_path):
 
 
 EDITS = {
-    "less noise": lambda d: d["plan"]["mechanism"].update(noise_std=2.9),
-    "another participation": lambda d: d["plan"]["mechanism"]["participation"].update(separation=5),
-    "another delta": lambda d: d["plan"]["problem"]["budget"].update(delta=1e-5),
-    "a better guarantee": lambda d: d["plan"]["guarantee"].update(value=0.1),
-    "another format": lambda d: d.update(format=2),
-    "no plan": lambda d: d.pop("plan"),
-    "another fingerprint": lambda d: d.update(fingerprint="0" * 64),
-    "something else": lambda d: d.update(plan={"type": "PrefixSum"}),
+    "less noise": (lambda d: d["plan"]["mechanism"].update(noise_std=2.9), "does not match its fingerprint"),
+    "another participation": (
+        lambda d: d["plan"]["mechanism"]["participation"].update(separation=5),
+        "contradicts itself",
+    ),
+    "another delta": (lambda d: d["plan"]["problem"]["budget"].update(delta=1e-5), "does not match its fingerprint"),
+    "a better guarantee": (
+        lambda d: d["plan"]["guarantee"].update(value=0.1),
+        "states epsilon 0.1, but its mechanism gives",
+    ),
+    "another format": (lambda d: d.update(format=2), "has format 2"),
+    "no plan": (lambda d: d.pop("plan"), "cannot be read"),
+    "another fingerprint": (lambda d: d.update(fingerprint="0" * 64), "does not match its fingerprint"),
+    "something else": (lambda d: d.update(plan={"type": "PrefixSum"}), "does not match its fingerprint"),
 }
 
 
@@ -47,10 +54,12 @@ def test_an_edited_plan_is_refused(tmp_path, edit):
     path = tmp_path / "plan.json"
     plan_for(STRATEGIES["toeplitz"]).save(path)
     data = json.loads(path.read_text())
-    EDITS[edit](data)
+    change, reason = EDITS[edit]
+    change(data)
     path.write_text(json.dumps(data))
-    with pytest.raises(ap.Corrupted, match="hint"):
+    with pytest.raises(ap.Corrupted, match=re.escape(reason)) as caught:
         ap.Plan.load(path)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, -2])
@@ -104,8 +113,11 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_contradictory_problems_are_refused(case):
-    with pytest.raises(ap.InvalidArgument, match="hint"):
+    named = {"a batch larger than the data": "batch_size", "a schedule of another length": "learning_rates"}
+    name = named.get(case) or next(iter(BAD[case]))
+    with pytest.raises(ap.InvalidArgument, match=f"The '{name}' parameter") as caught:
         ap.Problem(**{"steps": 10, "budget": BUDGET, **BAD[case]})
+    assert caught.value.hint
 
 
 AGREES = ap.Problem(12, ap.Budget(12.0, 1e-6), examples=1000, batch_size=250, participation=ap.FixedEpochs(3, 4))

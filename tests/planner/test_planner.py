@@ -144,19 +144,28 @@ def test_plans_save_and_load_with_their_candidates(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "message", "hint"),
     [
-        lambda: ap.plan(problem(), ["magic"]),
-        lambda: ap.plan(problem(), []),
-        lambda: ap.plan(problem(participation=None)),
-        lambda: ap.plan(problem(), QUICK, pipelines=["shuffle"]),
-        lambda: ap.plan(problem(participation=None, examples=100, batch_size=10), QUICK, pipelines=[]),
-        lambda: ap.plan(problem(participation=ap.Poisson(0.1), adjacency="replace")),
+        (lambda: ap.plan(problem(), ["magic"]), "Got 'magic'", "leave it out to try all"),
+        (lambda: ap.plan(problem(), []), "'families' .* at least one name", "leave it out to try all"),
+        (lambda: ap.plan(problem(participation=None)), "'participation' parameter of Problem", "pass examples="),
+        (lambda: ap.plan(problem(), QUICK, pipelines=["shuffle"]), "Got 'shuffle'", "give a participation"),
+        (
+            lambda: ap.plan(problem(participation=None, examples=100, batch_size=10), QUICK, pipelines=[]),
+            "'pipelines' .* at least one name",
+            "leave it out",
+        ),
+        (
+            lambda: ap.plan(problem(participation=ap.Poisson(0.1), adjacency="replace")),
+            "No theorem covers Poisson",
+            "covered for adjacency 'add-or-remove' or 'zero-out'",
+        ),
     ],
 )
-def test_what_cannot_be_planned_is_refused_with_a_hint(bad):
-    with pytest.raises(ap.AntiphaseError, match="hint"):
+def test_what_cannot_be_planned_is_refused_with_a_hint(bad, message, hint):
+    with pytest.raises(ap.AntiphaseError, match=message) as caught:
         bad()
+    assert hint in caught.value.hint
 
 
 def test_published_memory_examples():

@@ -24,9 +24,9 @@ def check_pipelines(pipelines: tuple[str, ...]) -> None:
     """Raise InvalidArgument for unknown names, or none at all."""
     for name in pipelines:
         if name not in PIPELINES:
-            raise invalid("plan", "pipelines", f"of {', '.join(PIPELINES)}", name, "or give a participation")
+            raise invalid("plan", "pipelines", f"any of {', '.join(PIPELINES)}", name, "or give a participation")
     if not pipelines:
-        raise invalid("plan", "pipelines", "at least one name", "none", "None tries the usual ones")
+        raise invalid("plan", "pipelines", "at least one name", "none", "leave it out to try the usual ones")
 
 
 def most_groups(problem: Problem) -> int:

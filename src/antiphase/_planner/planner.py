@@ -103,9 +103,9 @@ def _promises(problem: Problem, given: Participation | None, pipelines: tuple[st
 def _checked(families: Iterable[str] | None) -> set[str]:
     chosen = set(FAMILIES if families is None else families)
     for name in sorted(chosen - set(FAMILIES)):
-        raise invalid("plan", "families", f"of {', '.join(FAMILIES)}", name, "None tries all")
+        raise invalid("plan", "families", f"any of {', '.join(FAMILIES)}", name, "leave it out to try all")
     if not chosen:
-        raise invalid("plan", "families", "at least one name", "none", "None tries all")
+        raise invalid("plan", "families", "at least one name", "none", "leave it out to try all")
     return chosen
 
 
