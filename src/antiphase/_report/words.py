@@ -1,4 +1,4 @@
-"""Participations, adjacencies and kinds of bounds in plain words."""
+"""Participations, adjacencies and kinds of bound in plain English."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KIND = {
 
 
 def participation_words(given: Participation, unit: str, steps: int) -> str:
-    """What the guarantee assumes about how one unit meets the steps."""
+    """What the guarantee assumes about the steps in which one unit takes part."""
     match given:
         case SingleParticipation():
             return f"Each {unit} takes part in at most one step."
