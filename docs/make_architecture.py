@@ -113,7 +113,8 @@ def drawing(edges: set[Edge]) -> str:
             f"<metadata>{_stored_text(edges)}</metadata>",
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
             'orient="auto"><path class="head" d="M0 0L8 4L0 8z"/></marker>'
-            '<marker id="flowhead" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto"><path class="flowhead" d="M0 0L8 4L0 8z"/></marker></defs>',
+            '<marker id="flowhead" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" '
+            'markerHeight="6" orient="auto"><path class="flowhead" d="M0 0L8 4L0 8z"/></marker></defs>',
             f'<rect class="back" width="{WIDTH}" height="{HEIGHT}"/>',
             *_flow(),
             *(_edge(a, b) for a, b in shown),
