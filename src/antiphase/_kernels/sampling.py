@@ -55,7 +55,7 @@ def _guide(table: Any) -> Any:
 
 
 @compiled()
-def uniform(draws: Draws, bound: int) -> Ids:
+def uniform_integers(draws: Draws, bound: int) -> Ids:
     """One integer in [0, bound) a draw."""
     out = np.empty(draws.shape[0], np.int64)
     for i in range(draws.shape[0]):
@@ -64,7 +64,7 @@ def uniform(draws: Draws, bound: int) -> Ids:
 
 
 @compiled()
-def invert(draws: Draws, table: Table) -> Ids:
+def invert_cdf(draws: Draws, table: Table) -> Ids:
     """One integer a draw: how many thresholds of the ascending table are at or below it."""
     out = np.empty(draws.shape[0], np.int64)
     guide = _guide(table)
@@ -98,7 +98,7 @@ def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> 
 
 
 @compiled()
-def scatter(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
+def scatter_in_blocks(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
     """counts[j] distinct positions in block first + j (of `block` positions each), ascending; one draw each."""
     out = np.empty(draws.shape[0], np.int64)
     at = 0
@@ -109,7 +109,7 @@ def scatter(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
 
 
 @compiled()
-def subset(draws: Draws, population: int) -> Ids:
+def random_subset(draws: Draws, population: int) -> Ids:
     """As many distinct positions in [0, population) as there are draws, in no order; every set equally likely.
 
     Floyd's method again, with one bit a position to remember those that are taken.
@@ -149,7 +149,7 @@ def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
 
 
 @compiled()
-def group(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
+def group_by_key(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
     """(order, starts): order[starts[g]:starts[g + 1]] are the positions with key g, ascending."""
     starts = np.zeros(groups + 1, np.int64)
     for key in keys:
@@ -165,7 +165,7 @@ def group(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
 
 
 @compiled()
-def join(
+def join_window(
     ids: Ids, gaps: Ids, waiting: Ids, eligible: NDArray[np.int32], first: int, separation: int
 ) -> tuple[Ids, NDArray[np.int32], int]:
     """The ids that join within a window, the offset at which each does, and how far the waiting list was read.
@@ -189,7 +189,7 @@ def join(
 
 
 @compiled()
-def subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
+def random_subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
     """For each size all of 0..size-1 if at most `limit`, else `limit` of them at random; ascending, flat.
 
     One draw a number given, used or not.

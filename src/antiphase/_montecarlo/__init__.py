@@ -14,7 +14,7 @@ from antiphase._montecarlo.min_separation import is_separated
 from antiphase._montecarlo.modes import bins_gram, is_causal
 from antiphase._montecarlo.samples import randomness
 from antiphase._montecarlo.settings import Sampling, check_sampling
-from antiphase._montecarlo.slopes import Slopes, slopes
+from antiphase._montecarlo.slopes import Slopes, delta_slopes
 from antiphase._montecarlo.threads import single_threaded
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "calibrate",
     "check_sampling",
     "delta",
+    "delta_slopes",
     "dominating_pair",
     "epsilon",
     "estimate",
@@ -34,6 +35,5 @@ __all__ = [
     "is_separated",
     "randomness",
     "single_threaded",
-    "slopes",
     "verify",
 ]

@@ -66,13 +66,13 @@ class Tilt(Estimator):
 
     def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
         """The same with the log-likelihood ratio of every mode."""
-        from antiphase._kernels.bins import log_means
+        from antiphase._kernels import bins_log_means
 
         mean = self.weights @ self.split.root
         x = rng.standard_normal((count, len(mean))) - self.slope * mean
         losses, none = np.empty(count), np.empty((count, 0), dtype=np.int32)
         modes = x @ self.split.root.T
-        log_means(modes, self.split.rest, none, self.split.half, losses)
+        bins_log_means(modes, self.split.rest, none, self.split.half, losses)
         return Draws(self.slope * (x @ mean) + self.slope**2 * (mean @ mean) / 2.0, losses), modes
 
 
