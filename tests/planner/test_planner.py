@@ -24,8 +24,8 @@ def test_every_family_is_tried_and_the_best_is_chosen():
     errors = [c.error for c in found.candidates]
     assert errors == sorted(errors)
     assert found.error == errors[0]
-    for word in ("identity", "tree", "fourier", "toeplitz", "banded", "blt", "banded inverse", "dense"):
-        assert any(word in c.name for c in found.candidates), word
+    families = {c.name.partition(" (")[0].partition(",")[0] for c in found.candidates}
+    assert families >= {"identity", "tree", "fourier", "toeplitz", "banded", "blt", "banded inverse", "dense"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -144,18 +144,21 @@ def test_plans_save_and_load_with_their_candidates(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "reason"),
     [
-        lambda: ap.plan(problem(), ["magic"]),
-        lambda: ap.plan(problem(), []),
-        lambda: ap.plan(problem(participation=None)),
-        lambda: ap.plan(problem(), QUICK, pipelines=["shuffle"]),
-        lambda: ap.plan(problem(participation=None, examples=100, batch_size=10), QUICK, pipelines=[]),
-        lambda: ap.plan(problem(participation=ap.Poisson(0.1), adjacency="replace")),
+        (lambda: ap.plan(problem(), ["magic"]), "'families'.*'magic'"),
+        (lambda: ap.plan(problem(), []), "'families'.*at least one"),
+        (lambda: ap.plan(problem(participation=None)), "'participation'"),
+        (lambda: ap.plan(problem(), QUICK, pipelines=["shuffle"]), "'pipelines'.*'shuffle'"),
+        (
+            lambda: ap.plan(problem(participation=None, examples=100, batch_size=10), QUICK, pipelines=[]),
+            "'pipelines'.*at least one",
+        ),
+        (lambda: ap.plan(problem(participation=ap.Poisson(0.1), adjacency="replace")), "Poisson.* replace adjacency"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_with_a_hint(bad):
-    with pytest.raises(ap.AntiphaseError, match="hint"):
+def test_what_cannot_be_planned_is_refused_with_a_hint(bad, reason):
+    with pytest.raises(ap.AntiphaseError, match=rf"{reason}(.|\n)*\n\nhint: "):
         bad()
 
 
