@@ -2,7 +2,7 @@
 
 State is cut into strips of LANES entries, and a strip keeps its rows together: state[strip, row, lane]. One strip's
 rows then sit side by side in the cache, whatever their number. Every sum runs over the rows in a fixed order with
-one rounding a term, so neither the number of entries in a call nor the number of steps made together can change a
+one rounding per term, so neither the number of entries in a call nor the number of steps made together can change a
 bit. Sums over histories are in float64; what is stored is rounded once, to the dtype of the stream.
 """
 

@@ -35,7 +35,7 @@ def _high_product(a: Any, b: Any) -> Any:
 
 @compiled()
 def _below(high: Any, low: Any, bound: Any) -> Any:
-    """floor(draw * bound / 2^128): uniform in [0, bound) up to 2^-128 an outcome."""
+    """floor(draw * bound / 2^128): uniform in [0, bound) up to 2^-128 per outcome."""
     n = np.uint64(bound)
     product_low = high * n
     carry = product_low + _high_product(low, n) < product_low
@@ -56,7 +56,7 @@ def _guide(table: Any) -> Any:
 
 @compiled()
 def uniform_integers(draws: Draws, bound: int) -> Ids:
-    """One integer in [0, bound) a draw."""
+    """One uniform integer in [0, bound) per draw."""
     out = np.empty(draws.shape[0], np.int64)
     for i in range(draws.shape[0]):
         out[i] = _below(draws[i, 0], draws[i, 1], bound)
@@ -65,7 +65,7 @@ def uniform_integers(draws: Draws, bound: int) -> Ids:
 
 @compiled()
 def invert_cdf(draws: Draws, table: Table) -> Ids:
-    """One integer a draw: how many thresholds of the ascending table are at or below it."""
+    """One integer per draw: how many thresholds of the ascending table are at or below it."""
     out = np.empty(draws.shape[0], np.int64)
     guide = _guide(table)
     for i in range(draws.shape[0]):
@@ -112,7 +112,7 @@ def scatter_in_blocks(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
 def random_subset(draws: Draws, population: int) -> Ids:
     """As many distinct positions in [0, population) as there are draws, in no order; every set equally likely.
 
-    Floyd's method again, with one bit a position to remember those that are taken.
+    Floyd's method again, with one bit per position to remember those that are taken.
     """
     size = draws.shape[0]
     taken = np.zeros(population // 64 + 1, np.uint64)
@@ -192,7 +192,7 @@ def join_window(
 def random_subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
     """For each size all of 0..size-1 if at most `limit`, else `limit` of them at random; ascending, flat.
 
-    One draw a number given, used or not.
+    Takes one draw per number returned, used or not.
     """
     kept = np.minimum(sizes, limit)
     out = np.empty(kept.sum(), np.int64)
