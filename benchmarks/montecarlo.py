@@ -21,8 +21,7 @@ from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase._montecarlo.certificate import certify, plan_run
 from antiphase._montecarlo.pilot import Effort
 from antiphase._montecarlo.plain_sampling import plain_means
-from antiphase._montecarlo.samples import randomness
-from antiphase._montecarlo.threads import single_threaded
+from antiphase._montecarlo.samples import randomness, single_threaded
 from antiphase._montecarlo.verification import log_inverse_share
 from antiphase._optimize import (
     AmplifiedProblem,

@@ -1,8 +1,9 @@
-"""The layers of the package hold, and the contract that says so notices when they do not."""
+"""The import contracts in pyproject.toml hold, and they notice an import that breaks them."""
 
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,27 @@ def test_a_module_without_a_layer_is_noticed(package):
     result = lint_imports(package)
     assert result.returncode == 1
     assert "antiphase._stray" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("_error/tree.py", "def late():\n    from antiphase._kernels.tree import full_moments"),
+        ("_planner/__init__.py", "from antiphase.strategies import _base"),
+        ("_planner/__init__.py", "from antiphase._optimize.dense import optimizer"),
+    ],
+    ids=["inside a function", "a module of a public package", "a nested package"],
+)
+def test_an_import_past_another_packages_init_is_noticed(package, module, line):
+    with (package / "antiphase" / module).open("a") as file:
+        file.write(f"\n\n{line}\n")
+    result = lint_imports(package)
+    assert result.returncode == 1
+    assert "Layers KEPT" in result.stdout
+    assert "Illegal imports of protected package" in result.stdout
+
+
+def test_every_package_has_a_contract_of_its_own():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    packages = {path.parent.name for path in (ROOT / "src" / "antiphase").glob("*/__init__.py")}
+    assert {each["name"] for each in contracts if each["type"] == "protected"} == packages

@@ -44,7 +44,7 @@ def python(code, cwd, **environment):
 def test_without_file_locks_plans_work_and_runs_say_what_is_missing(tmp_path):
     result = python(WINDOWS + ON_WINDOWS, tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "Runs cannot be opened on this system: Python has no 'fcntl' here" in result.stdout
+    assert "Runs cannot be opened on this system: locking their directories needs Python's 'fcntl'" in result.stdout
     assert "WSL" in result.stdout
     assert '"epsilon": ' in result.stdout
     assert not list((tmp_path / "run").rglob("*"))

@@ -1,6 +1,7 @@
 """Output files: whole or not there, symbolic links followed, streams written to, everything else refused."""
 
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -73,7 +74,7 @@ def test_anything_else_is_refused(tmp_path, write, monkeypatch):
         made.bind("socket")
         (tmp_path / "loop").symlink_to("loop")
         for name in ("socket", ".", "loop", "no/such/directory", "with\0zero"):
-            with pytest.raises(ap.InvalidArgument, match="hint"):
+            with pytest.raises(ap.InvalidArgument, match=re.escape(str(tmp_path / name))):
                 write(tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "socket"]
 

@@ -1,4 +1,4 @@
-"""Files that survive a crash: written whole or not at all, readable by their owner only, locked by one process."""
+"""Crash-safe files: written atomically, readable by their owner only, in directories locked by one process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.s
 
 @contextmanager
 def replacing(path: Path, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> Iterator[BinaryIO]:
-    """A new file to write to, which replaces `path` when the block ends, as in `write_atomically`."""
+    """Open a new file that replaces `path` when the block ends, as in `write_atomically`."""
     temporary = _temporary(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS | BINARY, mode)
     try:
@@ -87,7 +87,7 @@ def file_exists(path: Path) -> bool:
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
-    """The descriptor of a regular file; a named pipe or a device is refused instead of waited for.
+    """Open a regular file and return its descriptor. Named pipes and devices are refused, so this never blocks.
 
     Args:
         path: what to open; `FileNotFoundError` if it is missing and `flags` do not create it.
@@ -114,24 +114,24 @@ def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> 
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a regular file that is not a symbolic link."""
+    """Read a regular file that is not a symbolic link."""
     with os.fdopen(open_file(path), "rb") as file:
         return file.read()
 
 
 def write_output(path: Path, data: bytes, mode: int = SHARED) -> None:
-    """Write a file that a user asked for, whatever there is at its path.
+    """Write an output file to a path given by the user.
 
     | at the path | what happens |
     |---|---|
-    | nothing, or a regular file | it is there as a whole afterwards, or as it was; an existing file keeps its mode |
-    | a symbolic link | the same with what it leads to; the link stays |
+    | nothing, or a regular file | written atomically; an existing file keeps its mode |
+    | a symbolic link | its target is written in the same way; the link stays |
     | a terminal, pipe or other character device | it is written to |
     | a directory, disk or socket | refused |
 
     Args:
         path: as the user gave it.
-        data: all of it.
+        data: the whole content.
         mode: of a new file, less the umask.
     """
     found = check_output(path)
@@ -140,13 +140,13 @@ def write_output(path: Path, data: bytes, mode: int = SHARED) -> None:
         write_atomically(target, data, mode)
     elif stat.S_ISREG(found.st_mode) and target.exists() and os.path.samestat(target.stat(), found):
         write_atomically(target, data, like=found)
-    else:  # also a file without a name of its own any more, such as behind /dev/stdout
+    else:  # also a file that has lost its name, such as one behind /dev/stdout
         with path.open("wb", buffering=0) as file:
             _write_all(file.fileno(), data)
 
 
 def check_output(path: Path) -> os.stat_result | None:
-    """Refuse a path that `write_output` cannot write to, before the work is done; what is there now, or None."""
+    """Refuse a path that `write_output` could not write to. Returns the status of what is there now, or None."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def check_output(path: Path) -> os.stat_result | None:
 
 
 def regular_target(path: Path) -> Path:
-    """The path that an atomic write may replace: symbolic links followed; anything but a regular file is refused."""
+    """Resolve symbolic links to the path that an atomic write replaces. Refuses anything but a regular file."""
     found = check_output(path)
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise InvalidArgument(f"{path} is not a regular file.", hint="give the path of a file on disk")
@@ -182,7 +182,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
-    """A directory whose name is on disk when this returns; missing parents are made too."""
+    """Make a directory and its missing parents, and flush their names to disk."""
     if path.exists():
         return
     make_directory(path.parent)
@@ -191,14 +191,14 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """A directory for secrets. One that others can enter, or a symbolic link in its place, is refused."""
+    """Make a directory for secrets. Refuses an existing one that others can enter, and a symbolic link."""
     if not os.path.lexists(path):
         make_directory(path, 0o700)
     check_directory(path, private=True)
 
 
 def check_directory(path: Path, *, private: bool = False) -> None:
-    """Refuse anything but a real directory and, where it holds secrets, one that is not for its owner alone."""
+    """Refuse anything but a real directory and, if `private`, a directory that others can use."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError as error:
@@ -210,13 +210,13 @@ def check_directory(path: Path, *, private: bool = False) -> None:
         )
     if private and mode & OTHERS:
         raise Refused(
-            f"Others than its owner can use the private directory {path} (mode {mode & 0o777:03o}).",
+            f"The private directory {path} can be used by others than its owner (mode {mode & 0o777:03o}).",
             hint=f"chmod 700 {path}; if others may have read what is in it, treat the secret as known",
         )
 
 
 def sync_directory(directory: Path) -> None:
-    """Put the names in a directory on disk; Windows does so by itself, and cannot be asked to."""
+    """Flush the names in a directory to disk. Does nothing on Windows, which offers no such call."""
     if os.name == "nt":
         return
     descriptor = os.open(directory, os.O_RDONLY)
@@ -240,16 +240,16 @@ def check_in_place(path: Path, descriptor: int) -> None:
 
 
 def require_locks() -> None:
-    """Refuse to go on where directories cannot be locked, as on Windows."""
+    """Raise on systems that cannot lock directories, such as Windows."""
     if fcntl is None:
         raise Refused(
-            "Runs cannot be opened on this system: Python has no 'fcntl' here, which locks their directories.",
+            "Runs cannot be opened on this system: locking their directories needs Python's 'fcntl', which is missing.",
             hint="plan and account here, and train on Linux or macOS; on Windows use WSL",
         )
 
 
 class DirectoryLock:
-    """Held by one live process; the operating system drops it when the process ends, however it ends.
+    """A lock on a directory that one live process holds. The operating system drops it when the process ends.
 
     The directory itself is locked, so there is no lock file to remove. A forked child shares the lock but is refused.
     """
@@ -268,7 +268,7 @@ class DirectoryLock:
             ) from error
 
     def check(self) -> None:
-        """Raise where the lock was released or belongs to the parent of this process."""
+        """Raise if the lock was released or belongs to the parent process."""
         if self._descriptor < 0:
             raise Refused("The run is closed.", hint="open it again with Run.open")
         if os.getpid() != self._owner:
@@ -278,11 +278,11 @@ class DirectoryLock:
             )
 
     def check_in_place(self) -> None:
-        """Raise where the directory was moved, or another one put in its place, since it was locked."""
+        """Raise if the directory was moved or replaced since it was locked."""
         check_in_place(self._directory, self._descriptor)
 
     def release(self) -> None:
-        """Let another process in."""
+        """Release the lock."""
         if self._descriptor >= 0:
             if os.getpid() == self._owner:  # explicitly, since a forked child that lives on keeps the descriptor open
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)

@@ -1,12 +1,13 @@
-"""Secret state in a file: encrypted, authenticated, owner-only, and whole or not there.
+"""Sealed files for secret state: encrypted, authenticated, readable by their owner only and written atomically.
 
     magic | header length | header (JSON) | its HMAC | arrays, AES-256-CTR | HMAC over all that comes before
 
-Both HMAC-SHA256 keys and the cipher key come from the secret; the cipher key also from a nonce in the header, fresh
-in every file. The header is read after its HMAC has been checked, the arrays are used after the last one has. Whoever
-has the state can subtract noise, so it is never on disk in the clear; the header tells its shapes.
+The HMAC-SHA256 and cipher keys are derived from the secret, the cipher key also from a nonce in the header that is
+fresh in every file. The header is parsed only after its HMAC was checked, and the arrays are used only after the final
+one was. Whoever has the state can subtract the noise, so it is never on disk in plain text; only the header, which
+holds the shapes, can be read.
 
-Arrays are written and read in pieces, so that a file of model-sized arrays takes no second copy in memory.
+Arrays are written and read in pieces, so that no second copy of a model-sized array is held in memory.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ Prepare = Callable[[Header], Iterable[NDArray[Any]]]
 
 @dataclass(frozen=True)
 class Kind:
-    """What a file holds.
+    """A kind of sealed file.
 
     Args:
-        name: as errors call it.
-        magic: how the file begins; tells kind and version.
-        labels: what the keys are derived for.
-        owner: whose secret it is sealed with, as errors call it.
-        hint: what to do where a file cannot be used.
+        name: name of the kind in error messages.
+        magic: first bytes of the file, which identify kind and version.
+        labels: labels that the keys are derived with.
+        owner: owner of the secret in error messages.
+        hint: hint for a file that cannot be used.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Kind:
 
 
 def write_sealed(path: Path, kind: Kind, secret: Secret, header: Header, arrays: Iterable[NDArray[Any]]) -> None:
-    """Replace `path` so that a crash at any instant leaves the old file or the new one."""
+    """Replace `path` atomically: a crash at any time leaves the old file or the new one."""
     try:
         with replacing(path) as file:
             _write(file, kind, secret, header, arrays)
@@ -74,10 +75,10 @@ def write_sealed(path: Path, kind: Kind, secret: Secret, header: Header, arrays:
 
 
 def read_sealed(path: Path, kind: Kind, secret: Secret, prepare: Prepare) -> Header:
-    """Give the header to `prepare`, which returns the arrays to read into, and fill them.
+    """Pass the header to `prepare`, which returns the arrays to read into, and fill these.
 
-    Raises `Corrupted` where the file was cut short, changed or written with another secret; the arrays must not be
-    used then.
+    Raises `Corrupted` if the file was cut short, changed or written with another secret; the arrays must not be used
+    then.
     """
     try:
         with os.fdopen(open_file(path, follow=True), "rb") as file:
@@ -126,7 +127,7 @@ def _read(file: BinaryIO, path: Path, kind: Kind, secret: Secret, prepare: Prepa
                 data[start : start + len(encrypted)] = np.frombuffer(cipher.update(encrypted), dtype=np.uint8)
         _check_seal(seal, file, path, kind)
         if file.read(1):
-            raise kind.corrupted(path, "it was changed: something follows its end")
+            raise kind.corrupted(path, "it was changed: data follows its end")
         return header
     finally:
         del array, data  # tracebacks may show the variables of this function

@@ -55,25 +55,25 @@ class Secret:
 
     @classmethod
     def generate(cls) -> Secret:
-        """A new secret from the operating system's generator."""
+        """Generate a new secret with the operating system's random generator."""
         return _make(secrets.token_bytes(KEY_BYTES), insecure=False)
 
     @classmethod
     def insecure(cls, seed: int) -> Secret:
-        """The secret of a small integer: reproducible, guessable, marked in every report."""
+        """Make a secret from an integer: reproducible but guessable, and marked as such in every report."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise invalid("Secret.insecure", "seed", "an integer", seed, "for real training use Secret.generate()")
         return _make(hashlib.sha256(f"antiphase insecure {int(seed)}".encode()).digest(), insecure=True)
 
     @property
     def is_insecure(self) -> bool:
-        """Whether it came from an integer that can be guessed."""
+        """Whether the secret was made from an integer, which can be guessed."""
         return self._insecure
 
     def derive(self, *labels: str | bytes | int, length: int = KEY_BYTES) -> bytes:
-        """`length` key bytes for the purpose that `labels` name.
+        """Derive a key of `length` bytes for the purpose that `labels` name.
 
-        Labels are written with type and length, and the wanted length first, so that no two different
+        Labels are encoded with type and length, after the length of the key, so that no two different
         calls share an input: ("ab", "c") and ("a", "bc"), 1 and "1", 16 and 32 bytes all give unrelated keys.
 
         >>> Secret.insecure(42).derive("noise", 7).hex()[:16]
@@ -91,11 +91,11 @@ class Secret:
         return HKDF(algorithm=SHA256(), length=length, salt=SALT, info=info).derive(self._key)
 
     def child(self, *labels: str | bytes | int) -> Secret:
-        """The secret of a part, such as one run: independent of the secrets of all other parts."""
+        """Derive the secret of a part, such as one run; it is independent of the secrets of all other parts."""
         return _make(self.derive("child", *labels), insecure=self._insecure)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to a new file that its owner alone can read; a kill leaves either no file or a whole one."""
+        """Write the secret to a new file that only its owner can read. A crash leaves no file or a complete one."""
         target = Path(path)
         if os.path.lexists(target):
             raise InvalidArgument(

@@ -186,7 +186,9 @@ UNPROVED = {
 @pytest.mark.parametrize("case", UNPROVED)
 def test_what_is_not_proved_raises_with_a_hint(case):
     strategy, participation, adjacency = UNPROVED[case]
-    with pytest.raises(ap.AntiphaseError, match="hint"):
+    bands = "poisson with bands", "fewer groups than bands", "blt has all bands"
+    reason = "at most [124] bands" if case in bands else f"{type(participation).__name__}.* under {adjacency} adjacency"
+    with pytest.raises(ap.AntiphaseError, match=rf"{reason}(.|\n)*\n\nhint: "):
         ap.epsilon(ap.Mechanism(strategy, participation, 1.0, adjacency, examples=100), 1e-6)
 
 
@@ -228,25 +230,25 @@ def test_group_privacy_of_gaussians_is_exact():
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "parameter"),
     [
-        lambda: ap.Budget(0.0, 1e-6),
-        lambda: ap.Budget(-1.0, 1e-6),
-        lambda: ap.Budget(1.0, 0.0),
-        lambda: ap.Budget(1.0, 1.0),
-        lambda: ap.Budget(float("nan"), 1e-6),
-        lambda: ap.Mechanism(ONE, ap.EveryStep(), 0.0),
-        lambda: ap.Mechanism(ONE, ap.EveryStep(), float("inf")),
-        lambda: ap.Mechanism(ONE, ap.EveryStep(), 1.0, "swap"),
-        lambda: ap.epsilon(ap.Mechanism(Identity(9), ap.FixedEpochs(2, 4), 1.0), 1e-6),
-        lambda: ap.epsilon(gaussian(1.0), 2.0),
-        lambda: ap.delta(gaussian(1.0), -1.0),
-        lambda: ap.stopped(gaussian(1.0), 0),
-        lambda: ap.stopped(gaussian(1.0), 2),
-        lambda: ap.compose([], 1e-6),
-        lambda: ap.group_epsilon(gaussian(1.0), 0, 1e-6),
+        (lambda: ap.Budget(0.0, 1e-6), "epsilon"),
+        (lambda: ap.Budget(-1.0, 1e-6), "epsilon"),
+        (lambda: ap.Budget(1.0, 0.0), "delta"),
+        (lambda: ap.Budget(1.0, 1.0), "delta"),
+        (lambda: ap.Budget(float("nan"), 1e-6), "epsilon"),
+        (lambda: ap.Mechanism(ONE, ap.EveryStep(), 0.0), "noise_std"),
+        (lambda: ap.Mechanism(ONE, ap.EveryStep(), float("inf")), "noise_std"),
+        (lambda: ap.Mechanism(ONE, ap.EveryStep(), 1.0, "swap"), "adjacency"),
+        (lambda: ap.epsilon(ap.Mechanism(Identity(9), ap.FixedEpochs(2, 4), 1.0), 1e-6), "epochs"),
+        (lambda: ap.epsilon(gaussian(1.0), 2.0), "delta"),
+        (lambda: ap.delta(gaussian(1.0), -1.0), "epsilon"),
+        (lambda: ap.stopped(gaussian(1.0), 0), "steps"),
+        (lambda: ap.stopped(gaussian(1.0), 2), "steps"),
+        (lambda: ap.compose([], 1e-6), "mechanisms"),
+        (lambda: ap.group_epsilon(gaussian(1.0), 0, 1e-6), "size"),
     ],
 )
-def test_bad_input_is_refused(bad):
-    with pytest.raises(ap.AntiphaseError, match="hint"):
+def test_bad_input_is_refused(bad, parameter):
+    with pytest.raises(ap.AntiphaseError, match=f"'{parameter}' parameter"):
         bad()

@@ -1,6 +1,7 @@
 """Sampled guarantees: hashed seeds to search with, fresh entropy to certify with, and the same entropy to load."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -78,7 +79,8 @@ def test_loading_draws_the_same_samples_and_verifying_draws_others(planned, monk
     loaded, before = set(seeds), len(seeds)
     assert len(loaded) == 1
     for _ in range(2):
-        verify(planned)
+        with suppress(ap.Refused):  # passing is a matter of chance; the samples drawn are what this test is about
+            verify(planned)
     verified = seeds[before:]
     assert len({*verified, *loaded}) == 3
 

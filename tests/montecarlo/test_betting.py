@@ -10,7 +10,7 @@ from antiphase._montecarlo import dominating_pair
 from antiphase._montecarlo.allocation import Allocation, allocation_delta
 from antiphase._montecarlo.balls_in_bins import best_cores, best_tilt, bins_pair
 from antiphase._montecarlo.betting import LARGEST_STAKE, best_stake, log_wealth, upper_limit
-from antiphase._montecarlo.certificate import Run, run_certified
+from antiphase._montecarlo.certificate import SamplingPlan, run_certified
 from antiphase._montecarlo.estimator import Estimator
 from antiphase._montecarlo.min_separation import Absent, Joined
 from antiphase._montecarlo.patterns import Law
@@ -111,7 +111,7 @@ def test_confidence_limits_cover_a_known_delta(name):
     (estimator, truth), beta, samples, repeats = estimators()[name], 0.05, 400, 400
     effort = Effort(samples, math.log(1.0 / beta), randomness(1), workers=1)
     pilot = run_pilot(estimator, AT, 4000, effort)
-    run = Run(pilot, samples, pilot.expected(samples, effort.log_inverse)[0], 0.0)
+    run = SamplingPlan(pilot, samples, pilot.expected(samples, effort.log_inverse)[0], 0.0)
     found = [run_certified(run, effort, randomness(1000 + i)) for i in range(repeats)]
     limits, means = np.array([limit.value for limit in found]), np.array([limit.estimate for limit in found])
     assert (limits < truth * (1.0 - 1e-4)).sum() <= most_failures(repeats, beta)

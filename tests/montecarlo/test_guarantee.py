@@ -155,7 +155,9 @@ def test_near_exact_figure_28_balls_in_bins(target, bands, noise):
     )
     assert at.value <= 1e-5
     assert below.value > 5e-6
-    assert verify(strategy, participation, noise * math.sqrt(20.0), target, 1e-5).value == 1e-5
+    assert (
+        verify(strategy, participation, noise * math.sqrt(20.0), target, 1e-5, sampling=Sampling(seed=1)).value == 1e-5
+    )
 
 
 @pytest.mark.slow

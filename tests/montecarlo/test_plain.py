@@ -9,7 +9,7 @@ import pytest
 
 from antiphase import BallsInBins
 from antiphase._errors import AntiphaseError, Refused
-from antiphase._kernels.bins import log_means
+from antiphase._kernels.bins import bins_log_means
 from antiphase._montecarlo import Sampling, bins_gram, estimate, verify
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase._montecarlo.plain_sampling import bernstein_failure, plain_means
@@ -24,7 +24,7 @@ def test_the_reference_loss():
     strategy, y = Toeplitz([1.0, 0.5], 4), np.array([1.0, 0.5, 1.0, 0.5])
     gram, products = bins_gram(strategy, BallsInBins(2, 2)), modes(strategy, 2) @ y
     out = np.empty(1)
-    log_means(products[None].copy(), gram, np.empty((1, 0), dtype=np.int32), np.diag(gram) / 2.0, out)
+    bins_log_means(products[None].copy(), gram, np.empty((1, 0), dtype=np.int32), np.diag(gram) / 2.0, out)
     assert out[0] == pytest.approx(0.9052974004, abs=5e-11)
     assert loss(modes(strategy, 2), 1.0, y[None])[0] == pytest.approx(0.9052974004, abs=5e-11)
 

@@ -12,7 +12,7 @@ from antiphase._kernels.bins import draw_cores, draw_powers
 from antiphase._montecarlo import Sampling, dominating_pair
 from antiphase._montecarlo.balls_in_bins import best_cores, bins_pair
 from antiphase._montecarlo.betting import log_wealth, upper_limit
-from antiphase._montecarlo.certificate import Run, run_certified
+from antiphase._montecarlo.certificate import SamplingPlan, run_certified
 from antiphase._montecarlo.gaussian import divergence_error, log_divergence, upper_divergence
 from antiphase._montecarlo.guarantee import pair_delta
 from antiphase._montecarlo.min_separation import Absent, Joined
@@ -237,9 +237,9 @@ def test_what_is_drawn_wrongly_is_added(monkeypatch):
     pair = bins_pair(np.eye(4), 1.0)
     effort = Effort(1000, 10.0, randomness(1), workers=1)
     pilot = run_pilot(pair.estimators(1.0)[0], 1.0, 1000, effort)
-    found = run_certified(Run(pilot, 1000, 0.5, 0.0), effort, randomness(2))
+    found = run_certified(SamplingPlan(pilot, 1000, 0.5, 0.0), effort, randomness(2))
     monkeypatch.setattr(Power, "bias", 0.125)
-    more = run_certified(Run(pilot, 1000, 0.5, 0.0), effort, randomness(2))
+    more = run_certified(SamplingPlan(pilot, 1000, 0.5, 0.0), effort, randomness(2))
     assert more.value == pytest.approx(found.value + 0.125 * pilot.bound)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase._montecarlo.samples import randomness
-from antiphase._montecarlo.slopes import slopes
+from antiphase._montecarlo.slopes import delta_slopes
 from tests.montecarlo.oracle import integrated_delta
 
 CASES = [
@@ -33,7 +33,7 @@ def differences(gram: np.ndarray, epsilon: float, points: int, direction: int, h
 @pytest.mark.parametrize("direction", [0, 1], ids=["remove", "add"])
 def test_slopes_are_differences_of_integrals(gram, noise, epsilon, points, direction):
     pair = bins_pair(gram, noise)
-    found = slopes(pair, epsilon, 1 << 16, randomness(1), adding=direction == 1)
+    found = delta_slopes(pair, epsilon, 1 << 16, randomness(1), adding=direction == 1)
     whole = gram / noise**2
     value = integrated_delta(whole, 1.0, epsilon, points)[direction]
     assert math.exp(found.log_delta) == pytest.approx(value, rel=0.02)
@@ -46,6 +46,6 @@ def test_more_in_common_means_more_delta():
     """Every derivative is positive: why |C| is needed, and why bins that share little amplify."""
     rng = np.random.default_rng(0)
     root = rng.random((6, 9))
-    found = slopes(bins_pair(root @ root.T, 3.0), 1.0, 4096, randomness(3), adding=False)
+    found = delta_slopes(bins_pair(root @ root.T, 3.0), 1.0, 4096, randomness(3), adding=False)
     assert (found.by_gram > 0.0).all()
     assert found.by_log_noise < 0.0

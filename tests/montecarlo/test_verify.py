@@ -10,7 +10,7 @@ from antiphase._errors import AntiphaseError, InvalidArgument, Refused
 from antiphase._montecarlo import Sampling, bins_gram, calibrate, delta, epsilon, estimate, verify
 from antiphase._montecarlo import samples as samples_module
 from antiphase._montecarlo.balls_in_bins import BinsPair, bins_pair
-from antiphase._montecarlo.certificate import Limit, Run, check_estimates, plan_run, run_certified
+from antiphase._montecarlo.certificate import Limit, SamplingPlan, check_estimates, plan_run, run_certified
 from antiphase._montecarlo.guarantee import pair_delta
 from antiphase._montecarlo.pair import Upper
 from antiphase._montecarlo.pilot import Effort, run_pilot
@@ -85,7 +85,7 @@ def test_a_claim_that_is_slightly_wrong_passes_no_more_often_than_allowed():
     truth = integrated_delta(gram, 1.0, epsilon, points=1001)[0]
     effort = Effort(2000, math.log(1.0 / beta), randomness(3), workers=1)
     pilot = run_pilot(bins_pair(gram, 1.0).estimators(epsilon)[0], epsilon, 4000, effort)
-    run = Run(pilot, 2000, pilot.expected(2000, effort.log_inverse)[0], 0.0)
+    run = SamplingPlan(pilot, 2000, pilot.expected(2000, effort.log_inverse)[0], 0.0)
     passed = sum(run_certified(run, effort, randomness(4, i)).value <= truth / 1.02 for i in range(300))
     assert passed <= 300 * beta + 4.0 * math.sqrt(300 * beta)
 

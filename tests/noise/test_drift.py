@@ -19,7 +19,7 @@ def advance(decay, scale, state, loss, weight, buffers, z):
     worst = 0.0
     for t in range(z.shape[0]):
         y32, y64 = z[t].copy(), z[t].astype(np.float64)
-        correlate.buffers(state, loss, weight, np.float32(1.0), y32)
+        correlate.buffers_step(state, loss, weight, np.float32(1.0), y32)
         for j in range(len(decay)):
             y64 -= scale[j] * buffers[j]
         for j in range(len(decay)):

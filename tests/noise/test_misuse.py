@@ -75,6 +75,10 @@ def test_float32_is_refused_where_scales_cancel():
 
 
 def test_a_lookahead_from_numpy_can_be_saved(tmp_path):
-    made = stream(Toeplitz([1.0, 0.5, 0.2], 9), [(3,)], lookahead=np.int64(2))
+    strategy = Toeplitz([1.0, 0.5, 0.2], 9)
+    made = stream(strategy, [(3,)], lookahead=np.int64(2))
     made.next()
     made.save(tmp_path / "state")
+    mechanism = ap.Mechanism(strategy, ap.SingleParticipation(), 1.0)
+    again = ap.NoiseStream.load(tmp_path / "state", mechanism, SECRET)
+    np.testing.assert_array_equal(again.next()[0], made.next()[0])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import antiphase as ap
 from antiphase._error import error
-from antiphase._kernels.covariance_gradient import backward, forward, gram_gradient
+from antiphase._kernels.covariance_gradient import covariance_backward, covariance_forward, gram_gradient
 from antiphase._loss import loss
 from antiphase._optimize import optimize
 from antiphase._optimize.banded import _BandedProblem, workload_column_squares
@@ -46,13 +46,13 @@ def test_recursion_and_its_reverse_equal_dense_algebra(n, bands, workload, signe
     columns = random_banded(rng, n, bands, signed).columns.copy()
     inverse, weights = A.inverse_bands(n), rng.random(n)
     covariance, gradient = np.empty((n, bands + inverse.shape[1] - 1)), np.empty_like(columns)
-    forward(columns, inverse, covariance)
+    covariance_forward(columns, inverse, covariance)
     C, T = dense(columns), A.matrix(n)
     B = T @ np.linalg.inv(C)
     Z = B @ B.T
     for r in range(min(n, covariance.shape[1])):
         np.testing.assert_allclose(covariance[r:, r], np.diagonal(Z, -r), rtol=1e-7, atol=1e-9 * Z.max())
-    backward(columns, inverse, covariance, weights, gradient)
+    covariance_backward(columns, inverse, covariance, weights, gradient)
     # d tr(B^T W B) = -2 tr(B^T W B dC C^-1), so the gradient for C is -2 (C^-1 B^T W B)^T.
     expected = -2.0 * (np.linalg.inv(C) @ B.T @ (weights[:, None] * B)).T
     for r in range(bands):
@@ -101,8 +101,8 @@ def test_gram_gradient_equals_dense_algebra():
     n, bands = 12, 4
     columns = random_banded(np.random.default_rng(3), n, bands, signed=True).columns.copy()
     inverse, covariance, gradient = ap.PrefixSum().inverse_bands(n), np.empty((n, bands + 1)), np.empty((n, bands))
-    forward(columns, inverse, covariance)
-    backward(columns, inverse, covariance, np.ones(n), gradient)
+    covariance_forward(columns, inverse, covariance)
+    covariance_backward(columns, inverse, covariance, np.ones(n), gradient)
     X_inverse = np.linalg.inv(dense(columns).T @ dense(columns))
     A = ap.PrefixSum().matrix(n)
     expected = -X_inverse @ A.T @ A @ X_inverse

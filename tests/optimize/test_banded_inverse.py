@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import antiphase as ap
-from antiphase._kernels.workload_gram import shifted_gram
+from antiphase._kernels.linear_algebra import shifted_gram
 from antiphase._loss import loss
 from antiphase._optimize import optimize
 from antiphase._optimize.banded_inverse import _errors, _function, _majorant

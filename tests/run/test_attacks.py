@@ -138,6 +138,8 @@ def test_a_crash_while_making_the_run_leaves_a_directory_that_can_be_used(tmp_pa
     opened(tmp_path).close()
     (tmp_path / "run.json").unlink()  # the last file to be written
     finished(tmp_path)
+    with opened(tmp_path) as run:
+        assert run.committed == STEPS
 
 
 def test_a_full_tree_is_not_extended():

@@ -41,7 +41,7 @@ def floyd(draws, population):
 @search(DRAWS, st.one_of(st.integers(1, 100), st.integers(1, 2**63 - 1)))
 def test_uniform_is_the_scaled_draw(rows, bound):
     expected = [draw * bound // UNIT for draw in numbers(as_draws(rows))]
-    assert sampling.uniform(as_draws(rows), bound).tolist() == expected
+    assert sampling.uniform_integers(as_draws(rows), bound).tolist() == expected
 
 
 @search(DRAWS, st.lists(st.integers(0, UNIT - 1), max_size=30))
@@ -49,7 +49,7 @@ def test_invert_counts_the_thresholds_at_or_below(rows, thresholds):
     thresholds = sorted([*thresholds, *numbers(as_draws(rows))[:2]])  # ties too
     table = as_draws([(t >> 64, t % 2**64) for t in thresholds])
     expected = [bisect_right(thresholds, draw) for draw in numbers(as_draws(rows))]
-    assert sampling.invert(as_draws(rows), table).tolist() == expected
+    assert sampling.invert_cdf(as_draws(rows), table).tolist() == expected
 
 
 @search(DRAWS, st.integers(0, 50))
@@ -57,13 +57,13 @@ def test_subset_is_floyds(rows, more):
     population = len(rows) + more
     expected = floyd(numbers(as_draws(rows)), population)
     assert len(expected) == len(rows)
-    assert sorted(sampling.subset(as_draws(rows), population).tolist()) == sorted(expected)
+    assert sorted(sampling.random_subset(as_draws(rows), population).tolist()) == sorted(expected)
 
 
 @search(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(6, 40), st.integers(0, 9), st.data())
 def test_scatter_is_floyds_in_each_block(counts, block, first, data):
     draws = Stream(Secret.insecure(data.draw(st.integers(0, 9))), ("test",)).draws(0, sum(counts))
-    found = sampling.scatter(np.array(counts), draws, block, first).tolist()
+    found = sampling.scatter_in_blocks(np.array(counts), draws, block, first).tolist()
     expected, used = [], 0
     for k, count in enumerate(counts):
         chosen = floyd(numbers(draws[used : used + count]), block)
@@ -74,7 +74,7 @@ def test_scatter_is_floyds_in_each_block(counts, block, first, data):
 
 @search(st.lists(st.integers(0, 5), max_size=40))
 def test_group_collects_the_positions_of_each_key(keys):
-    order, starts = sampling.group(np.array(keys, np.int64), 6)
+    order, starts = sampling.group_by_key(np.array(keys, np.int64), 6)
     for g in range(6):
         assert order[starts[g] : starts[g + 1]].tolist() == [i for i, key in enumerate(keys) if key == g]
 
@@ -86,7 +86,7 @@ def test_subsets_keep_small_users_whole_and_cut_large_ones(sizes, limit):
     for size in sizes:
         row = numbers(draws[len(expected) : len(expected) + limit])
         expected += range(size) if size <= limit else sorted(floyd(row, size))
-    assert sampling.subsets(draws, np.array(sizes, np.int64), limit).tolist() == expected
+    assert sampling.random_subsets(draws, np.array(sizes, np.int64), limit).tolist() == expected
 
 
 # the stream

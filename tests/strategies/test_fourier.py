@@ -91,7 +91,7 @@ def test_json_round_trip(decoder):
 
 @pytest.mark.parametrize("steps", [0, -3, 2.5, True, float("inf"), "4", None])
 def test_bad_steps(steps):
-    with pytest.raises(InvalidArgument, match="hint:"):
+    with pytest.raises(InvalidArgument, match="'steps' parameter"):
         Fourier(steps)
 
 

@@ -328,8 +328,11 @@ def test_a_closed_run_is_free_while_workers_live(tmp_path):
     worker = context.Process(target=end.wait, daemon=True)
     worker.start()
     try:
+        with pytest.raises(ap.Refused, match="Another live process"):
+            DirectoryLock(tmp_path)
         lock.release()
         DirectoryLock(tmp_path).release()
+        assert worker.is_alive()
     finally:
         end.set()
         worker.join()

@@ -77,7 +77,7 @@ def per_step_variances(strategy: Strategy, workload: Workload) -> Array:
 
 
 def _banded(strategy: Any, workload: Workload) -> Array:
-    from antiphase._kernels.covariance import autoregressive_variances
+    from antiphase._kernels import autoregressive_variances
 
     columns = np.ones((strategy.steps, 1)) if isinstance(strategy, Identity) else _columns(strategy)
     if columns.shape[1] ** 2 > 4 * strategy.steps:
@@ -91,7 +91,7 @@ def _columns(strategy: Banded | Toeplitz) -> Array:
 
 def _toeplitz(strategy: Toeplitz, workload: Workload) -> Array:
     from antiphase._error.toeplitz import response
-    from antiphase._kernels.covariance import shifted_variances
+    from antiphase._kernels import shifted_variances
 
     n, constant = strategy.steps, workload.toeplitz_inverse
     if constant is not None and not strategy.column_normalized:
@@ -103,7 +103,7 @@ def _toeplitz(strategy: Toeplitz, workload: Workload) -> Array:
 
 
 def _blt(strategy: BLT, workload: Workload) -> Array:
-    from antiphase._kernels.covariance import buffer_response, buffer_variances
+    from antiphase._kernels import buffer_response, buffer_variances
 
     n, constant = strategy.steps, workload.toeplitz_inverse
     if constant is not None:
@@ -113,7 +113,7 @@ def _blt(strategy: BLT, workload: Workload) -> Array:
 
 def _banded_inverse(strategy: BandedInverse, workload: Workload) -> Array:
     from antiphase._error.toeplitz import response
-    from antiphase._kernels.covariance import moving_sum_variances
+    from antiphase._kernels import moving_sum_variances
 
     n, constant = strategy.steps, workload.toeplitz_inverse
     if constant is not None:
@@ -155,14 +155,14 @@ def _closed_sums(strategy: Strategy, workload: Workload) -> tuple[float, float] 
         case Identity():
             return response_sums(np.ones(1), np.ones(1), constant, strategy.steps)
         case BLT():
-            from antiphase._kernels.covariance import buffer_response_sums
+            from antiphase._kernels import buffer_response_sums
 
             return buffer_response_sums(strategy.decay, strategy.scale, constant, strategy.steps)
     return None
 
 
 def _dense(strategy: Strategy, workload: Workload) -> Array:
-    from antiphase._kernels.covariance import filter_columns
+    from antiphase._kernels import filter_columns
 
     B = np.ascontiguousarray(strategy.noising()).copy()
     filter_columns(B, workload.inverse_bands(strategy.steps))

@@ -34,7 +34,7 @@ def fourier_variances(strategy: Fourier, workload: Workload) -> Array:
 
         plus, minus = lfilter([1.0], inverse, plus), lfilter([1.0], inverse, minus)
         return np.cumsum((plus - minus) * (plus + minus)) / scale
-    from antiphase._kernels.covariance import shifted_variances
+    from antiphase._kernels import shifted_variances
 
     return (shifted_variances(plus, np.ones(n), bands) - shifted_variances(minus, np.ones(n), bands)) / scale
 

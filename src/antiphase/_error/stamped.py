@@ -30,7 +30,7 @@ def stamped_variances(strategy: Stamped, workload: Workload, variances: Variance
 
 
 def _run_on(strategy: Stamped, workload: Workload) -> Array:
-    from antiphase._kernels.covariance import filter_columns
+    from antiphase._kernels import filter_columns
 
     n, block = strategy.steps, strategy.strategy.steps
     inverse = workload.inverse_bands(n)

@@ -19,7 +19,7 @@ def online_tree_variances(strategy: Tree, workload: Workload) -> Array:
     >>> online_tree_variances(Tree(4), PrefixSum()).round(6).tolist()
     [1.0, 0.666667, 1.666667, 0.571429]
     """
-    from antiphase._kernels.tree import online_moments
+    from antiphase._kernels import online_moments
 
     return online_moments(workload.inverse_bands(strategy.steps))[0]
 
@@ -34,7 +34,7 @@ def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
     >>> full_tree_variances(Tree(4, decoder="full"), PrefixSum()).round(6).tolist()
     [0.619048, 0.47619, 0.904762, 0.571429]
     """
-    from antiphase._kernels.tree import full_moments
+    from antiphase._kernels import full_moments
 
     return full_moments(workload.inverse_bands(strategy.steps))[0]
 
@@ -49,8 +49,7 @@ def stamped_tree_variances(tree: Tree, repeats: int, workload: Workload) -> Arra
     >>> stamped_tree_variances(Tree(2), 2, PrefixSum()).round(6).tolist()
     [1.0, 0.666667, 1.666667, 1.333333]
     """
-    from antiphase._kernels.covariance import filter_columns
-    from antiphase._kernels.tree import full_moments, online_moments
+    from antiphase._kernels import filter_columns, full_moments, online_moments
 
     moments = online_moments if tree.decoder == "online" else full_moments
     bands = workload.inverse_bands(repeats * tree.steps)

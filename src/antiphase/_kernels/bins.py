@@ -17,7 +17,7 @@ Indices = NDArray[np.int32]
 
 
 @compiled(nogil=True)
-def log_means(noise: Array, gram: Array, indices: Indices, half: Array, out: Array) -> None:
+def bins_log_means(noise: Array, gram: Array, indices: Indices, half: Array, out: Array) -> None:
     """out[s] = log mean_j exp(noise[s, j] + sum_k gram[indices[s, k], j] - half[j]); `noise` is overwritten.
 
     Negative indices are left out.

@@ -1,4 +1,4 @@
-"""The decorator of all kernels that are kept on disk between processes."""
+"""The decorator for kernels, which caches compiled code on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     process that calls it, to the same bits.
 
     Args:
-        options: of `numba.njit`, other than `cache`.
+        options: options of `numba.njit` other than `cache`.
     """
 
     def compile_(function: Callable[..., Any]) -> Any:

@@ -2,7 +2,7 @@
 
 State is cut into strips of LANES entries, and a strip keeps its rows together: state[strip, row, lane]. One strip's
 rows then sit side by side in the cache, whatever their number. Every sum runs over the rows in a fixed order with
-one rounding a term, so neither the number of entries in a call nor the number of steps made together can change a
+one rounding per term, so neither the number of entries in a call nor the number of steps made together can change a
 bit. Sums over histories are in float64; what is stored is rounded once, to the dtype of the stream.
 """
 
@@ -26,7 +26,7 @@ Coefficients = tuple[Any, ...]  # a tuple: its length is known when the kernel i
 
 
 @compiled(nogil=True, error_model="numpy")
-def scale(factor: float, out: Noise) -> None:
+def scale_noise(factor: float, out: Noise) -> None:
     """out <- factor out."""
     for i in range(out.shape[0]):
         out[i] = factor * np.float64(out[i])
@@ -40,7 +40,7 @@ def add_multiple(coefficient: float, z: Noise, total: Array) -> None:
 
 
 @compiled(nogil=True, error_model="numpy")
-def write(factor: float, total: Array, out: Noise) -> None:
+def write_scaled(factor: float, total: Array, out: Noise) -> None:
     """out <- factor total."""
     for i in range(out.shape[0]):
         out[i] = factor * total[i]
@@ -65,7 +65,7 @@ def write_row(z: Noise, state: State, row: int) -> None:
 
 
 @compiled(nogil=True, error_model="numpy")
-def buffers(state: State, loss: Coefficients, weight: Coefficients, factor: float, out: Noise) -> None:
+def buffers_step(state: State, loss: Coefficients, weight: Coefficients, factor: float, out: Noise) -> None:
     """One step of a BLT: `out` holds z and gets factor y, with y = z - weight . b and b <- b + (y - loss b).
 
     loss is 1 - decay: so a decay next to 1 keeps its digits, and all can be of the stream's dtype, like factor.
@@ -82,7 +82,7 @@ def buffers(state: State, loss: Coefficients, weight: Coefficients, factor: floa
 
 
 @compiled(nogil=True, error_model="numpy")
-def moving_sum(state: State, slots: Slots, coefficients: Array, newest: int, factor: float, out: Noise) -> None:
+def moving_sum_step(state: State, slots: Slots, coefficients: Array, newest: int, factor: float, out: Noise) -> None:
     """One step of a moving sum: `out` holds z and gets factor (coefficients . (history, z)); z is kept in `newest`.
 
     slots: the history, oldest first; coefficients: one for each, then that of z. newest: -1 to keep nothing.
@@ -105,7 +105,7 @@ def moving_sum(state: State, slots: Slots, coefficients: Array, newest: int, fac
 
 
 @compiled(nogil=True, error_model="numpy")
-def tree_level(state: State, left: int, weight: float, z: Noise, node: Array, replaced: Array) -> None:
+def tree_level_step(state: State, left: int, weight: float, z: Noise, node: Array, replaced: Array) -> None:
     """One level up: node <- weight z + (1 - weight) (node + left); left is a row of the state, or -1 for none."""
     for strip in range(state.shape[0]):
         here = slice(strip * LANES, (strip + 1) * LANES)
@@ -141,7 +141,7 @@ def _add_panel(coefficients: Array, first: int, panel: Array, rows: int, outputs
 
 
 @compiled(nogil=True, error_model="numpy")
-def feedback(
+def feedback_steps(
     state: State, z: Noise, slots: Slots, past: Array, inside: Array, pivot: Array, new: Slots, total: Array
 ) -> None:
     """Forward substitution for some steps at once: y_k = pivot_k (z_k + past_k . history + inside_k . (y_0, ...)).
@@ -178,7 +178,7 @@ def feedback(
 
 
 @compiled(nogil=True, error_model="numpy")
-def product(state: State, z: Noise, matrix: Array, outputs: int, total: Array) -> None:
+def matrix_product(state: State, z: Noise, matrix: Array, outputs: int, total: Array) -> None:
     """All rows of the state <- matrix z; the matrix is padded as `_add_panel` wants, outputs are made in blocks."""
     panel = np.empty(PANEL * LANES)
     block = total.shape[0] // LANES

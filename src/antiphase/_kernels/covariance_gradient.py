@@ -17,7 +17,7 @@ from antiphase._kernels.compiled import compiled
 
 
 @compiled()
-def forward(columns: Array, inverse: Array, covariance: Array) -> None:
+def covariance_forward(columns: Array, inverse: Array, covariance: Array) -> None:
     """Fill covariance[i, r] = cov(s_i, s_{i-r}); columns[j, r] = C[j + r, j], inverse[t, r] = A^-1[t, t - r]."""
     n, w = covariance.shape
     W = max(w - 1, 1)
@@ -39,7 +39,7 @@ def forward(columns: Array, inverse: Array, covariance: Array) -> None:
 
 
 @compiled()
-def backward(columns: Array, inverse: Array, covariance: Array, weights: Array, gradient: Array) -> None:
+def covariance_backward(columns: Array, inverse: Array, covariance: Array, weights: Array, gradient: Array) -> None:
     """Fill gradient[j, r] = d(sum_i weights_i var(s_i)) / d C[j + r, j], with `covariance` from `forward`.
 
     G is the adjoint of Z: what the later steps, already passed, ask of each covariance still in the window.

@@ -35,7 +35,7 @@ def _high_product(a: Any, b: Any) -> Any:
 
 @compiled()
 def _below(high: Any, low: Any, bound: Any) -> Any:
-    """floor(draw * bound / 2^128): uniform in [0, bound) up to 2^-128 an outcome."""
+    """floor(draw * bound / 2^128): uniform in [0, bound) up to 2^-128 per outcome."""
     n = np.uint64(bound)
     product_low = high * n
     carry = product_low + _high_product(low, n) < product_low
@@ -55,8 +55,8 @@ def _guide(table: Any) -> Any:
 
 
 @compiled()
-def uniform(draws: Draws, bound: int) -> Ids:
-    """One integer in [0, bound) a draw."""
+def uniform_integers(draws: Draws, bound: int) -> Ids:
+    """One uniform integer in [0, bound) per draw."""
     out = np.empty(draws.shape[0], np.int64)
     for i in range(draws.shape[0]):
         out[i] = _below(draws[i, 0], draws[i, 1], bound)
@@ -64,8 +64,8 @@ def uniform(draws: Draws, bound: int) -> Ids:
 
 
 @compiled()
-def invert(draws: Draws, table: Table) -> Ids:
-    """One integer a draw: how many thresholds of the ascending table are at or below it."""
+def invert_cdf(draws: Draws, table: Table) -> Ids:
+    """One integer per draw: how many thresholds of the ascending table are at or below it."""
     out = np.empty(draws.shape[0], np.int64)
     guide = _guide(table)
     for i in range(draws.shape[0]):
@@ -98,7 +98,7 @@ def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> 
 
 
 @compiled()
-def scatter(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
+def scatter_in_blocks(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
     """counts[j] distinct positions in block first + j (of `block` positions each), ascending; one draw each."""
     out = np.empty(draws.shape[0], np.int64)
     at = 0
@@ -109,10 +109,10 @@ def scatter(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
 
 
 @compiled()
-def subset(draws: Draws, population: int) -> Ids:
+def random_subset(draws: Draws, population: int) -> Ids:
     """As many distinct positions in [0, population) as there are draws, in no order; every set equally likely.
 
-    Floyd's method again, with one bit a position to remember those that are taken.
+    Floyd's method again, with one bit per position to remember those that are taken.
     """
     size = draws.shape[0]
     taken = np.zeros(population // 64 + 1, np.uint64)
@@ -149,7 +149,7 @@ def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
 
 
 @compiled()
-def group(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
+def group_by_key(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
     """(order, starts): order[starts[g]:starts[g + 1]] are the positions with key g, ascending."""
     starts = np.zeros(groups + 1, np.int64)
     for key in keys:
@@ -165,7 +165,7 @@ def group(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
 
 
 @compiled()
-def join(
+def join_window(
     ids: Ids, gaps: Ids, waiting: Ids, eligible: NDArray[np.int32], first: int, separation: int
 ) -> tuple[Ids, NDArray[np.int32], int]:
     """The ids that join within a window, the offset at which each does, and how far the waiting list was read.
@@ -189,10 +189,10 @@ def join(
 
 
 @compiled()
-def subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
+def random_subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
     """For each size all of 0..size-1 if at most `limit`, else `limit` of them at random; ascending, flat.
 
-    One draw a number given, used or not.
+    Takes one draw per number returned, used or not.
     """
     kept = np.minimum(sizes, limit)
     out = np.empty(kept.sum(), np.int64)

@@ -9,9 +9,9 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._kernels.compiled import compiled
 
-MODERATE = 50.0  # exponents up to this keep f_t within a factor e^50 / (1 - rate)^b of its neighbours
-CONNECTED = 1e-80  # (1 - rate)^b from which on they can share a scale; at rate 1 the b residue classes have none
-HUGE = 1e200
+LINEAR_EXPONENTS = 50.0  # exponents up to this keep f_t within a factor e^50 / (1 - rate)^b of its neighbours
+SMALLEST_SHARED_SCALE = 1e-80  # from this (1 - rate)^b on, all f_t can share one scale; at rate 1 they never can
+RESCALE_ABOVE = 1e200
 
 
 @compiled(nogil=True)
@@ -35,7 +35,7 @@ def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, u
 
 
 @compiled(nogil=True)
-def backward(exponents: Array, separation: int, rate: float, logs: Array) -> None:
+def backward_log_means(exponents: Array, separation: int, rate: float, logs: Array) -> None:
     """logs[t] = log f_t, f_t the mean of exp(sum of the exponents of a pattern) over patterns eligible from step t.
 
     f_t = (1 - rate) f_{t+1} + rate exp(exponents[t]) f_{t+b}, and f_t = 1 from the end on.
@@ -48,7 +48,7 @@ def backward(exponents: Array, separation: int, rate: float, logs: Array) -> Non
 
 
 @compiled(nogil=True)
-def forward(starting: Array, joining: Array, separation: int, out: Array) -> None:
+def participation_probabilities(starting: Array, joining: Array, separation: int, out: Array) -> None:
     """out[t] = the probability that a pattern has step t, from those to be eligible first in t and to join when so."""
     n = len(joining)
     eligible = np.zeros(max(n, len(starting)) + separation + 1)
@@ -60,7 +60,7 @@ def forward(starting: Array, joining: Array, separation: int, out: Array) -> Non
 
 
 @compiled(nogil=True)
-def start_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
+def start_log_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
     """log f: f_0 for a cold start, for a warm one the mean of f_0 (weight 1) and f_1, ..., f_{b-1} (weight `rate`)."""
     total = logs[0]
     if warm:
@@ -72,7 +72,7 @@ def start_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
 
 
 @compiled(nogil=True)
-def log_means(
+def separated_log_means(
     bands: Array,
     separation: int,
     rate: float,
@@ -88,7 +88,7 @@ def log_means(
     """
     count, n = samples.shape
     products, sums, logs = np.empty(n), np.empty(n), np.empty(n + separation)
-    connected = separation == 1 or (1.0 - rate) ** separation > CONNECTED
+    connected = separation == 1 or (1.0 - rate) ** separation > SMALLEST_SHARED_SCALE
     for s in range(count):
         products[:] = 0.0
         for r in range(len(bands)):
@@ -98,22 +98,22 @@ def log_means(
         for i in range(len(scales)):
             for t in range(n):
                 sums[t] = scales[i] * products[t] + exponents[i, t]
-            if connected and np.abs(sums).max() <= MODERATE:
+            if connected and np.abs(sums).max() <= LINEAR_EXPONENTS:
                 out[i, s] = _linear_mean(sums, separation, rate, warm, logs)
             else:
-                backward(sums, separation, rate, logs)
-                out[i, s] = start_mean(logs, separation, rate, warm)
+                backward_log_means(sums, separation, rate, logs)
+                out[i, s] = start_log_mean(logs, separation, rate, warm)
 
 
 @compiled(nogil=True)
 def _linear_mean(exponents: Array, separation: int, rate: float, warm: bool, values: Array) -> float:
-    """`start_mean` of `backward` without logarithms: f_t itself, scaled where it leaves the range of floating point."""
+    """`start_log_mean` of `backward_log_means`, computed from f_t itself, which is rescaled before it overflows."""
     n, b, log_scale = len(exponents), separation, 0.0
     values[n:] = 1.0
     for t in range(n - 1, -1, -1):
         f = (1.0 - rate) * values[t + 1] + rate * math.exp(exponents[t]) * values[t + b]
         values[t] = f
-        if f > HUGE or f < 1.0 / HUGE:
+        if f > RESCALE_ABOVE or f < 1.0 / RESCALE_ABOVE:
             values[t : t + b] /= f
             log_scale += math.log(f)
     total = values[0]

@@ -1,4 +1,4 @@
-"""The ledger of a run: what was released, authenticated, in a public and a private part."""
+"""The ledger of a run: an authenticated record of its releases, with a public and a private part."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ class Ledger:
     **Guarantee**: entries that `keep` has returned for are on disk, and no later `Ledger` on this directory accepts
     chains without them, or with others in their place. Opening a ledger changes nothing in an existing one; the first
     write cuts off what a crash left behind the last authentic entry. After a write that failed, every other write is
-    refused until the ledger is opened again. Not noticed is a directory put back to an older state as a
-    whole (the head file with the chains): keep a copy of the heads elsewhere if that must be noticed too.
+    refused until the ledger is opened again. It cannot
+    notice a whole directory (heads and chains) that was restored from an older copy: to detect that as well, keep a
+    copy of the heads elsewhere.
 
     Args:
         directory: the run directory; `public` and `private` below it are made.
-        secret: authenticates; whoever holds it could forge entries.
-        run_id: enters the key, so that the chains of two runs cannot be exchanged.
-        create: whether to begin a new ledger; there must be none, and otherwise there must be a whole one.
-        read_only: whether only to read; the ledger may then be in use by another process.
+        secret: authenticates the entries; whoever holds it can forge them.
+        run_id: part of the key, so that the chains of two runs cannot be swapped.
+        create: start a new ledger, where there must be none yet. Otherwise there must be a complete one.
+        read_only: only read; another process may then be using the ledger.
     """
 
     def __init__(self, directory: Path, secret: Secret, run_id: str, *, create: bool, read_only: bool = False) -> None:
@@ -68,19 +69,19 @@ class Ledger:
             sync_directory(directory / "public")
 
     def keep(self) -> None:
-        """Return when every entry so far is on disk and the heads that prove it are kept."""
+        """Write every entry so far, and the heads that prove them, to disk before returning."""
         try:
             self.public.sync()
             self.private.sync()
             data = json.dumps([_head_to_json(chain.head) for chain in (self.public, self.private)]).encode()
             write_atomically(self._heads, data + b"\n" + self._code(data) + b"\n")
         except BaseException:
-            # The operating system may report a failed write once only: nothing after it can be relied on.
+            # The operating system may report a failed write only once, so nothing after it can be trusted.
             self.public.failed = self.private.failed = True
             raise
 
     def close(self) -> None:
-        """Keep, unless a write failed before, then close both files."""
+        """Call `keep`, unless an earlier write failed, then close both files."""
         try:
             if not (self._read_only or self.public.failed or self.private.failed):
                 self.keep()
@@ -92,7 +93,7 @@ class Ledger:
         data, _, code = read_file(self._heads).rstrip(b"\n").rpartition(b"\n")
         if not hmac.compare_digest(self._code(data), code):
             raise Corrupted(
-                "The kept heads of the ledger are not authentic.",
+                "The saved heads of the ledger are not authentic.",
                 hint="the file was edited or cut short, or the secret belongs to another run",
             )
         public, private = json.loads(data)
@@ -106,7 +107,7 @@ class Ledger:
 
 
 def ledger_exists(directory: Path) -> bool:
-    """Whether a run directory holds a ledger, by the file that keeps its heads."""
+    """Whether a run directory holds a ledger: whether the file with its heads exists."""
     return file_exists(directory / "private" / "heads")
 
 
@@ -125,12 +126,12 @@ def _check_whole(directory: Path) -> None:
 
 
 def _check_new(directory: Path) -> None:
-    """Empty files are what a kill leaves before the first heads are kept."""
+    """Refuse existing entries. Empty files are allowed: a process killed before the first `keep` leaves them."""
     found = [path for part in PARTS if file_exists(path := _file(directory, part)) and path.stat().st_size > 0]
     if found or ledger_exists(directory):
         raise Corrupted(
-            f"There is a ledger in {directory} already, but other files of its run are missing.",
-            hint="restore the whole directory from a copy, or begin a new run in another directory",
+            f"There already is a ledger in {directory}, but other files of its run are missing.",
+            hint="restore the whole directory from a copy, or start a new run in another directory",
         )
 
 

@@ -1,4 +1,4 @@
-"""An append-only file of entries, each authenticated together with all before it."""
+"""An append-only file in which each entry is authenticated together with all entries before it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = b"\x00" * 32
 
 @dataclass(frozen=True)
 class Head:
-    """Where a chain stands: how many entries, how many bytes, and the code over all of them."""
+    """The end of a chain: its number of entries, its size in bytes and the code over all entries."""
 
     entries: int = 0
     size: int = 0
@@ -35,14 +35,14 @@ class Chain:
     last kept elsewhere without the next opening noticing. Entries after that head survive a crash where the operating
     system wrote them; from the first line there that is not authentic the rest is cut off.
 
-    Appending costs the same however long the chain is.
+    The cost of appending does not depend on the length of the chain.
 
     Args:
-        path: of the file.
-        key: authenticates.
+        path: path of the file.
+        key: authentication key.
         kept: a head that the chain must contain.
-        create: whether to make the file.
-        read_only: whether only to read; another process may be adding entries.
+        create: create the file.
+        read_only: only read; another process may be adding entries.
     """
 
     def __init__(self, path: Path, key: bytes, kept: Head, *, create: bool = False, read_only: bool = False) -> None:
@@ -57,7 +57,7 @@ class Chain:
         self.torn = max(size - self.head.size, 0)  # bytes after the last authentic entry
 
     def append(self, entry: Entry) -> None:
-        """Add one entry; it reaches the operating system at once and the disk at `sync`."""
+        """Append one entry: it reaches the operating system immediately and the disk at the next `sync`."""
         text = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
         code = _code(self._key, self.head.code, text)
         line = text + b" " + code.hex().encode() + b"\n"
@@ -66,25 +66,25 @@ class Chain:
             _write(self._file, line)
         except BaseException:
             self.failed = True
-            os.ftruncate(self._file, self.head.size)  # no half line may stand before the next one
+            os.ftruncate(self._file, self.head.size)  # the next line must not follow half a line
             raise
         self.head = Head(self.head.entries + 1, self.head.size + len(line), code)
 
     def sync(self) -> None:
-        """Return when every entry is on disk and nothing else is in the file."""
+        """Flush every entry to disk, and check that the file holds nothing else."""
         self._prepare_to_write()
         self._check_size(self.head.size)
         os.fsync(self._file)
 
     def entries(self) -> Iterator[Entry]:
-        """All entries up to the head, verified again as they are read."""
+        """Yield all entries up to the head, verifying them again."""
         for text, _, end in self._authentic_lines():
             if end > self.head.size:
                 return
             yield json.loads(text)
 
     def close(self) -> None:
-        """Close the file; call `sync` before to have its entries on disk."""
+        """Close the file. Call `sync` first to have its entries on disk."""
         self._close()
 
     def _prepare_to_write(self) -> None:
@@ -92,8 +92,8 @@ class Chain:
             raise Refused("The ledger is closed.", hint="open the run again with Run.open")
         if self.failed:
             raise Refused(
-                f"The ledger {self._path.name} could not be written, and what of it is on disk is not known.",
-                hint="close the run, find out why the disk refused, and open the run again",
+                f"The ledger {self._path.name} could not be written, and how much of it is on disk is unknown.",
+                hint="close the run, find out why the write failed, and open the run again",
             )
         check_in_place(self._path, self._file)
         if self.torn:
@@ -109,7 +109,7 @@ class Chain:
             )
 
     def _verify(self, kept: Head) -> Head:
-        """The head of the authentic lines, which must contain the kept head."""
+        """Return the head of the authentic lines, which must include the kept head."""
         head, proved = Head(), kept.entries == 0
         for _, code, end in self._authentic_lines():
             head = Head(head.entries + 1, end, code)
@@ -123,7 +123,7 @@ class Chain:
         return head
 
     def _authentic_lines(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Text, code and end of each line, up to the first that is torn or not authentic."""
+        """Yield text, code and end of each line, up to the first torn or unauthentic one."""
         code, end = START, 0
         with os.fdopen(open_file(self._path), "rb") as file:
             check_in_place(self._path, self._file)

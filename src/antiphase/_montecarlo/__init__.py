@@ -12,10 +12,9 @@ from antiphase._montecarlo.amplification import (
 from antiphase._montecarlo.balls_in_bins import BinsPair, bins_pair
 from antiphase._montecarlo.min_separation import is_separated
 from antiphase._montecarlo.modes import bins_gram, is_causal
-from antiphase._montecarlo.samples import randomness
+from antiphase._montecarlo.samples import randomness, single_threaded
 from antiphase._montecarlo.settings import Sampling, check_sampling
-from antiphase._montecarlo.slopes import Slopes, slopes
-from antiphase._montecarlo.threads import single_threaded
+from antiphase._montecarlo.slopes import Slopes, delta_slopes
 
 __all__ = [
     "LARGEST_EPSILON",
@@ -27,6 +26,7 @@ __all__ = [
     "calibrate",
     "check_sampling",
     "delta",
+    "delta_slopes",
     "dominating_pair",
     "epsilon",
     "estimate",
@@ -34,6 +34,5 @@ __all__ = [
     "is_separated",
     "randomness",
     "single_threaded",
-    "slopes",
     "verify",
 ]

@@ -124,7 +124,7 @@ def _multiple(term: _Sum, count: int) -> _Sum:
 
 def _add(first: _Sum, second: _Sum) -> _Sum:
     """Where the first summand lies beyond x, so does the sum, and its excess is linear."""
-    from antiphase._kernels.convolution import convolve_rows
+    from antiphase._kernels import convolve_rows
 
     rows = np.stack([second.masses, second.tails, second.excesses])
     out = np.empty_like(rows)

@@ -17,7 +17,7 @@ from antiphase._montecarlo.rounding import UNDERFLOW
 from antiphase._montecarlo.samples import child, collect
 
 FEWEST = 1 << 14
-LUCK = 2.5  # standard errors by which the certified run may come out above what the pilot expects
+LUCK = 2.5  # standard errors of room for a certified run that comes out above what the pilot expects
 ROUNDED_UP = 1e-4  # share by which an estimate may be too large for rounding errors
 DEVIATIONS = 8.0  # of an estimate above a proved bound that chance does not explain
 
@@ -40,14 +40,14 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Run:
+class SamplingPlan:
     """A certified run as planned, before its samples are drawn.
 
     Args:
-        pilot: with the estimator.
-        samples: how many; 0 takes the bound on the weights as the limit.
-        stake: of the confidence limit.
-        expected: the limit to be expected.
+        pilot: the pilot run, with its estimator.
+        samples: how many to draw; 0 takes the bound on the weights as the limit.
+        stake: stake of the confidence limit.
+        expected: the expected limit.
     """
 
     pilot: Pilot
@@ -56,17 +56,17 @@ class Run:
     expected: float
 
 
-def plan_run(pilot: Pilot, goal: float, effort: Effort) -> Run:
+def plan_run(pilot: Pilot, goal: float, effort: Effort) -> SamplingPlan:
     """About the fewest samples whose limit will most likely be at most the goal, up to those of the effort."""
     if pilot.bound <= goal:
-        return Run(pilot, 0, 0.0, pilot.bound)
+        return SamplingPlan(pilot, 0, 0.0, pilot.bound)
     fewest, most = min(FEWEST, effort.samples), effort.samples
     while most > 1.2 * fewest:
         middle = round(math.sqrt(fewest * most))
         fewest, most = (fewest, middle) if _reaches(pilot, goal, middle, effort) else (middle, most)
     samples = fewest if _reaches(pilot, goal, fewest, effort) else most
     stake, expected = pilot.expected(samples, effort.log_inverse)
-    return Run(pilot, samples, stake, expected)
+    return SamplingPlan(pilot, samples, stake, expected)
 
 
 def _reaches(pilot: Pilot, goal: float, samples: int, effort: Effort) -> bool:
@@ -74,7 +74,7 @@ def _reaches(pilot: Pilot, goal: float, samples: int, effort: Effort) -> bool:
     return pilot.expected(samples, effort.log_inverse)[1] + chance <= goal
 
 
-def run_certified(run: Run, effort: Effort, seed: np.random.SeedSequence) -> Limit:
+def run_certified(run: SamplingPlan, effort: Effort, seed: np.random.SeedSequence) -> Limit:
     """The confidence limit from fresh samples.
 
     **Guarantee**: delta exceeds the limit with probability at most exp(-log_inverse), if `seed` was not used before;
@@ -92,7 +92,7 @@ def run_certified(run: Run, effort: Effort, seed: np.random.SeedSequence) -> Lim
 
 
 def check_estimates(found: tuple[Limit, Limit] | tuple[Pilot, Pilot], upper: float) -> None:
-    """An estimate above a proved bound by more than chance is a defect."""
+    """Raise if an estimate exceeds a proved bound by more than chance explains: that is a defect."""
     for each in found:
         if each.estimate - DEVIATIONS * each.error > upper * (1.0 + ROUNDED_UP):
             raise AntiphaseError(
@@ -101,7 +101,9 @@ def check_estimates(found: tuple[Limit, Limit] | tuple[Pilot, Pilot], upper: flo
             )
 
 
-def certify(runs: tuple[Run, Run], effort: Effort, seed: np.random.SeedSequence) -> tuple[Limit, Limit]:
+def certify(
+    runs: tuple[SamplingPlan, SamplingPlan], effort: Effort, seed: np.random.SeedSequence
+) -> tuple[Limit, Limit]:
     """Both directions, each with samples of its own."""
     removal, addition = (run_certified(run, effort, child(seed, i)) for i, run in enumerate(runs))
     return removal, addition

@@ -98,7 +98,7 @@ class Cores(Estimator):
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
         """A core, the others in turn, then noise around the sum of their modes."""
-        from antiphase._kernels.bins import draw_cores
+        from antiphase._kernels import draw_cores
 
         sizes = 1 + np.searchsorted(np.cumsum(self.weights) / self.weights.sum(), rng.random(count), side="right")
         chances, u = self._core_chances[sizes - 1], rng.random(count)

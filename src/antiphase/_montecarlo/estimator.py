@@ -8,7 +8,7 @@ where D is the Gaussian mechanism with the squared distance rho, and ratio and s
 0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y), and delta = E W <= c as well.
 
 Rounding: weights are computed for an epsilon smaller by `loss_error`, and c is enlarged by exp(`allowance`); see
-`_rounding`. Then delta <= c (E share + `bias`) for shares of c as they come out.
+`rounding.py`. Then delta <= c (E share + `bias`) for shares of c as they come out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SLOPES = [0.01 * 1.1**i for i in range(145)]  # to 9,100
 
 @dataclass(frozen=True)
 class Draws:
-    """What is kept of each sample."""
+    """The two numbers kept per sample."""
 
     ratios: Array
     shifts: Array
@@ -51,16 +51,16 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Numbers held for each sample while it is drawn."""
+        """How many numbers each sample holds while it is drawn."""
 
     @property
     def piece(self) -> int:
-        """Samples drawn at once, few enough to stay in a processor's cache."""
+        """How many samples to draw at once: few enough to stay in a processor's cache."""
         return max(1, PIECE // self.width)
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """`count` independent samples."""
+        """Draw `count` independent samples."""
 
 
 def log_bound(estimator: Estimator, epsilon: float) -> float:
@@ -69,7 +69,7 @@ def log_bound(estimator: Estimator, epsilon: float) -> float:
 
 
 def allowance(estimator: Estimator) -> float:
-    """By how much the logarithm of a weight, and that of c, may come out too small."""
+    """Return by how much the computed logarithms of a weight and of c may be too small."""
     return estimator.ratio_error + float(divergence_error(estimator.rho))
 
 
@@ -80,7 +80,7 @@ def ceiling(estimator: Estimator, epsilon: float) -> float:
 
 
 def best_slope(bound: Callable[[float], float]) -> float:
-    """The slope with the smallest bound, which is convex; of a grid, so that envelopes are found once."""
+    """Return the slope of a grid with the smallest bound, which is convex; a grid reuses the envelopes."""
     low, high = 0, len(SLOPES) - 1
     while low < high:
         middle = (low + high) // 2
@@ -89,7 +89,7 @@ def best_slope(bound: Callable[[float], float]) -> float:
 
 
 def log_weights(estimator: Estimator, draws: Draws, epsilon: float) -> Array:
-    """log W; a weight above its bound is a defect and raises."""
+    """Return log W. A weight above its bound is a defect and raises."""
     room = estimator.log_factor + estimator.slope * draws.shifts - draws.ratios
     if not (room >= 0.0).all():
         raise AntiphaseError(

@@ -123,13 +123,13 @@ class SeparatedPair(Pair):
 
     def error(self, scale: float, farthest: float) -> float:
         """Of the log of a mean over patterns of exp(scale <m_p, y> + ...), for |y_t| up to `farthest`."""
-        from antiphase._kernels.separation import CONNECTED, MODERATE
+        from antiphase._kernels import LINEAR_EXPONENTS, SMALLEST_SHARED_SCALE
 
         steps, bands = self.columns.shape
         largest = scale * farthest * float(self.scaled.sum(axis=1).max()) + (scale**2 + 1.0) * float(self.squares.max())
         given = self.participation
-        connected = given.separation == 1 or (1.0 - given.rate) ** given.separation > CONNECTED
-        moderate = MODERATE if connected else 0.0
+        connected = given.separation == 1 or (1.0 - given.rate) ** given.separation > SMALLEST_SHARED_SCALE
+        moderate = LINEAR_EXPONENTS if connected else 0.0
         return patterns_error(steps, bands, given.separation, largest, moderate)
 
     def _unamplified(self, epsilon: float) -> float:
@@ -275,12 +275,12 @@ def best_absent(pair: SeparatedPair, slope: float) -> Absent:
 
 def log_means(pair: SeparatedPair, samples: Array, scales: list[float], exponents: list[Array]) -> Array:
     """For each sample and scale the log of the mean over patterns of exp(scale <m_p, y> + the exponents of p)."""
-    from antiphase._kernels import separation
+    from antiphase._kernels import separated_log_means
 
     given, out = pair.participation, np.empty((len(scales), len(samples)))
     steps = given.separation, given.rate, given.warm_start
     bands = np.ascontiguousarray(pair.scaled.T)
-    separation.log_means(bands, *steps, np.array(scales), np.stack(exponents), samples, out)
+    separated_log_means(bands, *steps, np.array(scales), np.stack(exponents), samples, out)
     return out
 
 

@@ -1,4 +1,4 @@
-"""The two distributions that dominate a mechanism, and what can be done with them."""
+"""The dominating pair of a mechanism: two distributions whose divergence bounds its delta."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Upper:
 
     Args:
         value: the bound.
-        method: how it was computed, a few words.
+        method: how it was computed, in a few words.
         reference: author, year, theorem.
     """
 

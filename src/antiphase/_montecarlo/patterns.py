@@ -35,19 +35,19 @@ class Law:
     @cached_property
     def _logs(self) -> Array:
         """log f_t for t < n + b, f_t the mean over patterns that are eligible from step t."""
-        from antiphase._kernels.separation import backward
+        from antiphase._kernels import backward_log_means
 
         logs = np.empty(len(self.exponents) + self.sampling.separation)
-        backward(self.exponents, self.sampling.separation, self.sampling.rate, logs)
+        backward_log_means(self.exponents, self.sampling.separation, self.sampling.rate, logs)
         return logs
 
     @cached_property
     def log_mean(self) -> float:
         """log A."""
-        from antiphase._kernels.separation import start_mean
+        from antiphase._kernels import start_log_mean
 
         given = self.sampling
-        return float(start_mean(self._logs, given.separation, given.rate, given.warm_start))
+        return float(start_log_mean(self._logs, given.separation, given.rate, given.warm_start))
 
     @cached_property
     def _joining(self) -> Array:
@@ -76,15 +76,15 @@ class Law:
     @cached_property
     def joins(self) -> Array:
         """The probability that a pattern has step t."""
-        from antiphase._kernels.separation import forward
+        from antiphase._kernels import participation_probabilities
 
         out = np.empty(len(self.exponents))
-        forward(self._starting, self._joining, self.sampling.separation, out)
+        participation_probabilities(self._starting, self._joining, self.sampling.separation, out)
         return out
 
     def add(self, columns: Array, noise: Array, rng: np.random.Generator) -> None:
         """Add to each row of `noise` the columns of a random pattern."""
-        from antiphase._kernels.separation import add_patterns
+        from antiphase._kernels import add_patterns
 
         count, n = noise.shape
         starts = np.searchsorted(np.cumsum(self._starting)[:-1], rng.random(len(noise)), side="right")

@@ -20,7 +20,7 @@ from antiphase._montecarlo.samples import draws
 
 @dataclass(frozen=True)
 class Effort:
-    """What may be spent.
+    """How much work a certificate may take.
 
     Args:
         samples: most samples of a certified run.
@@ -55,7 +55,7 @@ class Pilot:
 
     @property
     def estimate(self) -> float:
-        """delta."""
+        """The estimate of delta."""
         return self.bound * float(self.shares.mean())
 
     @property
@@ -64,18 +64,18 @@ class Pilot:
         return self.bound * float(self.shares.std()) / math.sqrt(len(self.shares))
 
     def expected(self, samples: int, log_inverse: float) -> tuple[float, float]:
-        """The best stake for so many samples, and the limit to be expected."""
+        """The best stake for `samples` samples and the limit to expect from them."""
         stake, limit = best_stake(self.shares, samples, log_inverse)
         return stake, self.bound * limit
 
     def slack(self, effort: Effort) -> float:
-        """limit / estimate - 1 at the largest effort."""
+        """Relative gap between the limit and the estimate at the largest effort."""
         estimate = self.estimate
         return self.expected(effort.samples, effort.log_inverse)[1] / estimate - 1.0 if estimate > 0.0 else math.inf
 
 
 def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort) -> Pilot:
-    """A pilot run."""
+    """Draw the samples of a pilot run."""
     at = epsilon - estimator.loss_error
     scale = log_bound(estimator, at)
     found = draws(estimator, samples, effort.seed, effort.workers)
@@ -84,5 +84,5 @@ def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort
 
 
 def best(pilots: Sequence[Pilot], effort: Effort) -> Pilot:
-    """The one with the smallest slack. A pilot that missed rare, large weights has a large one, as its bound shows."""
+    """Return the pilot with the smallest slack. One that missed rare, large weights has a large slack by its bound."""
     return min(pilots, key=lambda pilot: pilot.slack(effort))

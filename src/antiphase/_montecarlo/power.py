@@ -82,7 +82,7 @@ class Power(Estimator):
 
     def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
         """The same with the log-likelihood ratio of every mode."""
-        from antiphase._kernels.bins import draw_powers
+        from antiphase._kernels import draw_powers
 
         indices, log_ratios = np.empty((count, self.alpha), dtype=np.int32), np.zeros(count)
         if self.alpha == 1:
@@ -106,9 +106,9 @@ def log_factor(split: Split, alpha: int) -> float:
 
 def noisy_losses(split: Split, indices: Indices, rng: np.random.Generator) -> tuple[Array, Array]:
     """log mean_j exp(r_j), and r: r_j = <rest_j, x> - |rest_j|^2 / 2, x = noise + the rests of the indices."""
-    from antiphase._kernels.bins import log_means
+    from antiphase._kernels import bins_log_means
 
     noise = rng.standard_normal((len(indices), split.root.shape[1])) @ split.root.T
     out = np.empty(len(indices))
-    log_means(noise, split.rest, indices, split.half, out)
+    bins_log_means(noise, split.rest, indices, split.half, out)
     return out, noise

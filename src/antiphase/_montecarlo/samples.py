@@ -1,26 +1,27 @@
-"""Samples in blocks: each block has a seed of its own, so results do not depend on who computes which.
+"""Draw samples in blocks, each with its own seed, so that results do not depend on which worker computes a block.
 
-Blocks run through joblib, by default on threads; inside `joblib.parallel_config(backend=...)` on whatever that names,
-such as Dask or Ray over many machines.
+Blocks run through joblib: on threads by default, and inside `joblib.parallel_config(backend=...)` on that backend,
+such as Dask or Ray on many machines.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 
 from antiphase._montecarlo.estimator import Draws, Estimator
-from antiphase._montecarlo.threads import single_threaded
 
 Result = TypeVar("Result")
 BLOCK = 1 << 14  # samples that share a seed
 
 
 def randomness(seed: int | None, *path: int) -> np.random.SeedSequence:
-    """The root of a tree of seeds: of an integer for tests and common random numbers, else of fresh entropy.
+    """The root of a tree of seeds: from `seed` for tests and common random numbers, from fresh entropy without one.
 
     >>> randomness(1, 2).spawn_key
     (2,)
@@ -40,9 +41,9 @@ def collect(
     reduce: Callable[[Draws], Result],
     workers: int = -1,
 ) -> list[Result]:
-    """`reduce` of every piece of `samples` independent draws, in a fixed order.
+    """Apply `reduce` to every piece of `samples` independent draws and return the results in a fixed order.
 
-    Memory is that of a few pieces for each worker, and of the results.
+    Holds a few pieces per worker and the results in memory.
 
     Args:
         estimator: what to draw from.
@@ -60,9 +61,27 @@ def collect(
 
 
 def draws(estimator: Estimator, samples: int, seed: np.random.SeedSequence, workers: int = -1) -> Draws:
-    """All draws: 16 bytes each."""
+    """Return all draws, at 16 bytes each."""
     pieces = collect(estimator, samples, seed, _itself, workers)
     return Draws(np.concatenate([p.ratios for p in pieces]), np.concatenate([p.shifts for p in pieces]))
+
+
+def single_threaded() -> AbstractContextManager[Any]:
+    """Limit the linear algebra of NumPy and SciPy to one thread.
+
+    The products here are small and many, and already run on joblib's threads. On a busy machine, more BLAS threads on
+    top of these can wait for each other ten times as long as they work.
+    """
+    limit: AbstractContextManager[Any] = _controller().limit(limits=1)
+    return limit
+
+
+@cache
+def _controller() -> Any:
+    import scipy.linalg  # noqa: F401  # brings a BLAS library of its own, which must be loaded to be found
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
 
 
 def _block(

@@ -43,7 +43,7 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
     found = _least(holds, pair.noise_std, TOLERANCE if pair.tight else ROUGH)
     if found <= 2.0 * least:
         raise NotProved(
-            f"delta = {delta} allows to take no noise at all: an example takes part less often than that.",
+            f"delta = {delta} needs no noise at all: an example participates with a smaller probability than that.",
             hint="use a delta far below the inverse of the number of examples",
         )
     if pair.tight:
@@ -54,12 +54,12 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
 def estimated_epsilon(
     pair: Pair, delta: float, log_inverse: float, seed: np.random.SeedSequence, sampling: Sampling
 ) -> float:
-    """The epsilon at which the estimate is `delta`; the estimators are chosen anew until they fit the epsilon.
+    """The epsilon at which the estimate is `delta`; the estimators are chosen again until they fit the epsilon.
 
     Args:
         pair: at its noise.
-        delta: what the estimate shall be.
-        log_inverse: log(1 / beta), of the limit that comes after.
+        delta: target of the estimate.
+        log_inverse: log(1 / beta) of the limit computed afterwards.
         seed: of the samples.
         sampling: how much work to spend.
     """
@@ -136,7 +136,7 @@ class _Curve:
 
 
 def _excess(curve: _Curve, pair: Pair, epsilon: float, delta: float, log_inverse: float, sampling: Sampling) -> float:
-    """log of what the limit may be expected to be at least, over `delta`."""
+    """Return the log of the least limit to expect, relative to `delta`."""
     least = pair.least(epsilon, sampling.samples or pair.samples, log_inverse)
     return math.log(math.exp(curve.log_delta(epsilon)) + least) - math.log(delta)
 

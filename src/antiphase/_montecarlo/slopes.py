@@ -47,7 +47,7 @@ class Slopes:
     by_log_noise: float
 
 
-def slopes(pair: BinsPair, epsilon: float, samples: int, seed: np.random.SeedSequence, *, adding: bool) -> Slopes:
+def delta_slopes(pair: BinsPair, epsilon: float, samples: int, seed: np.random.SeedSequence, *, adding: bool) -> Slopes:
     """delta at one noise and how it changes. An estimate to search with, which proves nothing.
 
     Args:

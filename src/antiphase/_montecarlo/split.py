@@ -40,14 +40,14 @@ class Split:
     def outward(self, gram: Array) -> Split:
         """With a common part so much larger that no entry of K is below that of `gram`, nor of what `gram` rounds.
 
-        **Guarantee**: delta of these modes is at least that of the true ones; see `_rounding`.
+        **Guarantee**: delta of these modes is at least that of the true ones; see `rounding.py`.
         """
         missing = max(float((gram - self.rho - self.rest).max()), 0.0)
         return Split(self.rho + missing + GRAM * float(np.diag(gram).max()), self.root)
 
     @property
     def bins(self) -> int:
-        """b."""
+        """Number of bins, b."""
         return len(self.root)
 
     @cached_property
@@ -68,7 +68,7 @@ class Split:
 
     @cached_property
     def known_factors(self) -> list[float]:
-        """What `_power.log_factor` has found so far."""
+        """Cache of `power.log_factor`."""
         return [0.0]
 
     @cached_property

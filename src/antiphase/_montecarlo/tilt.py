@@ -37,7 +37,7 @@ class Tilt(Estimator):
 
     @property
     def rho(self) -> float:  # type: ignore[override]
-        """That of the split."""
+        """Squared length of the common part of the modes."""
         return self.split.rho
 
     @cached_property
@@ -47,32 +47,32 @@ class Tilt(Estimator):
 
     @property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Of <rest_j, x> - |rest_j|^2 / 2."""
+        """Error of <rest_j, x> - |rest_j|^2 / 2."""
         return modes_error(self.split.bins, self.split.largest, self.slope + 1.0)
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """s <m, x> + s^2 |m|^2 / 2, and the factor."""
+        """Error of s <m, x> + s^2 |m|^2 / 2 and of the factor."""
         return 2.0 * (self.slope + 1.0) * self.loss_error
 
     @property
     def width(self) -> int:
-        """b."""
+        """Number of bins, b."""
         return self.split.bins
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Noise shifted by -s m."""
+        """Draw noise shifted by -s m."""
         return self.draw_modes(rng, count)[0]
 
     def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
-        """The same with the log-likelihood ratio of every mode."""
-        from antiphase._kernels.bins import log_means
+        """As `draw`, and return the log-likelihood ratio of every mode as well."""
+        from antiphase._kernels import bins_log_means
 
         mean = self.weights @ self.split.root
         x = rng.standard_normal((count, len(mean))) - self.slope * mean
         losses, none = np.empty(count), np.empty((count, 0), dtype=np.int32)
         modes = x @ self.split.root.T
-        log_means(modes, self.split.rest, none, self.split.half, losses)
+        bins_log_means(modes, self.split.rest, none, self.split.half, losses)
         return Draws(self.slope * (x @ mean) + self.slope**2 * (mean @ mean) / 2.0, losses), modes
 
 

@@ -32,12 +32,12 @@ RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
 def log_inverse_share(delta: float, attempt: int, choices: int = 1) -> float:
     """log(1 / beta), beta the failure probability of one direction in attempt r: SHARE * delta / choices / 2^r / 2.
 
-    As a logarithm it has no least value, whatever the attempt.
+    A logarithm does not underflow, however many attempts there were.
 
     Args:
         delta: of the claim.
         attempt: r, from 1.
-        choices: how many claims there may be of which one is acted upon.
+        choices: from how many claims the one that is acted upon may be chosen.
 
     >>> round(math.exp(log_inverse_share(1e-5, 1)) / 4e8, 12)
     1.0
@@ -46,12 +46,12 @@ def log_inverse_share(delta: float, attempt: int, choices: int = 1) -> float:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a claim.
+class ClaimOutcome:
+    """The result of verifying a claim.
 
     Args:
-        bound: delta as claimed, or None where it is not verified.
-        limit: the larger confidence limit, or the one to be expected where no samples were spent on it.
+        bound: delta as claimed, or None if it was not verified.
+        limit: the larger confidence limit, or the expected one if no samples were drawn for it.
         estimate: of the same direction.
         error: its standard error.
     """
@@ -70,12 +70,12 @@ def try_claim(
     seed: np.random.SeedSequence,
     sampling: Sampling,
     choices: int = 1,
-) -> Outcome:
+) -> ClaimOutcome:
     """Attempt number `attempt` on the claim (epsilon, delta), with samples from `seed`, which nothing else may use."""
     pair = pair.outward
     upper = pair.upper(epsilon)
     if upper.value <= delta:
-        return Outcome(Bound(delta, "upper", upper.method, upper.reference), upper.value, upper.value, 0.0)
+        return ClaimOutcome(Bound(delta, "upper", upper.method, upper.reference), upper.value, upper.value, 0.0)
     effort = pair_effort(pair, log_inverse_share(delta, attempt, choices), child(seed, 0), sampling)
     goal = delta * (1.0 - SHARE)
     removal, addition = pair.pilots(epsilon, effort)
@@ -83,12 +83,12 @@ def try_claim(
     runs = plan_run(removal, goal, effort), plan_run(addition, goal, effort)
     hopeless = max(runs, key=lambda run: run.expected)
     if hopeless.expected > goal:
-        return Outcome(None, hopeless.expected, hopeless.pilot.estimate, hopeless.pilot.error)
+        return ClaimOutcome(None, hopeless.expected, hopeless.pilot.estimate, hopeless.pilot.error)
     limits = certify(runs, effort, child(seed, 1))
     check_estimates(limits, upper.value)
     worst = max(limits, key=lambda limit: limit.value)
     bound = limit_bound(pair, limits, delta, delta) if worst.value <= goal else None
-    return Outcome(bound, worst.value, worst.estimate, worst.error)
+    return ClaimOutcome(bound, worst.value, worst.estimate, worst.error)
 
 
 def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: Sampling) -> Effort:

@@ -27,8 +27,8 @@ class Buffers(Correlator):
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw z into the output and put the step's noise in its place."""
-        from antiphase._kernels import correlate
+        from antiphase._kernels import buffers_step
 
         white(self.step, out)
         factor = self.dtype.type(self.factor)
-        correlate.buffers(self.state[part.strips], self._loss, self._weight, factor, out)
+        buffers_step(self.state[part.strips], self._loss, self._weight, factor, out)

@@ -55,7 +55,7 @@ class Feedback(Correlator):
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Make the block if it is time, then hand out the step."""
-        from antiphase._kernels import correlate
+        from antiphase._kernels import feedback_steps, read_row
 
         held = self.state[part.strips]
         if self.fresh:
@@ -63,5 +63,5 @@ class Feedback(Correlator):
             for k in range(self.fresh):
                 white(self.step + k, z[k])
             total = scratch.array("total", (len(self._past) * LANES,), DOUBLE)
-            correlate.feedback(held, z, self._slots, self._past, self._inside, self._pivot, self._new, total)
-        correlate.read_row(held, self.step % self.state_rows(), self.factor, out)
+            feedback_steps(held, z, self._slots, self._past, self._inside, self._pivot, self._new, total)
+        read_row(held, self.step % self.state_rows(), self.factor, out)

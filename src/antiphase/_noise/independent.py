@@ -27,10 +27,10 @@ class Independent(Correlator):
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw and scale."""
-        from antiphase._kernels import correlate
+        from antiphase._kernels import scale_noise
 
         white(self.step, out)
-        correlate.scale(self._factor, out)
+        scale_noise(self._factor, out)
 
     def replay_from(self, step: int) -> int:
         """Nothing to replay."""

@@ -34,11 +34,11 @@ class MovingSum(Correlator):
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw z into the output and put the sum in its place."""
-        from antiphase._kernels import correlate
+        from antiphase._kernels import moving_sum_step
 
         white(self.step, out)
         held = self.state[part.strips]
-        correlate.moving_sum(held, self._slots, self._coefficients, self._newest, self.factor, out)
+        moving_sum_step(held, self._slots, self._coefficients, self._newest, self.factor, out)
 
     def replay_from(self, step: int) -> int:
         """Only the rows still in the sum."""
@@ -58,14 +58,14 @@ class RegeneratedSum(Correlator):
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw the rows one after another, oldest first, adding up in float64."""
-        from antiphase._kernels import correlate
+        from antiphase._kernels import add_multiple, write_scaled
 
         total: Any = scratch.array("total", (part.size,), np.dtype(np.float64))
         total[:] = 0.0
         for lag in range(min(self.step, self.strategy.bands - 1), -1, -1):
             white(self.step - lag, out)
-            correlate.add_multiple(self.strategy.coefficients[lag], out, total)
-        correlate.write(self.factor, total, out)
+            add_multiple(self.strategy.coefficients[lag], out, total)
+        write_scaled(self.factor, total, out)
 
     def replay_from(self, step: int) -> int:
         """Nothing to replay."""

@@ -23,14 +23,14 @@ class Normals:
     """Standard normals by address, made from a source; one for each thread."""
 
     def __init__(self, source: Source, dtype: np.dtype[Any]) -> None:
-        from antiphase._kernels import gaussian
+        from antiphase._kernels import normals_32, normals_64, tail_pair_32, tail_pair_64
 
         self._source = source
         self._words = np.empty(TOGETHER * TILE_BYTES[dtype.name], dtype=np.uint8)
         self._tile_bytes = TILE_BYTES[dtype.name]
         single = dtype == np.float32
-        self._convert: Any = gaussian.normals_32 if single else gaussian.normals_64
-        self._tail_pair: Any = gaussian.tail_pair_32 if single else gaussian.tail_pair_64
+        self._convert: Any = normals_32 if single else normals_64
+        self._tail_pair: Any = tail_pair_32 if single else tail_pair_64
         self._typed_words = self._words.view(np.int32 if single else np.uint64)
         self._edge = np.empty(TOGETHER * TILE, dtype=dtype)
 

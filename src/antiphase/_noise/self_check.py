@@ -177,7 +177,7 @@ def _encoded(strategy: Strategy, noise: Array) -> Array | None:
             lag = steps[:, None] - steps
             encoded = np.where(lag >= 0, strategy.coefficients(len(noise))[lag], 0.0) @ noise
         case BandedInverse():
-            from antiphase._kernels.substitution import solve_bands
+            from antiphase._kernels import solve_bands
 
             encoded = solve_bands(strategy.coefficients[None], noise)
     return encoded

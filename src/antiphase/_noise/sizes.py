@@ -89,7 +89,7 @@ def _blt(strategy: BLT) -> Sizes:
 
 
 def _banded(strategy: Banded) -> Sizes:
-    from antiphase._kernels.substitution import solve_bands
+    from antiphase._kernels import solve_bands
 
     rows = row_bands(strategy.columns)
     count = _affordable(strategy.steps, strategy.bands * PROBES)
@@ -116,7 +116,7 @@ def _whole(strategy: Dense) -> Sizes:
 
 def _inverse_series(coefficients: Array, steps: int) -> Array:
     """The first column of T^-1."""
-    from antiphase._kernels.substitution import solve_bands
+    from antiphase._kernels import solve_bands
 
     impulse = np.zeros((_affordable(steps, len(coefficients)), 1))
     impulse[0] = 1.0

@@ -44,7 +44,7 @@ class OnlineTree(Correlator):
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Level by level, in float64 until the node is kept."""
-        from antiphase._kernels import correlate
+        from antiphase._kernels import tree_level_step, write_row, write_scaled
 
         held = self.state[part.strips]
         node: Any = scratch.array("node", (part.size,), DOUBLE)
@@ -54,10 +54,10 @@ class OnlineTree(Correlator):
         replaced[:] = 0.0
         for level, left in enumerate(self._lefts, start=1):
             white(self._row + level, out)
-            correlate.tree_level(held, left, own_weight(level), out, node, replaced)
-        correlate.write_row(node, held, self._kept)
+            tree_level_step(held, left, own_weight(level), out, node, replaced)
+        write_row(node, held, self._kept)
         node -= replaced
-        correlate.write(self.factor, node, out)
+        write_scaled(self.factor, node, out)
 
     def extend(self, strategy: Strategy) -> None:
         """A taller tree may need more rows."""

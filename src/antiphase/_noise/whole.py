@@ -52,7 +52,7 @@ class Whole(Correlator):
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Make all steps if that is not done, then hand out one."""
-        from antiphase._kernels import correlate
+        from antiphase._kernels import matrix_product, read_row
 
         held = self.state[part.strips]
         if self.fresh:
@@ -60,8 +60,8 @@ class Whole(Correlator):
             for row in range(self.strategy.rows):
                 white(row, z[row])
             total = scratch.array("total", (BLOCK * LANES,), DOUBLE)
-            correlate.product(held, z, self._matrix, self.strategy.steps, total)
-        correlate.read_row(held, self.step, self.factor, out)
+            matrix_product(held, z, self._matrix, self.strategy.steps, total)
+        read_row(held, self.step, self.factor, out)
 
     def reset(self) -> None:
         """Everything will be written again."""

@@ -139,14 +139,14 @@ class _BandedProblem:
         |H_ij| inside the band, because |X'_ij| <= (X'_ii + X'_jj) / 2. At the best scale of X, the bound is
         phi^2 / (largest sum of X'_ii h_i).
         """
-        from antiphase._kernels.covariance_gradient import backward, gram_gradient
+        from antiphase._kernels import covariance_backward, gram_gradient
 
         error, gradient = self._error, np.empty_like(columns)
         variances = error.variances(columns)
         _, weights = power_mean(variances, power)
         weights /= weights.sum()
         phi = inner(weights, variances)
-        backward(columns, error.inverse, error.covariance, weights, gradient)
+        covariance_backward(columns, error.inverse, error.covariance, weights, gradient)
         return phi * math.sqrt(self._count / self._largest_trace(np.abs(gram_gradient(columns, gradient))))
 
     def _largest_trace(self, H: Array) -> float:
@@ -196,7 +196,7 @@ def _tolerance(objective: Objective, size: int) -> float:
 
 def workload_column_squares(inverse: Array) -> Array:
     """Return |A e_j|^2 for every j: the variances of A^T run backwards in time, whose inverse has the same bands."""
-    from antiphase._kernels.covariance import autoregressive_variances
+    from antiphase._kernels import autoregressive_variances
 
     n = len(inverse)
     reversed_inverse = np.zeros_like(inverse)

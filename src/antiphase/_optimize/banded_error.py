@@ -45,18 +45,18 @@ class BandedError:
 
     def variances(self, columns: Array) -> Array:
         """Return the squared row norms of A C^-1."""
-        from antiphase._kernels.covariance_gradient import forward
+        from antiphase._kernels import covariance_forward
 
-        forward(columns, self.inverse, self.covariance)
+        covariance_forward(columns, self.inverse, self.covariance)
         return np.ascontiguousarray(self.covariance[:, 0])
 
     def __call__(self, columns: Array, power: float, gradient: Array) -> float:
         """Return the value and, if it is finite, write its gradient into `gradient`, an array like `columns`."""
-        from antiphase._kernels.covariance_gradient import backward
+        from antiphase._kernels import covariance_backward
 
         variances = self.variances(columns)
         if not np.isfinite(variances).all():
             return np.inf
         value, weights = power_mean(variances, power)
-        backward(columns, self.inverse, self.covariance, weights, gradient)
+        covariance_backward(columns, self.inverse, self.covariance, weights, gradient)
         return value

@@ -135,8 +135,7 @@ def _recursive(inverse: Array, power: float, bands: int) -> LogError:
 
     The variances are d^T Q_i d, so the gradient of their weighted sum is 2 Q d, where Q is the weighted sum of Q_i.
     """
-    from antiphase._kernels.covariance import moving_sum_variances
-    from antiphase._kernels.workload_gram import shifted_gram
+    from antiphase._kernels import moving_sum_variances, shifted_gram
 
     def error(d: Array) -> tuple[float, Array]:
         value, weights = power_mean(moving_sum_variances(d, inverse), power)

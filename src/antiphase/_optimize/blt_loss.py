@@ -124,7 +124,7 @@ class StepwiseLoss:
 
     def __call__(self, point: Array, gradient: Array) -> float:
         """Return the value at the point clipped to its bounds; coordinates that were clipped have derivative 0."""
-        from antiphase._kernels.blt import weighted_variances
+        from antiphase._kernels import weighted_variances
 
         inside = clipped(point[None])
         found = decays(inside)

@@ -88,9 +88,9 @@ class Sampler(ABC):
 
     def _fit(self, indices: Ids, step: int, size: int) -> Batch:
         if indices.size > size:
-            from antiphase._kernels.sampling import subset
+            from antiphase._kernels import random_subset
 
-            indices = indices[np.sort(subset(self._dropping.draws(step, size), indices.size))]
+            indices = indices[np.sort(random_subset(self._dropping.draws(step, size), indices.size))]
         padding = size - indices.size
         mask = np.arange(size) < indices.size
         return Batch(np.pad(indices, (0, padding)), mask)

@@ -43,17 +43,17 @@ class Bernoulli:
 
     def pieces(self, address: int, population: int) -> Iterator[Ids]:
         """The heads in pieces that stay in the cache."""
-        from antiphase._kernels.sampling import invert, scatter
+        from antiphase._kernels import invert_cdf, scatter_in_blocks
 
         if self._block == 0 or population == 0:
             return
         blocks = -(-population // self._block)
-        counts = self._counts.decide(invert, self._table, address, blocks)
+        counts = self._counts.decide(invert_cdf, self._table, address, blocks)
         drawn = 0
         for first in range(0, blocks, BLOCKS_AT_ONCE):
             some = counts[first : first + BLOCKS_AT_ONCE]
             draws = self._positions.draws(address, int(some.sum()), drawn)
-            found = scatter(some, draws, self._block, first)
+            found = scatter_in_blocks(some, draws, self._block, first)
             # The last block is drawn whole, so that its heads do not depend on where the population ends.
             yield found[: np.searchsorted(found, population)]
             drawn += len(draws)

@@ -45,7 +45,7 @@ class Slots:
 
     @cached_property
     def _table(self) -> NDArray[np.int64]:
-        from antiphase._kernels.sampling import shuffle_blocks
+        from antiphase._kernels import shuffle_blocks
 
         runs = -(-self._examples // self._period)
         table = np.empty((self._period, runs), np.int64)

@@ -43,8 +43,8 @@ class FixedSizeSampler(Sampler):
         self.independent_assignment = False
 
     def _draw(self, step: int) -> Ids:
-        from antiphase._kernels.sampling import subset
+        from antiphase._kernels import random_subset
 
         members = self._slots.members(step % self._groups)
-        chosen: Ids = members[np.sort(subset(self._stream.draws(step, self._size), members.size))]
+        chosen: Ids = members[np.sort(random_subset(self._stream.draws(step, self._size), members.size))]
         return chosen

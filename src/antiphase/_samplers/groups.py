@@ -34,9 +34,9 @@ class Groups:
 
     @cached_property
     def _by_group(self) -> tuple[Ids, Ids]:
-        from antiphase._kernels.sampling import group, uniform
+        from antiphase._kernels import group_by_key, uniform_integers
 
-        of_example = self._stream.decide(uniform, self._count, 0, self._examples)
-        order, starts = group(of_example, self._count)
+        of_example = self._stream.decide(uniform_integers, self._count, 0, self._examples)
+        order, starts = group_by_key(of_example, self._count)
         order.setflags(write=False)
         return order, starts

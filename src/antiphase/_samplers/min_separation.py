@@ -85,23 +85,23 @@ class PoissonMinSeparationSampler(Sampler):
         return window
 
     def _start(self) -> Window:
-        from antiphase._kernels.sampling import uniform
+        from antiphase._kernels import uniform_integers
 
         ids = self._waiting.heads(0, self.examples)
-        waits = 1 + self._waits.decide(uniform, max(1, self._separation - 1), 0, ids.size)
+        waits = 1 + self._waits.decide(uniform_integers, max(1, self._separation - 1), 0, ids.size)
         return Window(ids, waits.astype(np.int32), ids, ids)  # never asked for a step
 
     def _next(self, number: int, before: Window) -> Window:
-        from antiphase._kernels.sampling import group, invert, join
+        from antiphase._kernels import group_by_key, invert_cdf, join_window
 
         pieces, drawn, waiting = [], 0, 0
         for ids in self._joins.pieces(number, self.examples):
-            gaps = invert(self._gaps.draws(number, ids.size, drawn), self._table)
-            *joined, waiting = join(ids, gaps, before.ids, before.offsets, waiting, self._separation)
+            gaps = invert_cdf(self._gaps.draws(number, ids.size, drawn), self._table)
+            *joined, waiting = join_window(ids, gaps, before.ids, before.offsets, waiting, self._separation)
             pieces.append(joined)
             drawn += ids.size
         ids, offsets = (np.concatenate(part) for part in zip(*pieces, strict=True))
-        return Window(ids, offsets, *group(offsets, self._separation))
+        return Window(ids, offsets, *group_by_key(offsets, self._separation))
 
 
 def _number(item: tuple[int, Window]) -> int:

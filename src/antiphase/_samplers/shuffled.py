@@ -38,7 +38,7 @@ class ShuffledEpochsSampler(Sampler):
         return np.sort(self._order(epoch)[first:last])
 
     def _shuffle(self, epoch: int) -> Ids:
-        from antiphase._kernels.sampling import extend_shuffle
+        from antiphase._kernels import extend_shuffle
 
         order = np.empty(self.examples, np.int64)
         for first in range(0, self.examples, CHUNK):

@@ -81,11 +81,11 @@ class UserIndex:
 
     def _inside(self, step: int, sizes: Ids, total: int) -> Ids:
         """The positions taken within each user's own examples, one user after another."""
-        from antiphase._kernels.sampling import subsets
+        from antiphase._kernels import random_subsets
 
         if self._stream is None or self.max_examples is None:
-            return subsets(np.empty((0, 2), np.uint64), sizes, self._order.size)
-        return subsets(self._stream.draws(step, total), sizes, self.max_examples)
+            return random_subsets(np.empty((0, 2), np.uint64), sizes, self._order.size)
+        return random_subsets(self._stream.draws(step, total), sizes, self.max_examples)
 
     def _choice(self, max_examples: int, secret: Secret | None) -> Stream:
         _check.positive_integer("UserIndex", "max_examples", max_examples, "None takes all examples of a user")

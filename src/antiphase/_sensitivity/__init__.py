@@ -2,7 +2,7 @@
 
 from antiphase._sensitivity.columns import column_norms
 from antiphase._sensitivity.dispatch import measured, sensitivity
-from antiphase._sensitivity.earliest_blocks import earliest_blocks
+from antiphase._sensitivity.earliest_pattern import earliest_blocks
 from antiphase._sensitivity.gram import BandedGram, BlockGram, DenseGram, Gram, TreeGram
 from antiphase._sensitivity.theorem_page import page
 from antiphase._sensitivity.toeplitz import ToeplitzGram, coefficients

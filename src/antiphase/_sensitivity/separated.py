@@ -37,7 +37,7 @@ def dynamic_program(case: Case) -> Bracket:
 
     So it is where bands <= 2 separation, and for two participations.
     """
-    from antiphase._kernels.patterns import separated_chain
+    from antiphase._kernels import separated_chain
 
     b, k, gram = separation(case), case.count, case.gram
     if gram.bands > 2 * b and k > 2:
@@ -69,7 +69,7 @@ def row_sum(case: Case) -> Bracket:
         passes = windows(case.gram)
     except NotProved:
         return _envelope_sum(case)
-    from antiphase._kernels.patterns import separated_rows
+    from antiphase._kernels import separated_rows
 
     b, rows = separation(case), np.empty(case.steps)
     for diagonals, offset, start, stop in passes:
@@ -79,7 +79,7 @@ def row_sum(case: Case) -> Bracket:
 
 def _envelope_sum(case: Case) -> Bracket:
     """The k - 1 other steps are best split evenly between earlier and later: a largest sum is concave in its count."""
-    from antiphase._kernels.patterns import separated_sum
+    from antiphase._kernels import separated_sum
 
     b, others = separation(case), case.count - 1
     envelope = case.gram.envelope()
@@ -89,7 +89,7 @@ def _envelope_sum(case: Case) -> Bracket:
 
 
 def _largest_sum(case: Case, values: Array) -> Bracket:
-    from antiphase._kernels.patterns import separated_sum
+    from antiphase._kernels import separated_sum
 
     upper, proved = separated_sum(values, separation(case), case.count)
     return Bracket(upper if proved else 0.0, upper)

@@ -16,7 +16,7 @@ def dynamic_program(case: Case) -> Bracket:
     Turning the sign of contributions one after the other makes it non-negative, so that the sum of |X| is attained,
     whatever the signs of X. Otherwise X[i, j] is bounded by its largest value over the epoch of j.
     """
-    from antiphase._kernels.patterns import shuffled_chain
+    from antiphase._kernels import shuffled_chain
 
     epoch = _epoch(case)
     value, largest = np.zeros(case.steps), np.zeros(case.count)

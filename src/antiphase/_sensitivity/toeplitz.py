@@ -9,7 +9,7 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._errors import NotProved
-from antiphase._sensitivity.earliest_blocks import earliest_blocks
+from antiphase._sensitivity.earliest_pattern import earliest_blocks
 from antiphase._sensitivity.gram import Gram, Indices
 from antiphase.strategies import BLT, BandedInverse, Identity, Strategy, Toeplitz, convolve
 
@@ -155,7 +155,7 @@ def column_square(column: Array, steps: int, separation: int, count: int, signs:
 
 
 def _buffered_square(strategy: BLT, separation: int, count: int, signs: Signs) -> float:
-    from antiphase._kernels.patterns import buffered_square
+    from antiphase._kernels import buffered_square
 
     scale = strategy.scale if signs == "signed" else np.abs(strategy.scale)
     first = max(1.0, math.fsum(scale)) if signs == "majorant" else 1.0

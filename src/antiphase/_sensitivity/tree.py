@@ -80,7 +80,7 @@ class _Forest:
         return table
 
     def _joined(self, q: int, left: Table, left_steps: int, right: Table, right_steps: int) -> Rows:
-        from antiphase._kernels.patterns import join_gaps
+        from antiphase._kernels import join_gaps
 
         b = self.separation
         parts = [(left[p], right[q - p]) for p in range(1, q) if p in left and q - p in right]

@@ -16,7 +16,19 @@ from antiphase._durable import make_private_directory
 from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._noise import NoiseStream, check_sizes
 from antiphase._plan import Plan
-from antiphase._run import DIGEST_BYTES, HOST, PrivacyReport, Run, Tape, integration, refuse_pickle
+from antiphase._run import (
+    DIGEST_BYTES,
+    HOST,
+    PrivacyReport,
+    Run,
+    Tape,
+    check_mark,
+    digests_of,
+    output_withdrawn,
+    refuse_pickle,
+    secret_of,
+    take_noise_from,
+)
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret
 from antiphase.torch._device import DeviceTape, check_device_noise
@@ -104,7 +116,7 @@ class SharedRun:
             assert run is not None
             check()
             run.commit(step, digest)
-            return integration.digests_of(run)[start:stop]
+            return digests_of(run)[start:stop]
 
         code = self.world.first_does(None if run is None else record)
         if self._digests[start:stop] != code:  # not a replay with the same output: what came after it is gone
@@ -113,12 +125,12 @@ class SharedRun:
     def check_start(self, mark: bytes) -> None:
         """Refuse to take the first step again with other parameters than those that the run was begun with."""
         if self._run is not None:
-            integration.check_mark(self._run, 0, mark)
+            check_mark(self._run, 0, mark)
 
     def withdraw(self, step: int) -> None:
         """Record that the step's noisy output was dropped before it was committed."""
         if self._run is not None:
-            integration.output_withdrawn(self._run, step)
+            output_withdrawn(self._run, step)
 
     def publish(self, label: str) -> None:
         """As `Run.publish`; the other ranks wait for rank 0."""
@@ -152,11 +164,11 @@ class SharedRun:
             "plan, number of examples or model",
             "give every rank the same ones: noise and clipping of all are calibrated to one plan",
         )
-        self._secret = integration.secret_of(self._run) if self._run is not None else self._same_secret(secret, proof)
+        self._secret = secret_of(self._run) if self._run is not None else self._same_secret(secret, proof)
         self._tape, source = self._make_tape()
         if self._run is not None:
             # The run itself keeps the whole leaves, so that it can be resumed with another number of processes.
-            integration.take_noise_from(self._run, source, self._tape)
+            take_noise_from(self._run, source, self._tape)
 
     def _check_noise(self) -> None:
         """Refuse a plan whose noise, times its clipping norm, is not right in this dtype; `Run.open` tries the host."""
@@ -175,8 +187,8 @@ class SharedRun:
         """What rank 0 tells the others: the run, its steps, and a proof of the secret that does not reveal it."""
         if self._run is None:
             return "", b"", b""
-        proof = integration.secret_of(self._run).derive("same secret", self._run.run_id)
-        return self._run.run_id, integration.digests_of(self._run), proof
+        proof = secret_of(self._run).derive("same secret", self._run.run_id)
+        return self._run.run_id, digests_of(self._run), proof
 
     def _same_secret(self, secret: Secret | None, proof: bytes) -> Secret:
         own = Secret.load(self._directory / "private" / "secret") if secret is None else secret

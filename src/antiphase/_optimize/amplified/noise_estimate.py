@@ -9,7 +9,7 @@ import numpy as np
 
 from antiphase._accounting import Budget
 from antiphase._check import Array
-from antiphase._montecarlo import BinsPair, Slopes, bins_pair, randomness, slopes
+from antiphase._montecarlo import BinsPair, Slopes, bins_pair, delta_slopes, randomness
 
 LOG_NOISE_TOLERANCE = 2e-4
 MAX_LOG_NOISE_STEP = 0.5
@@ -74,4 +74,4 @@ class NoiseEstimator:
         return NoiseEstimate(at, found.by_gram / float((found.by_gram * gram).sum()))
 
     def _slopes(self, pair: BinsPair, epsilon: float) -> Slopes:
-        return slopes(pair, epsilon, self._samples, self._seed, adding=self._adding)
+        return delta_slopes(pair, epsilon, self._samples, self._seed, adding=self._adding)

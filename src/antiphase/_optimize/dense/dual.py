@@ -45,7 +45,7 @@ class SortedWorkload:
 
     def variances(self, factor: Array, sigma: Array) -> Array:
         """Return the diagonal of A Y diag(1 / sigma) Y^T A^T for Y = factor, with rows sorted by class."""
-        from antiphase._kernels.covariance import filter_columns
+        from antiphase._kernels import filter_columns
 
         out = np.empty_like(factor)
         out[self.classes.order] = factor

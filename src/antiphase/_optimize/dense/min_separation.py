@@ -85,7 +85,7 @@ class MinSeparationProblem:
         The multiplier is X^-1 A^T diag(w) A X^-1 without the off-diagonal entries inside the band, which vanish at the
         optimum.
         """
-        from antiphase._kernels.covariance import filter_columns
+        from antiphase._kernels import filter_columns
 
         n, inverse = self._steps, lower_inverse(_dense(self.columns(point)))
         B = inverse.copy()

@@ -1,4 +1,4 @@
-"""The Gram matrix of a workload near its diagonal."""
+"""Banded triangular solves, row convolutions and the Gram matrix of a workload near its diagonal, in float64."""
 
 from __future__ import annotations
 
@@ -6,6 +6,41 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._kernels.compiled import compiled
+
+
+@compiled(nogil=True, error_model="numpy")
+def solve_bands(bands: Array, right: Array) -> Array:
+    """C^-1 right for bands[t, r] = C[t, t - r]; a single row of bands serves all rows of C."""
+    steps, width = right.shape
+    out = np.empty((steps, width))
+    for t in range(steps):
+        row = bands[t] if bands.shape[0] > 1 else bands[0]
+        for i in range(width):
+            out[t, i] = right[t, i]
+        for r in range(1, min(len(row), t + 1)):
+            if row[r] != 0.0:
+                for i in range(width):
+                    out[t, i] -= row[r] * out[t - r, i]
+        for i in range(width):
+            out[t, i] /= row[0]
+    return out
+
+
+@compiled(nogil=True)
+def convolve_rows(kernel: Array, rows: Array, out: Array) -> None:
+    """out[r, j] = sum_{i <= j} kernel[i] rows[r, j - i].
+
+    For non-negative numbers nothing cancels, so tails of any size keep their digits.
+    """
+    count, size = rows.shape
+    out[:] = 0.0
+    for i in range(size):
+        weight = kernel[i]
+        if weight > 0.0:
+            for r in range(count):
+                source, target = rows[r, : size - i], out[r, i:]
+                for j in range(size - i):
+                    target[j] += weight * source[j]
 
 
 @compiled()
