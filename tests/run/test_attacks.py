@@ -17,6 +17,7 @@ from antiphase._ledger import chain
 from antiphase._run.history import History
 from antiphase._run.noise_replay import Tape
 from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, take, train
+from tests.signals import at_line
 
 SECRET = ap.Secret.insecure(7)
 PLAN = plan_for(STRATEGIES["toeplitz"])
@@ -304,6 +305,33 @@ def test_what_handles_a_signal_enters_nothing_in_the_middle_of_an_entry(tmp_path
         train(run, fresh_model(), 2)
     with opened(tmp_path) as run:
         assert (run.committed, run.report().rewinds) == (2, 0)
+
+
+@pytest.mark.parametrize("asked", [1, 0], ids=["the same step", "the last"])
+def test_a_signal_handler_that_reads_noise_does_not_change_the_step_it_interrupts(tmp_path, asked):
+    """Whatever line of the reading it interrupts; it gets the right noise itself, or a refusal."""
+    moment, is_called, refusals = 0, True, 0
+    while is_called:
+        seen = []
+
+        def handle(seen=seen):
+            try:
+                seen.append(run.noise(asked))
+            except ap.Refused:
+                seen.append(None)
+
+        with opened(tmp_path / str(moment)) as run:
+            stream = ap.NoiseStream(PLAN, LEAVES, SECRET, run.run_id)
+            right = [stream.next(), stream.next()]
+            train(run, fresh_model(), 1)
+            files = ("noise_replay.py", "_noise/stream.py")
+            noise, is_called = at_line(moment, files, handle, lambda run=run: run.noise(1))
+            others = [(other, asked) for other in seen if other is not None]
+            for found, step in [(noise, 1), (run.noise(1), 1), *others]:
+                assert all(map(np.array_equal, found, right[step])), moment
+        refusals += None in seen
+        moment += 1
+    assert 5 < refusals < moment
 
 
 def test_a_step_that_was_made_from_a_withdrawn_one_is_not_committed(tmp_path):

@@ -11,6 +11,7 @@ from antiphase._noise import Leaf
 from antiphase._run.tail import DEVICE_ENDS
 from antiphase.torch import NoiseAdder
 from antiphase.torch import _device as device
+from tests.signals import at_line
 from tests.torch.training import SECRET, plan_for
 
 N = 12
@@ -34,6 +35,36 @@ def test_is_noising_times_white(name):
     z = np.stack([torch.cat([white.draw(t, *leaf) for leaf in leaves.items()]).numpy() for t in range(N)])
     assert made == pytest.approx(3.0 * STRATEGIES[name].noising() @ z, rel=1e-5, abs=1e-5)
     assert np.array_equal(torch.cat(tape.read(3)).numpy(), made[3])  # wound back
+
+
+@pytest.mark.parametrize("asked", [1, 2, 0], ids=["the same step", "the next", "the last"])
+def test_a_signal_handler_that_reads_noise_does_not_change_the_step_it_interrupts(asked):
+    plan, leaves = plan_for(STRATEGIES["toeplitz"]), {"0": Leaf((3,))}
+
+    def tape():
+        return device.DeviceTape(plan, SECRET, "run", leaves, LIKE)
+
+    steady = tape()
+    reference = [steady.read(t)[0].clone() for t in range(3)]
+    moment, is_called, refusals = 0, True, 0
+    while is_called:
+        interrupted, seen = tape(), []
+        interrupted.read(0)
+
+        def handle(interrupted=interrupted, seen=seen):
+            try:
+                seen.append(interrupted.read(asked)[0].clone())
+            except ap.Refused:
+                seen.append(None)
+
+        (noise,), is_called = at_line(moment, ("torch/_device.py",), handle, lambda tape=interrupted: tape.read(1))
+        assert torch.equal(noise, reference[1]), moment
+        assert torch.equal(interrupted.read(2)[0], reference[2]), moment
+        for other in seen:
+            refusals += other is None
+            assert other is None or torch.equal(other, reference[asked]), moment
+        moment += 1
+    assert 5 < refusals < moment
 
 
 def test_white_is_standard_normal_and_new_for_every_row_leaf_and_secret():

@@ -53,7 +53,7 @@ from antiphase._run.integration import (
     secret_of,
     take_noise_from,
 )
-from antiphase._run.locking import ToTheEnd, in_turn
+from antiphase._run.locking import Exclusive, ToTheEnd, in_turn
 from antiphase._run.noise_replay import Elsewhere, NoiseTape, Tape, saved_states
 from antiphase._run.pickling import refuse_pickle
 from antiphase._run.privacy_report import NO_BATCHES, PrivacyReport, report
@@ -66,6 +66,7 @@ __all__ = [
     "DIGEST_BYTES",
     "HOST",
     "NO_BATCHES",
+    "Exclusive",
     "PrivacyReport",
     "Publication",
     "Run",

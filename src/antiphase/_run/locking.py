@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
@@ -58,3 +59,30 @@ class ToTheEnd:
     ) -> None:
         self.failed = kind is not None
         self._begun = False
+
+
+@final
+class Exclusive:
+    """Around what one caller does at a time, where a second one is refused instead of let in or made to wait.
+
+    A signal handler runs in the thread that it interrupts. A lock that this thread may take again lets the handler into
+    the middle of a step; one that it may not take again waits for ever.
+
+    Args:
+        what: is under way, for the refusal.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._taken = what, threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._taken.acquire(blocking=False):
+            raise Refused(
+                f"{self._what} is under way, and a signal handler or another thread asked in the middle of it.",
+                hint="in a signal handler only set a flag, and act on it between two steps",
+            )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._taken.release()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._noise import NoiseStream
+from antiphase._run.locking import Exclusive
 
 KEPT = 2  # saved states: a crash while writing one leaves the other
 SAVED = re.compile(r"noise-([0-9]{12,})\.state")
@@ -66,22 +67,36 @@ class Tape:
         self._directory, self._make, self._load = directory, make, load
         self._stream: NoiseStream | None = None
         self._last: tuple[int, list[NDArray[Any]]] | None = None
+        self._alone = Exclusive("Reading the noise of a step")
         self.read_steps: set[int] = set()
 
     def read(self, step: int) -> list[NDArray[Any]]:
         """The noise of `step`; the same arrays' values however often it is read."""
-        if self._last is None or self._last[0] != step:
-            self._last = (step, self._at(step).next())
-        self.read_steps.add(step)
-        return [array.copy() for array in self._last[1]]
+        with self._alone:
+            if self._last is None or self._last[0] != step:
+                self._last = (step, self._made(step))
+            self.read_steps.add(step)
+            return [array.copy() for array in self._last[1]]
 
     def save(self) -> None:
         """Store the state where the stream stands; the oldest states are dropped."""
-        if self._stream is None:
-            return
-        self._stream.save(self._directory / f"noise-{self._stream.step:012d}.state")
-        for old in saved_states(self._directory)[:-KEPT]:
-            old.unlink()
+        with self._alone:
+            if self._stream is None:
+                return
+            self._stream.save(self._directory / f"noise-{self._stream.step:012d}.state")
+            for old in saved_states(self._directory)[:-KEPT]:
+                old.unlink()
+
+    def _made(self, step: int) -> list[NDArray[Any]]:
+        """The stream's next noise, if it is that of `step` and of no other."""
+        stream = self._at(step)
+        before, made, after = stream.step, stream.next(), stream.step
+        if (before, after) != (step, step + 1):
+            raise Refused(
+                f"The noise of step {step} was asked for, and the stream went from step {before} to {after}.",
+                hint="close the run and open it again: the noise is replayed",
+            )
+        return made
 
     def _at(self, step: int) -> NoiseStream:
         if self._stream is None or self._stream.step > step:

@@ -21,7 +21,7 @@ from antiphase._check import Array
 from antiphase._errors import Refused
 from antiphase._noise import Leaf, canonical, check_noise
 from antiphase._plan import Plan
-from antiphase._run import refuse_pickle
+from antiphase._run import Exclusive, refuse_pickle
 from antiphase._secret import Secret
 from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Strategy, Toeplitz, noise_constants, row_bands
 
@@ -46,13 +46,21 @@ class DeviceTape:
         self._correlate = self._begin()
         self._made, self._whole = 0, True
         self._last: torch.Tensor | None = None
+        self._alone = Exclusive("Making the noise of a step")
         self.read_steps: set[int] = set()
 
     __reduce_ex__ = refuse_pickle
 
     def read(self, step: int) -> list[torch.Tensor]:
         """The noise of `step`, a flat tensor for each leaf."""
+        with self._alone:
+            made = self._read(step)
+            self.read_steps.add(step)
+        return list(torch.split(made, [leaf.size for leaf in self._own.values()]))
+
+    def _read(self, step: int) -> torch.Tensor:
         if step < self._made - 1 or not self._whole:
+            self._whole = False
             self._made, self._correlate = 0, self._begin()
         while self._made <= step:
             parts = [self._white.draw(self._made, name, leaf) for name, leaf in self._own.items()]
@@ -60,9 +68,9 @@ class DeviceTape:
             self._last = self._correlate(torch.cat(parts)) * self._canonical.noise_std
             self._made += 1
             self._whole = True
-        self.read_steps.add(step)
         assert self._last is not None
-        return list(torch.split(self._last, [leaf.size for leaf in self._own.values()]))
+        assert self._made == step + 1
+        return self._last
 
     @property
     def source(self) -> str:
