@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import antiphase as ap
-from antiphase._noise import Canonical, NoiseStream, check_noise, host_check
-from antiphase._noise.sizes import sizes
+from antiphase._kernels.substitution import solve_bands
+from antiphase._noise import Canonical, NoiseStream, check_noise, check_sizes, host_check
+from antiphase._noise.sizes import _inverse_series, _later_norm, sizes
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Toeplitz, Tree
 from antiphase.strategies._blt import noise_constants
 from tests.catalog import every_strategy, random_banded, random_lower
@@ -164,6 +165,64 @@ def test_sizes_of_a_blt_are_those_of_its_recursion():
     for steps in (1, 2, 7, 300):
         strategy = BLT([0.99, 0.7], [0.1, 0.3], steps)
         assert sizes(strategy).largest == pytest.approx(np.linalg.norm(strategy.noising()[-1]), rel=1e-9)
+
+
+def one_echo(coefficients, lag, size):
+    """C with a 1 on the diagonal and `size` at one lag: C^-1 is (-size)^k at k lags, and 0 elsewhere."""
+    c = np.zeros(coefficients)
+    c[[0, lag]] = 1.0, size
+    return c
+
+
+@pytest.mark.parametrize("kind", [Toeplitz, BandedInverse])
+def test_all_steps_of_a_long_run_are_looked_at(kind):
+    """The noise grows at the 8,190th step and again at the 16,380th, after more products than substitution may take."""
+    c = one_echo(8200, 8190, 3e4)
+    found = sizes(kind(c, 16_500))
+    assert found.rounding == pytest.approx(np.linalg.norm([1.0, 3e4]) * np.linalg.norm([1.0, 3e4, 9e8]), rel=1e-6)
+    with pytest.raises(ap.Refused, match="ill-conditioned"):
+        check_noise(kind(c, 16_500), 9e4, np.dtype("float32"), lambda z, steps: z)
+
+
+def test_all_steps_of_a_long_banded_run_are_looked_at():
+    """The last hundred steps double the noise each, after 2^26 products with the probes."""
+    columns = np.zeros((1 << 14 | 200, 512))
+    columns[:, 0] = 1.0
+    columns[-100:-1, 1] = 2.0
+    assert sizes(Banded(columns)).rounding > 2.0**95
+
+
+@pytest.mark.parametrize("bands", [17, 300, 5000])
+def test_long_inverse_series_are_those_of_substitution(bands):
+    """Transforms take over from substitution after 1,024 terms; the inverse of a square root decays, so all digits."""
+    c = Toeplitz.square_root(20_000, bands).coefficients
+    impulse = np.zeros((20_000, 1))
+    impulse[0] = 1.0
+    wanted = solve_bands(c[None], impulse)[:, 0]
+    assert np.abs(_inverse_series(c, 20_000, 1024) - wanted).max() < 1e-14
+
+
+@pytest.mark.parametrize("c", [[1.0, -0.9], [1.0, 0.5, 0.3, 0.1], [1.0, -1.6, 0.8], [0.5, -0.5], [1.0, -1.01]])
+def test_what_follows_the_terms_looked_at_is_bounded(c):
+    impulse = np.zeros((400, 1))
+    impulse[0] = 1.0
+    series = solve_bands(np.array(c)[None], impulse)[:, 0]
+    for count in (40, 100, 133):
+        bound = _later_norm(np.array(c), series[:count], 400)
+        assert np.linalg.norm(series[count:]) <= bound
+        if count == 133 and np.abs(series[100:133]).max() < 1e-4:  # what decays is not held against a run
+            assert bound < 0.1
+
+
+@pytest.mark.slow
+def test_ordinary_strategies_are_right_however_long_the_run():
+    """Of these only the first 2^22 terms are made."""
+    inverse = BandedInverse.square_root(32, 10**12)
+    for strategy in (Toeplitz.square_root(5_000_000, 32), inverse):
+        check_sizes(strategy, 1.0, np.dtype("float32"))
+    growing = BandedInverse(np.append(inverse.coefficients, -0.5), 10**12)
+    with pytest.raises(ap.Refused, match="float32"):
+        check_sizes(growing, 1.0, np.dtype("float32"))
 
 
 def test_a_blt_with_full_buffers_loses_as_many_digits_as_is_said():

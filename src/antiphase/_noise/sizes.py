@@ -15,7 +15,9 @@ from antiphase._check import Array
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Stamped, Strategy, Toeplitz, row_bands
 
 PROBES = 8  # draws of z that stand for all
-MOST_PRODUCTS = 1 << 26  # beyond, only the first steps of a long run are looked at
+MOST_PRODUCTS = 1 << 26  # of substitution; longer inverse series take Fourier transforms
+LONGEST_SERIES = 1 << 22  # of those, unless C has more coefficients than a quarter; what comes later is bounded
+FEW_TERMS = 1 << 10  # by substitution before the first transform
 
 
 @final
@@ -62,14 +64,14 @@ def sizes(strategy: Strategy) -> Sizes:
 def _toeplitz(strategy: Toeplitz) -> Sizes:
     """Rows of T^-1 only grow longer: the first is the smallest and the last the largest."""
     c = strategy.coefficients
-    last = _norm(_inverse_series(c, strategy.steps))
+    last = _inverse_norm(c, strategy.steps)
     scales = strategy.column_scales()
     return Sizes(scales.min() / abs(c[0]), scales.max() * last, _norm(c) * last, np.abs(c).max() / scales.min())
 
 
 def _banded_inverse(strategy: BandedInverse) -> Sizes:
     c = strategy.coefficients
-    return Sizes(abs(c[0]), _norm(c), _norm(_inverse_series(c, strategy.steps)) * _norm(c), np.abs(c).max())
+    return Sizes(abs(c[0]), _norm(c), _inverse_norm(c, strategy.steps) * _norm(c), np.abs(c).max())
 
 
 def _blt(strategy: BLT) -> Sizes:
@@ -92,11 +94,10 @@ def _banded(strategy: Banded) -> Sizes:
     from antiphase._kernels import solve_bands
 
     rows = row_bands(strategy.columns)
-    count = _affordable(strategy.steps, strategy.bands * PROBES)
-    size = _deviations(solve_bands(rows[:count], _probes(count)))
-    lost = np.zeros(count)
+    size = _deviations(solve_bands(rows, _probes(strategy.steps)))
+    lost = np.zeros(strategy.steps)
     for r in range(strategy.bands):
-        lost[r:] += (rows[r:count, r] * size[: count - r]) ** 2
+        lost[r:] += (rows[r:, r] * size[: strategy.steps - r]) ** 2
     pivots = 1.0 / np.abs(rows[:, 0])
     smallest, largest = min(size.min(), pivots.min()), max(size.max(), pivots.max())
     return Sizes(smallest, largest, np.sqrt(lost.max()), np.abs(rows).max())
@@ -114,17 +115,51 @@ def _whole(strategy: Dense) -> Sizes:
     return Sizes(size.min(), size.max(), lost.max(), np.abs(strategy.matrix).max())
 
 
-def _inverse_series(coefficients: Array, steps: int) -> Array:
-    """The first column of T^-1."""
+def _inverse_norm(coefficients: Array, steps: int) -> float:
+    """The norm of the first column of T^-1, or an upper bound on it where the run is very long."""
+    bands = len(coefficients)
+    products = max(MOST_PRODUCTS // bands, 1)
+    count = min(steps, max(products, LONGEST_SERIES, 4 * bands))
+    series = _inverse_series(coefficients, count, count if count <= products else FEW_TERMS)
+    if count == steps:
+        return _norm(series)
+    return float(np.hypot(_norm(series), _later_norm(coefficients, series, steps)))
+
+
+def _inverse_series(c: Array, count: int, direct: int) -> Array:
+    """`count` terms y of 1 / c: the first `direct` by substitution, each of Newton's steps doubles them.
+
+    Where n terms are right, c y = 1 + x^n e, and the next n terms are those of -y e. Transforms err by about
+    u |c| |y|^2 there: next to nothing as long as |c| |y|, which is what the caller wants, is far below 1 / u.
+    """
+    from scipy.fft import irfft, next_fast_len, rfft
+
     from antiphase._kernels import solve_bands
 
-    impulse = np.zeros((_affordable(steps, len(coefficients)), 1))
+    impulse = np.zeros((direct, 1))
     impulse[0] = 1.0
-    return solve_bands(coefficients[None], impulse)[:, 0]
+    series = solve_bands(c[None], impulse)[:, 0]
+    while len(series) < count:
+        n = len(series)
+        size = next_fast_len(3 * n, real=True)
+        inverse = rfft(series, size)
+        excess = irfft(rfft(c[: 2 * n], size) * inverse, size)[n : 2 * n]
+        series = np.append(series, -irfft(rfft(excess, size) * inverse, size)[:n])
+    return series[:count]
 
 
-def _affordable(steps: int, products: int) -> int:
-    return min(steps, max(MOST_PRODUCTS // products, 1))
+def _later_norm(c: Array, series: Array, steps: int) -> float:
+    """An upper bound on the norm of what follows the first terms of 1 / c.
+
+    A term depends on the `bands` before it alone. Of n terms let h be what they leave for the next ones: these are
+    series * h, and |h| <= |c|_1 |the last terms|. So each n terms leave at most `ratio` times what the n before left.
+    """
+    count, bands, total = len(series), len(c), np.abs(c).sum()
+    ratio = total * np.abs(series[count - 2 * bands :]).sum()
+    first = np.abs(series).sum() * total * _norm(series[count - bands :])
+    blocks = -(-steps // count) - 1
+    powers = blocks if ratio == 1.0 else (1.0 - ratio ** (2.0 * blocks)) / (1.0 - ratio**2)
+    return float(first * np.sqrt(powers))
 
 
 def _gram(matrix: Array, start: Array, count: int) -> Array:
