@@ -10,7 +10,9 @@ import numpy as np
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream
+from antiphase.strategies._base import Strategy
+from antiphase.strategies._recursion import Feedback
+from antiphase.strategies._stream import Stream
 
 
 @final
@@ -73,9 +75,9 @@ class Banded(Strategy):
         """C x from the last bands - 1 inputs."""
         return _Encoding(row_bands(self.columns))
 
-    def noising_stream(self) -> Stream:
-        """C^-1 z by forward substitution from the last bands - 1 outputs."""
-        return _Noising(row_bands(self.columns))
+    def recursion(self) -> Feedback:
+        """Forward substitution from the last bands - 1 outputs."""
+        return Feedback(self.steps, self.bands, lambda columns, lags: self.columns[columns, lags])
 
 
 def row_bands(columns: Array) -> Array:
@@ -104,20 +106,3 @@ class _Encoding(Stream):
         row = self._rows[self._step]
         self._step += 1
         return sum((c * x for c, x in zip(row, self._past, strict=False)), np.zeros_like(value))[None]
-
-
-class _Noising(Stream):
-    def __init__(self, rows: Array) -> None:
-        self._rows = rows
-        self._past: deque[Array] = deque(maxlen=rows.shape[1] - 1)
-        self._step = 0
-
-    def step(self, value: Array) -> Array:
-        row = self._rows[self._step]
-        self._step += 1
-        out = value[0]
-        for c, y in zip(row[1:], self._past, strict=False):
-            out = out - c * y
-        out = out / row[0]
-        self._past.appendleft(out)
-        return out

@@ -10,8 +10,9 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase._workload import PrefixSum, Workload
-from antiphase.strategies._base import Strategy, Stream, check_steps
-from antiphase.strategies._recursion import Feedback, First, MovingSum
+from antiphase.strategies._base import Strategy, check_steps
+from antiphase.strategies._recursion import Feedback, MovingSum
+from antiphase.strategies._stream import Inverse, Stream, noising_stream
 from antiphase.strategies._toeplitz import filter_coefficients
 
 
@@ -88,11 +89,11 @@ class BandedInverse(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C x by forward substitution with C^-1."""
-        return First(Feedback(self.coefficients), rows_in=False)
+        return Inverse(noising_stream(Feedback.toeplitz(self.coefficients, self.steps)))
 
-    def noising_stream(self) -> Stream:
-        """C^-1 z from the last bands - 1 rows of z."""
-        return First(MovingSum(self.coefficients), rows_in=True)
+    def recursion(self) -> MovingSum:
+        """A weighted sum of the last `bands` rows of z."""
+        return MovingSum(self.steps, self.coefficients)
 
 
 def _series_root(series: Array, count: int) -> Array:

@@ -10,20 +10,10 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._errors import InvalidArgument, NotEnoughMemory
+from antiphase.strategies._recursion import Recursion
+from antiphase.strategies._stream import Stream, noising_stream
 
 LARGEST_DENSE = 1 << 29  # entries: 4 GiB of float64
-
-
-class Stream(ABC):
-    """One pass over the steps, holding only the buffers it needs.
-
-    An encoding stream takes the step's x and returns the rows of C x that are complete, shape (rows, ...).
-    A noising stream takes those rows of z and returns the step's N z, shape (...).
-    """
-
-    @abstractmethod
-    def step(self, value: Array) -> Array:
-        """The next output."""
 
 
 class Strategy(ABC):
@@ -44,8 +34,12 @@ class Strategy(ABC):
         """C as a stream."""
 
     @abstractmethod
+    def recursion(self) -> Recursion:
+        """How N z is made, as one of the records of `_recursion.py`; everything that makes noise reads it."""
+
     def noising_stream(self) -> Stream:
         """N as a stream."""
+        return noising_stream(self.recursion())
 
     @property
     def rows(self) -> int:

@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_rows
+from antiphase.strategies._base import Strategy, check_rows
+from antiphase.strategies._recursion import Feedback, WholeMatrix
+from antiphase.strategies._stream import Stream
 
 # Singular values relative to the largest. The pseudo-inverse of a matrix with smaller ones has errors of as many digits
 # in the noise of all directions; from 1e-15 on it has no noise at all in some.
@@ -101,9 +103,11 @@ class Dense(Strategy):
         """One row of C x a step where C is lower triangular, else all rows after the last step."""
         return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """Forward substitution, or all of N z computed in the first step."""
-        return _TriangularNoising(self) if self.is_lower_triangular else WholeNoising(self)
+    def recursion(self) -> Feedback | WholeMatrix:
+        """Forward substitution from all past outputs where C is lower triangular, else the whole matrix."""
+        if not self.is_lower_triangular:
+            return WholeMatrix(self)
+        return Feedback(self.steps, self.steps, lambda columns, lags: self.matrix[columns + lags, columns])
 
 
 class _Encoding(Stream):
@@ -119,33 +123,3 @@ class _Encoding(Stream):
         if t < self._strategy.steps:
             return np.empty((0, *value.shape))
         return self._strategy.multiply(np.stack(self._past))
-
-
-class _TriangularNoising(Stream):
-    def __init__(self, strategy: Dense) -> None:
-        self._matrix = strategy.matrix
-        self._past: list[Array] = []
-
-    def step(self, value: Array) -> Array:
-        t = len(self._past)
-        out = value[0]
-        if t:
-            out = out - np.tensordot(self._matrix[t, :t], np.stack(self._past), axes=1)
-        self._past.append(out / self._matrix[t, t])
-        return self._past[-1]
-
-
-class WholeNoising(Stream):
-    """All of N z computed in the first step and handed out one step at a time: n buffers."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
-        self._out: Array | None = None
-        self._next = 0
-
-    def step(self, value: Array) -> Array:
-        """The next row of N z; the first call takes all rows of z."""
-        if self._out is None:
-            self._out = self._strategy.solve(value)
-        self._next += 1
-        return self._out[self._next - 1]

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_rows, check_steps
-from antiphase.strategies._dense import WholeNoising
+from antiphase.strategies._base import Strategy, check_rows, check_steps
+from antiphase.strategies._recursion import WholeMatrix
+from antiphase.strategies._stream import Stream
 
 Decoder = Literal["direct", "optimal"]
 Spectrum = NDArray[np.complex128]
@@ -93,9 +94,9 @@ class Fourier(Strategy):
         """All rows of C x after the last step."""
         return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """All of N z computed in the first step."""
-        return WholeNoising(self)
+    def recursion(self) -> WholeMatrix:
+        """The whole matrix."""
+        return WholeMatrix(self, is_ordinary=True)
 
 
 def magnitudes(steps: int) -> Array:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import final
 
+import numpy as np
+
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_steps
+from antiphase.strategies._base import Strategy, check_steps
+from antiphase.strategies._recursion import Feedback
+from antiphase.strategies._stream import Stream
 
 
 @final
@@ -35,16 +39,11 @@ class Identity(Strategy):
         """x passes through."""
         return _Encoding()
 
-    def noising_stream(self) -> Stream:
+    def recursion(self) -> Feedback:
         """z passes through."""
-        return _Noising()
+        return Feedback.toeplitz(np.ones(1), self.steps)
 
 
 class _Encoding(Stream):
     def step(self, value: Array) -> Array:
         return value[None]
-
-
-class _Noising(Stream):
-    def step(self, value: Array) -> Array:
-        return value[0]

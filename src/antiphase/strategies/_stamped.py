@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_rows
+from antiphase.strategies._base import Strategy, check_rows
+from antiphase.strategies._recursion import Restart
+from antiphase.strategies._stream import Stream
 
 
 @final
@@ -78,11 +80,11 @@ class Stamped(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C_0 x, started again for every block."""
-        return _Restarted(self, self.strategy.encoding_stream)
+        return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """N_0 z, started again for every block."""
-        return _Restarted(self, self.strategy.noising_stream)
+    def recursion(self) -> Restart:
+        """That of N_0, started again for every block."""
+        return Restart(self.strategy.recursion(), self.repeats)
 
     def _blockwise(self, apply: Callable[[Array], Array], x: Array, block: int) -> Array:
         side_by_side = np.swapaxes(x.reshape(self.repeats, block, *x.shape[1:]), 0, 1)
@@ -90,14 +92,14 @@ class Stamped(Strategy):
         return out.reshape(-1, *x.shape[1:])
 
 
-class _Restarted(Stream):
-    def __init__(self, strategy: Stamped, start: Callable[[], Stream]) -> None:
-        self._strategy, self._start = strategy, start
-        self._stream, self._step = start(), 0
+class _Encoding(Stream):
+    def __init__(self, strategy: Stamped) -> None:
+        self._strategy = strategy
+        self._stream, self._step = strategy.strategy.encoding_stream(), 0
 
     def step(self, value: Array) -> Array:
         self._strategy.rows_at(self._step)  # refuses a step beyond the last block
         if self._step > 0 and self._step % self._strategy.strategy.steps == 0:
-            self._stream = self._start()
+            self._stream = self._strategy.strategy.encoding_stream()
         self._step += 1
         return self._stream.step(value)

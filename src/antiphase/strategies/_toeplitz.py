@@ -11,8 +11,9 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._banded import outside
-from antiphase.strategies._base import Strategy, Stream, check_rows, check_steps
-from antiphase.strategies._recursion import Feedback, MovingSum, convolve
+from antiphase.strategies._base import Strategy, check_rows, check_steps
+from antiphase.strategies._recursion import Feedback, MovingSum
+from antiphase.strategies._stream import Stream, noising_stream
 
 
 @final
@@ -88,11 +89,34 @@ class Toeplitz(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""
-        return MovingSum(self.coefficients, scales=1.0 / self.column_scales())
+        return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """C^-1 z by forward substitution from the last bands - 1 outputs."""
-        return Feedback(self.coefficients, scales=self.column_scales())
+    def recursion(self) -> Feedback:
+        """Forward substitution from the last bands - 1 outputs."""
+        return Feedback.toeplitz(
+            self.coefficients, self.steps, self.column_scales() if self.column_normalized else None
+        )
+
+
+class _Encoding(Stream):
+    def __init__(self, strategy: Toeplitz) -> None:
+        self._sum = noising_stream(MovingSum(strategy.steps, strategy.coefficients))
+        self._scales = 1.0 / strategy.column_scales()
+        self._step = 0
+
+    def step(self, value: Array) -> Array:
+        self._step += 1
+        return self._sum.step((value * self._scales[self._step - 1])[None])[None]
+
+
+def convolve(coefficients: Array, x: Array) -> Array:
+    """T x along the first axis for T with this first column, O(n log n) for long coefficients."""
+    from scipy.signal import fftconvolve, lfilter
+
+    if len(coefficients) <= 64:
+        return lfilter(coefficients, [1.0], x, axis=0)
+    kernel = coefficients.reshape(-1, *[1] * (x.ndim - 1))
+    return fftconvolve(x, kernel, axes=0)[: len(x)]
 
 
 def filter_coefficients(owner: str, coefficients: ArrayLike, steps: int) -> Array:
