@@ -20,7 +20,6 @@ from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refus
 from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
 from antiphase._problem import Problem
 from antiphase._record import fingerprint, from_json, parse_json, record, to_json
-from antiphase.strategies import is_extensible
 
 FORMAT = 1
 CURVE_POINTS = 33
@@ -204,7 +203,7 @@ class Plan:
         """
         strategy = self.mechanism.strategy
         n = _check.positive_integer("Plan.extend", "steps", steps)
-        if not is_extensible(strategy):
+        if not strategy.is_extensible:
             raise Refused(
                 f"A plan with {type(strategy).__name__} cannot be extended: its matrix depends on the number of steps.",
                 hint="plan with family toeplitz, blt, banded-inverse or tree, or start a new run and compose",

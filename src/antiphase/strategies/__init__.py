@@ -5,7 +5,6 @@ from antiphase.strategies._banded_inverse import BandedInverse
 from antiphase.strategies._base import Strategy
 from antiphase.strategies._blt import BLT
 from antiphase.strategies._dense import Dense
-from antiphase.strategies._extensible import is_extensible
 from antiphase.strategies._fourier import Fourier, wrapped
 from antiphase.strategies._identity import Identity
 from antiphase.strategies._recursion import (
@@ -46,7 +45,6 @@ __all__ = [
     "convolve",
     "divided",
     "has_unit_columns",
-    "is_extensible",
     "outside",
     "own_weight",
     "row_bands",

@@ -71,6 +71,25 @@ class Banded(Strategy):
         """One less than the bands."""
         return self.bands - 1
 
+    @property
+    def diagonals(self) -> int:
+        """Up to the last that is not zero."""
+        return last_nonzero(np.abs(self.columns).max(axis=0))
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether no entry is negative."""
+        return bool(self.columns.min() >= 0.0)
+
+    def first(self, steps: int) -> Banded:
+        """The leading block."""
+        columns = self.columns[:steps, :steps]
+        return Banded(columns - outside(columns))
+
+    def band_columns(self) -> Array:
+        """The columns."""
+        return self.columns
+
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""
         return _Encoding(row_bands(self.columns))
@@ -86,6 +105,11 @@ def row_bands(columns: Array) -> Array:
     for r in range(columns.shape[1]):
         rows[r:, r] = columns[: len(columns) - r, r]
     return rows
+
+
+def last_nonzero(values: Array) -> int:
+    """The position of the last number that is not zero, counted from 1."""
+    return int(np.flatnonzero(values)[-1]) + 1
 
 
 def outside(columns: Array) -> Array:

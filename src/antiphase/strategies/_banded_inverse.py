@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -10,6 +11,7 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase._workload import PrefixSum, Workload
+from antiphase.strategies._banded import last_nonzero
 from antiphase.strategies._base import Strategy, check_steps
 from antiphase.strategies._recursion import Feedback, MovingSum
 from antiphase.strategies._stream import Inverse, Stream, noising_stream
@@ -86,6 +88,25 @@ class BandedInverse(Strategy):
         impulse = np.zeros(self.steps)
         impulse[0] = 1.0
         return lfilter([1.0], self.coefficients, impulse)
+
+    @property
+    def diagonals(self) -> int:
+        """All of them, unless C is diagonal."""
+        return 1 if last_nonzero(self.coefficients) == 1 else self.steps
+
+    @property
+    def is_extensible(self) -> bool:
+        """Always: no entry depends on the number of steps."""
+        return True
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether the first column of C has no negative entry."""
+        return bool(self.strategy_coefficients().min() >= 0.0)
+
+    def first(self, steps: int) -> BandedInverse:
+        """The leading block."""
+        return replace(self, coefficients=self.coefficients[:steps], steps=steps)
 
     def encoding_stream(self) -> Stream:
         """C x by forward substitution with C^-1."""

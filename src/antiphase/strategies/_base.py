@@ -43,8 +43,42 @@ class Strategy(ABC):
 
     @property
     def rows(self) -> int:
-        """m, the number of rows of C."""
+        """Number of rows of C, m."""
         return self.steps
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the noise in a step needs only rows of C x + z that the steps up to it complete."""
+        return self.recursion().is_causal
+
+    @property
+    def diagonals(self) -> int | None:
+        """Number of diagonals of a lower-triangular C up to the last that is not zero; None for any other C.
+
+        With at most b diagonals, steps j, j + b, j + 2b, ... have no row of C in common.
+        """
+        return None
+
+    @property
+    def is_extensible(self) -> bool:
+        """Whether N for more steps, cut to the steps so far, is N: what was released is then part of the longer run."""
+        return False
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether the bounds on the sensitivity of `first(steps)` only grow with `steps`.
+
+        They do where C has no negative entry, and where `first` is all of C.
+        """
+        return False
+
+    def band_columns(self) -> Array | None:
+        """The bands of a lower-triangular C in the layout of `Banded`, [j, r] = C[j + r, j]; None where not at hand."""
+        return None
+
+    def first(self, steps: int) -> Strategy:
+        """The rows of C that the first `steps` steps complete, on the first columns; or more of C, up to all of it."""
+        return self
 
     def rows_at(self, step: int) -> int:
         """How many rows of z the noising stream takes in this step."""

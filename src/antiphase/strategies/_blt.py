@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -104,6 +105,25 @@ class BLT(Strategy):
                 "The inverse of this BLT has complex decays.", hint="non-negative scales give real decays"
             )
         return np.sort(roots.real)[::-1]
+
+    @property
+    def diagonals(self) -> int:
+        """All of them."""
+        return self.steps
+
+    @property
+    def is_extensible(self) -> bool:
+        """Always: no entry depends on the number of steps."""
+        return True
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether the first column has no negative entry."""
+        return bool(self.coefficients().min() >= 0.0)
+
+    def first(self, steps: int) -> BLT:
+        """The leading block."""
+        return replace(self, steps=steps)
 
     def encoding_stream(self) -> Stream:
         """C x with one buffer for each decay."""

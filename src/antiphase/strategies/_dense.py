@@ -99,6 +99,33 @@ class Dense(Strategy):
         """C."""
         return self.matrix
 
+    @property
+    def diagonals(self) -> int | None:
+        """Up to the last that is not zero, where C is lower triangular."""
+        if not self.is_lower_triangular:
+            return None
+        rows, columns = np.nonzero(self.matrix)
+        return int((rows - columns).max()) + 1
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether no entry is negative."""
+        return bool(self.matrix.min() >= 0.0)
+
+    def first(self, steps: int) -> Dense:
+        """The leading block where C is lower triangular, else all of C."""
+        return Dense(self.matrix[:steps, :steps]) if self.is_lower_triangular else self
+
+    def band_columns(self) -> Array | None:
+        """All diagonals, where C is lower triangular."""
+        if not self.is_lower_triangular:
+            return None
+        n = self.steps
+        out = np.zeros((n, n))
+        for r in range(n):
+            out[: n - r, r] = np.diagonal(self.matrix, -r)
+        return out
+
     def encoding_stream(self) -> Stream:
         """One row of C x a step where C is lower triangular, else all rows after the last step."""
         return _Encoding(self)

@@ -90,6 +90,11 @@ class Fourier(Strategy):
             out = _solve_gram(self.inverse_column(), _circulate(root.conj(), flat)[:n])
         return out.reshape(n, *z.shape[1:])
 
+    @property
+    def first_is_monotone(self) -> bool:
+        """Always: `first` is all of C."""
+        return True
+
     def encoding_stream(self) -> Stream:
         """All rows of C x after the last step."""
         return _Encoding(self)

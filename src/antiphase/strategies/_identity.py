@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -34,6 +35,29 @@ class Identity(Strategy):
     def memory_copies(self) -> int:
         """None needed."""
         return 0
+
+    @property
+    def diagonals(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def is_extensible(self) -> bool:
+        """Always: no entry depends on the number of steps."""
+        return True
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Always."""
+        return True
+
+    def first(self, steps: int) -> Identity:
+        """The leading block."""
+        return replace(self, steps=steps)
+
+    def band_columns(self) -> Array:
+        """A column of ones."""
+        return np.ones((self.steps, 1))
 
     def encoding_stream(self) -> Stream:
         """x passes through."""

@@ -78,6 +78,20 @@ class Stamped(Strategy):
         z = check_rows(self, "solve", z, self.rows)
         return self._blockwise(self.strategy.solve, z, self.strategy.rows)
 
+    @property
+    def diagonals(self) -> int | None:
+        """Those of one block."""
+        return self.strategy.diagonals
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Always: whole blocks only ever gain rows and columns."""
+        return True
+
+    def first(self, steps: int) -> Stamped:
+        """Whole blocks, up to the one under way."""
+        return Stamped(self.strategy, -(-steps // self.strategy.steps))
+
     def encoding_stream(self) -> Stream:
         """C_0 x, started again for every block."""
         return _Encoding(self)

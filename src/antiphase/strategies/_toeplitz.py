@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._banded import outside
+from antiphase.strategies._banded import Banded, last_nonzero, outside
 from antiphase.strategies._base import Strategy, check_rows, check_steps
 from antiphase.strategies._recursion import Feedback, MovingSum
 from antiphase.strategies._stream import Stream, noising_stream
@@ -86,6 +87,31 @@ class Toeplitz(Strategy):
         x = check_rows(self, "multiply", x, self.steps)
         scales = self.column_scales().reshape(-1, *[1] * (x.ndim - 1))
         return convolve(self.coefficients, x / scales)
+
+    @property
+    def diagonals(self) -> int:
+        """Up to the last coefficient that is not zero."""
+        return last_nonzero(self.coefficients)
+
+    @property
+    def is_extensible(self) -> bool:
+        """Unless columns are normalised, which makes them depend on the number of steps."""
+        return not self.column_normalized
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether no coefficient is negative."""
+        return bool(self.coefficients.min() >= 0.0)
+
+    def first(self, steps: int) -> Toeplitz | Banded:
+        """The leading block; normalised columns keep the scale of the full run, so it is then Banded."""
+        if self.column_normalized:
+            return Banded(self.columns()).first(steps)
+        return replace(self, coefficients=self.coefficients[:steps], steps=steps)
+
+    def band_columns(self) -> Array:
+        """As `columns`."""
+        return self.columns()
 
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""

@@ -95,6 +95,23 @@ class Tree(Strategy):
         decode = _online if self.decoder == "online" else _full
         return decode(self, z.reshape(self.rows, -1)).reshape(self.steps, *z.shape[1:])
 
+    @property
+    def is_extensible(self) -> bool:
+        """For the online decoder, at every step but the last, which closes the tree."""
+        return self.decoder == "online"
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Always."""
+        return True
+
+    def first(self, steps: int) -> Tree:
+        """A tree over the first steps: all nodes completed so far, and those that a run of these steps completes.
+
+        Each output of the full decoder uses all of z, so there it is all of C.
+        """
+        return Tree(steps) if self.decoder == "online" else self
+
     def encoding_stream(self) -> Stream:
         """C x from the sums of the finished nodes whose parents are not finished."""
         return _Encoding(self)
