@@ -17,7 +17,7 @@ from antiphase.strategies._recursion import (
     WholeMatrix,
     own_weight,
 )
-from antiphase.strategies._scale import divided, has_unit_columns, scale_exponents, scaled_exactly, times_power_of_two
+from antiphase.strategies._scale import divided, scaled_exactly, times_power_of_two
 from antiphase.strategies._stamped import Stamped
 from antiphase.strategies._stream import Stream
 from antiphase.strategies._toeplitz import Toeplitz, convolve
@@ -44,11 +44,9 @@ __all__ = [
     "WholeMatrix",
     "convolve",
     "divided",
-    "has_unit_columns",
     "outside",
     "own_weight",
     "row_bands",
-    "scale_exponents",
     "scaled_exactly",
     "times_power_of_two",
     "wrapped",

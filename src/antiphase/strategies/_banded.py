@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy
+from antiphase.strategies._base import Rescale, Strategy, exponents
 from antiphase.strategies._recursion import Feedback
 from antiphase.strategies._stream import Stream
 
@@ -89,6 +90,14 @@ class Banded(Strategy):
     def band_columns(self) -> Array:
         """The columns."""
         return self.columns
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Of the diagonal."""
+        return exponents(self.columns[:, 0])
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Banded:
+        """With scaled columns."""
+        return replace(self, columns=scale(self.columns))
 
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""

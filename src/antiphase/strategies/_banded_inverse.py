@@ -12,7 +12,7 @@ from antiphase._check import Array
 from antiphase._record import record
 from antiphase._workload import PrefixSum, Workload
 from antiphase.strategies._banded import last_nonzero
-from antiphase.strategies._base import Strategy, check_steps
+from antiphase.strategies._base import Rescale, Strategy, check_steps, exponents
 from antiphase.strategies._recursion import Feedback, MovingSum
 from antiphase.strategies._stream import Inverse, Stream, noising_stream
 from antiphase.strategies._toeplitz import filter_coefficients
@@ -107,6 +107,15 @@ class BandedInverse(Strategy):
     def first(self, steps: int) -> BandedInverse:
         """The leading block."""
         return replace(self, coefficients=self.coefficients[:steps], steps=steps)
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Of C, from the coefficients of C^-1."""
+        low, high = exponents(self.coefficients[:1])[0], exponents(self.coefficients)[1]
+        return -high, -low
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> BandedInverse:
+        """With scaled coefficients."""
+        return replace(self, coefficients=inverse(self.coefficients))
 
     def encoding_stream(self) -> Stream:
         """C x by forward substitution with C^-1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +15,7 @@ from antiphase.strategies._recursion import Recursion
 from antiphase.strategies._stream import Stream, noising_stream
 
 LARGEST_DENSE = 1 << 29  # entries: 4 GiB of float64
+Rescale = Callable[[Array], Array]
 
 
 class Strategy(ABC):
@@ -72,6 +74,26 @@ class Strategy(ABC):
         """
         return False
 
+    def scale_exponents(self) -> tuple[int, int]:
+        """The smallest and the largest power of two among the entries of C that noise is divided by.
+
+        These are the diagonal entries of a lower-triangular C, and all entries of any other. (0, 0) for a strategy
+        without a scale of its own.
+        """
+        return 0, 0
+
+    @property
+    def has_unit_columns(self) -> bool:
+        """Whether C stays the same when its coefficients are scaled, because its columns are normalised."""
+        return False
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Strategy | None:
+        """The strategy with `scale` applied to the entries of C that it holds, or `inverse` to those of C^-1.
+
+        None for a strategy without a scale of its own.
+        """
+        return None
+
     def band_columns(self) -> Array | None:
         """The bands of a lower-triangular C in the layout of `Banded`, [j, r] = C[j + r, j]; None where not at hand."""
         return None
@@ -127,6 +149,12 @@ def check_rows(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> 
             hint=f"the strategy has {strategy.steps} steps and {strategy.rows} rows",
         )
     return value
+
+
+def exponents(entries: Array) -> tuple[int, int]:
+    """The smallest and the largest power of two among the entries that are not zero."""
+    found = np.frexp(entries[entries != 0])[1]
+    return int(found.min()), int(found.max())
 
 
 def check_steps(owner: str, steps: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import final
 
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, check_rows
+from antiphase.strategies._base import Rescale, Strategy, check_rows, exponents
 from antiphase.strategies._recursion import Feedback, WholeMatrix
 from antiphase.strategies._stream import Stream
 
@@ -125,6 +126,17 @@ class Dense(Strategy):
         for r in range(n):
             out[: n - r, r] = np.diagonal(self.matrix, -r)
         return out
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Of the diagonal where C is lower triangular, else of the largest entry."""
+        if self.is_lower_triangular:
+            return exponents(np.diag(self.matrix))
+        high = exponents(self.matrix)[1]
+        return high, high
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Dense:
+        """With scaled matrix."""
+        return replace(self, matrix=scale(self.matrix))
 
     def encoding_stream(self) -> Stream:
         """One row of C x a step where C is lower triangular, else all rows after the last step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, check_rows
+from antiphase.strategies._base import Rescale, Strategy, check_rows
 from antiphase.strategies._recursion import Restart
 from antiphase.strategies._stream import Stream
 
@@ -91,6 +92,20 @@ class Stamped(Strategy):
     def first(self, steps: int) -> Stamped:
         """Whole blocks, up to the one under way."""
         return Stamped(self.strategy, -(-steps // self.strategy.steps))
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Those of one block."""
+        return self.strategy.scale_exponents()
+
+    @property
+    def has_unit_columns(self) -> bool:
+        """As for one block."""
+        return self.strategy.has_unit_columns
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Stamped | None:
+        """Every block rescaled."""
+        block = self.strategy.rescaled(scale, inverse)
+        return None if block is None else replace(self, strategy=block)
 
     def encoding_stream(self) -> Stream:
         """C_0 x, started again for every block."""

@@ -12,7 +12,7 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._banded import Banded, last_nonzero, outside
-from antiphase.strategies._base import Strategy, check_rows, check_steps
+from antiphase.strategies._base import Rescale, Strategy, check_rows, check_steps, exponents
 from antiphase.strategies._recursion import Feedback, MovingSum
 from antiphase.strategies._stream import Stream, noising_stream
 
@@ -112,6 +112,19 @@ class Toeplitz(Strategy):
     def band_columns(self) -> Array:
         """As `columns`."""
         return self.columns()
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Of c_0."""
+        return exponents(self.coefficients[:1])
+
+    @property
+    def has_unit_columns(self) -> bool:
+        """Where columns are normalised."""
+        return self.column_normalized
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Toeplitz:
+        """With scaled coefficients."""
+        return replace(self, coefficients=scale(self.coefficients))
 
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""
