@@ -21,7 +21,6 @@ from antiphase._accounting import (
     stopped,
     zcdp,
 )
-from antiphase._accounting.bands import bands
 from antiphase._accounting.theorems import THEOREMS, Adjacency
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Toeplitz, Tree
 from tests.catalog import every_strategy
@@ -48,7 +47,7 @@ PARTICIPATIONS = [
 
 def covered(participation, adjacency, strategy):
     """Design, section 5.10, in words of its own."""
-    diagonals = bands(strategy)
+    diagonals = strategy.diagonals
     truncated = getattr(participation, "max_batch", None) is not None
     match participation:
         case ap.Poisson():
@@ -121,7 +120,7 @@ def test_the_manual_prints_the_table():
     ids=lambda value: type(value).__name__,
 )
 def test_bands(strategy, expected):
-    assert bands(strategy) == expected
+    assert strategy.diagonals == expected
 
 
 def test_hints_name_what_works():

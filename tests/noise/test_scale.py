@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import antiphase as ap
-from antiphase._kernels.substitution import solve_bands
+from antiphase._kernels import solve_bands
 from antiphase._noise import Canonical, NoiseStream, check_noise, check_sizes, host_check
 from antiphase._noise.sizes import _inverse_series, _later_norm, sizes
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Toeplitz, Tree
-from antiphase.strategies._blt import noise_constants
 from tests.catalog import every_strategy, random_banded, random_lower
 from tests.noise.streams import SECRET, flat, stream, take, white
 from tests.run.plans import plan_for
@@ -231,7 +230,7 @@ def test_a_blt_with_full_buffers_loses_as_many_digits_as_is_said():
     for _ in range(20):
         decay, scale = 1 - 10.0 ** rng.uniform(-5, -1, 2), rng.uniform(0.2, 3, 2) * [1, -1]
         strategy = BLT(decay, scale - scale.mean(), 1000)
-        scale32, loss32 = (part.astype(np.float32)[:, None] for part in noise_constants(strategy, "float64"))
+        scale32, loss32 = (part.astype(np.float32)[:, None] for part in strategy.recursion().constants("float64"))
         buffers, rows = np.zeros((2, 16), np.float32), []
         z = rng.standard_normal((1000, 16)).astype(np.float32)
         with np.errstate(all="ignore"):

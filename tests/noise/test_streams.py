@@ -292,12 +292,18 @@ def test_a_stream_is_neither_pickled_nor_copied():
 
 
 def test_an_unknown_strategy_is_refused():
+    class Unknown(ap.strategies.Recursion):
+        steps = 3
+
     class Other(ap.strategies.Strategy):
         steps = 3
         memory_copies = 0
-        encoding_stream = noising_stream = None
+        encoding_stream = None
 
-    with pytest.raises(ap.InvalidArgument, match="No noise stream is known for Other"):
+        def recursion(self):
+            return Unknown()
+
+    with pytest.raises(ap.InvalidArgument, match="No noise stream is known for the recursion Unknown"):
         NoiseStream(type("Plan", (), {"strategy": Other(), "noise_std": 1.0, "fingerprint": "x"})(), [(3,)], SECRET)
 
 

@@ -111,8 +111,8 @@ def test_a_run_begun_on_the_host_stays_there(tmp_path):
 
 
 def test_other_strategies_are_refused(tmp_path):
-    with pytest.raises(ap.Refused, match="Tree"):
-        NoiseAdder([torch.zeros(4)], plan_for(ap.strategies.Tree(N)), tmp_path, source="device")
+    with pytest.raises(ap.Refused, match="Fourier"):
+        NoiseAdder([torch.zeros(4)], plan_for(ap.strategies.Fourier(N)), tmp_path, source="device")
 
 
 def test_an_interrupt_does_not_move_the_noise_of_later_steps(monkeypatch):
@@ -123,8 +123,8 @@ def test_an_interrupt_does_not_move_the_noise_of_later_steps(monkeypatch):
     tape.read(1)
     inner = tape._correlate
 
-    def interrupted(z):
-        inner(z)
+    def interrupted(step, draw):
+        inner(step, draw)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tape, "_correlate", interrupted)

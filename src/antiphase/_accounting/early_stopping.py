@@ -11,7 +11,7 @@ from antiphase._bound import Bound
 from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._montecarlo import Sampling
-from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Stamped, Strategy, Toeplitz, Tree, outside
+from antiphase.strategies import Dense, Strategy
 
 LARGEST_DENSE = 2048
 
@@ -54,8 +54,8 @@ def stopped(mechanism: Mechanism, steps: int) -> Mechanism:
         return mechanism
     full = mechanism.reduction
     sampled = full.theorem.sensitivity == "column" or full.theorem.amplified  # what amplifies needs triangular blocks
-    if sampled or _is_nonnegative(mechanism.strategy):
-        strategy = _leading(mechanism.strategy, t)
+    if sampled or mechanism.strategy.first_is_monotone:
+        strategy = mechanism.strategy.first(t)
     else:
         strategy = _first_columns(mechanism.strategy, t)
     part = replace(mechanism, strategy=strategy)
@@ -91,28 +91,6 @@ def stopped_epsilon(
     return min(full, full if part is mechanism else epsilon(part, delta, sampling), key=lambda bound: bound.value)
 
 
-def _leading(strategy: Strategy, t: int) -> Strategy:
-    """The rows of C that the first t steps complete, on the first t columns; or more of C."""
-    leading: Strategy = strategy
-    match strategy:
-        case Identity() | BLT():
-            leading = replace(strategy, steps=t)
-        case Toeplitz(column_normalized=False) | BandedInverse():
-            leading = replace(strategy, coefficients=strategy.coefficients[:t], steps=t)
-        case Toeplitz():
-            leading = _leading(Banded(strategy.columns()), t)
-        case Banded():
-            columns = strategy.columns[:t, :t]
-            leading = Banded(columns - outside(columns))
-        case Dense() if strategy.is_lower_triangular:
-            leading = Dense(strategy.matrix[:t, :t])
-        case Tree(decoder="online"):
-            leading = Tree(t)
-        case Stamped():
-            leading = Stamped(strategy.strategy, -(-t // strategy.strategy.steps))
-    return leading
-
-
 def _first_columns(strategy: Strategy, t: int) -> Strategy:
     """All rows of C on the first t columns, where that is small and has full column rank, else all of C.
 
@@ -125,20 +103,3 @@ def _first_columns(strategy: Strategy, t: int) -> Strategy:
         return Dense(strategy.encoder()[:, :t])
     except InvalidArgument:  # the columns are nearly dependent
         return strategy
-
-
-def _is_nonnegative(strategy: Strategy) -> bool:
-    match strategy:
-        case Toeplitz():
-            entries = strategy.coefficients
-        case BLT():
-            entries = strategy.coefficients()
-        case BandedInverse():
-            entries = strategy.strategy_coefficients()
-        case Banded():
-            entries = strategy.columns
-        case Dense():
-            entries = strategy.matrix
-        case _:
-            return True  # Identity, Tree and whole blocks only ever gain rows and columns
-    return bool(entries.min() >= 0.0)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphase import _check
-from antiphase._accounting.bands import bands
 from antiphase._accounting.release import Release
 from antiphase._accounting.theorems import STREAMS, THEOREMS, Adjacency, Setting, Theorem, check_adjacency
 from antiphase._bound import Bound, worst_kind
@@ -94,16 +93,16 @@ def _theorem(setting: Setting) -> Theorem:
 
 def _covers(theorem: Theorem, setting: Setting) -> bool:
     """Whether the strategy is one of those the theorem is about."""
-    from antiphase._montecarlo import is_causal, is_separated
+    from antiphase._montecarlo import is_separated
 
     match theorem.strategies:
         case "any":
             return True
         case "lower triangular":
-            return is_causal(setting.strategy)
+            return setting.strategy.is_causal
         case "bands <= separation":
             return is_separated(setting.strategy, setting.participation.separation)
-    found = bands(setting.strategy)
+    found = setting.strategy.diagonals
     return found is not None and found <= _most_bands(setting)
 
 
@@ -115,7 +114,7 @@ def _most_bands(setting: Setting) -> int:
 
 
 def _too_many_bands(setting: Setting) -> NotProved:
-    sampling, largest, found = setting.participation, _most_bands(setting), bands(setting.strategy)
+    sampling, largest, found = setting.participation, _most_bands(setting), setting.strategy.diagonals
     if isinstance(sampling, BallsInBins):
         return NotProved(
             f"Amplification for {sampling} needs a strategy whose noise in a step uses rows of C up to it.",

@@ -79,14 +79,10 @@ def per_step_variances(strategy: Strategy, workload: Workload) -> Array:
 def _banded(strategy: Any, workload: Workload) -> Array:
     from antiphase._kernels import autoregressive_variances
 
-    columns = np.ones((strategy.steps, 1)) if isinstance(strategy, Identity) else _columns(strategy)
+    columns = strategy.band_columns()
     if columns.shape[1] ** 2 > 4 * strategy.steps:
         return _dense(strategy, workload)
     return autoregressive_variances(columns, workload.inverse_bands(strategy.steps))
-
-
-def _columns(strategy: Banded | Toeplitz) -> Array:
-    return strategy.columns if isinstance(strategy, Banded) else strategy.columns()
 
 
 def _toeplitz(strategy: Toeplitz, workload: Workload) -> Array:

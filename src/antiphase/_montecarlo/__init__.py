@@ -11,7 +11,7 @@ from antiphase._montecarlo.amplification import (
 )
 from antiphase._montecarlo.balls_in_bins import BinsPair, bins_pair
 from antiphase._montecarlo.min_separation import is_separated
-from antiphase._montecarlo.modes import bins_gram, is_causal
+from antiphase._montecarlo.modes import bins_gram
 from antiphase._montecarlo.samples import randomness, single_threaded
 from antiphase._montecarlo.settings import Sampling, check_sampling
 from antiphase._montecarlo.slopes import Slopes, delta_slopes
@@ -30,7 +30,6 @@ __all__ = [
     "dominating_pair",
     "epsilon",
     "estimate",
-    "is_causal",
     "is_separated",
     "randomness",
     "single_threaded",

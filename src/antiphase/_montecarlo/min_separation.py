@@ -34,7 +34,7 @@ from antiphase._montecarlo.patterns import Law, count_chances
 from antiphase._montecarlo.pilot import Effort, Pilot, best, run_pilot
 from antiphase._montecarlo.rounding import GRAM, LARGEST_NORMAL, UNIT, patterns_error
 from antiphase._participation import PoissonMinSeparation
-from antiphase.strategies import Banded, Dense, Identity, Strategy, Toeplitz
+from antiphase.strategies import Strategy
 
 _GAUSSIAN = "Balle and Wang 2018, Thm. 8"
 _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma C.1"
@@ -295,17 +295,9 @@ def separated_pair(
 
 def separated_columns(strategy: Strategy, separation: int) -> Array:
     """|C| in the layout of `Banded`, for a lower-triangular C with at most `separation` bands."""
-    match strategy:
-        case Identity():
-            columns = np.ones((strategy.steps, 1))
-        case Toeplitz():
-            columns = strategy.columns()
-        case Banded():
-            columns = strategy.columns
-        case Dense() if strategy.is_lower_triangular:
-            columns = _dense_columns(strategy.matrix)
-        case _:
-            raise _too_wide(strategy, separation)
+    columns = strategy.band_columns()
+    if columns is None:
+        raise _too_wide(strategy, separation)
     used = int(np.flatnonzero(columns.any(axis=0))[-1]) + 1
     if used > separation:
         raise _too_wide(strategy, separation)
@@ -319,14 +311,6 @@ def is_separated(strategy: Strategy, separation: int) -> bool:
     except NotProved:
         return False
     return True
-
-
-def _dense_columns(matrix: Array) -> Array:
-    n = len(matrix)
-    out = np.zeros((n, n))
-    for r in range(n):
-        out[: n - r, r] = np.diagonal(matrix, -r)
-    return out
 
 
 def _too_wide(strategy: Strategy, separation: int) -> NotProved:

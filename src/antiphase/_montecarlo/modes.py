@@ -48,25 +48,11 @@ def check_causal(strategy: Strategy) -> None:
 
     The theorem lets contributions depend on earlier rows of C x + z only, so these must be all that was released.
     """
-    if not is_causal(strategy):
+    if not strategy.is_causal:
         raise NotProved(
             f"Amplification is not proved for this {type(strategy).__name__}: its noise in a step needs all rows of C.",
             hint="use a lower-triangular strategy, or the online decoder of a tree",
         )
-
-
-def is_causal(strategy: Strategy) -> bool:
-    """Whether the noise in a step needs only rows of C x + z that the steps up to it complete."""
-    match strategy:
-        case Identity() | BLT() | BandedInverse() | Toeplitz() | Banded():
-            return True
-        case Dense():
-            return strategy.is_lower_triangular
-        case Tree():
-            return strategy.decoder == "online"
-        case Stamped():
-            return is_causal(strategy.strategy)
-    return False
 
 
 def _toeplitz_gram(column: Array, steps: int, bins: int) -> Array:

@@ -7,23 +7,23 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
-from antiphase.strategies import BLT, noise_constants
+from antiphase.strategies import Buffers
 
 
 @final
-class Buffers(Correlator):
-    """y = z - scale . b, then b <- b + (y - loss b), as `noise_constants` explains."""
+class DecayingBuffers(Correlator):
+    """y = z - scale . b, then b <- b + (y - loss b), as `Buffers.constants` explains."""
 
-    strategy: BLT
+    recursion: Buffers
 
-    def __init__(self, strategy: BLT, factor: float, entries: int, dtype: np.dtype[Any]) -> None:
-        scale, loss = noise_constants(strategy, dtype.name)
+    def __init__(self, recursion: Buffers, factor: float, entries: int, dtype: np.dtype[Any]) -> None:
+        scale, loss = recursion.constants(dtype.name)
         self._weight, self._loss = tuple(scale.astype(dtype)), tuple(loss.astype(dtype))
-        super().__init__(strategy, factor, entries, dtype)
+        super().__init__(recursion, factor, entries, dtype)
 
     def state_rows(self) -> int:
         """One for each decay."""
-        return len(self.strategy.decay)
+        return len(self.recursion.decay)
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw z into the output and put the step's noise in its place."""

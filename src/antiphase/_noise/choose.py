@@ -1,4 +1,4 @@
-"""From a strategy to the correlator that makes its noise."""
+"""From a recursion to the correlator that makes its noise."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ import numpy as np
 
 from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
-from antiphase._noise.buffers import Buffers
+from antiphase._noise.buffers import DecayingBuffers
 from antiphase._noise.correlator import Correlator
-from antiphase._noise.entries import bands_of
-from antiphase._noise.feedback import Feedback
+from antiphase._noise.feedback import PastOutputs
 from antiphase._noise.independent import Independent
-from antiphase._noise.moving_sum import MovingSum, RegeneratedSum
+from antiphase._noise.moving_sum import RegeneratedSum, StoredSum
 from antiphase._noise.stamped import Restarted
 from antiphase._noise.tree import OnlineTree
 from antiphase._noise.whole import Whole
-from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
-
-SIMPLE: dict[type[Strategy], type[Correlator]] = {Identity: Independent, BLT: Buffers, Tree: OnlineTree}
+from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, TreeNodes, WholeMatrix
 
 
 def choose(
-    strategy: Strategy,
+    recursion: Recursion,
     factor: float,
     entries: int,
     dtype: np.dtype[Any],
@@ -33,10 +30,10 @@ def choose(
     regenerate: bool = False,
     file: Path | None = None,
 ) -> Correlator:
-    """The correlator of a strategy.
+    """The correlator of a recursion.
 
     Args:
-        strategy: C.
+        recursion: how N z is made.
         factor: what N z is multiplied by.
         entries: how many coordinates the stream holds.
         dtype: float32 or float64.
@@ -45,20 +42,28 @@ def choose(
         file: where to keep the noise of all steps, for strategies that need all of z.
     """
     common = (factor, entries, dtype)
-    if isinstance(strategy, Stamped):
-        inner = choose(strategy.strategy, *common, lookahead=lookahead, regenerate=regenerate, file=file)
-        return Restarted(strategy, inner)
-    if regenerate and not isinstance(strategy, BandedInverse):
+    if isinstance(recursion, Restart):
+        inner = choose(recursion.inner, *common, lookahead=lookahead, regenerate=regenerate, file=file)
+        return Restarted(recursion, inner)
+    if regenerate and not isinstance(recursion, MovingSum):
         raise invalid("NoiseStream", "regenerate", "False here", True, "only BandedInverse can draw its old z again")
-    if isinstance(strategy, (Banded, Toeplitz)) or (isinstance(strategy, Dense) and strategy.is_lower_triangular):
-        return Independent(strategy, *common) if bands_of(strategy) == 1 else Feedback(strategy, *common, lookahead)
-    if isinstance(strategy, BandedInverse):
-        return RegeneratedSum(strategy, *common) if regenerate else MovingSum(strategy, *common)
-    if isinstance(strategy, (Dense, Fourier)) or (isinstance(strategy, Tree) and strategy.decoder == "full"):
-        return Whole(strategy, *common, file)
-    for kind, correlator in SIMPLE.items():
-        if isinstance(strategy, kind):
-            return correlator(strategy, *common)
-    raise InvalidArgument(
-        f"No noise stream is known for {type(strategy).__name__}.", hint="use a strategy from antiphase.strategies"
-    )
+    made: Correlator | None = None
+    match recursion:
+        case Feedback(bands=1):
+            made = Independent(recursion, *common)
+        case Feedback():
+            made = PastOutputs(recursion, *common, lookahead)
+        case MovingSum():
+            made = RegeneratedSum(recursion, *common) if regenerate else StoredSum(recursion, *common)
+        case Buffers():
+            made = DecayingBuffers(recursion, *common)
+        case TreeNodes():
+            made = OnlineTree(recursion, *common)
+        case WholeMatrix():
+            made = Whole(recursion, *common, file)
+    if made is None:
+        raise InvalidArgument(
+            f"No noise stream is known for the recursion {type(recursion).__name__}.",
+            hint="describe the strategy with one of the recursions in antiphase.strategies",
+        )
+    return made

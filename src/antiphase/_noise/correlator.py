@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._check import Array
-from antiphase.strategies import Strategy
+from antiphase.strategies import Recursion
 
 Noise = NDArray[Any]  # float32 or float64
 White = Callable[[int, Noise], None]  # fills an array with a row of z for the part at hand
@@ -69,8 +69,8 @@ class Correlator(ABC):
     lookahead: int = 1
     is_replayed: bool = False  # whether the state is made again from z rather than saved
 
-    def __init__(self, strategy: Strategy, factor: float, entries: int, dtype: np.dtype[Any]) -> None:
-        self.strategy = strategy
+    def __init__(self, recursion: Recursion, factor: float, entries: int, dtype: np.dtype[Any]) -> None:
+        self.recursion = recursion
         self.factor = factor
         self.entries = entries
         self.dtype = dtype
@@ -90,7 +90,7 @@ class Correlator(ABC):
     def begin(self, step: int) -> None:
         """Before the first part of a step."""
         self.step = step
-        self.fresh = min(self.lookahead, self.strategy.steps - step) if step >= self.made else 0
+        self.fresh = min(self.lookahead, self.recursion.steps - step) if step >= self.made else 0
         self.prepare()
 
     def prepare(self) -> None:
@@ -110,9 +110,9 @@ class Correlator(ABC):
         """The step to begin at so that the state is right when `step` is reached."""
         return 0
 
-    def extend(self, strategy: Strategy) -> None:
+    def extend(self, recursion: Recursion) -> None:
         """Go on with more steps of the same C."""
-        self.strategy = strategy
+        self.recursion = recursion
 
     def allocate(self, rows: int) -> Noise:
         """State of this many rows."""

@@ -41,7 +41,7 @@ class Engine:
         made = checked(mechanism, dtype, settings.lookahead, settings.regenerate)
         self.exponent = made.exponent
         self.correlator = choose(
-            made.strategy,
+            made.strategy.recursion(),
             made.noise_std,
             layout.entries,
             dtype,
@@ -61,7 +61,7 @@ class Engine:
         """Go on with more steps of the same C."""
         made = checked(mechanism, self._dtype, None, False)
         with self.exclusive():
-            self.correlator.extend(made.strategy)
+            self.correlator.extend(made.strategy.recursion())
 
     def replay(self, step: int) -> None:
         """Bring the state to where it is before `step`."""
@@ -77,9 +77,9 @@ class Engine:
 
     def _advance(self, consume: Consume, into: Noise | None) -> None:
         correlator, dtype = self.correlator, self._dtype
-        if self.step >= correlator.strategy.steps:
+        if self.step >= correlator.recursion.steps:
             raise Refused(
-                f"The stream has given out all {correlator.strategy.steps} steps of its plan.",
+                f"The stream has given out all {correlator.recursion.steps} steps of its plan.",
                 hint="Plan.extend and NoiseStream.extend go on where the strategy allows it; else plan a new run",
             )
 

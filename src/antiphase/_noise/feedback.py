@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._noise.correlator import LANES, Correlator, Noise, Part, Scratch, White, padded, part_for
-from antiphase._noise.entries import Triangular, bands_of, reader
+from antiphase.strategies import Feedback
 
 LOOKAHEAD = 8  # more gains little for few bands, and makes some steps longer still
 LOOKAHEAD_LONG = 32  # for long histories, where reading them is most of the work
@@ -23,20 +23,19 @@ DOUBLE = np.dtype(np.float64)
 
 
 @final
-class Feedback(Correlator):
+class PastOutputs(Correlator):
     """Forward substitution with a ring of past outputs, some steps at once."""
 
-    strategy: Triangular
+    recursion: Feedback
 
     def __init__(
-        self, strategy: Triangular, factor: float, entries: int, dtype: np.dtype[Any], lookahead: int | None
+        self, recursion: Feedback, factor: float, entries: int, dtype: np.dtype[Any], lookahead: int | None
     ) -> None:
-        self._history = bands_of(strategy) - 1
+        self._history = recursion.bands - 1
         default = min(LOOKAHEAD_LONG if self._history > LONG else LOOKAHEAD, max(self._history, 1))
         self.lookahead = default if lookahead is None else lookahead
         self.part = part_for(self.lookahead)
-        self._entries = reader(strategy)
-        super().__init__(strategy, factor, entries, dtype)
+        super().__init__(recursion, factor, entries, dtype)
 
     def state_rows(self) -> int:
         """The history, or the steps made at once if they are more."""
@@ -49,8 +48,8 @@ class Feedback(Correlator):
             past = np.arange(max(self.step - self._history, 0), self.step)
             rows = self.state_rows()
             self._slots, self._new = past % rows, now % rows
-            inside = self._entries(now, now)
-            self._past, self._inside = padded(-self._entries(now, past), 2, 4), -inside
+            inside = self.recursion.block(now, now)
+            self._past, self._inside = padded(-self.recursion.block(now, past), 2, 4), -inside
             self._pivot = 1.0 / np.diag(inside)
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:

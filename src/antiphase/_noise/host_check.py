@@ -21,7 +21,7 @@ def check_host_noise(mechanism: Served, dtype: str) -> None:
 
 
 def checked(mechanism: Served, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool) -> Canonical:
-    """Strategy and noise_std for `choose`, once the correlator has been seen to make the mechanism's noise."""
+    """The mechanism as `choose` needs it, once the correlator has been seen to make the mechanism's noise."""
     made = canonical(mechanism.strategy, mechanism.noise_std, dtype)
 
     def respond(z: Array, steps: int) -> NDArray[Any]:
@@ -35,7 +35,9 @@ def _respond(
     made: Canonical, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool, z: Array, steps: int
 ) -> Noise:
     lanes = z.shape[1]
-    correlator = choose(made.strategy, made.noise_std, lanes, dtype, lookahead=lookahead, regenerate=regenerate)
+    correlator = choose(
+        made.strategy.recursion(), made.noise_std, lanes, dtype, lookahead=lookahead, regenerate=regenerate
+    )
     part, scratch = Part(0, lanes), Scratch()
     out = np.empty((steps, lanes), dtype=dtype)
 

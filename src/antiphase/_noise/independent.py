@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import final
 
-import numpy as np
-
 from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
-from antiphase._noise.entries import reader
-from antiphase.strategies import Identity, Strategy
+from antiphase.strategies import Feedback
 
 
 @final
 class Independent(Correlator):
     """z_t / C[t, t], no state."""
 
+    recursion: Feedback
     is_replayed = True
 
     def state_rows(self) -> int:
@@ -23,7 +21,7 @@ class Independent(Correlator):
 
     def prepare(self) -> None:
         """The step's multiple."""
-        self._factor = self.factor / diagonal(self.strategy, self.step)
+        self._factor = self.factor / float(self.recursion.row(self.step)[0])
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw and scale."""
@@ -35,11 +33,3 @@ class Independent(Correlator):
     def replay_from(self, step: int) -> int:
         """Nothing to replay."""
         return step
-
-
-def diagonal(strategy: Strategy, step: int) -> float:
-    """C[t, t]."""
-    if isinstance(strategy, Identity):
-        return 1.0
-    here = np.array([step])
-    return float(reader(strategy)(here, here)[0, 0])  # type: ignore[arg-type]  # `choose` sends no other

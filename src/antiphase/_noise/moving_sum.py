@@ -10,19 +10,19 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
-from antiphase.strategies import BandedInverse
+from antiphase.strategies import MovingSum
 
 
 @final
-class MovingSum(Correlator):
+class StoredSum(Correlator):
     """sum_r coefficients_r z_{t-r}, oldest first; z_s is kept in row s mod (bands - 1)."""
 
-    strategy: BandedInverse
+    recursion: MovingSum
     is_replayed = True
 
     def state_rows(self) -> int:
         """One less than the bands."""
-        return self.strategy.bands - 1
+        return len(self.recursion.coefficients) - 1
 
     def prepare(self) -> None:
         """Where the history is, oldest first."""
@@ -30,7 +30,7 @@ class MovingSum(Correlator):
         past = np.arange(max(self.step - rows, 0), self.step)
         self._slots = past % max(rows, 1)
         self._newest = self.step % rows if rows else -1
-        self._coefficients = self.strategy.coefficients[len(past) :: -1].copy()
+        self._coefficients = self.recursion.coefficients[len(past) :: -1].copy()
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Draw z into the output and put the sum in its place."""
@@ -49,7 +49,7 @@ class MovingSum(Correlator):
 class RegeneratedSum(Correlator):
     """The same sum with every row drawn again when it is needed: no state."""
 
-    strategy: BandedInverse
+    recursion: MovingSum
     is_replayed = True
 
     def state_rows(self) -> int:
@@ -62,9 +62,9 @@ class RegeneratedSum(Correlator):
 
         total: Any = scratch.array("total", (part.size,), np.dtype(np.float64))
         total[:] = 0.0
-        for lag in range(min(self.step, self.strategy.bands - 1), -1, -1):
+        for lag in range(min(self.step, len(self.recursion.coefficients) - 1), -1, -1):
             white(self.step - lag, out)
-            add_multiple(self.strategy.coefficients[lag], out, total)
+            add_multiple(self.recursion.coefficients[lag], out, total)
         write_scaled(self.factor, total, out)
 
     def replay_from(self, step: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, final
 from antiphase._check import invalid
 from antiphase._errors import Refused
 from antiphase._record import fingerprint
-from antiphase.strategies import Strategy, Tree, is_extensible
+from antiphase.strategies import Strategy, Tree
 
 
 class Served(Protocol):
@@ -60,7 +60,7 @@ def origin_of(plan_or_mechanism: Any, first: Any = None) -> Origin:
 def check_extends(longer: Served, shorter: Served) -> None:
     """Refuse unless `longer` is `shorter` with more steps."""
     kind = type(shorter.strategy).__name__
-    if not is_extensible(shorter.strategy):
+    if not shorter.strategy.is_extensible:
         raise Refused(
             f"A stream with {kind} cannot be extended: its matrix depends on the number of steps.",
             hint="start a new run and compose the two",

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._errors import Refused
-from antiphase.strategies import Strategy, has_unit_columns, scale_exponents, scaled_exactly, times_power_of_two
+from antiphase.strategies import Strategy, scaled_exactly, times_power_of_two
 
 # Powers of two. Within them, the state of a stream is far from the limits of its dtype; a square of it is, in float64.
 ORDINARY = {"float32": 96, "float64": 400}
@@ -43,13 +43,13 @@ def canonical(strategy: Strategy, noise_std: float, dtype: np.dtype[Any]) -> Can
     >>> made.strategy.coefficients.tolist(), made.noise_std, made.exponent
     ([0.5, 0.25], 1.0, -121)
     """
-    low, high = scale_exponents(strategy)
+    low, high = strategy.scale_exponents()
     limit = ORDINARY[dtype.name]
     if -limit <= low and high <= limit:
         return Canonical(strategy, float(noise_std), 0)
     exponent = -((low + high) // 2)
     scaled = times_power_of_two(strategy, exponent)
-    std = scaled_exactly(noise_std, 0 if has_unit_columns(strategy) else exponent)
+    std = scaled_exactly(noise_std, 0 if strategy.has_unit_columns else exponent)
     if std is None:
         raise Refused(
             f"The noise of this plan is beyond floating point: noise_std is {noise_std:.3g}, and the entries of C that "

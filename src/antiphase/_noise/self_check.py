@@ -14,22 +14,9 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._errors import Refused
-from antiphase._noise.entries import reader
 from antiphase._noise.scale import canonical
 from antiphase._noise.sizes import sizes
-from antiphase.strategies import (
-    BLT,
-    Banded,
-    BandedInverse,
-    Dense,
-    Fourier,
-    Identity,
-    Stamped,
-    Strategy,
-    Toeplitz,
-    Tree,
-    divided,
-)
+from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix, divided
 
 # Standard deviations from 2^-e to 2^e: draws of all sizes then keep their digits, and none overflows.
 LARGEST_EXPONENT = {"float32": 100, "float64": 960}
@@ -60,7 +47,7 @@ def check_noise(
         clip_norm: what else the noise is multiplied by, in `dtype`.
     """
     check_sizes(strategy, noise_std, dtype, clip_norm=clip_norm)
-    steps = _first_steps(strategy)
+    steps = _first_steps(strategy.recursion())
     if steps == 0:
         return
     z = _probes(sum(strategy.rows_at(t) for t in range(steps)))
@@ -98,34 +85,27 @@ def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str, hint: str = "")
     return Refused(text, hint=hint or HINTS[dtype.name])
 
 
-def _first_steps(strategy: Strategy) -> int:
+def _first_steps(recursion: Recursion) -> int:
     """How many steps to try: one more than the bands, so that every coefficient is used; 0 for none."""
-    if _takes_all_of_z(strategy):
-        inner = strategy.strategy if isinstance(strategy, Stamped) else strategy
-        return inner.steps if inner.steps * inner.rows <= MOST_WHOLE else 0
-    return min(strategy.steps, max(FEW_STEPS, _bands(strategy) + 1), MOST_STEPS)
+    block = _block(recursion)
+    if isinstance(block, WholeMatrix):
+        return block.steps if block.steps * block.rows <= MOST_WHOLE else 0
+    return min(recursion.steps, max(FEW_STEPS, _bands(block) + 1), MOST_STEPS)
 
 
-def _bands(strategy: Strategy) -> int:
-    match strategy:
-        case Stamped():
-            return _bands(strategy.strategy)
-        case Toeplitz() | Banded() | BandedInverse():
-            return strategy.bands
-        case Dense():
-            return strategy.steps
+def _block(recursion: Recursion) -> Recursion:
+    """The recursion of one block of steps, without restarts."""
+    return _block(recursion.inner) if isinstance(recursion, Restart) else recursion
+
+
+def _bands(recursion: Recursion) -> int:
+    """How many coefficients a step uses."""
+    match recursion:
+        case Feedback():
+            return recursion.bands
+        case MovingSum():
+            return len(recursion.coefficients)
     return 1
-
-
-def _takes_all_of_z(strategy: Strategy) -> bool:
-    match strategy:
-        case Stamped():
-            return _takes_all_of_z(strategy.strategy)
-        case Dense():
-            return not strategy.is_lower_triangular
-        case Fourier() | Tree(decoder="full"):
-            return True
-    return False
 
 
 def _probes(rows: int) -> Array:
@@ -143,7 +123,7 @@ def _departures(strategy: Strategy, noise_std: float, noise: Array, z: Array) ->
     unit = divided(strategy, noise_std)
     if unit is None:
         unit, noise = canonical(strategy, noise_std, z.dtype).strategy, noise / noise_std
-    encoded = _encoded(unit, noise)
+    encoded = _encoded(unit.recursion(), noise)
     if encoded is not None:
         return _deviations(encoded - z)
     stream, start, wanted = unit.noising_stream(), 0, np.empty_like(noise)
@@ -154,32 +134,28 @@ def _departures(strategy: Strategy, noise_std: float, noise: Array, z: Array) ->
     return _deviations(noise - wanted) / _deviations(wanted)
 
 
-def _encoded(strategy: Strategy, noise: Array) -> Array | None:
+def _encoded(recursion: Recursion, noise: Array) -> Array | None:
     """C times the noise of the first steps; None where C is not square lower triangular.
 
     It should be z again. Unlike the difference from N z, that difference shows whether the digits of each step's own
     z are still there.
     """
     steps, encoded = np.arange(len(noise)), None
-    match strategy:
-        case Stamped():
-            block = strategy.strategy.steps
-            parts = [_encoded(strategy.strategy, noise[i : i + block]) for i in range(0, len(noise), block)]
+    match recursion:
+        case Restart():
+            block = recursion.inner.steps
+            parts = [_encoded(recursion.inner, noise[i : i + block]) for i in range(0, len(noise), block)]
             whole = [part for part in parts if part is not None]
             encoded = np.concatenate(whole) if len(whole) == len(parts) else None
-        case Identity():
-            encoded = noise
-        case Toeplitz() | Banded():
-            encoded = reader(strategy)(steps, steps) @ noise
-        case Dense() if strategy.is_lower_triangular:
-            encoded = reader(strategy)(steps, steps) @ noise
-        case BLT():
+        case Feedback():
+            encoded = recursion.block(steps, steps) @ noise
+        case Buffers():
             lag = steps[:, None] - steps
-            encoded = np.where(lag >= 0, strategy.coefficients(len(noise))[lag], 0.0) @ noise
-        case BandedInverse():
+            encoded = np.where(lag >= 0, recursion.coefficients(len(noise))[lag], 0.0) @ noise
+        case MovingSum():
             from antiphase._kernels import solve_bands
 
-            encoded = solve_bands(strategy.coefficients[None], noise)
+            encoded = solve_bands(recursion.coefficients[None], noise)
     return encoded
 
 

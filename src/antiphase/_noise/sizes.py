@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 
 from antiphase._check import Array
-from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Stamped, Strategy, Toeplitz, row_bands
+from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix
 
 PROBES = 8  # draws of z that stand for all
 MOST_PRODUCTS = 1 << 26  # of substitution; longer inverse series take Fourier transforms
@@ -40,79 +40,91 @@ class Sizes:
 def sizes(strategy: Strategy) -> Sizes:
     """Of C and N as they are; infinite or NaN where float64 does not reach.
 
+    >>> from antiphase.strategies import Toeplitz
     >>> float(sizes(Toeplitz([0.5, 0.25], 1000)).smallest)
     2.0
     """
-    found = Sizes(1.0, 1.0, 1.0, 1.0)  # Identity, trees and Fourier: within a factor of two or so
     with np.errstate(all="ignore"):
-        match strategy:
-            case Stamped():
-                found = sizes(strategy.strategy)
-            case Toeplitz():
-                found = _toeplitz(strategy)
-            case BandedInverse():
-                found = _banded_inverse(strategy)
-            case BLT():
-                found = _blt(strategy)
-            case Banded():
-                found = _banded(strategy)
-            case Dense():
-                found = _lower(strategy) if strategy.is_lower_triangular else _whole(strategy)
+        return _sizes(strategy.recursion())
+
+
+def _sizes(recursion: Recursion) -> Sizes:
+    found = Sizes(1.0, 1.0, 1.0, 1.0)  # trees and Fourier: within a factor of two or so
+    match recursion:
+        case Restart():
+            found = _sizes(recursion.inner)
+        case Feedback(is_constant=True):
+            found = _toeplitz(recursion)
+        case Feedback() if recursion.bands == recursion.steps or recursion.scales is not None:
+            found = _lower(recursion)
+        case Feedback():
+            found = _banded(recursion)
+        case MovingSum():
+            found = _moving_sum(recursion)
+        case Buffers():
+            found = _buffers(recursion)
+        case WholeMatrix(is_ordinary=False):
+            found = _whole(recursion)
     return found
 
 
-def _toeplitz(strategy: Toeplitz) -> Sizes:
+def _toeplitz(recursion: Feedback) -> Sizes:
     """Rows of T^-1 only grow longer: the first is the smallest and the last the largest."""
-    c = strategy.coefficients
-    last = _inverse_norm(c, strategy.steps)
-    scales = strategy.column_scales()
+    c = recursion.table()[0]
+    last = _inverse_norm(c, recursion.steps)
+    scales = np.ones(1) if recursion.scales is None else recursion.scales
     return Sizes(scales.min() / abs(c[0]), scales.max() * last, _norm(c) * last, np.abs(c).max() / scales.min())
 
 
-def _banded_inverse(strategy: BandedInverse) -> Sizes:
-    c = strategy.coefficients
-    return Sizes(abs(c[0]), _norm(c), _inverse_norm(c, strategy.steps) * _norm(c), np.abs(c).max())
+def _moving_sum(recursion: MovingSum) -> Sizes:
+    c = recursion.coefficients
+    return Sizes(abs(c[0]), _norm(c), _inverse_norm(c, recursion.steps) * _norm(c), np.abs(c).max())
 
 
-def _blt(strategy: BLT) -> Sizes:
+def _buffers(recursion: Buffers) -> Sizes:
     """c_i = scale . D^(i - 1) 1 and, with D - 1 scale^T in place of D, the coefficients of C^-1.
 
     What a buffer loses to rounding in a step stays in it, but for its decay, and is taken for noise given out: it adds
     to d_t as scale_j u |b_j| sqrt(sum_i decay_j^2i).
     """
-    one, scale, count = np.ones(strategy.buffers), strategy.scale, strategy.steps - 1
-    decays = np.diag(strategy.decay)
+    one, scale, count = np.ones(len(recursion.decay)), recursion.scale, recursion.steps - 1
+    decays = np.diag(recursion.decay)
     column = scale @ _gram(decays, one, count) @ scale
     buffers = _gram(decays - np.outer(one, scale), one, count)  # the covariance of b
-    kept = np.array([_gram(decay[None, None], np.ones(1), count)[0, 0] for decay in strategy.decay])
+    kept = np.array([_gram(decay[None, None], np.ones(1), count)[0, 0] for decay in recursion.decay])
     largest = float(np.sqrt(1.0 + scale @ buffers @ scale))
     rounding = np.sqrt((1.0 + column) * largest**2 + (scale**2 * np.diag(buffers)) @ kept)
     return Sizes(1.0, largest, rounding, max(1.0, np.abs(scale).max()))
 
 
-def _banded(strategy: Banded) -> Sizes:
+def _banded(recursion: Feedback) -> Sizes:
     from antiphase._kernels import solve_bands
 
-    rows = row_bands(strategy.columns)
-    size = _deviations(solve_bands(rows, _probes(strategy.steps)))
-    lost = np.zeros(strategy.steps)
-    for r in range(strategy.bands):
-        lost[r:] += (rows[r:, r] * size[: strategy.steps - r]) ** 2
+    rows = recursion.table()
+    size = _deviations(solve_bands(rows, _probes(recursion.steps)))
+    lost = np.zeros(recursion.steps)
+    for r in range(recursion.bands):
+        lost[r:] += (rows[r:, r] * size[: recursion.steps - r]) ** 2
     pivots = 1.0 / np.abs(rows[:, 0])
     smallest, largest = min(size.min(), pivots.min()), max(size.max(), pivots.max())
     return Sizes(smallest, largest, np.sqrt(lost.max()), np.abs(rows).max())
 
 
-def _lower(strategy: Dense) -> Sizes:
-    size = _deviations(strategy.solve(_probes(strategy.rows)))
-    lost = np.sqrt(strategy.matrix**2 @ size**2)
-    return Sizes(size.min(), size.max(), lost.max(), np.abs(strategy.matrix).max())
+def _lower(recursion: Feedback) -> Sizes:
+    from scipy.linalg import solve_triangular
+
+    steps = np.arange(recursion.steps)
+    matrix = recursion.block(steps, steps)
+    size = _deviations(solve_triangular(matrix, _probes(recursion.steps), lower=True))
+    lost = np.sqrt(matrix**2 @ size**2)
+    return Sizes(size.min(), size.max(), lost.max(), np.abs(matrix).max())
 
 
-def _whole(strategy: Dense) -> Sizes:
-    size = np.linalg.norm(strategy.noising(), axis=1)
-    lost = np.linalg.norm(strategy.matrix, axis=0) * size
-    return Sizes(size.min(), size.max(), lost.max(), np.abs(strategy.matrix).max())
+def _whole(recursion: WholeMatrix) -> Sizes:
+    matrix = recursion.strategy.encoder()
+    size = np.linalg.norm(recursion.strategy.noising(), axis=1)
+    lost = np.linalg.norm(matrix, axis=0) * size
+    return Sizes(size.min(), size.max(), lost.max(), np.abs(matrix).max())
 
 
 def _inverse_norm(coefficients: Array, steps: int) -> float:

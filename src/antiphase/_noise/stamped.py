@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import final
 
 from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
-from antiphase.strategies import Stamped
+from antiphase.strategies import Restart
 
 
 @final
 class Restarted(Correlator):
-    """Block k uses rows k m, ..., k m + m - 1 of z, m those of the inner strategy."""
+    """Block k uses rows k m, ..., k m + m - 1 of z, m those of the inner recursion."""
 
-    strategy: Stamped
+    recursion: Restart
 
-    def __init__(self, strategy: Stamped, inner: Correlator) -> None:
+    def __init__(self, recursion: Restart, inner: Correlator) -> None:
         self._inner = inner
         self.part = inner.part
         self.is_replayed = inner.is_replayed
-        super().__init__(strategy, inner.factor, inner.entries, inner.dtype)
+        super().__init__(recursion, inner.factor, inner.entries, inner.dtype)
         self.state = inner.state
 
     def state_rows(self) -> int:
@@ -27,11 +27,11 @@ class Restarted(Correlator):
 
     def begin(self, step: int) -> None:
         """Start again at the first step of a block."""
-        block, inner_step = divmod(step, self.strategy.strategy.steps)
+        block, inner_step = divmod(step, self.recursion.inner.steps)
         if inner_step == 0:
             self._inner.reset()
         self._inner.made = self.made if inner_step else 0
-        self._first_row = block * self.strategy.strategy.rows
+        self._first_row = block * self.recursion.inner.rows
         self._inner.begin(inner_step)
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
@@ -50,5 +50,5 @@ class Restarted(Correlator):
 
     def replay_from(self, step: int) -> int:
         """Within the block."""
-        steps = self.strategy.strategy.steps
+        steps = self.recursion.inner.steps
         return step // steps * steps + self._inner.replay_from(step % steps)

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
-from antiphase.strategies import Strategy, Tree, own_weight
+from antiphase.strategies import Recursion, TreeNodes, own_weight
 
 DOUBLE = np.dtype(np.float64)
 
@@ -25,19 +25,19 @@ class OnlineTree(Correlator):
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
 
-    strategy: Tree
+    recursion: TreeNodes
 
     def state_rows(self) -> int:
         """As many as the tree says; one at least, so that a tree of one step can be extended."""
-        return max(self.strategy.memory_copies, 1)
+        return max(self.recursion.waiting, 1)
 
     def prepare(self) -> None:
         """Which rows of the state the step replaces, level by level."""
         step = self.step
-        self._row = 2 * step - step.bit_count()
+        self._row = self.recursion.first_row(step)
         waiting = step.bit_count()
         self._lefts = []
-        for level in range(self.strategy.completed_level(step)):
+        for level in range(self.recursion.completed_level(step)):
             waiting -= step >> level & 1
             self._lefts.append(waiting if step >> level & 1 else -1)
         self._kept = waiting
@@ -59,9 +59,9 @@ class OnlineTree(Correlator):
         node -= replaced
         write_scaled(self.factor, node, out)
 
-    def extend(self, strategy: Strategy) -> None:
+    def extend(self, recursion: Recursion) -> None:
         """A taller tree may need more rows."""
-        super().extend(strategy)
+        super().extend(recursion)
         taller = self.allocate(self.state_rows())
         taller[:, : self.state.shape[1]] = self.state
         self.state = taller

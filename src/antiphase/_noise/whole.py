@@ -16,7 +16,7 @@ import numpy as np
 
 from antiphase._durable import BINARY, NO_LINKS
 from antiphase._noise.correlator import LANES, PART, Correlator, Noise, Part, Scratch, White, padded
-from antiphase.strategies import Strategy
+from antiphase.strategies import WholeMatrix
 
 BLOCK = 32  # outputs made at once
 LARGEST_SCRATCH = 1 << 21  # bytes of z held at once, all rows of a part
@@ -31,24 +31,25 @@ class Whole(Correlator):
         path: beside which a file for the noise is made and at once unlinked; None for memory.
     """
 
+    recursion: WholeMatrix
     is_replayed = True
 
     def __init__(
-        self, strategy: Strategy, factor: float, entries: int, dtype: np.dtype[Any], path: Path | None
+        self, recursion: WholeMatrix, factor: float, entries: int, dtype: np.dtype[Any], path: Path | None
     ) -> None:
         self._path = path
-        self.lookahead = strategy.steps
-        fitting = LARGEST_SCRATCH // (strategy.rows * dtype.itemsize)
+        self.lookahead = recursion.steps
+        fitting = LARGEST_SCRATCH // (recursion.rows * dtype.itemsize)
         self.part = max(min(PART, fitting) // LANES, 1) * LANES
-        super().__init__(strategy, factor, entries, dtype)
+        super().__init__(recursion, factor, entries, dtype)
 
     def state_rows(self) -> int:
         """One for each step."""
-        return self.strategy.steps
+        return self.recursion.steps
 
     def prepare(self) -> None:
         """Everything is made at the first step asked for."""
-        self._matrix = padded(self.strategy.noising(), 2, 4) if self.fresh else np.empty((0, 0))
+        self._matrix = padded(self.recursion.strategy.noising(), 2, 4) if self.fresh else np.empty((0, 0))
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
         """Make all steps if that is not done, then hand out one."""
@@ -56,11 +57,11 @@ class Whole(Correlator):
 
         held = self.state[part.strips]
         if self.fresh:
-            z = scratch.array("z", (self.strategy.rows, part.size), self.dtype)
-            for row in range(self.strategy.rows):
+            z = scratch.array("z", (self.recursion.rows, part.size), self.dtype)
+            for row in range(self.recursion.rows):
                 white(row, z[row])
             total = scratch.array("total", (BLOCK * LANES,), DOUBLE)
-            matrix_product(held, z, self._matrix, self.strategy.steps, total)
+            matrix_product(held, z, self._matrix, self.recursion.steps, total)
         read_row(held, self.step, self.factor, out)
 
     def reset(self) -> None:

@@ -18,7 +18,6 @@ from antiphase._participation import BallsInBins, FixedEpochs, Participation, Sh
 from antiphase._plan.candidate import Candidate, curve_steps, digestible, upgraded
 from antiphase._problem import Problem
 from antiphase._record import fingerprint, from_json, json_digest, parse_json, record, to_json
-from antiphase.strategies import is_extensible
 
 FORMAT = 1
 # Relative tolerances.
@@ -169,7 +168,7 @@ class Plan:
         """
         strategy = self.mechanism.strategy
         n = _check.positive_integer("Plan.extend", "steps", steps)
-        if not is_extensible(strategy):
+        if not strategy.is_extensible:
             raise Refused(
                 f"A plan with {type(strategy).__name__} cannot be extended: its matrix depends on the number of steps.",
                 hint="plan with family toeplitz, blt, banded-inverse or tree, or start a new run and compose",

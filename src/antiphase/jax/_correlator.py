@@ -14,20 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from antiphase._check import Array, invalid
+from antiphase._check import invalid
 from antiphase.strategies import (
-    BLT,
-    Banded,
-    BandedInverse,
-    Dense,
-    Identity,
-    Stamped,
+    Buffers,
+    Feedback,
+    MovingSum,
+    Recursion,
+    Restart,
     Strategy,
-    Toeplitz,
-    Tree,
-    noise_constants,
+    TreeNodes,
+    WholeMatrix,
     own_weight,
-    row_bands,
 )
 
 Draw = Callable[[Any], jax.Array]  # a row of z for the leaf at hand
@@ -50,49 +47,42 @@ def correlator(strategy: Strategy, dtype: jnp.dtype) -> Correlator:
         strategy: C; where each step's noise needs all of z, only the run on the host can make it.
         dtype: of the noise.
     """
+    return _interpreted(strategy.recursion(), dtype)
+
+
+def _interpreted(recursion: Recursion, dtype: jnp.dtype) -> Correlator:
     made: Correlator | None = None
-    match strategy:
-        case Identity():
-            made = Feedback(np.ones((1, 1)))
-        case Toeplitz():
-            made = Feedback(
-                strategy.coefficients[None], strategy.column_scales() if strategy.column_normalized else None
+    match recursion:
+        case Feedback():
+            made = PastOutputs(recursion)
+        case MovingSum():
+            made = PastDraws(recursion)
+        case Buffers():
+            made = DecayingBuffers(recursion, dtype)
+        case TreeNodes():
+            made = OnlineTree(recursion)
+        case Restart():
+            made = Restarted(recursion, _interpreted(recursion.inner, dtype))
+        case WholeMatrix():
+            raise invalid(
+                "add_noise",
+                "source",
+                f"'host' for {type(recursion.strategy).__name__}, whose every step uses all of z",
+                "'device'",
+                "or plan with a streaming family: banded, toeplitz, blt, banded-inverse, tree",
             )
-        case Banded():
-            made = Feedback(row_bands(strategy.columns))
-        case Dense() if strategy.is_lower_triangular:
-            made = Feedback(_lagged(strategy.matrix))
-        case BLT():
-            made = Buffers(strategy, dtype)
-        case BandedInverse():
-            made = MovingSum(strategy.coefficients)
-        case Tree(decoder="online"):
-            made = OnlineTree(strategy)
-        case Stamped():
-            made = Restarted(strategy, correlator(strategy.strategy, dtype))
-    if made is not None:
-        return made
-    raise invalid(
-        "add_noise",
-        "source",
-        f"'host' for {type(strategy).__name__}, whose every step uses all of z",
-        "'device'",
-        "or plan with a streaming family: banded, toeplitz, blt, banded-inverse, tree",
-    )
+    if made is None:
+        raise TypeError(f"{type(recursion).__name__} is not one of the recursions of antiphase.strategies")
+    return made
 
 
 @final
-class Feedback(Correlator):
-    """y_t = (z_t - sum_lag C[t, t - lag] y_{t - lag}) / C[t, t]; y_s is kept in row s mod (bands - 1).
+class PastOutputs(Correlator):
+    """y_t = (z_t - sum_lag T[t, t - lag] y_{t - lag}) / T[t, t]; y_s is kept in row s mod (bands - 1)."""
 
-    Args:
-        table: C[t, t - lag] by step and lag; a single row serves all steps.
-        scales: what the output of a step is multiplied by, for normalised columns.
-    """
-
-    def __init__(self, table: Array, scales: Array | None = None) -> None:
-        self.rows = table.shape[1] - 1
-        self._table, self._scales = table, scales
+    def __init__(self, recursion: Feedback) -> None:
+        self.rows = recursion.bands - 1
+        self._table, self._scales = recursion.table(), recursion.scales
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
         """Forward substitution."""
@@ -105,12 +95,12 @@ class Feedback(Correlator):
 
 
 @final
-class MovingSum(Correlator):
+class PastDraws(Correlator):
     """sum_lag coefficients_lag z_{t - lag}; z_s is kept in row s mod (bands - 1)."""
 
-    def __init__(self, coefficients: Array) -> None:
-        self.rows = len(coefficients) - 1
-        self._coefficients = coefficients
+    def __init__(self, recursion: MovingSum) -> None:
+        self.rows = len(recursion.coefficients) - 1
+        self._coefficients = recursion.coefficients
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
         """The weighted sum of the last rows of z."""
@@ -120,12 +110,12 @@ class MovingSum(Correlator):
 
 
 @final
-class Buffers(Correlator):
-    """y = z - scale . b, then b <- b + (y - loss b), as `noise_constants` explains."""
+class DecayingBuffers(Correlator):
+    """y = z - scale . b, then b <- b + (y - loss b), as `Buffers.constants` explains."""
 
-    def __init__(self, strategy: BLT, dtype: jnp.dtype) -> None:
-        self.rows = strategy.buffers
-        self._scale, self._loss = noise_constants(strategy, dtype.name)
+    def __init__(self, recursion: Buffers, dtype: jnp.dtype) -> None:
+        self.rows = len(recursion.decay)
+        self._scale, self._loss = recursion.constants(dtype.name)
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
         """Read and write every buffer once."""
@@ -145,10 +135,10 @@ class OnlineTree(Correlator):
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
 
-    def __init__(self, strategy: Tree) -> None:
-        self.rows = max(strategy.memory_copies, 1)
-        self._last, self._height = strategy.steps - 1, strategy.height
-        self._weights = np.array([own_weight(level) for level in range(strategy.height + 1)])
+    def __init__(self, recursion: TreeNodes) -> None:
+        self.rows = max(recursion.waiting, 1)
+        self._last, self._height = recursion.steps - 1, recursion.height
+        self._weights = np.array([own_weight(level) for level in range(recursion.height + 1)])
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
         """As many levels as the step completes."""
@@ -175,21 +165,15 @@ class OnlineTree(Correlator):
 class Restarted(Correlator):
     """The correlator of one block, started again for every block with new rows of z."""
 
-    def __init__(self, strategy: Stamped, inner: Correlator) -> None:
+    def __init__(self, recursion: Restart, inner: Correlator) -> None:
         self.rows = inner.rows
-        self._inner, self._block = inner, strategy.strategy
+        self._inner, self._block = inner, recursion.inner
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
         """The inner noise, from the rows of this block."""
         block, inside = step // self._block.steps, step % self._block.steps
         fresh = jnp.where(inside == 0, jnp.zeros_like(buffers), buffers)
         return self._inner.step(fresh, inside, lambda row: draw(block * self._block.rows + row))
-
-
-def _lagged(matrix: Array) -> Array:
-    """table[t, lag] = C[t, t - lag], zero where t < lag."""
-    t, lag = np.ogrid[: len(matrix), : len(matrix)]
-    return np.where(t >= lag, matrix[t, np.maximum(t - lag, 0)], 0.0)
 
 
 def _weighted(row: jax.Array, buffers: jax.Array, step: Any) -> jax.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -10,7 +11,9 @@ import numpy as np
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream
+from antiphase.strategies._base import Rescale, Strategy, exponents
+from antiphase.strategies._recursion import Feedback
+from antiphase.strategies._stream import Stream
 
 
 @final
@@ -69,13 +72,40 @@ class Banded(Strategy):
         """One less than the bands."""
         return self.bands - 1
 
+    @property
+    def diagonals(self) -> int:
+        """Up to the last that is not zero."""
+        return last_nonzero(np.abs(self.columns).max(axis=0))
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether no entry is negative."""
+        return bool(self.columns.min() >= 0.0)
+
+    def first(self, steps: int) -> Banded:
+        """The leading block."""
+        columns = self.columns[:steps, :steps]
+        return Banded(columns - outside(columns))
+
+    def band_columns(self) -> Array:
+        """The columns."""
+        return self.columns
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Of the diagonal."""
+        return exponents(self.columns[:, 0])
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Banded:
+        """With scaled columns."""
+        return replace(self, columns=scale(self.columns))
+
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""
         return _Encoding(row_bands(self.columns))
 
-    def noising_stream(self) -> Stream:
-        """C^-1 z by forward substitution from the last bands - 1 outputs."""
-        return _Noising(row_bands(self.columns))
+    def recursion(self) -> Feedback:
+        """Forward substitution from the last bands - 1 outputs."""
+        return Feedback(self.steps, self.bands, lambda columns, lags: self.columns[columns, lags])
 
 
 def row_bands(columns: Array) -> Array:
@@ -84,6 +114,11 @@ def row_bands(columns: Array) -> Array:
     for r in range(columns.shape[1]):
         rows[r:, r] = columns[: len(columns) - r, r]
     return rows
+
+
+def last_nonzero(values: Array) -> int:
+    """The position of the last number that is not zero, counted from 1."""
+    return int(np.flatnonzero(values)[-1]) + 1
 
 
 def outside(columns: Array) -> Array:
@@ -104,20 +139,3 @@ class _Encoding(Stream):
         row = self._rows[self._step]
         self._step += 1
         return sum((c * x for c, x in zip(row, self._past, strict=False)), np.zeros_like(value))[None]
-
-
-class _Noising(Stream):
-    def __init__(self, rows: Array) -> None:
-        self._rows = rows
-        self._past: deque[Array] = deque(maxlen=rows.shape[1] - 1)
-        self._step = 0
-
-    def step(self, value: Array) -> Array:
-        row = self._rows[self._step]
-        self._step += 1
-        out = value[0]
-        for c, y in zip(row[1:], self._past, strict=False):
-            out = out - c * y
-        out = out / row[0]
-        self._past.appendleft(out)
-        return out

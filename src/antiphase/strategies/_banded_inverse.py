@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -10,8 +11,10 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase._workload import PrefixSum, Workload
-from antiphase.strategies._base import Strategy, Stream, check_steps
-from antiphase.strategies._recursion import Feedback, First, MovingSum
+from antiphase.strategies._banded import last_nonzero
+from antiphase.strategies._base import Rescale, Strategy, check_steps, exponents
+from antiphase.strategies._recursion import Feedback, MovingSum
+from antiphase.strategies._stream import Inverse, Stream, noising_stream
 from antiphase.strategies._toeplitz import filter_coefficients
 
 
@@ -86,13 +89,41 @@ class BandedInverse(Strategy):
         impulse[0] = 1.0
         return lfilter([1.0], self.coefficients, impulse)
 
+    @property
+    def diagonals(self) -> int:
+        """All of them, unless C is diagonal."""
+        return 1 if last_nonzero(self.coefficients) == 1 else self.steps
+
+    @property
+    def is_extensible(self) -> bool:
+        """Always: no entry depends on the number of steps."""
+        return True
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether the first column of C has no negative entry."""
+        return bool(self.strategy_coefficients().min() >= 0.0)
+
+    def first(self, steps: int) -> BandedInverse:
+        """The leading block."""
+        return replace(self, coefficients=self.coefficients[:steps], steps=steps)
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Of C, from the coefficients of C^-1."""
+        low, high = exponents(self.coefficients[:1])[0], exponents(self.coefficients)[1]
+        return -high, -low
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> BandedInverse:
+        """With scaled coefficients."""
+        return replace(self, coefficients=inverse(self.coefficients))
+
     def encoding_stream(self) -> Stream:
         """C x by forward substitution with C^-1."""
-        return First(Feedback(self.coefficients), rows_in=False)
+        return Inverse(noising_stream(Feedback.toeplitz(self.coefficients, self.steps)))
 
-    def noising_stream(self) -> Stream:
-        """C^-1 z from the last bands - 1 rows of z."""
-        return First(MovingSum(self.coefficients), rows_in=True)
+    def recursion(self) -> MovingSum:
+        """A weighted sum of the last `bands` rows of z."""
+        return MovingSum(self.steps, self.coefficients)
 
 
 def _series_root(series: Array, count: int) -> Array:

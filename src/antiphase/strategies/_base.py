@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,20 +11,11 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._errors import InvalidArgument, NotEnoughMemory
+from antiphase.strategies._recursion import Recursion
+from antiphase.strategies._stream import Stream, noising_stream
 
 LARGEST_DENSE = 1 << 29  # entries: 4 GiB of float64
-
-
-class Stream(ABC):
-    """One pass over the steps, holding only the buffers it needs.
-
-    An encoding stream takes the step's x and returns the rows of C x that are complete, shape (rows, ...).
-    A noising stream takes those rows of z and returns the step's N z, shape (...).
-    """
-
-    @abstractmethod
-    def step(self, value: Array) -> Array:
-        """The next output."""
+Rescale = Callable[[Array], Array]
 
 
 class Strategy(ABC):
@@ -44,13 +36,71 @@ class Strategy(ABC):
         """C as a stream."""
 
     @abstractmethod
+    def recursion(self) -> Recursion:
+        """How N z is made, as one of the records of `_recursion.py`; everything that makes noise reads it."""
+
     def noising_stream(self) -> Stream:
         """N as a stream."""
+        return noising_stream(self.recursion())
 
     @property
     def rows(self) -> int:
-        """m, the number of rows of C."""
+        """Number of rows of C, m."""
         return self.steps
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the noise in a step needs only rows of C x + z that the steps up to it complete."""
+        return self.recursion().is_causal
+
+    @property
+    def diagonals(self) -> int | None:
+        """Number of diagonals of a lower-triangular C up to the last that is not zero; None for any other C.
+
+        With at most b diagonals, steps j, j + b, j + 2b, ... have no row of C in common.
+        """
+        return None
+
+    @property
+    def is_extensible(self) -> bool:
+        """Whether N for more steps, cut to the steps so far, is N: what was released is then part of the longer run."""
+        return False
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether the bounds on the sensitivity of `first(steps)` only grow with `steps`.
+
+        They do where C has no negative entry, and where `first` is all of C.
+        """
+        return False
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """The smallest and the largest power of two among the entries of C that noise is divided by.
+
+        These are the diagonal entries of a lower-triangular C, and all entries of any other. (0, 0) for a strategy
+        without a scale of its own.
+        """
+        return 0, 0
+
+    @property
+    def has_unit_columns(self) -> bool:
+        """Whether C stays the same when its coefficients are scaled, because its columns are normalised."""
+        return False
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Strategy | None:
+        """The strategy with `scale` applied to the entries of C that it holds, or `inverse` to those of C^-1.
+
+        None for a strategy without a scale of its own.
+        """
+        return None
+
+    def band_columns(self) -> Array | None:
+        """The bands of a lower-triangular C in the layout of `Banded`, [j, r] = C[j + r, j]; None where not at hand."""
+        return None
+
+    def first(self, steps: int) -> Strategy:
+        """The rows of C that the first `steps` steps complete, on the first columns; or more of C, up to all of it."""
+        return self
 
     def rows_at(self, step: int) -> int:
         """How many rows of z the noising stream takes in this step."""
@@ -99,6 +149,12 @@ def check_rows(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> 
             hint=f"the strategy has {strategy.steps} steps and {strategy.rows} rows",
         )
     return value
+
+
+def exponents(entries: Array) -> tuple[int, int]:
+    """The smallest and the largest power of two among the entries that are not zero."""
+    found = np.frexp(entries[entries != 0])[1]
+    return int(found.min()), int(found.max())
 
 
 def check_steps(owner: str, steps: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -11,9 +12,9 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._errors import InvalidArgument
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_steps
-
-LARGEST_WEIGHT = 16.0  # of the absolute scales: float32 noise then errs by a few units in 1e-6 of z
+from antiphase.strategies._base import Strategy, check_steps
+from antiphase.strategies._recursion import Buffers
+from antiphase.strategies._stream import Stream
 
 
 @final
@@ -91,9 +92,7 @@ class BLT(Strategy):
 
     def coefficients(self, count: int | None = None) -> Array:
         """The first column of C, `steps` numbers unless fewer are asked for."""
-        n = self.steps if count is None else count
-        powers = np.power(self.decay[:, None], np.arange(max(n - 1, 0)))
-        return np.concatenate([[1.0], self.scale @ powers])[:n]
+        return self.recursion().coefficients(self.steps if count is None else count)
 
     def inverse_decays(self) -> Array:
         """The decays of C^-1, the roots of the numerator of C(x), largest first.
@@ -107,55 +106,47 @@ class BLT(Strategy):
             )
         return np.sort(roots.real)[::-1]
 
+    @property
+    def diagonals(self) -> int:
+        """All of them."""
+        return self.steps
+
+    @property
+    def is_extensible(self) -> bool:
+        """Always: no entry depends on the number of steps."""
+        return True
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether the first column has no negative entry."""
+        return bool(self.coefficients().min() >= 0.0)
+
+    def first(self, steps: int) -> BLT:
+        """The leading block."""
+        return replace(self, steps=steps)
+
     def encoding_stream(self) -> Stream:
         """C x with one buffer for each decay."""
-        return _Buffers(self, sign=1.0)
+        return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """C^-1 z with the same buffers, fed with the output."""
-        return _Buffers(self, sign=-1.0)
+    def recursion(self) -> Buffers:
+        """The same buffers, fed with the output."""
+        return Buffers(self.steps, self.decay, self.scale)
 
 
-class _Buffers(Stream):
-    """Alg. 2 (sign +1, multiplies by C) and Alg. 3 (sign -1, by C^-1) of McMahan, Xu and Zhang 2024."""
+class _Encoding(Stream):
+    """Alg. 2 of McMahan, Xu and Zhang 2024."""
 
-    def __init__(self, strategy: BLT, sign: float) -> None:
-        self._decay, self._scale, self._sign = strategy.decay, strategy.scale, sign
+    def __init__(self, strategy: BLT) -> None:
+        self._decay, self._scale = strategy.decay, strategy.scale
         self._buffers: list[Array] | None = None
 
     def step(self, value: Array) -> Array:
-        vector = value if self._sign > 0 else value[0]
         if self._buffers is None:
-            self._buffers = [np.zeros_like(vector) for _ in self._decay]
-        out = vector + self._sign * sum(s * b for s, b in zip(self._scale, self._buffers, strict=True))
-        fed = vector if self._sign > 0 else out
-        self._buffers = [d * b + fed for d, b in zip(self._decay, self._buffers, strict=True)]
-        return out[None] if self._sign > 0 else out
-
-
-def noise_constants(strategy: BLT, dtype: str) -> tuple[Array, Array]:
-    """(scale, loss) of the recursion that makes the noise in a dtype; refused where float32 would lose its digits.
-
-        y = z - scale . b,   b <- b + (y - loss b),   loss = 1 - decay
-
-    This is b <- decay b + y, but a decay of 1 - 1e-9 is not rounded to 1. The y that is fed back is the y that is given
-    out, so rounding it is as if z had been rounded; the rounding of a buffer dies out with the decays of C^-1, like
-    everything that enters it. Both constants are computed in float64; round them to `dtype` after that.
-
-    Args:
-        strategy: C.
-        dtype: "float32" or "float64", of noise and buffers.
-
-    Reference: McMahan, Xu and Zhang 2024, Alg. 3.
-    """
-    weight = float(np.abs(strategy.scale).sum())
-    if dtype == "float32" and weight > LARGEST_WEIGHT:
-        raise InvalidArgument(
-            f"The noise of a BLT whose scales cancel (their absolute sum is {weight:.3g}) needs float64. "
-            "Got float32 instead.",
-            hint="make the noise with dtype='float64', or choose a BLT with non-negative scales",
-        )
-    return strategy.scale, 1.0 - strategy.decay
+            self._buffers = [np.zeros_like(value) for _ in self._decay]
+        out = value + sum(s * b for s, b in zip(self._scale, self._buffers, strict=True))
+        self._buffers = [d * b + value for d, b in zip(self._decay, self._buffers, strict=True)]
+        return out[None]
 
 
 def output_scale(decay: Array, inverse_decay: Array) -> Array:

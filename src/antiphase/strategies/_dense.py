@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import final
 
@@ -11,7 +12,9 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_rows
+from antiphase.strategies._base import Rescale, Strategy, check_rows, exponents
+from antiphase.strategies._recursion import Feedback, WholeMatrix
+from antiphase.strategies._stream import Stream
 
 # Singular values relative to the largest. The pseudo-inverse of a matrix with smaller ones has errors of as many digits
 # in the noise of all directions; from 1e-15 on it has no noise at all in some.
@@ -97,13 +100,53 @@ class Dense(Strategy):
         """C."""
         return self.matrix
 
+    @property
+    def diagonals(self) -> int | None:
+        """Up to the last that is not zero, where C is lower triangular."""
+        if not self.is_lower_triangular:
+            return None
+        rows, columns = np.nonzero(self.matrix)
+        return int((rows - columns).max()) + 1
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether no entry is negative."""
+        return bool(self.matrix.min() >= 0.0)
+
+    def first(self, steps: int) -> Dense:
+        """The leading block where C is lower triangular, else all of C."""
+        return Dense(self.matrix[:steps, :steps]) if self.is_lower_triangular else self
+
+    def band_columns(self) -> Array | None:
+        """All diagonals, where C is lower triangular."""
+        if not self.is_lower_triangular:
+            return None
+        n = self.steps
+        out = np.zeros((n, n))
+        for r in range(n):
+            out[: n - r, r] = np.diagonal(self.matrix, -r)
+        return out
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Of the diagonal where C is lower triangular, else of the largest entry."""
+        if self.is_lower_triangular:
+            return exponents(np.diag(self.matrix))
+        high = exponents(self.matrix)[1]
+        return high, high
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Dense:
+        """With scaled matrix."""
+        return replace(self, matrix=scale(self.matrix))
+
     def encoding_stream(self) -> Stream:
         """One row of C x a step where C is lower triangular, else all rows after the last step."""
         return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """Forward substitution, or all of N z computed in the first step."""
-        return _TriangularNoising(self) if self.is_lower_triangular else WholeNoising(self)
+    def recursion(self) -> Feedback | WholeMatrix:
+        """Forward substitution from all past outputs where C is lower triangular, else the whole matrix."""
+        if not self.is_lower_triangular:
+            return WholeMatrix(self)
+        return Feedback(self.steps, self.steps, lambda columns, lags: self.matrix[columns + lags, columns])
 
 
 class _Encoding(Stream):
@@ -119,33 +162,3 @@ class _Encoding(Stream):
         if t < self._strategy.steps:
             return np.empty((0, *value.shape))
         return self._strategy.multiply(np.stack(self._past))
-
-
-class _TriangularNoising(Stream):
-    def __init__(self, strategy: Dense) -> None:
-        self._matrix = strategy.matrix
-        self._past: list[Array] = []
-
-    def step(self, value: Array) -> Array:
-        t = len(self._past)
-        out = value[0]
-        if t:
-            out = out - np.tensordot(self._matrix[t, :t], np.stack(self._past), axes=1)
-        self._past.append(out / self._matrix[t, t])
-        return self._past[-1]
-
-
-class WholeNoising(Stream):
-    """All of N z computed in the first step and handed out one step at a time: n buffers."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
-        self._out: Array | None = None
-        self._next = 0
-
-    def step(self, value: Array) -> Array:
-        """The next row of N z; the first call takes all rows of z."""
-        if self._out is None:
-            self._out = self._strategy.solve(value)
-        self._next += 1
-        return self._out[self._next - 1]

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_rows, check_steps
-from antiphase.strategies._dense import WholeNoising
+from antiphase.strategies._base import Strategy, check_rows, check_steps
+from antiphase.strategies._recursion import WholeMatrix
+from antiphase.strategies._stream import Stream
 
 Decoder = Literal["direct", "optimal"]
 Spectrum = NDArray[np.complex128]
@@ -89,13 +90,18 @@ class Fourier(Strategy):
             out = _solve_gram(self.inverse_column(), _circulate(root.conj(), flat)[:n])
         return out.reshape(n, *z.shape[1:])
 
+    @property
+    def first_is_monotone(self) -> bool:
+        """Always: `first` is all of C."""
+        return True
+
     def encoding_stream(self) -> Stream:
         """All rows of C x after the last step."""
         return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """All of N z computed in the first step."""
-        return WholeNoising(self)
+    def recursion(self) -> WholeMatrix:
+        """The whole matrix."""
+        return WholeMatrix(self, is_ordinary=True)
 
 
 def magnitudes(steps: int) -> Array:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
+
+import numpy as np
 
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_steps
+from antiphase.strategies._base import Strategy, check_steps
+from antiphase.strategies._recursion import Feedback
+from antiphase.strategies._stream import Stream
 
 
 @final
@@ -31,20 +36,38 @@ class Identity(Strategy):
         """None needed."""
         return 0
 
+    @property
+    def diagonals(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def is_extensible(self) -> bool:
+        """Always: no entry depends on the number of steps."""
+        return True
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Always."""
+        return True
+
+    def first(self, steps: int) -> Identity:
+        """The leading block."""
+        return replace(self, steps=steps)
+
+    def band_columns(self) -> Array:
+        """A column of ones."""
+        return np.ones((self.steps, 1))
+
     def encoding_stream(self) -> Stream:
         """x passes through."""
         return _Encoding()
 
-    def noising_stream(self) -> Stream:
+    def recursion(self) -> Feedback:
         """z passes through."""
-        return _Noising()
+        return Feedback.toeplitz(np.ones(1), self.steps)
 
 
 class _Encoding(Stream):
     def step(self, value: Array) -> Array:
         return value[None]
-
-
-class _Noising(Stream):
-    def step(self, value: Array) -> Array:
-        return value[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -11,7 +12,9 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_rows
+from antiphase.strategies._base import Rescale, Strategy, check_rows
+from antiphase.strategies._recursion import Restart
+from antiphase.strategies._stream import Stream
 
 
 @final
@@ -76,13 +79,41 @@ class Stamped(Strategy):
         z = check_rows(self, "solve", z, self.rows)
         return self._blockwise(self.strategy.solve, z, self.strategy.rows)
 
+    @property
+    def diagonals(self) -> int | None:
+        """Those of one block."""
+        return self.strategy.diagonals
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Always: whole blocks only ever gain rows and columns."""
+        return True
+
+    def first(self, steps: int) -> Stamped:
+        """Whole blocks, up to the one under way."""
+        return Stamped(self.strategy, -(-steps // self.strategy.steps))
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Those of one block."""
+        return self.strategy.scale_exponents()
+
+    @property
+    def has_unit_columns(self) -> bool:
+        """As for one block."""
+        return self.strategy.has_unit_columns
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Stamped | None:
+        """Every block rescaled."""
+        block = self.strategy.rescaled(scale, inverse)
+        return None if block is None else replace(self, strategy=block)
+
     def encoding_stream(self) -> Stream:
         """C_0 x, started again for every block."""
-        return _Restarted(self, self.strategy.encoding_stream)
+        return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """N_0 z, started again for every block."""
-        return _Restarted(self, self.strategy.noising_stream)
+    def recursion(self) -> Restart:
+        """That of N_0, started again for every block."""
+        return Restart(self.strategy.recursion(), self.repeats)
 
     def _blockwise(self, apply: Callable[[Array], Array], x: Array, block: int) -> Array:
         side_by_side = np.swapaxes(x.reshape(self.repeats, block, *x.shape[1:]), 0, 1)
@@ -90,14 +121,14 @@ class Stamped(Strategy):
         return out.reshape(-1, *x.shape[1:])
 
 
-class _Restarted(Stream):
-    def __init__(self, strategy: Stamped, start: Callable[[], Stream]) -> None:
-        self._strategy, self._start = strategy, start
-        self._stream, self._step = start(), 0
+class _Encoding(Stream):
+    def __init__(self, strategy: Stamped) -> None:
+        self._strategy = strategy
+        self._stream, self._step = strategy.strategy.encoding_stream(), 0
 
     def step(self, value: Array) -> Array:
         self._strategy.rows_at(self._step)  # refuses a step beyond the last block
         if self._step > 0 and self._step % self._strategy.strategy.steps == 0:
-            self._stream = self._start()
+            self._stream = self._strategy.strategy.encoding_stream()
         self._step += 1
         return self._stream.step(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -10,9 +11,10 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._banded import outside
-from antiphase.strategies._base import Strategy, Stream, check_rows, check_steps
-from antiphase.strategies._recursion import Feedback, MovingSum, convolve
+from antiphase.strategies._banded import Banded, last_nonzero, outside
+from antiphase.strategies._base import Rescale, Strategy, check_rows, check_steps, exponents
+from antiphase.strategies._recursion import Feedback, MovingSum
+from antiphase.strategies._stream import Stream, noising_stream
 
 
 @final
@@ -86,13 +88,74 @@ class Toeplitz(Strategy):
         scales = self.column_scales().reshape(-1, *[1] * (x.ndim - 1))
         return convolve(self.coefficients, x / scales)
 
+    @property
+    def diagonals(self) -> int:
+        """Up to the last coefficient that is not zero."""
+        return last_nonzero(self.coefficients)
+
+    @property
+    def is_extensible(self) -> bool:
+        """Unless columns are normalised, which makes them depend on the number of steps."""
+        return not self.column_normalized
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Whether no coefficient is negative."""
+        return bool(self.coefficients.min() >= 0.0)
+
+    def first(self, steps: int) -> Toeplitz | Banded:
+        """The leading block; normalised columns keep the scale of the full run, so it is then Banded."""
+        if self.column_normalized:
+            return Banded(self.columns()).first(steps)
+        return replace(self, coefficients=self.coefficients[:steps], steps=steps)
+
+    def band_columns(self) -> Array:
+        """As `columns`."""
+        return self.columns()
+
+    def scale_exponents(self) -> tuple[int, int]:
+        """Of c_0."""
+        return exponents(self.coefficients[:1])
+
+    @property
+    def has_unit_columns(self) -> bool:
+        """Where columns are normalised."""
+        return self.column_normalized
+
+    def rescaled(self, scale: Rescale, inverse: Rescale) -> Toeplitz:
+        """With scaled coefficients."""
+        return replace(self, coefficients=scale(self.coefficients))
+
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""
-        return MovingSum(self.coefficients, scales=1.0 / self.column_scales())
+        return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """C^-1 z by forward substitution from the last bands - 1 outputs."""
-        return Feedback(self.coefficients, scales=self.column_scales())
+    def recursion(self) -> Feedback:
+        """Forward substitution from the last bands - 1 outputs."""
+        return Feedback.toeplitz(
+            self.coefficients, self.steps, self.column_scales() if self.column_normalized else None
+        )
+
+
+class _Encoding(Stream):
+    def __init__(self, strategy: Toeplitz) -> None:
+        self._sum = noising_stream(MovingSum(strategy.steps, strategy.coefficients))
+        self._scales = 1.0 / strategy.column_scales()
+        self._step = 0
+
+    def step(self, value: Array) -> Array:
+        self._step += 1
+        return self._sum.step((value * self._scales[self._step - 1])[None])[None]
+
+
+def convolve(coefficients: Array, x: Array) -> Array:
+    """T x along the first axis for T with this first column, O(n log n) for long coefficients."""
+    from scipy.signal import fftconvolve, lfilter
+
+    if len(coefficients) <= 64:
+        return lfilter(coefficients, [1.0], x, axis=0)
+    kernel = coefficients.reshape(-1, *[1] * (x.ndim - 1))
+    return fftconvolve(x, kernel, axes=0)[: len(x)]
 
 
 def filter_coefficients(owner: str, coefficients: ArrayLike, steps: int) -> Array:

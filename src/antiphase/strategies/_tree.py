@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
-from antiphase.strategies._base import Strategy, Stream, check_rows, check_steps
-from antiphase.strategies._dense import WholeNoising
+from antiphase.strategies._base import Strategy, check_rows, check_steps
+from antiphase.strategies._recursion import TreeNodes, WholeMatrix, own_weight
+from antiphase.strategies._stream import Stream
 
 Decoder = Literal["online", "full"]
 
@@ -57,18 +58,18 @@ class Tree(Strategy):
 
     @property
     def height(self) -> int:
-        """The level of the root; leaves have level 0."""
-        return (self.steps - 1).bit_length()
+        """Level of the root; leaves have level 0."""
+        return TreeNodes(self.steps).height
 
     @property
     def rows(self) -> int:
-        """The number of nodes."""
-        return sum(-(-self.steps >> level) for level in range(self.height + 1))
+        """Number of nodes."""
+        return TreeNodes(self.steps).rows
 
     @property
     def memory_copies(self) -> int:
         """The most nodes in a binary representation below n, or all steps for the full decoder."""
-        return self.steps.bit_length() - 1 if self.decoder == "online" else self.steps
+        return TreeNodes(self.steps).waiting if self.decoder == "online" else self.steps
 
     def rows_at(self, step: int) -> int:
         """The nodes that this step completes, or all nodes before the first step for the full decoder."""
@@ -76,10 +77,8 @@ class Tree(Strategy):
         return completed if self.decoder == "online" else self.rows * (step == 0)
 
     def completed_level(self, step: int) -> int:
-        """The level of the highest node that this step completes."""
-        if not 0 <= step < self.steps:
-            raise _check.invalid("Tree", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over")
-        return self.height if step == self.steps - 1 else (~step & (step + 1)).bit_length() - 1
+        """Level of the highest node that this step completes."""
+        return TreeNodes(self.steps).completed_level(step)
 
     def multiply(self, x: ArrayLike) -> Array:
         """C x along the first axis, level by level."""
@@ -96,18 +95,30 @@ class Tree(Strategy):
         decode = _online if self.decoder == "online" else _full
         return decode(self, z.reshape(self.rows, -1)).reshape(self.steps, *z.shape[1:])
 
+    @property
+    def is_extensible(self) -> bool:
+        """For the online decoder, at every step but the last, which closes the tree."""
+        return self.decoder == "online"
+
+    @property
+    def first_is_monotone(self) -> bool:
+        """Always."""
+        return True
+
+    def first(self, steps: int) -> Tree:
+        """A tree over the first steps: all nodes completed so far, and those that a run of these steps completes.
+
+        Each output of the full decoder uses all of z, so there it is all of C.
+        """
+        return Tree(steps) if self.decoder == "online" else self
+
     def encoding_stream(self) -> Stream:
         """C x from the sums of the finished nodes whose parents are not finished."""
         return _Encoding(self)
 
-    def noising_stream(self) -> Stream:
-        """N z from the estimates of those nodes, or all of N z computed in the first step."""
-        return _Noising(self) if self.decoder == "online" else WholeNoising(self)
-
-
-def own_weight(level: int) -> float:
-    """w_l, also the variance of the estimate from below of a node whose steps are all in the run."""
-    return float(2.0**level / (2.0 ** (level + 1) - 1.0))
+    def recursion(self) -> TreeNodes | WholeMatrix:
+        """The estimates of those nodes, or the whole matrix for the full decoder."""
+        return TreeNodes(self.steps) if self.decoder == "online" else WholeMatrix(self, is_ordinary=True)
 
 
 def _last_steps(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -174,21 +185,3 @@ class _Encoding(Stream):
         self._nodes.append(node)
         self._step += 1
         return np.stack(rows)
-
-
-class _Noising(Stream):
-    def __init__(self, tree: Tree) -> None:
-        self._tree, self._step = tree, 0
-        self._nodes: list[Array] = []
-
-    def step(self, value: Array) -> Array:
-        node, replaced = value[0], np.zeros_like(value[0])
-        for level in range(self._tree.completed_level(self._step)):
-            if self._step >> level & 1:
-                left = self._nodes.pop()
-                node, replaced = node + left, replaced + left
-            weight = own_weight(level + 1)
-            node = weight * value[level + 1] + (1.0 - weight) * node
-        self._nodes.append(node)
-        self._step += 1
-        return node - replaced

@@ -23,10 +23,21 @@ from antiphase._noise import Leaf, canonical, check_noise
 from antiphase._plan import Plan
 from antiphase._run import Exclusive, refuse_pickle
 from antiphase._secret import Secret
-from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Strategy, Toeplitz, noise_constants, row_bands
+from antiphase.strategies import (
+    Buffers,
+    Feedback,
+    MovingSum,
+    Recursion,
+    Restart,
+    Strategy,
+    TreeNodes,
+    WholeMatrix,
+    own_weight,
+)
 
 BLOCK = 1 << 20
-Correlate = Callable[[torch.Tensor], torch.Tensor]
+Draw = Callable[[int], torch.Tensor]  # a row of z
+Correlate = Callable[[int, Draw], torch.Tensor]  # the noise of a step
 
 
 @final
@@ -63,9 +74,8 @@ class DeviceTape:
             self._whole = False
             self._made, self._correlate = 0, self._begin()
         while self._made <= step:
-            parts = [self._white.draw(self._made, name, leaf) for name, leaf in self._own.items()]
             self._whole = False  # an interrupt here leaves a correlator that is ahead of the count
-            self._last = self._correlate(torch.cat(parts)) * self._canonical.noise_std
+            self._last = self._correlate(self._made, self._draw) * self._canonical.noise_std
             self._made += 1
             self._whole = True
         assert self._last is not None
@@ -75,8 +85,11 @@ class DeviceTape:
     @property
     def source(self) -> str:
         """What makes the noise, in words that differ where its bits would."""
-        is_blt = isinstance(self._canonical.strategy, BLT)
-        return self._white.source + (", buffers updated by differences" if is_blt else "")
+        has_buffers = isinstance(self._canonical.strategy.recursion(), Buffers)
+        return self._white.source + (", buffers updated by differences" if has_buffers else "")
+
+    def _draw(self, row: int) -> torch.Tensor:
+        return torch.cat([self._white.draw(row, name, leaf) for name, leaf in self._own.items()])
 
     def _begin(self) -> Correlate:
         return correlator(self._canonical.strategy, _numpy_dtype(self._like).name)
@@ -141,74 +154,118 @@ def check_device_noise(plan: Plan, like: torch.Tensor) -> None:
 
     def respond(z: Array, steps: int) -> Any:
         rows = torch.as_tensor(z, dtype=like.dtype, device=like.device)
-        noise = torch.stack([correlate(rows[t]) for t in range(steps)]) * made.noise_std
+        noise = torch.stack([correlate(t, rows.__getitem__) for t in range(steps)]) * made.noise_std
         return torch.zeros_like(noise).add_(noise, alpha=clip_norm).double().cpu().numpy()
 
     check_noise(strategy, noise_std, dtype, respond, clip_norm=clip_norm)
 
 
 def correlator(strategy: Strategy, dtype: str) -> Correlate:
-    """N as a function to be called with the rows of z, in this dtype, one after another."""
-    match strategy:
-        case Identity():
-            return lambda z: z
-        case BLT():
-            return _buffers(*noise_constants(strategy, dtype))
-        case Toeplitz():
-            return _feedback(row_bands(strategy.columns()))
-        case Banded():
-            return _feedback(row_bands(strategy.columns))
-        case BandedInverse():
-            return _moving_sum([float(c) for c in strategy.coefficients])
-    raise Refused(
-        f"Noise of {type(strategy).__name__} is not made on the device.",
-        hint="use source='host', or a plan of family banded, toeplitz, blt or banded-inverse",
-    )
+    """N as a function to be called for one step after another, with noise and buffers in this dtype."""
+    return _interpreted(strategy.recursion(), dtype)
 
 
-def _buffers(scale: Array, loss: Array) -> Correlate:
-    """y = z - scale . b, then b <- b + (y - loss b), as `noise_constants` explains."""
+def _interpreted(recursion: Recursion, dtype: str) -> Correlate:
+    made: Correlate | None = None
+    match recursion:
+        case Feedback():
+            made = _past_outputs(recursion)
+        case MovingSum():
+            made = _past_draws(recursion)
+        case Buffers():
+            made = _decaying_buffers(*recursion.constants(dtype))
+        case TreeNodes():
+            made = _tree(recursion)
+        case Restart():
+            made = _restarted(recursion, dtype)
+        case WholeMatrix():
+            raise Refused(
+                f"Noise of {type(recursion.strategy).__name__} is not made on the device: every step uses all of z.",
+                hint="use source='host', or a plan of family banded, toeplitz, blt, banded-inverse or tree",
+            )
+    if made is None:
+        raise TypeError(f"{type(recursion).__name__} is not one of the recursions of antiphase.strategies")
+    return made
+
+
+def _decaying_buffers(scale: Array, loss: Array) -> Correlate:
+    """y = z - scale . b, then b <- b + (y - loss b), as `Buffers.constants` explains."""
     held: list[torch.Tensor] = []
 
-    def step(z: torch.Tensor) -> torch.Tensor:
-        out = z.clone()
-        held.extend(torch.zeros_like(z) for _ in range(len(scale) - len(held)))
+    def make(step: int, draw: Draw) -> torch.Tensor:
+        out = draw(step).clone()
+        held.extend(torch.zeros_like(out) for _ in range(len(scale) - len(held)))
         for weight, buffer in zip(scale, held, strict=True):
             out.sub_(buffer, alpha=float(weight))
         for rate, buffer in zip(loss, held, strict=True):
             buffer.add_(torch.sub(out, buffer, alpha=float(rate)))
         return out
 
-    return step
+    return make
 
 
-def _feedback(rows: Any) -> Correlate:
-    """Forward substitution: rows[t, r] = C[t, t - r]."""
-    past: deque[torch.Tensor] = deque(maxlen=rows.shape[1] - 1)
-    remaining = iter(rows)
+def _past_outputs(recursion: Feedback) -> Correlate:
+    """Forward substitution."""
+    past: deque[torch.Tensor] = deque(maxlen=recursion.bands - 1)
 
-    def step(z: torch.Tensor) -> torch.Tensor:
-        row, out = next(remaining), z.clone()
+    def make(step: int, draw: Draw) -> torch.Tensor:
+        row, out = recursion.row(step), draw(step).clone()
         for c, y in zip(row[1:], past, strict=False):
             out.sub_(y, alpha=float(c))
         out.div_(float(row[0]))
         past.appendleft(out)
         return out
 
-    return step
+    return make
 
 
-def _moving_sum(coefficients: list[float]) -> Correlate:
+def _past_draws(recursion: MovingSum) -> Correlate:
+    coefficients = [float(c) for c in recursion.coefficients]
     past: deque[torch.Tensor] = deque(maxlen=len(coefficients))
 
-    def step(z: torch.Tensor) -> torch.Tensor:
-        past.appendleft(z)
-        out = torch.zeros_like(z)
+    def make(step: int, draw: Draw) -> torch.Tensor:
+        past.appendleft(draw(step))
+        out = torch.zeros_like(past[0])
         for c, old in zip(coefficients, past, strict=False):
             out.add_(old, alpha=c)
         return out
 
-    return step
+    return make
+
+
+def _tree(recursion: TreeNodes) -> Correlate:
+    """node <- w z + (1 - w) (left + node) up the finished levels; the noise is node less what it replaces."""
+    waiting: list[torch.Tensor] = []
+
+    def make(step: int, draw: Draw) -> torch.Tensor:
+        first = recursion.first_row(step)
+        node = draw(first)
+        replaced = torch.zeros_like(node)
+        for level in range(recursion.completed_level(step)):
+            if step >> level & 1:
+                left = waiting.pop()
+                node, replaced = node + left, replaced + left
+            weight = own_weight(level + 1)
+            node = weight * draw(first + level + 1) + (1.0 - weight) * node
+        waiting.append(node)
+        return node - replaced
+
+    return make
+
+
+def _restarted(recursion: Restart, dtype: str) -> Correlate:
+    """The noise of one block, started again for every block with new rows of z."""
+    block = recursion.inner
+    inner = _interpreted(block, dtype)
+
+    def make(step: int, draw: Draw) -> torch.Tensor:
+        nonlocal inner
+        number, inside = divmod(step, block.steps)
+        if inside == 0:
+            inner = _interpreted(block, dtype)
+        return inner(inside, lambda row: draw(number * block.rows + row))
+
+    return make
 
 
 def _numpy_dtype(like: torch.Tensor) -> np.dtype[Any]:

@@ -130,7 +130,7 @@ class ScalarOnly(Strategy):
         """Raise `NotProved`."""
         self._raise()
 
-    def noising_stream(self) -> NoReturn:
+    def recursion(self) -> NoReturn:
         """Raise `NotProved`."""
         self._raise()
 

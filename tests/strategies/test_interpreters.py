@@ -1,0 +1,68 @@
+"""NumPy and the compiled noise stream make N z for every strategy; tests/jax and tests/torch hold the other two to it.
+
+The oracle is the dense left inverse of the dense encoder, in float64, which no recursion has touched.
+"""
+
+import numpy as np
+import pytest
+
+from antiphase._noise.choose import choose
+from antiphase._noise.correlator import Part, Scratch
+from antiphase.strategies import Banded, Stamped, Toeplitz
+from tests.catalog import every_strategy
+
+STEPS = 12
+STRATEGIES = dict(every_strategy(STEPS)) | {
+    "stamped-banded": Stamped(Banded(Toeplitz([1.0, 0.5], 4).columns()), 3),
+    "stamped-twice": Stamped(Stamped(Toeplitz([2.0, 0.5], 2, column_normalized=True), 2), 3),
+}
+OTHER_LEFT_INVERSES = {"tree-online", "fourier-direct", "stamped-2-tree", "stamped-3-tree"}
+
+
+def by_numpy(strategy, z):
+    stream, start, out = strategy.noising_stream(), 0, []
+    for t in range(strategy.steps):
+        stop = start + strategy.rows_at(t)
+        out.append(stream.step(z[start:stop]))
+        start = stop
+    assert start == strategy.rows
+    return np.array(out)
+
+
+def by_numba(strategy, z):
+    entries = z.shape[1]
+    correlator = choose(strategy.recursion(), 1.0, entries, np.dtype(np.float64))
+    out = np.empty((strategy.steps, entries))
+
+    def white(row, into):
+        into[:] = z[row] if row < len(z) else 0.0
+
+    for t in range(strategy.steps):
+        correlator.begin(t)
+        correlator.make(Part(0, entries), white, Scratch(), out[t])
+        correlator.end()
+    return out
+
+
+@pytest.mark.parametrize("interpret", [by_numpy, by_numba])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_impulses_give_a_left_inverse_of_the_encoder(name, interpret):
+    strategy = STRATEGIES[name]
+    made, encoder = interpret(strategy, np.eye(strategy.rows)), strategy.encoder()
+    np.testing.assert_allclose(made @ encoder, np.eye(STEPS), atol=1e-11)
+    if name not in OTHER_LEFT_INVERSES:
+        np.testing.assert_allclose(made, np.linalg.pinv(encoder), rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(made, strategy.noising(), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_recursion_says_its_rows_and_whether_it_is_causal(name):
+    strategy = STRATEGIES[name]
+    recursion = strategy.recursion()
+    assert (recursion.steps, recursion.rows) == (strategy.steps, strategy.rows)
+    completed = np.cumsum([strategy.rows_at(t) for t in range(STEPS)])
+    not_drawn = np.arange(strategy.rows) >= completed[:, None]
+    assert not strategy.noising()[not_drawn].any()
+    drawn_at = np.searchsorted(completed, np.arange(strategy.rows), side="right")
+    later = np.arange(STEPS) > drawn_at[:, None]
+    assert recursion.is_causal == (not strategy.encoder()[later].any())
