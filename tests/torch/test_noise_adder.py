@@ -73,6 +73,48 @@ def test_once_a_step(tmp_path):
         assert noise.step == 1
 
 
+REPLACED = {
+    "dropped": lambda p: setattr(p, "grad", None),
+    "dropped and made again": lambda p: (setattr(p, "grad", None), p.sum().backward()),
+    "another": lambda p: setattr(p, "grad", torch.ones_like(p)),
+    "a copy": lambda p: setattr(p, "grad", p.grad.clone()),
+}
+
+
+@pytest.mark.parametrize("source", ["host", "device"])
+@pytest.mark.parametrize("way", REPLACED)
+def test_gradients_replaced_after_the_noise_are_not_committed(tmp_path, way, source):
+    """They have no noise: a second backward pass, or zero_grad, came between."""
+    trained = parameters()
+    with NoiseAdder(trained, plan_for(), tmp_path, secret=SECRET, source=source) as noise:
+        noise.add()
+        REPLACED[way](trained[1])
+        for _ in range(2):
+            with pytest.raises(ap.Refused, match="gradient of parameter 1 is not the tensor"):
+                noise.commit()
+        assert noise.report().steps_run == 0
+        noise.restart()
+        noise.add()
+        noise.commit()
+        assert (noise.report().steps_run, noise.report().rewinds) == (1, 1)  # the output that was dropped
+
+
+def test_gradients_changed_in_place_after_the_noise_are_committed(tmp_path):
+    trained = parameters()
+    with NoiseAdder(trained, plan_for(), tmp_path, secret=SECRET) as noise:
+        for _ in range(3):
+            noise.add()
+            for p in trained:
+                p.grad /= 10
+                p.grad.mul_(2)
+                p.grad.data.add_(0.0)
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            noise.commit()
+            for p in trained:
+                p.grad = None
+        assert noise.report().steps_run == 3
+
+
 def test_ends_with_the_plan(tmp_path):
     with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
         for _ in range(STEPS):

@@ -85,6 +85,7 @@ class NoiseAdder:
         )
         self._step: int | None = 0 if self._run.committed == 0 else None
         self._is_begun = self._is_added = False  # between the two, some gradients have noise and some do not
+        self._noisy: list[Any] = []  # the gradients that have it, which are the ones to commit
         self._asked: set[int] = set()  # steps to take whose batches were asked for
         self._expected: str | None = None  # code of the parameters to go on with; None for any
 
@@ -138,6 +139,7 @@ class NoiseAdder:
         if any(held.numel() != noise.numel() or held.dtype != noise.dtype for held, noise in made):
             raise _changed()
         self._is_begun = True
+        self._noisy = [p.grad for p in self.parameters]
         for held, noise in made:
             held.add_(noise.to(held.device), alpha=self.plan.problem.clip_norm)
         self._is_added = True
@@ -145,12 +147,14 @@ class NoiseAdder:
     def commit(self) -> None:
         """Record the step in the ledger: after `add` and the all-reduce, and before the parameters move.
 
-        Where it raises, the gradients must not be used.
+        Refused where `p.grad` is no longer the tensor that `add` added noise to. Between the two, change gradients only
+        in place. Where it raises, the gradients must not be used.
         """
         if not self._is_added:
             raise Refused(f"Step {self.step} has no noise yet.", hint="call add before commit, for empty batches too")
+        self._check_gradients()
         self._run.commit(self.step, self._digest(), self._check_parameters)
-        self._is_begun = self._is_added = False
+        self._is_begun, self._is_added, self._noisy = False, False, []
         self._expected = None
         self._asked.discard(self.step)
         self._step = self.step + 1
@@ -233,6 +237,17 @@ class NoiseAdder:
             raise _changed()
         return [g[slice(*part.box[0])] for g, part in zip(gradients, parts, strict=True)]
 
+    def _check_gradients(self) -> None:
+        """Refuse gradients that were dropped or replaced since noise was added: what moves the parameters has none."""
+        replaced = [i for i, (p, g) in enumerate(zip(self.parameters, self._noisy, strict=True)) if p.grad is not g]
+        if replaced:
+            raise Refused(
+                f"The gradient of parameter {replaced[0]} is not the tensor that the noise of step {self.step} was "
+                f"added to ({len(replaced)} of {len(self.parameters)} parameters).",
+                hint="between add and commit, call neither zero_grad nor backward, and change gradients in place: "
+                "p.grad.div_(n) instead of p.grad = p.grad / n",
+            )
+
     def _check_parameters(self) -> None:
         """Refuse to take steps again from a model that has their noise already: it would be in it twice.
 
@@ -260,7 +275,7 @@ class NoiseAdder:
         """Record an output that has its noise and is not committed: another one may get the same noise."""
         if self._is_begun:
             self._run.withdraw(self.step)
-        self._is_begun = self._is_added = False
+        self._is_begun, self._is_added, self._noisy = False, False, []
 
     def _digest(self) -> bytes:
         """Over the step's whole output: of all ranks where each holds a part, else the one that all must have."""
