@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -113,6 +116,34 @@ def test_gradients_changed_in_place_after_the_noise_are_committed(tmp_path):
             for p in trained:
                 p.grad = None
         assert noise.report().steps_run == 3
+
+
+def test_of_many_threads_one_adds_noise(tmp_path):
+    """Added twice, the difference of two such steps shows what is in none of them."""
+    weight = torch.zeros(4, requires_grad=True)
+    plan, count = plan_for(), 8
+    with NoiseAdder([weight], plan, tmp_path, secret=SECRET) as noise:
+        make, meeting = noise._run.noise, threading.Barrier(count)
+
+        def met(step):
+            made = make(step)
+            with suppress(threading.BrokenBarrierError):
+                meeting.wait(timeout=0.2)
+            return made
+
+        def add(_):
+            try:
+                noise.add()
+            except ap.Refused:
+                return False
+            return True
+
+        noise._run.noise = met
+        weight.grad = torch.zeros(4)
+        with ThreadPoolExecutor(count) as threads:
+            assert sum(threads.map(add, range(count))) == 1
+        expected = ap.NoiseStream(plan, [(4,)], SECRET, noise.run_id).next()[0]
+        assert np.array_equal(weight.grad.numpy(), expected)
 
 
 def test_ends_with_the_plan(tmp_path):

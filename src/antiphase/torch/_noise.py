@@ -12,7 +12,7 @@ import torch
 from antiphase._check import invalid
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._plan import Plan
-from antiphase._run import PrivacyReport, digest, refuse_pickle
+from antiphase._run import Exclusive, PrivacyReport, digest, refuse_pickle
 from antiphase._samplers import Batch
 from antiphase._secret import Secret
 from antiphase.torch._pieces import flat_gradient, is_sharded, noise_dtype, own_leaves, whole_leaves
@@ -86,6 +86,7 @@ class NoiseAdder:
         self._step: int | None = 0 if self._run.committed == 0 else None
         self._is_begun = self._is_added = False  # between the two, some gradients have noise and some do not
         self._noisy: list[Any] = []  # the gradients that have it, which are the ones to commit
+        self._alone = Exclusive("A step of NoiseAdder")
         self._asked: set[int] = set()  # steps to take whose batches were asked for
         self._expected: str | None = None  # code of the parameters to go on with; None for any
 
@@ -126,6 +127,10 @@ class NoiseAdder:
 
     def add(self) -> None:
         """Add the step's noise to the gradients, in place; a missing gradient counts as zero."""
+        with self._alone:
+            self._add()
+
+    def _add(self) -> None:
         if self._is_begun:
             raise Refused(
                 f"The noise of step {self.step} was added already.", hint="add noise once a step, then call commit"
@@ -150,6 +155,10 @@ class NoiseAdder:
         Refused where `p.grad` is no longer the tensor that `add` added noise to. Between the two, change gradients only
         in place. Where it raises, the gradients must not be used.
         """
+        with self._alone:
+            self._commit()
+
+    def _commit(self) -> None:
         if not self._is_added:
             raise Refused(f"Step {self.step} has no noise yet.", hint="call add before commit, for empty batches too")
         self._check_gradients()
@@ -267,9 +276,10 @@ class NoiseAdder:
         return digest([p.detach().cpu().numpy() for p in self.parameters]).hex()
 
     def _go_to(self, step: int) -> None:
-        self._withdraw()
-        self._step, self._expected = step, None
-        self._asked.clear()
+        with self._alone:
+            self._withdraw()
+            self._step, self._expected = step, None
+            self._asked.clear()
 
     def _withdraw(self) -> None:
         """Record an output that has its noise and is not committed: another one may get the same noise."""
