@@ -17,16 +17,13 @@ REFERENCE = DOCS / "reference.md"
 
 
 def exported(module: ModuleType) -> set[str]:
-    """The dotted names a module offers, including those of its namespaces.
-
-    The functions that `antiphase.strategies` exports are for the other packages, not for users.
-    """
+    """The dotted names a module offers, including those of its namespaces."""
     names: set[str] = set()
     for name in getattr(module, "__all__", [n for n in vars(module) if is_own_function(module, n)]):
         value = getattr(module, name)
         if isinstance(value, ModuleType):
             names |= exported(value)
-        elif name != "__version__" and not (module is strategies and inspect.isfunction(value)):
+        elif name != "__version__":
             names.add(f"{module.__name__}.{name}")
     return names
 

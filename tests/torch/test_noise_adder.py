@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -71,6 +74,76 @@ def test_once_a_step(tmp_path):
             noise.state_dict()
         noise.commit()
         assert noise.step == 1
+
+
+REPLACED = {
+    "dropped": lambda p: setattr(p, "grad", None),
+    "dropped and made again": lambda p: (setattr(p, "grad", None), p.sum().backward()),
+    "another": lambda p: setattr(p, "grad", torch.ones_like(p)),
+    "a copy": lambda p: setattr(p, "grad", p.grad.clone()),
+}
+
+
+@pytest.mark.parametrize("source", ["host", "device"])
+@pytest.mark.parametrize("way", REPLACED)
+def test_gradients_replaced_after_the_noise_are_not_committed(tmp_path, way, source):
+    """They have no noise: a second backward pass, or zero_grad, came between."""
+    trained = parameters()
+    with NoiseAdder(trained, plan_for(), tmp_path, secret=SECRET, source=source) as noise:
+        noise.add()
+        REPLACED[way](trained[1])
+        for _ in range(2):
+            with pytest.raises(ap.Refused, match="gradient of parameter 1 is not the tensor"):
+                noise.commit()
+        assert noise.report().steps_run == 0
+        noise.restart()
+        noise.add()
+        noise.commit()
+        assert (noise.report().steps_run, noise.report().rewinds) == (1, 1)  # the output that was dropped
+
+
+def test_gradients_changed_in_place_after_the_noise_are_committed(tmp_path):
+    trained = parameters()
+    with NoiseAdder(trained, plan_for(), tmp_path, secret=SECRET) as noise:
+        for _ in range(3):
+            noise.add()
+            for p in trained:
+                p.grad /= 10
+                p.grad.mul_(2)
+                p.grad.data.add_(0.0)
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            noise.commit()
+            for p in trained:
+                p.grad = None
+        assert noise.report().steps_run == 3
+
+
+def test_of_many_threads_one_adds_noise(tmp_path):
+    """Added twice, the difference of two such steps shows what is in none of them."""
+    weight = torch.zeros(4, requires_grad=True)
+    plan, count = plan_for(), 8
+    with NoiseAdder([weight], plan, tmp_path, secret=SECRET) as noise:
+        make, meeting = noise._run.noise, threading.Barrier(count)
+
+        def met(step):
+            made = make(step)
+            with suppress(threading.BrokenBarrierError):
+                meeting.wait(timeout=0.2)
+            return made
+
+        def add(_):
+            try:
+                noise.add()
+            except ap.Refused:
+                return False
+            return True
+
+        noise._run.noise = met
+        weight.grad = torch.zeros(4)
+        with ThreadPoolExecutor(count) as threads:
+            assert sum(threads.map(add, range(count))) == 1
+        expected = ap.NoiseStream(plan, [(4,)], SECRET, noise.run_id).next()[0]
+        assert np.array_equal(weight.grad.numpy(), expected)
 
 
 def test_ends_with_the_plan(tmp_path):

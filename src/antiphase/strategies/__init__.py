@@ -1,11 +1,17 @@
-"""Strategy matrices C: how noise is correlated over the steps."""
+"""Strategy matrices C: how noise is correlated over the steps.
 
-from antiphase.strategies._banded import Banded, outside, row_bands
+The functions below are for the other packages of the library, and are not part of its public interface.
+"""
+
+from antiphase.strategies._banded import Banded
+from antiphase.strategies._banded import outside as outside
+from antiphase.strategies._banded import row_bands as row_bands
 from antiphase.strategies._banded_inverse import BandedInverse
 from antiphase.strategies._base import Strategy
 from antiphase.strategies._blt import BLT
 from antiphase.strategies._dense import Dense
-from antiphase.strategies._fourier import Fourier, wrapped
+from antiphase.strategies._fourier import Fourier
+from antiphase.strategies._fourier import wrapped as wrapped
 from antiphase.strategies._identity import Identity
 from antiphase.strategies._recursion import (
     Buffers,
@@ -15,12 +21,15 @@ from antiphase.strategies._recursion import (
     Restart,
     TreeNodes,
     WholeMatrix,
-    own_weight,
 )
-from antiphase.strategies._scale import divided, scaled_exactly, times_power_of_two
+from antiphase.strategies._recursion import own_weight as own_weight
+from antiphase.strategies._scale import divided as divided
+from antiphase.strategies._scale import scaled_exactly as scaled_exactly
+from antiphase.strategies._scale import times_power_of_two as times_power_of_two
 from antiphase.strategies._stamped import Stamped
 from antiphase.strategies._stream import Stream
-from antiphase.strategies._toeplitz import Toeplitz, convolve
+from antiphase.strategies._toeplitz import Toeplitz
+from antiphase.strategies._toeplitz import convolve as convolve
 from antiphase.strategies._tree import Tree
 
 __all__ = [
@@ -42,12 +51,4 @@ __all__ = [
     "Tree",
     "TreeNodes",
     "WholeMatrix",
-    "convolve",
-    "divided",
-    "outside",
-    "own_weight",
-    "row_bands",
-    "scaled_exactly",
-    "times_power_of_two",
-    "wrapped",
 ]

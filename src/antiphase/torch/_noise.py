@@ -12,7 +12,7 @@ import torch
 from antiphase._check import invalid
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._plan import Plan
-from antiphase._run import PrivacyReport, digest, refuse_pickle
+from antiphase._run import Exclusive, PrivacyReport, digest, refuse_pickle
 from antiphase._samplers import Batch
 from antiphase._secret import Secret
 from antiphase.torch._pieces import flat_gradient, is_sharded, noise_dtype, own_leaves, whole_leaves
@@ -85,6 +85,8 @@ class NoiseAdder:
         )
         self._step: int | None = 0 if self._run.committed == 0 else None
         self._is_begun = self._is_added = False  # between the two, some gradients have noise and some do not
+        self._noisy: list[Any] = []  # the gradients that have it, which are the ones to commit
+        self._alone = Exclusive("A step of NoiseAdder")
         self._asked: set[int] = set()  # steps to take whose batches were asked for
         self._expected: str | None = None  # code of the parameters to go on with; None for any
 
@@ -125,6 +127,10 @@ class NoiseAdder:
 
     def add(self) -> None:
         """Add the step's noise to the gradients, in place; a missing gradient counts as zero."""
+        with self._alone:
+            self._add()
+
+    def _add(self) -> None:
         if self._is_begun:
             raise Refused(
                 f"The noise of step {self.step} was added already.", hint="add noise once a step, then call commit"
@@ -138,6 +144,7 @@ class NoiseAdder:
         if any(held.numel() != noise.numel() or held.dtype != noise.dtype for held, noise in made):
             raise _changed()
         self._is_begun = True
+        self._noisy = [p.grad for p in self.parameters]
         for held, noise in made:
             held.add_(noise.to(held.device), alpha=self.plan.problem.clip_norm)
         self._is_added = True
@@ -145,12 +152,18 @@ class NoiseAdder:
     def commit(self) -> None:
         """Record the step in the ledger: after `add` and the all-reduce, and before the parameters move.
 
-        Where it raises, the gradients must not be used.
+        Refused where `p.grad` is no longer the tensor that `add` added noise to. Between the two, change gradients only
+        in place. Where it raises, the gradients must not be used.
         """
+        with self._alone:
+            self._commit()
+
+    def _commit(self) -> None:
         if not self._is_added:
             raise Refused(f"Step {self.step} has no noise yet.", hint="call add before commit, for empty batches too")
+        self._check_gradients()
         self._run.commit(self.step, self._digest(), self._check_parameters)
-        self._is_begun = self._is_added = False
+        self._is_begun, self._is_added, self._noisy = False, False, []
         self._expected = None
         self._asked.discard(self.step)
         self._step = self.step + 1
@@ -233,6 +246,17 @@ class NoiseAdder:
             raise _changed()
         return [g[slice(*part.box[0])] for g, part in zip(gradients, parts, strict=True)]
 
+    def _check_gradients(self) -> None:
+        """Refuse gradients that were dropped or replaced since noise was added: what moves the parameters has none."""
+        replaced = [i for i, (p, g) in enumerate(zip(self.parameters, self._noisy, strict=True)) if p.grad is not g]
+        if replaced:
+            raise Refused(
+                f"The gradient of parameter {replaced[0]} is not the tensor that the noise of step {self.step} was "
+                f"added to ({len(replaced)} of {len(self.parameters)} parameters).",
+                hint="between add and commit, call neither zero_grad nor backward, and change gradients in place: "
+                "p.grad.div_(n) instead of p.grad = p.grad / n",
+            )
+
     def _check_parameters(self) -> None:
         """Refuse to take steps again from a model that has their noise already: it would be in it twice.
 
@@ -252,15 +276,16 @@ class NoiseAdder:
         return digest([p.detach().cpu().numpy() for p in self.parameters]).hex()
 
     def _go_to(self, step: int) -> None:
-        self._withdraw()
-        self._step, self._expected = step, None
-        self._asked.clear()
+        with self._alone:
+            self._withdraw()
+            self._step, self._expected = step, None
+            self._asked.clear()
 
     def _withdraw(self) -> None:
         """Record an output that has its noise and is not committed: another one may get the same noise."""
         if self._is_begun:
             self._run.withdraw(self.step)
-        self._is_begun = self._is_added = False
+        self._is_begun, self._is_added, self._noisy = False, False, []
 
     def _digest(self) -> bytes:
         """Over the step's whole output: of all ranks where each holds a part, else the one that all must have."""
