@@ -302,6 +302,14 @@ def _other_choice(plan: Plan) -> Iterator[str]:
             yield f"candidates[0].{name} is {stated}, but {where} is {made}"
 
 
+def require_plan(owner: str, value: object) -> Plan:
+    """`value` if it is a Plan; what a plan is made from is not one."""
+    if not isinstance(value, Plan):
+        hint = "make one with antiphase.plan(problem), or read one with Plan.load(path)"
+        raise _check.invalid(owner, "plan", "a Plan", type(value).__name__, hint)
+    return value
+
+
 def check_guarantee(plan: Plan) -> None:
     """Refuse a plan whose guarantee is better than that of its mechanism, as one built by hand may be.
 

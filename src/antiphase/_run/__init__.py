@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from antiphase import _check
-from antiphase._durable import DirectoryLock, make_directory
+from antiphase._durable import DirectoryLock
 from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._ledger import Ledger
 from antiphase._noise import NoiseStream, check_host_noise, check_last_step, named
 from antiphase._participation import Deterministic
-from antiphase._plan import Plan, check_guarantee, stored_fingerprint
+from antiphase._plan import Plan, check_guarantee, require_plan, stored_fingerprint
 from antiphase._record import from_json, to_json
 from antiphase._run.digests import DIGEST_BYTES, digest
 from antiphase._run.directory import (
@@ -31,6 +31,7 @@ from antiphase._run.directory import (
     clear_temporary,
     clear_unfinished,
     fresh_run_id,
+    made_directory,
     own_secret,
     read_header,
     write_header,
@@ -148,10 +149,9 @@ class Run:
             secret: None keeps one in the directory; give one to keep it elsewhere.
             dtype: float32 or float64, of the noise.
         """
-        given = _header(plan, leaves, dtype, examples)
+        given = _header(require_plan("Run.open", plan), leaves, dtype, examples)
         check_guarantee(plan)
-        path = Path(directory).absolute()  # a program may change its working directory while the run is open
-        make_directory(path)
+        path = made_directory(directory)
         lock = DirectoryLock(path)
         try:
             check_layout(path)
