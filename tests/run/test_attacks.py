@@ -435,3 +435,9 @@ def test_a_missing_secret_is_not_replaced(tmp_path):
     (tmp_path / "private" / "secret").unlink()
     with pytest.raises(ap.Corrupted, match="own secret is missing"):
         opened(tmp_path, secret=None)
+
+
+@pytest.mark.parametrize("wrong", [{"a": np.zeros(2), 1: np.zeros(2)}, [[[1.0, 2.0], [3.0]]]])
+def test_a_digest_of_what_has_no_order_or_shape_is_refused(wrong):
+    with pytest.raises(ap.InvalidArgument, match="digest"):
+        ap.digest(wrong)

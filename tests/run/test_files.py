@@ -449,3 +449,29 @@ def test_labels_are_one_line_of_bounded_length(copy, label):
         assert content(copy) == before
         run.publish("\u00dcber 9000 \u2764\ufe0f " + "x" * 180)
         assert run.published == 5
+
+
+@pytest.mark.parametrize("kind", ["file", "under a file", "too long", "NUL", "dangling link", "None", "number"])
+def test_a_run_directory_that_cannot_be_is_refused_by_name(tmp_path, kind):
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    given = {
+        "file": tmp_path / "file",
+        "under a file": tmp_path / "file" / "run",
+        "too long": tmp_path / ("x" * 300),
+        "NUL": f"{tmp_path}/a\0b",
+        "dangling link": tmp_path / "link",
+        "None": None,
+        "number": 3,
+    }[kind]
+    with pytest.raises(ap.InvalidArgument, match="directory"):
+        ap.Run.open(plan_for(STRATEGIES["identity"]), given, leaves=LEAVES, examples=40)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("wrong", [None, "plan.json", plan_for(STRATEGIES["identity"]).mechanism])
+def test_what_is_no_plan_is_refused_by_name(tmp_path, wrong):
+    with pytest.raises(ap.InvalidArgument, match="must be a Plan"):
+        ap.Run.open(wrong, tmp_path / "run", leaves=LEAVES, examples=40)
+    assert not (tmp_path / "run").exists()

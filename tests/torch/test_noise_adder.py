@@ -263,3 +263,39 @@ def test_noise_on_some_of_the_gradients_is_not_committed(tmp_path):
         weights[1].grad = None
         noise.add()
         noise.commit()
+
+
+@pytest.mark.parametrize("wrong", [None, 3, torch.nn.Linear(2, 1)])
+def test_parameters_that_are_no_list_are_refused(tmp_path, wrong):
+    with pytest.raises(ap.InvalidArgument, match="'parameters'"):
+        NoiseAdder(wrong, plan_for(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_plan_is_refused(tmp_path):
+    for wrong in (None, plan_for().mechanism):
+        with pytest.raises(ap.InvalidArgument, match="must be a Plan"):
+            NoiseAdder(parameters(), wrong, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sparse_gradient_is_refused_and_may_be_made_dense(tmp_path):
+    table = torch.nn.Embedding(6, 2, sparse=True)
+    with NoiseAdder(table.parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
+        table(torch.tensor([1, 4])).sum().backward()
+        with pytest.raises(ap.Refused, match="sparse"):
+            noise.add()
+        table.weight.grad = table.weight.grad.to_dense()
+        noise.add()
+        noise.commit()
+        assert (table.weight.grad != 0).all()
+
+
+@pytest.mark.parametrize("change", [{"step": 0.5}, {"step": "0"}, {"step": None}, {"step": True}, {"run_id": None}])
+def test_a_checkpoint_of_something_else_is_refused_by_name(tmp_path, change):
+    with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
+        state = noise.state_dict()
+        for wrong in (state | change, {}, None):
+            with pytest.raises(ap.InvalidArgument, match="'state'"):
+                noise.load_state_dict(wrong)
+        noise.load_state_dict(state)

@@ -1,7 +1,7 @@
 """Plans: the mechanism chosen for a problem, its guarantee, and the candidates it was chosen from."""
 
 from antiphase._plan.candidate import Candidate, curve_steps, display_name
-from antiphase._plan.plan import Plan, in_words, stored_fingerprint, with_derived_guarantee
+from antiphase._plan.plan import Plan, in_words, require_plan, stored_fingerprint, with_derived_guarantee
 
 __all__ = [
     "Candidate",
@@ -9,6 +9,7 @@ __all__ = [
     "curve_steps",
     "display_name",
     "in_words",
+    "require_plan",
     "stored_fingerprint",
     "with_derived_guarantee",
 ]

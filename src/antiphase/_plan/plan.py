@@ -268,6 +268,14 @@ def _other_choice(plan: Plan) -> Iterator[str]:
             yield f"candidates[0].{name} is {stated}, but {where} is {made}"
 
 
+def require_plan(owner: str, value: object) -> Plan:
+    """`value` if it is a Plan; what a plan is made from is not one."""
+    if not isinstance(value, Plan):
+        hint = "make one with antiphase.plan(problem), or read one with Plan.load(path)"
+        raise _check.invalid(owner, "plan", "a Plan", type(value).__name__, hint)
+    return value
+
+
 def with_derived_guarantee(plan: Plan) -> Plan:
     """The plan with its guarantee derived again, whatever it says of itself.
 

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from antiphase import _check
-from antiphase._durable import DirectoryLock, make_directory
+from antiphase._durable import DirectoryLock
 from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._ledger import Ledger
 from antiphase._noise import NoiseStream, check_host_noise, check_last_step, named
 from antiphase._participation import Deterministic
-from antiphase._plan import Plan, stored_fingerprint, with_derived_guarantee
+from antiphase._plan import Plan, require_plan, stored_fingerprint, with_derived_guarantee
 from antiphase._record import from_json, to_json
 from antiphase._run.digests import DIGEST_BYTES, digest
 from antiphase._run.directory import (
@@ -32,6 +32,7 @@ from antiphase._run.directory import (
     clear_temporary,
     clear_unfinished,
     fresh_run_id,
+    made_directory,
     own_secret,
     read_header,
     write_header,
@@ -154,10 +155,9 @@ class Run:
             secret: None keeps one in the directory; give one to keep it elsewhere.
             dtype: float32 or float64, of the noise.
         """
-        given = _header(plan, leaves, dtype, examples)
+        given = _header(require_plan("Run.open", plan), leaves, dtype, examples)
         plan = with_derived_guarantee(plan)
-        path = Path(directory).absolute()  # a program may change its working directory while the run is open
-        make_directory(path)
+        path = made_directory(directory)
         lock = DirectoryLock(path)
         try:
             check_layout(path)

@@ -34,12 +34,15 @@ def digest(arrays: Arrays) -> bytes:
     """
     if isinstance(arrays, (str, bytes, np.ndarray)) or not isinstance(arrays, Iterable):
         raise invalid("digest", "arrays", "a list or mapping of arrays", type(arrays).__name__, "put it in a list")
-    named = sorted(arrays.items()) if isinstance(arrays, Mapping) else [("", array) for array in arrays]
+    try:
+        named = sorted(arrays.items()) if isinstance(arrays, Mapping) else [("", array) for array in arrays]
+    except TypeError as error:  # no order among names of several types
+        raise invalid("digest", "arrays", "named by strings", list(arrays), "name each array by a string") from error
     if not named:
         raise invalid("digest", "arrays", "at least one array", "none", "an exhausted generator gives none")
     code, values = hashlib.sha256(), []
     for name, array in named:
-        value = np.asarray(array)
+        value = _array(array)
         if value.dtype.kind not in "biufc":
             raise invalid(
                 "digest", "arrays", "numeric arrays", f"dtype {value.dtype}", "flatten nested structures first"
@@ -49,6 +52,13 @@ def digest(arrays: Arrays) -> bytes:
     for piece in _digests([piece for value in values for piece in _pieces(value)]):
         code.update(piece)
     return code.digest()
+
+
+def _array(given: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except ValueError as error:  # nested lists of different lengths
+        raise invalid("digest", "arrays", "numeric arrays", given, "flatten nested structures first") from error
 
 
 def _pieces(array: NDArray[Any]) -> list[memoryview]:

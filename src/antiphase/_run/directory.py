@@ -20,6 +20,7 @@ from antiphase._check import shown
 from antiphase._durable import (
     check_directory,
     file_exists,
+    make_directory,
     make_private_directory,
     open_file,
     read_file,
@@ -107,6 +108,23 @@ def write_header(directory: Path, header: Header) -> None:
 def fresh_run_id() -> str:
     """128 random bits: no two runs share noise, even with one secret and one plan."""
     return secrets.token_hex(16)
+
+
+def made_directory(given: Any) -> Path:
+    """The directory of a run, made where it is missing; absolute, since a program may change its working directory."""
+    try:
+        path = Path(given).absolute()
+        make_directory(path)
+        found = path.is_dir()
+    except (TypeError, ValueError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidArgument(
+            f"The run directory {shown(str(given))} cannot be made or entered: {why}.",
+            hint="give the path of a directory, or of one that can be made",
+        ) from error
+    if not found:
+        raise InvalidArgument(f"{path} is not a directory.", hint="give the run a directory of its own")
+    return path
 
 
 def check_layout(directory: Path) -> None:

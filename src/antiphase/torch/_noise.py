@@ -11,7 +11,7 @@ import torch
 
 from antiphase._check import invalid
 from antiphase._errors import InvalidArgument, Refused
-from antiphase._plan import Plan
+from antiphase._plan import Plan, require_plan
 from antiphase._run import Exclusive, PrivacyReport, digest, refuse_pickle
 from antiphase._samplers import Batch
 from antiphase._secret import Secret
@@ -69,6 +69,7 @@ class NoiseAdder:
         source: Literal["host", "device"] = "host",
     ) -> None:
         self.parameters = _checked(parameters)
+        require_plan("NoiseAdder", plan)
         self.plan, self.world = plan, World.current()
         self._is_sharded = is_sharded(self.parameters)
         self._own = own_leaves(self.parameters, self.world)
@@ -184,7 +185,7 @@ class NoiseAdder:
 
         For that the parameters must be those of the checkpoint too, when the first of these steps is taken.
         """
-        run_id, step = state["run_id"], state["step"]
+        run_id, step = _position(state)
         if run_id != self.run_id:
             raise InvalidArgument(
                 f"The checkpoint belongs to run {run_id}; the directory holds run {self.run_id}.",
@@ -310,6 +311,8 @@ def _checked(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
             "The 'parameters' parameter of NoiseAdder must be a list of tensors. Got one tensor instead.",
             hint="put it in a list",
         )
+    if isinstance(parameters, torch.nn.Module) or not isinstance(parameters, Iterable):
+        raise invalid("NoiseAdder", "parameters", "a list of tensors", parameters, "pass list(model.parameters())")
     found = list(parameters)
     if not found or not all(isinstance(p, torch.Tensor) for p in found):
         raise InvalidArgument(
@@ -319,6 +322,20 @@ def _checked(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     if len({id(p) for p in found}) < len(found):
         raise InvalidArgument("A parameter is there twice.", hint="list each parameter once")
     return found
+
+
+def _position(state: Any) -> tuple[Any, int]:
+    """Run id and step of what `state_dict` gave."""
+    run_id, step = (state.get(name) for name in ("run_id", "step")) if isinstance(state, dict) else (None, None)
+    if run_id is None or isinstance(step, bool) or not isinstance(step, int):
+        raise invalid(
+            "NoiseAdder.load_state_dict",
+            "state",
+            "what state_dict gave: a dict with the run id and a step",
+            state,
+            "load the entry of the checkpoint that NoiseAdder.state_dict was stored under",
+        )
+    return run_id, step
 
 
 def _device_of(parameters: list[torch.Tensor], source: str) -> torch.Tensor | None:

@@ -102,6 +102,11 @@ def flat_gradient(parameter: Any) -> torch.Tensor:
     if isinstance(parameter.grad, DTensor):
         local: torch.Tensor = parameter.grad.to_local()
         return local.view(-1)
+    if parameter.grad.layout != torch.strided:
+        raise Refused(
+            f"The gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and its noise is not.",
+            hint="make it dense with p.grad = p.grad.to_dense(), or use layers without sparse=True",
+        )
     if not parameter.grad.is_contiguous():
         parameter.grad = parameter.grad.contiguous()
     view: torch.Tensor = parameter.grad.view(-1)
