@@ -210,7 +210,7 @@ STOPPED = {
 def test_stopping_never_costs_more_than_going_on_and_covers_the_leading_block(name, participation):
     strategy = STOPPED[name]
     mechanism = ap.Mechanism(strategy, participation, 5.0)
-    costs = [ap.epsilon(ap.stopped(mechanism, t), 1e-6).value for t in range(1, 13)]
+    costs = [ap.epsilon(mechanism.first(t), 1e-6).value for t in range(1, 13)]
     assert all(a <= b * (1 + 1e-9) for a, b in itertools.pairwise(costs))
     assert costs[-1] == ap.epsilon(mechanism, 1e-6).value
     if strategy.rows == 12:
@@ -241,8 +241,8 @@ def test_group_privacy_of_gaussians_is_exact():
         lambda: ap.epsilon(ap.Mechanism(Identity(9), ap.FixedEpochs(2, 4), 1.0), 1e-6),
         lambda: ap.epsilon(gaussian(1.0), 2.0),
         lambda: ap.delta(gaussian(1.0), -1.0),
-        lambda: ap.stopped(gaussian(1.0), 0),
-        lambda: ap.stopped(gaussian(1.0), 2),
+        lambda: gaussian(1.0).first(0),
+        lambda: gaussian(1.0).first(2),
         lambda: ap.compose([], 1e-6),
         lambda: ap.group_epsilon(gaussian(1.0), 0, 1e-6),
     ],

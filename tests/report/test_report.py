@@ -94,7 +94,7 @@ def test_one_percent_less_noise_would_show():
 
 def test_a_run_is_reported_by_what_ran(of_run):
     plan = made_plan()
-    bound = ap.epsilon(ap.stopped(plan.mechanism, 10), 1e-6)
+    bound = ap.epsilon(plan.mechanism.first(10), 1e-6)
     assert f"epsilon = {math.ceil(bound.value * 1e4) / 1e4:.4f}" in of_run.headline
     # Where the outputs decided when to stop, only the plan's guarantee holds.
     assert f"epsilon = {math.ceil(plan.guarantee.value * 1e4) / 1e4:.4f} otherwise" in of_run.headline

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from antiphase._accounting.poisson import at_least
 from antiphase._bound import Bound
 from antiphase._errors import NotProved
-from antiphase._montecarlo import Sampling
+from antiphase._montecarlo import MonteCarlo
 from antiphase._montecarlo import calibrate as sampled_noise
 from antiphase._montecarlo import delta as sampled_delta
 from antiphase._montecarlo import epsilon as sampled_epsilon
@@ -41,12 +41,12 @@ LARGEST_SHARE = 0.5  # of delta that overflowing batches may take
 _known: dict[str, Bound] = {}
 
 
-def fresh_entropy(sampling: Sampling) -> str:
+def fresh_entropy(sampling: MonteCarlo) -> str:
     """256 fresh bits in hexadecimal digits, or nothing where the caller gave a seed."""
     return secrets.token_hex(32) if sampling.seed is None else ""
 
 
-def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, entropy: str = "") -> Bound:
+def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo, entropy: str = "") -> Bound:
     """epsilon at delta. Without entropy the same arguments give the same bound, which is computed once.
 
     **Guarantee**: as `_montecarlo.epsilon`, under zero-out and add-or-remove adjacency.
@@ -59,7 +59,7 @@ def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, en
     return _known[key]
 
 
-def _epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, entropy: str) -> Bound:
+def _epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo, entropy: str) -> Bound:
     overflow = overflow_probability(mechanism.reduction.setting)
     if overflow > LARGEST_SHARE * delta:
         return _without_amplification(mechanism, delta, overflow)
@@ -68,7 +68,7 @@ def _epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, entropy: st
     return described(found, found.value, overflow, entropy)
 
 
-def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: Sampling, entropy: str = "") -> Bound:
+def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo, entropy: str = "") -> Bound:
     """delta at epsilon, as `amplified_epsilon`."""
     overflow = overflow_probability(mechanism.reduction.setting)
     drawn = seeded(sampling, "delta", mechanism, epsilon, entropy)
@@ -81,7 +81,7 @@ def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: Sampling, en
     return min(found, unamplified, key=lambda bound: bound.value)
 
 
-def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: Sampling) -> Mechanism | None:
+def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: MonteCarlo) -> Mechanism | None:
     """The mechanism with the noise for the budget; None where overflowing batches take too much of delta."""
     overflow = overflow_probability(mechanism.reduction.setting)
     if overflow > LARGEST_SHARE * budget.delta:
@@ -146,7 +146,7 @@ def whole(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
     return replace(given, max_batch=None)
 
 
-def seeded(sampling: Sampling, name: str, mechanism: Mechanism, at: object, entropy: str) -> Sampling:
+def seeded(sampling: MonteCarlo, name: str, mechanism: Mechanism, at: object, entropy: str) -> MonteCarlo:
     """With a seed made from the whole question, a seed that was given included: another question has other samples."""
     asked = [name, mechanism, at, replace(sampling, workers=1), *([entropy] if entropy else [])]
     return replace(sampling, seed=int(fingerprint(asked), 16))

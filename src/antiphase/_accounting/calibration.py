@@ -16,7 +16,7 @@ from antiphase._accounting.theorems import Adjacency, Setting
 from antiphase._bound import Bound
 from antiphase._check import invalid
 from antiphase._errors import NotProved
-from antiphase._montecarlo import Sampling, check_sampling
+from antiphase._montecarlo import MonteCarlo, check_sampling
 from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase.strategies import Strategy
@@ -49,7 +49,7 @@ def calibrate(
     budget: Budget,
     adjacency: Adjacency = "zero-out",
     examples: int | None = None,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Calibration:
     """The mechanism with the smallest noise that keeps the budget.
 
@@ -65,7 +65,7 @@ def calibrate(
         budget: (epsilon, delta).
         adjacency: as for `Mechanism`.
         examples: as for `Mechanism`.
-        sampling: how much work a sampled bound may take. To compare many mechanisms, Sampling(slack=0.2) is some ten
+        sampling: how much work a sampled bound may take. To compare many mechanisms, MonteCarlo(slack=0.2) is some ten
             times quicker than the default and finds noise about 1 % larger.
 
     >>> from antiphase import FixedEpochs, strategies
@@ -85,7 +85,7 @@ def seeded_calibration(
     budget: Budget,
     adjacency: Adjacency = "zero-out",
     examples: int | None = None,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Calibration:
     """`calibrate` without the last certificate, to compare mechanisms: all samples are a hash of the arguments."""
     if not isinstance(budget, Budget):

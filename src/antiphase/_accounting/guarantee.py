@@ -8,10 +8,10 @@ from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.release import Gaussian
 from antiphase._bound import Bound
 from antiphase._errors import NotProved
-from antiphase._montecarlo import Sampling, check_sampling
+from antiphase._montecarlo import MonteCarlo, check_sampling
 
 
-def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling()) -> Bound:
+def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
     """The epsilon at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: under the mechanism's adjacency; never below the smallest epsilon. "exact" for one Gaussian
@@ -47,7 +47,7 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling())
     return _proved_epsilon(mechanism, target)
 
 
-def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling()) -> Bound:
+def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
     """`epsilon` with samples that are a hash of the question: the same arguments give the same bound.
 
     To search with, and for plans that were stored without entropy. Certify what is chosen by it, with fresh entropy.
@@ -62,7 +62,35 @@ def _proved_epsilon(mechanism: Mechanism, target: float) -> Bound:
     return mechanism.reduction.bound(release.epsilon(target), release.method)
 
 
-def delta(mechanism: Mechanism, epsilon: float, sampling: Sampling = Sampling()) -> Bound:
+def epsilon_after(
+    mechanism: Mechanism,
+    steps: int,
+    delta: float,
+    whole: Bound | None = None,
+    sampling: MonteCarlo = MonteCarlo(),
+) -> Bound:
+    """Return the epsilon of the first `steps` steps: that of `Mechanism.first` or of the full run, if smaller.
+
+    The full run covers its beginning too. Its first t outputs are a function of all n, and stopping changes neither
+    their joint law nor that of the batches: a run draws these as for n steps, whatever the participation, and a
+    gradient depends on the past alone. That also holds for any rule by which outputs decide when to stop.
+
+    **Guarantee**: never above the epsilon of the full run, and for t as in `Mechanism.first`. Where both are sampled,
+    taking the smaller one is a choice among two mechanisms; `epsilon` leaves room for a choice among 1,000.
+
+    Args:
+        mechanism: the full run as it was planned.
+        steps: number of steps released, at least 1.
+        delta: between 0 and 1.
+        whole: epsilon(mechanism, delta), if it is already known.
+        sampling: how much work a sampled bound may take, as in `epsilon`.
+    """
+    part = mechanism.first(steps)
+    full = epsilon(mechanism, delta, sampling) if whole is None else whole
+    return min(full, full if part is mechanism else epsilon(part, delta, sampling), key=lambda bound: bound.value)
+
+
+def delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
     """The delta at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: as for `epsilon`.

@@ -12,7 +12,7 @@ from antiphase._accounting.mechanism import Mechanism
 from antiphase._bound import Bound
 from antiphase._check import invalid
 from antiphase._errors import Refused
-from antiphase._montecarlo import Sampling, check_sampling
+from antiphase._montecarlo import MonteCarlo, check_sampling
 from antiphase._montecarlo import verify as sampled_verify
 
 
@@ -45,7 +45,7 @@ def verify(
     method: Literal["certified", "plain"] = "certified",
     tau: float = 1.25,
     attempt: int = 1,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
     """Verify the claim of a finished plan, or of a mechanism, with fresh samples: delta as a bound, or `Refused`.
 
@@ -87,7 +87,7 @@ def verify_claim(
     method: Literal["certified", "plain"] = "certified",
     tau: float = 1.25,
     attempt: int = 1,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
     """`verify` for a mechanism and a claim (at, target) that were checked; epsilon may be 0 here."""
     reduction = mechanism.reduction

@@ -17,7 +17,7 @@ from antiphase.strategies import BLT, Banded, BandedInverse, Fourier, Identity, 
 
 
 @dataclass(frozen=True)
-class Error:
+class ErrorProfile:
     """The noise in A x for sigma = 1, as standard deviations over the steps.
 
     Args:
@@ -36,7 +36,7 @@ class Error:
         return self.compute()
 
 
-def error(strategy: Strategy, workload: Workload) -> Error:
+def error(strategy: Strategy, workload: Workload) -> ErrorProfile:
     """The error of a strategy on a workload: B = A N, row by row.
 
     Exact, by a covariance recursion in time linear in the steps for Identity, Banded, Toeplitz, BLT and
@@ -62,13 +62,13 @@ def error(strategy: Strategy, workload: Workload) -> Error:
     return _checked(weighted / strategy.steps, total, lambda: per_step_variances(strategy, workload))
 
 
-def _checked(mean: float, largest: float, compute: Callable[[], Array]) -> Error:
+def _checked(mean: float, largest: float, compute: Callable[[], Array]) -> ErrorProfile:
     if not math.isfinite(mean) or not math.isfinite(largest):
         raise InvalidArgument(
             "The error of this strategy is too large for floating point: its inverse grows from step to step.",
             hint="choose coefficients that fall off, such as Toeplitz.square_root",
         )
-    return Error(math.sqrt(mean), math.sqrt(largest), compute)
+    return ErrorProfile(math.sqrt(mean), math.sqrt(largest), compute)
 
 
 def per_step_variances(strategy: Strategy, workload: Workload) -> Array:

@@ -11,9 +11,9 @@ import numpy as np
 
 from antiphase._accounting import Mechanism, seeded_calibration
 from antiphase._bound import Bound
-from antiphase._error import Error, error
+from antiphase._error import ErrorProfile, error
 from antiphase._errors import AntiphaseError, NotEnoughMemory, NotProved
-from antiphase._montecarlo import Sampling
+from antiphase._montecarlo import MonteCarlo
 from antiphase._participation import Participation
 from antiphase._plan import Candidate, curve_steps
 from antiphase._problem import Problem
@@ -78,7 +78,7 @@ class Trials:
         tried = (found.candidate for found in self.outcomes)
         return min((c.noise_multiplier for c in tried if c.participation == repr(participation)), default=None)
 
-    def attempt(self, trial: Trial, sampling: Sampling = Sampling()) -> Outcome | None:
+    def attempt(self, trial: Trial, sampling: MonteCarlo = MonteCarlo()) -> Outcome | None:
         """The trial with the least noise that keeps the budget; None where nothing is proved or memory is short."""
         self.tell(trial.name, self.share)
         try:
@@ -98,7 +98,7 @@ class Trials:
         return found
 
 
-def evaluate(trial: Trial, problem: Problem, sampling: Sampling) -> Outcome:
+def evaluate(trial: Trial, problem: Problem, sampling: MonteCarlo) -> Outcome:
     """The trial with the least noise that keeps the budget."""
     start = perf_counter()
     strategy = trial.make()
@@ -127,7 +127,7 @@ def evaluate(trial: Trial, problem: Problem, sampling: Sampling) -> Outcome:
     return Outcome(candidate, mechanism, found.guarantee)
 
 
-def _curve(mechanism: Mechanism, size: Error) -> tuple[float, ...]:
+def _curve(mechanism: Mechanism, size: ErrorProfile) -> tuple[float, ...]:
     """The error after some of the steps; for many steps it would take longer than all the rest."""
     n = mechanism.strategy.steps
     if n > LARGEST_CURVE:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from antiphase._accounting import stopped
 from antiphase._plan import Plan
 from antiphase._report.changes import Change, more_steps, smaller_separation
 from antiphase._report.chart import Chart
@@ -93,5 +92,5 @@ def _shown(plan: Plan) -> Strategy | None:
     """The strategy, or its beginning where it is long."""
     strategy = plan.mechanism.strategy
     if strategy.steps > LARGEST_MATRIX:
-        strategy = stopped(plan.mechanism, SHOWN_MATRIX).strategy
+        strategy = plan.mechanism.first(SHOWN_MATRIX).strategy
     return strategy if strategy.steps <= LARGEST_MATRIX else None
