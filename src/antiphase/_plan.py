@@ -17,7 +17,7 @@ from antiphase._bound import Bound
 from antiphase._check import Array
 from antiphase._durable import OWNER_ONLY, write_output
 from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
-from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
+from antiphase._participation import Participation
 from antiphase._problem import Problem
 from antiphase._record import fingerprint, from_json, parse_json, record, to_json
 from antiphase.strategies import is_extensible
@@ -214,10 +214,10 @@ class Plan:
         longer = replace(
             self.mechanism,
             strategy=replace(strategy, steps=n),  # type: ignore[type-var]  # strategies are records
-            participation=_for_more_steps(self.mechanism.participation, n),
+            participation=self.mechanism.participation.for_steps(n),
         )
         given = self.problem.participation
-        problem = replace(self.problem, steps=n, participation=given and _for_more_steps(given, n))
+        problem = replace(self.problem, steps=n, participation=given and given.for_steps(n))
         return replace(
             self,
             problem=problem,
@@ -355,13 +355,6 @@ def _short(value: object) -> str:
 def stored_fingerprint(path: Path) -> str:
     """The fingerprint that a plan file states; it is not checked against the plan."""
     return str(_read(path)["fingerprint"])
-
-
-def _for_more_steps(participation: Participation, steps: int) -> Participation:
-    """The same promise over more epochs, where it counts epochs."""
-    if isinstance(participation, (FixedEpochs, ShuffledEpochs, BallsInBins)):
-        return replace(participation, epochs=max(participation.epochs, -(-steps // participation.steps_per_epoch)))
-    return participation
 
 
 def _readable(data: dict[str, Any]) -> str:

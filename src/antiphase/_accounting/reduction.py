@@ -14,10 +14,8 @@ from antiphase._check import invalid
 from antiphase._errors import NotProved
 from antiphase._participation import (
     BallsInBins,
-    CyclicPoisson,
-    FixedSize,
+    Deterministic,
     Participation,
-    PoissonMinSeparation,
     SingleParticipation,
 )
 from antiphase.strategies import Strategy
@@ -83,7 +81,7 @@ def check_setting(
 
 def _theorem(setting: Setting) -> Theorem:
     known = [t for t in THEOREMS if t.participation is type(setting.participation)]
-    truncated = getattr(setting.participation, "max_batch", None) is not None
+    truncated = setting.participation.max_batch is not None
     same_batches = [t for t in known if t.max_batch in (None, truncated)]
     rows = [t for t in same_batches if t.adjacency == setting.adjacency]
     for theorem in rows:
@@ -108,10 +106,8 @@ def _covers(theorem: Theorem, setting: Setting) -> bool:
 
 
 def _most_bands(setting: Setting) -> int:
-    sampling = setting.participation
-    if isinstance(sampling, (CyclicPoisson, FixedSize)):
-        return sampling.groups
-    return sampling.separation if isinstance(sampling, PoissonMinSeparation) else 1
+    worst: Deterministic = setting.participation.worst_case
+    return worst.spacing(setting.strategy.steps)
 
 
 def _too_many_bands(setting: Setting) -> NotProved:

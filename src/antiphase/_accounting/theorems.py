@@ -91,7 +91,7 @@ def _gaussian(setting: Setting, multiplier: float) -> Release:
 
 def _poisson(setting: Setting, multiplier: float) -> Release:
     sampling: Poisson | CyclicPoisson = setting.participation
-    groups = sampling.groups if isinstance(sampling, CyclicPoisson) else 1
+    groups = sampling.sampling_groups
     count = -(-setting.strategy.steps // groups)
     truncation = None
     if sampling.max_batch is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from antiphase._accounting import certified
 from antiphase._check import invalid
-from antiphase._participation import CyclicPoisson, FixedSize, Participation, Poisson
+from antiphase._participation import Participation
 from antiphase._plan import Plan
 from antiphase._planner.advice import advice, affordable_copies
 from antiphase._planner.amplified import amplified
@@ -96,7 +96,7 @@ def _try_all(trials: Trials, families: set[str], pipelines: tuple[str, ...]) -> 
 def _promises(problem: Problem, given: Participation | None, pipelines: tuple[str, ...]) -> list[Participation]:
     if given is None:
         return [promised(problem, name) for name in pipelines if name in PROMISED]
-    return [] if isinstance(given, (Poisson, CyclicPoisson, FixedSize)) else [given]
+    return [given] if given.sampling_groups is None else []
 
 
 def _checked(families: Iterable[str] | None) -> set[str]:

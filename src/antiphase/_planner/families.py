@@ -9,7 +9,7 @@ from typing import Any
 from antiphase._optimize import MAX_DENSE_STEPS as LARGEST_DENSE
 from antiphase._optimize import optimize, prefix_sum_bound
 from antiphase._optimize import worst_case_limits as schema
-from antiphase._participation import FixedEpochs, MinSeparation, Participation, ShuffledEpochs, SingleParticipation
+from antiphase._participation import MinSeparation, Participation
 from antiphase._planner.published_strategies import nearest, published
 from antiphase._planner.trial import Trial, Trials
 from antiphase._problem import Problem
@@ -185,13 +185,7 @@ def least_copies(family: str, steps: int, participation: Participation | None = 
 
 def band_counts(problem: Problem, participation: Participation) -> list[int]:
     """Powers of two up to the separation, and the separation itself: beyond it columns of one example overlap."""
-    worst = participation.worst_case
-    if isinstance(worst, (FixedEpochs, ShuffledEpochs)):
-        widest = worst.steps_per_epoch
-    elif isinstance(worst, MinSeparation):
-        widest = worst.separation
-    else:
-        widest = problem.steps if isinstance(worst, SingleParticipation) else 1
+    widest = participation.worst_case.spacing(problem.steps)
     widest = min(widest, problem.steps, LARGEST_TOEPLITZ // problem.steps)
     if problem.memory_copies is not None:
         widest = min(widest, problem.memory_copies + 1)

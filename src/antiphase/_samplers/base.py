@@ -1,4 +1,4 @@
-"""What every sampler has: its participation, random access by step, a fixed shape if one is asked for."""
+"""The base class of samplers, their batches, and how a batch is split over workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from antiphase import _check
 from antiphase._check import invalid
-from antiphase._participation import Deterministic, Participation
+from antiphase._participation import Participation
+from antiphase._record import tag_of
 from antiphase._samplers.stream import Ids, Stream
 from antiphase._secret import Secret, require_secret
 
@@ -57,12 +58,10 @@ class Sampler(ABC):
         require_secret(owner, secret)
         self.examples = _check.positive_integer(owner, "examples", examples, "there must be data to sample")
         self.steps = _check.positive_integer(owner, "steps", steps)
-        promise = participation.worst_case
-        assert isinstance(promise, Deterministic)
-        promise.largest_count(self.steps)  # raises if the promise does not reach so far
+        participation.worst_case.largest_count(self.steps)  # raises if the promise does not cover that many steps
         self.participation = participation
-        self._largest: int | None = getattr(participation, "max_batch", None)
-        self._labels = (self._name, *parameters)
+        self._largest = participation.max_batch
+        self._labels = (tag_of(participation), *parameters)
         self._dropping = Stream(secret, (*self._labels, "dropping"))
         self.independent_assignment = self._largest is None
         self.extendable = True
@@ -97,3 +96,24 @@ class Sampler(ABC):
 
     def __repr__(self) -> str:
         return f"<sampler of {self.participation!r}: {self.examples} examples, {self.steps} steps>"
+
+
+def shard(indices: NDArray[np.int64], mask: NDArray[np.bool_], rank: int, world: int) -> Batch:
+    """The part of a batch that worker `rank` of `world` processes: every world-th entry.
+
+    **Guarantee**: the parts of all ranks together are the batch, each entry once; their sizes differ by at
+    most one. Every worker makes the whole batch from the same secret, so nothing is sent.
+
+    Args:
+        indices: those of a batch.
+        mask: that of the batch.
+        rank: in [0, world).
+        world: number of workers.
+
+    >>> shard(np.arange(5), np.ones(5, bool), rank=1, world=2).indices.tolist()
+    [1, 3]
+    """
+    _check.positive_integer("shard", "world", world)
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < world:
+        raise invalid("shard", "rank", f"an integer in [0, {world})", rank, "ranks count from 0")
+    return Batch(indices[rank::world], mask[rank::world])
