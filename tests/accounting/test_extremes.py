@@ -111,7 +111,7 @@ def test_a_lump_of_losses_below_the_tilted_ones_counts(steps, rate, noise, epsil
 def test_two_lumps_against_quadrature():
     from antiphase._accounting import loss_accountant as accountant
 
-    parts = [accountant.Part(200.0, 0.9999, 1), accountant.Part(6.0, 1.0, 1)]
+    parts = [accountant.GaussianSteps(200.0, 0.9999, 1), accountant.GaussianSteps(6.0, 1.0, 1)]
     assert 0.99993585 <= accountant.delta(parts, 10.0) <= 0.99999  # 0.999935856 by quadrature with 40 digits
 
 

@@ -26,7 +26,7 @@ from antiphase._errors import NotProved, Refused
 from antiphase._montecarlo import LARGEST_EPSILON, MonteCarlo
 
 ATTEMPTS = 16
-AT_WHAT_WAS_FOUND = 4  # of these
+AT_WHAT_WAS_FOUND = 4  # attempts for the epsilon that the search found
 
 
 def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: MonteCarlo = MonteCarlo()) -> Bound:
@@ -51,7 +51,7 @@ def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: Mont
             return confirmed
     raise NotProved(
         f"Fresh samples did not confirm {budget} for the noise found, in {ATTEMPTS} attempts.",
-        hint="try again: other samples may; or allow more of them: sampling=MonteCarlo(samples=...)",
+        hint="try again with other samples, or allow more of them: sampling=MonteCarlo(samples=...)",
     )
 
 
@@ -61,9 +61,9 @@ def restated(mechanism: Mechanism, stated: Bound, delta: float) -> Bound:
     Bounds that were stored without entropy are computed by a hash of the question.
 
     Args:
-        mechanism: what runs.
-        stated: the bound.
-        delta: at which it holds.
+        mechanism: the mechanism that runs.
+        stated: the stored bound on epsilon.
+        delta: delta at which the bound holds.
     """
     if not mechanism.reduction.theorem.amplified:
         return seeded_epsilon(mechanism, delta)

@@ -12,7 +12,7 @@ from antiphase._montecarlo import MonteCarlo, check_sampling
 
 
 def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """The epsilon at which the mechanism is (epsilon, delta)-differentially private.
+    """Return the epsilon at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: under the mechanism's adjacency; never below the smallest epsilon. "exact" for one Gaussian
     mechanism with an exact sensitivity, "upper" for amplified ones. For Poisson sampling within 1e-4 of the smallest at
@@ -27,7 +27,7 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
     holds for the noise of a run.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism that runs.
         delta: between 0 and 1.
         sampling: how much work a sampled bound may take.
 
@@ -48,9 +48,9 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
 
 
 def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """`epsilon` with samples that are a hash of the question: the same arguments give the same bound.
+    """`epsilon` with seeds that are a hash of the arguments, so that the same arguments give the same bound.
 
-    To search with, and for plans that were stored without entropy. Certify what is chosen by it, with fresh entropy.
+    For searches, and for plans that were stored without entropy. Certify the result of a search with fresh entropy.
     """
     if mechanism.reduction.theorem.amplified:
         return amplified_epsilon(mechanism, delta, sampling)
@@ -91,12 +91,12 @@ def epsilon_after(
 
 
 def delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """The delta at which the mechanism is (epsilon, delta)-differentially private.
+    """Return the delta at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: as for `epsilon`.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism that runs.
         epsilon: greater than 0.
         sampling: how much work a sampled bound may take.
 
@@ -116,7 +116,7 @@ def zcdp(mechanism: Mechanism) -> Bound:
     """rho of rho-zCDP: 1 / (2 m^2) for the noise multiplier m. Only without amplification, which is then not counted.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism that runs.
 
     Reference: Bun and Steinke 2016, Prop. 1.6.
 
@@ -129,10 +129,10 @@ def zcdp(mechanism: Mechanism) -> Bound:
 
 
 def gdp(mechanism: Mechanism) -> Bound:
-    """mu of mu-Gaussian differential privacy: 1 / m for the noise multiplier m. Only without amplification.
+    """Return mu of mu-Gaussian differential privacy: 1 / m for the noise multiplier m. Only without amplification.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism that runs.
 
     Reference: Dong, Roth and Su 2019, Thm 2.7.
 
@@ -147,7 +147,7 @@ def _gaussian(mechanism: Mechanism, name: str) -> Gaussian:
     release = mechanism.reduction.release(mechanism.noise_std)
     if not isinstance(release, Gaussian):
         raise NotProved(
-            f"{name} has no meaning for a sampled mechanism: {mechanism.participation} is not one Gaussian mechanism.",
-            hint=f"use epsilon or delta, or {mechanism.participation.worst_case}, which is without amplification",
+            f"{name} is not defined with amplification: {mechanism.participation} is not a single Gaussian mechanism.",
+            hint=f"use epsilon or delta, or {mechanism.participation.worst_case}, which has no amplification",
         )
     return release

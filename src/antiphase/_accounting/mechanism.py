@@ -1,4 +1,4 @@
-"""The mechanism: a strategy with its noise, and what is promised about participation."""
+"""The mechanism: a strategy with its noise and its participation."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Mechanism:
     **Guarantee**: none by itself; `epsilon`, `delta`, `zcdp`, `gdp` and `compose` give it.
 
     Args:
-        strategy: C.
-        participation: how one example meets the steps.
+        strategy: strategy matrix, C.
+        participation: steps in which one example takes part.
         noise_std: standard deviation of z, for contributions of norm at most 1.
         adjacency: "zero-out", "add-or-remove" or "replace".
-        examples: how many examples there are. Needed by `FixedSize`, and as an upper bound by `max_batch` with random
-            participations; the rest does not depend on it.
+        examples: number of examples. Needed by `FixedSize`, and as an upper bound by `max_batch` with random
+            participations; nothing else depends on it.
 
     >>> from antiphase import FixedEpochs, strategies
     >>> Mechanism(strategies.Identity(8), FixedEpochs(4, 2), noise_std=3.0).effective_noise_multiplier
@@ -57,7 +57,7 @@ class Mechanism:
 
     @property
     def effective_noise_multiplier(self) -> float:
-        """noise_std over the sensitivity, what other libraries call the noise multiplier.
+        """noise_std divided by the sensitivity, which other libraries call the noise multiplier.
 
         The sensitivity is that of one contribution: sens(C) under the participation, or where sampling amplifies
         the largest column norm of C. An upper bound on the sensitivity makes this a lower bound. Replace adjacency
@@ -109,7 +109,7 @@ class Mechanism:
         return part if part.reduction.sensitivity.value <= full.sensitivity.value else self
 
     def dp_event(self) -> Any:
-        """The mechanism as an event of dp_accounting, for other accountants.
+        """Return the mechanism as an event of dp_accounting, for other accountants.
 
         For zero-out use `NeighboringRelation.REPLACE_SPECIAL`, for add-or-remove `ADD_OR_REMOVE_ONE`. For replace
         the event already has the factor 2 in its noise multiplier, which dp_accounting's RDP accountant wants under

@@ -19,7 +19,7 @@ EPOCHS_KEPT = 2  # the current epoch and, for prefetching, its neighbour
 
 @final
 class CycleSampler(Sampler):
-    """Step t processes slot t mod period, in a fixed order that the secret decides.
+    """Step t processes slot t mod period, in a fixed order that the secret determines.
 
     | participation | period |
     |---|---|

@@ -34,7 +34,7 @@ class Slots:
         self._period = period
 
     def members(self, slot: int) -> Ids:
-        """The ids in `slot`, ascending (read-only: it is kept)."""
+        """Return the ids in `slot`, sorted (read-only, since it is cached)."""
         row = self._table[slot]
         return row if row[-1] < self._examples else row[:-1]  # only the last run can be incomplete
 
@@ -71,7 +71,7 @@ class Groups:
         self._count = count
 
     def members(self, number: int) -> Ids:
-        """The ids in group `number`, ascending (read-only: it is kept)."""
+        """Return the ids in group `number`, sorted (read-only, since it is cached)."""
         order, starts = self._by_group
         return order[starts[number] : starts[number + 1]]
 

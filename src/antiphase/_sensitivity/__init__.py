@@ -37,7 +37,7 @@ __all__ = [
 
 
 def sensitivity(strategy: Strategy, participation: Participation, method: str | None = None) -> Bound:
-    """The worst case of ||C u|| over the contributions u that one example can make.
+    """Return the worst case of ||C u|| over the contributions u that one example can make.
 
     An example contributes a vector of norm at most 1 in each step of its pattern pi and nothing elsewhere, so that
 
@@ -49,9 +49,9 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
     in a large enough dimension, up to that; where the methods prove no more, the value is an upper bound and says so.
 
     Args:
-        strategy: C.
-        participation: what is promised about one example; a random one is taken at its worst case.
-        method: None for the best there is, or the name of a method of the table in docs/sensitivity.md.
+        strategy: strategy matrix, C.
+        participation: steps in which one example takes part; a random participation counts as its worst case.
+        method: name of a method in docs/sensitivity.md; None for the best one.
 
     >>> from antiphase import FixedEpochs, MinSeparation
     >>> from antiphase.strategies import Toeplitz, Tree
@@ -66,10 +66,10 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
 
 
 def measured(strategy: Strategy, participation: Participation, method: str | None = None) -> tuple[Bound, float]:
-    """The sensitivity as a bound, and the same number before it was rounded outward.
+    """Return the sensitivity as a bound, and the same number before it was rounded outward.
 
-    Noise is calibrated by the second and accounted for by the first, so that how much is added to be safe from rounding
-    decides about epsilon in its last digits but not about the noise, and a plan made again is the same plan.
+    Noise is calibrated with the second and accounted for with the first. So the allowance for rounding affects the last
+    digits of epsilon but not the noise, and making a plan again gives the same plan.
     """
     case = Case(*_checked(strategy, participation))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -101,11 +101,11 @@ def _checked(strategy: Strategy, participation: Participation) -> tuple[Strategy
 def _named(case: Case, name: str) -> Bracket:
     known = METHODS[type(case.participation)]
     if name not in known:
-        raise invalid("sensitivity", "method", f"one of {', '.join(known)}", name, "None takes the best there is")
+        raise invalid("sensitivity", "method", f"one of {', '.join(known)}", name, "use None for the best method")
     offered = methods(case.strategy, case.participation)
     pair = f"{type(case.strategy).__name__} under {type(case.participation).__name__}"
     if name not in offered:
-        raise NotProved(f"The method {name!r} is not for {pair}.", hint=f"use one of {', '.join(offered)}")
+        raise NotProved(f"The method {name!r} does not support {pair}.", hint=f"use one of {', '.join(offered)}")
     try:
         return offered[name].run(case)
     except NotProved as error:
