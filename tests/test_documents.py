@@ -6,6 +6,7 @@ import re
 import shlex
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -70,15 +71,41 @@ def run_console(line: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_pictures_of_participation_are_current():
-    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "docs" / "make_pictures.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    pictures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(pictures)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pictures_of_participation_are_current():
+    pictures = script("make_pictures")
     for name, (participation, every) in pictures.PICTURES.items():
         stored = (ROOT / "docs" / "images" / f"participation-{name}.svg").read_text()
         assert stored == pictures.drawing(participation, every), "run python docs/make_pictures.py"
+
+
+def test_picture_of_the_architecture_is_current():
+    script("make_architecture").main(["--check"])
+
+
+def test_a_stale_picture_of_the_architecture_is_noticed():
+    architecture = script("make_architecture")
+    edges = {("_cli", "_run"), ("_run", "_ledger")}
+    picture = architecture.drawing(edges)
+    assert architecture.is_current(picture, edges)
+    assert architecture.is_current(picture, edges | {("_cli", "_ledger")}) is False
+    assert architecture.is_current(picture, edges - {("_run", "_ledger")}) is False
+    with pytest.raises(SystemExit, match="no room for _new"):
+        architecture.drawing({("_cli", "_new")})
+
+
+def test_files_named_by_the_architecture_page_exist():
+    named = re.findall(r"`(src/[^`]+|tests/[^`]+|docs/[^`]+)`", (ROOT / "docs" / "architecture.md").read_text())
+    assert len(named) >= 10
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -7,7 +7,7 @@ import pytest
 import antiphase as ap
 from antiphase._escape import markdown_text, terminal_text
 from antiphase._report import gather, html, markdown
-from antiphase._report.reading import Source
+from antiphase._report.reading import ReportSource
 from tests.run.plans import LEAVES, STRATEGIES, candidate_of, plan_for
 from tests.test_cli import run as command
 
@@ -80,7 +80,7 @@ def hostile_run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("hostile") / "run"
     with ap.Run.open(plan, directory, leaves=LEAVES, examples=40) as run:
         run.commit(0, ap.digest(run.noise(0)))
-        run.publish("model\n\n# Forged heading\n[a](https://b) [red]<img src=x>\x1b]0;owned\x07")
+        run.publish("# Forged heading [a](https://b) [red]<img src=x> \\x1b]0;owned")
     return plan, directory
 
 
@@ -88,7 +88,7 @@ def test_a_label_cannot_forge_a_part_of_the_report(hostile_run):
     from antiphase._report import read
 
     plan, directory = hostile_run
-    for source in (Source(plan), read(directory)):
+    for source in (ReportSource(plan), read(directory)):
         content = gather(source)
         text = markdown(content)
         headings = [line for line in text.splitlines() if line.lstrip("> -").startswith("#")]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -31,14 +32,20 @@ def test_the_file_is_readable_json(tmp_path):
 
 
 EDITS = {
-    "less noise": lambda d: d["plan"]["mechanism"].update(noise_std=2.9),
-    "another participation": lambda d: d["plan"]["mechanism"]["participation"].update(separation=5),
-    "another delta": lambda d: d["plan"]["problem"]["budget"].update(delta=1e-5),
-    "a better guarantee": lambda d: d["plan"]["guarantee"].update(value=0.1),
-    "another format": lambda d: d.update(format=2),
-    "no plan": lambda d: d.pop("plan"),
-    "another fingerprint": lambda d: d.update(fingerprint="0" * 64),
-    "something else": lambda d: d.update(plan={"type": "PrefixSum"}),
+    "less noise": (lambda d: d["plan"]["mechanism"].update(noise_std=2.9), "does not match its fingerprint"),
+    "another participation": (
+        lambda d: d["plan"]["mechanism"]["participation"].update(separation=5),
+        "contradicts itself",
+    ),
+    "another delta": (lambda d: d["plan"]["problem"]["budget"].update(delta=1e-5), "does not match its fingerprint"),
+    "a better guarantee": (
+        lambda d: d["plan"]["guarantee"].update(value=0.1),
+        "states epsilon 0.1, but its mechanism gives",
+    ),
+    "another format": (lambda d: d.update(format=2), "has format 2"),
+    "no plan": (lambda d: d.pop("plan"), "cannot be read"),
+    "another fingerprint": (lambda d: d.update(fingerprint="0" * 64), "does not match its fingerprint"),
+    "something else": (lambda d: d.update(plan={"type": "PrefixSum"}), "does not match its fingerprint"),
 }
 
 
@@ -47,10 +54,12 @@ def test_an_edited_plan_is_refused(tmp_path, edit):
     path = tmp_path / "plan.json"
     plan_for(STRATEGIES["toeplitz"]).save(path)
     data = json.loads(path.read_text())
-    EDITS[edit](data)
+    change, reason = EDITS[edit]
+    change(data)
     path.write_text(json.dumps(data))
-    with pytest.raises(ap.Corrupted, match="hint"):
+    with pytest.raises(ap.Corrupted, match=re.escape(reason)) as caught:
         ap.Plan.load(path)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, -2])
@@ -104,8 +113,11 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_contradictory_problems_are_refused(case):
-    with pytest.raises(ap.InvalidArgument, match="hint"):
+    named = {"a batch larger than the data": "batch_size", "a schedule of another length": "learning_rates"}
+    name = named.get(case) or next(iter(BAD[case]))
+    with pytest.raises(ap.InvalidArgument, match=f"The '{name}' parameter") as caught:
         ap.Problem(**{"steps": 10, "budget": BUDGET, **BAD[case]})
+    assert caught.value.hint
 
 
 AGREES = ap.Problem(12, ap.Budget(12.0, 1e-6), examples=1000, batch_size=250, participation=ap.FixedEpochs(3, 4))
@@ -175,9 +187,8 @@ def test_a_plan_that_agrees_with_itself(tmp_path):
 def test_the_first_candidate_is_the_plan(name):
     plan = ap.plan(ap.Problem(12, BUDGET, participation=ap.FixedEpochs(3, 4)), ["identity", "toeplitz"])
     first = plan.candidates[0]
-    other = replace(
-        first, **{name: f"{first.participation} or so" if name == "participation" else 1 + getattr(first, name)}
-    )
+    wrong = ap.FixedEpochs(4, 4) if name == "participation" else 1 + getattr(first, name)
+    other = replace(first, **{name: wrong})
     with pytest.raises(ap.InvalidArgument, match=rf"candidates\[0\]\.{name} is"):
         replace(plan, candidates=(other, *plan.candidates[1:]))
 
@@ -222,3 +233,51 @@ def test_the_plan_of_a_server_says_that_it_deviates(tmp_path):
     assert ap.Plan._load(path, "older").deviation == "older"
     with pytest.raises(ap.InvalidArgument, match="adjacency"):
         replace(plan, problem=replace(AGREES, adjacency="replace"))
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "size"),
+    [
+        ("identity (DP-SGD)", "identity", None),
+        ("tree, full", "tree", None),
+        ("fourier, optimal decoder, x 4", "stamped", 4),
+        ("toeplitz (16 bands)", "toeplitz", 16),
+        ("toeplitz (2 bands, unit columns)", "toeplitz", 2),
+        ("toeplitz, for the bins", "toeplitz", None),
+        ("banded (8 bands)", "banded", 8),
+        ("banded inverse (4 bands)", "banded-inverse", 4),
+        ("blt (1 buffer)", "blt", 1),
+        ("blt (4 buffers, published for separation 400)", "blt", 4),
+        ("dense (to 1%)", "dense", None),
+        ("written by hand", "unknown", None),
+    ],
+)
+def test_candidates_of_version_0_1_0_get_a_family_and_a_participation(tmp_path, name, family, size):
+    """They were stored with a display name and the `repr` of their participation; the digest in a ledger stays."""
+    promise = ap.CyclicPoisson(4, 1 / 3)
+    problem = ap.Problem(12, BUDGET, participation=promise)
+    plan = ap.plan(problem, ["identity"])
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    data = json.loads(path.read_text())
+    stored = data["plan"]["candidates"][0]
+    del stored["family"]
+    stored |= {"name": name, "participation": "CyclicPoisson(groups=4, rate=0.3333333333333333, max_batch=None)"}
+    path.write_text(json.dumps(data))
+    before = [plan.error, [stored], [*plan.notes], ""]
+    digest = hashlib.sha256(json.dumps(before, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    found = ap.Plan.load(path)
+    first = found.candidates[0]
+    assert (first.name, first.family, first.size, first.participation) == (name, family, size, promise)
+    assert found.details == digest
+    found.save(path)
+    assert ap.Plan.load(path) == found
+
+
+def test_a_name_that_says_something_else_than_the_candidate_is_refused():
+    plan = ap.plan(ap.Problem(12, BUDGET, participation=ap.FixedEpochs(3, 4)), ["identity", "toeplitz"])
+    first = plan.candidates[0]
+    assert (first.family, first.size, first.size_unit, first.name) == ("toeplitz", 4, "bands", "toeplitz (4 bands)")
+    with pytest.raises(ap.InvalidArgument, match="'name' parameter of Candidate"):
+        replace(first, size=8)
+    assert replace(first, size=8, name="").name == "toeplitz (8 bands)"

@@ -6,22 +6,27 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import griffe
 import pytest
 
 import antiphase
 from antiphase import strategies
 
-REFERENCE = Path(__file__).parents[1] / "docs" / "reference.md"
+DOCS = Path(__file__).parents[1] / "docs"
+REFERENCE = DOCS / "reference.md"
 
 
 def exported(module: ModuleType) -> set[str]:
-    """The dotted names a module offers, those of the namespaces inside it included."""
+    """The dotted names a module offers, including those of its namespaces.
+
+    The functions that `antiphase.strategies` exports are for the other packages, not for users.
+    """
     names: set[str] = set()
     for name in getattr(module, "__all__", [n for n in vars(module) if is_own_function(module, n)]):
         value = getattr(module, name)
         if isinstance(value, ModuleType):
             names |= exported(value)
-        elif name != "__version__":
+        elif name != "__version__" and not (module is strategies and inspect.isfunction(value)):
             names.add(f"{module.__name__}.{name}")
     return names
 
@@ -37,6 +42,37 @@ def documented() -> list[str]:
 
 def test_exported_names_are_the_documented_names():
     assert sorted(exported(antiphase)) == sorted(documented())
+
+
+@pytest.fixture(scope="module")
+def source() -> griffe.Object | griffe.Alias:
+    """The package as mkdocstrings reads it: from the source, with the project's own extension."""
+    extensions = griffe.load_extensions(DOCS / "reference_extension.py")
+    return griffe.load("antiphase", search_paths=[DOCS.parent / "src"], extensions=extensions, resolve_aliases=True)
+
+
+def test_the_reference_shows_the_parameters_of_every_call(source):
+    for path in documented():
+        module, name = path.rsplit(".", 1)
+        thing = getattr(importlib.import_module(module), name)
+        shown = source[path.removeprefix("antiphase.")]
+        if inspect.isclass(thing) and issubclass(thing, Exception):
+            continue
+        expected = [
+            (p.name, p.default is p.empty)
+            for p in inspect.signature(thing).parameters.values()
+            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+        parameters = [
+            (p.name, p.default is None) for p in shown.parameters if p.name != "self" and "variadic" not in p.kind.value
+        ]
+        assert parameters == expected, path
+
+
+def test_the_reference_shows_examples_as_code(source):
+    value = source["Mechanism"].docstring.value
+    assert value.count("```pycon\n>>> ") == 1
+    assert value.endswith("\n```")
 
 
 @pytest.mark.parametrize("module", [antiphase, strategies], ids=lambda module: module.__name__)

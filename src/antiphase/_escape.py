@@ -1,6 +1,6 @@
-"""Text that others wrote (units, labels, paths, names in a plan file), made harmless for the format it is put into.
+"""Escaping of untrusted text (units, labels, paths, names in a plan file) for terminals and Markdown.
 
-HTML pages use `html.escape`, and `json.dumps` escapes by itself.
+HTML pages use `html.escape`; `json.dumps` escapes on its own.
 """
 
 from __future__ import annotations
@@ -8,25 +8,25 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# Control characters, marks that change the direction of writing, separators of lines, and halves of surrogate pairs.
-_UNSHOWN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+# Control characters, bidirectional marks, line separators and lone surrogates.
+_UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&]|:(?=//)|(?<=www)\.|@")
 _LINE_START = re.compile(r"^(\s*)([#=]|[+-](?=[\s+-]|$)|\d+(?=[.)](?:\s|$)))")
 
 
 def terminal_text(text: str) -> str:
-    r"""One line that a terminal shows as it is: characters that would control it become escapes.
+    r"""The text as one line that is safe to print: control characters become escape sequences.
 
     >>> print(terminal_text("a\x1b[31mb\nc\u202ed"))
     a\x1b[31mb\nc\u202ed
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_visible(c) if unicodedata.category(c) in _UNSHOWN else c for c in text)
+    return "".join(_visible(c) if unicodedata.category(c) in _UNSAFE_CATEGORIES else c for c in text)
 
 
 def markdown_text(text: str) -> str:
-    r"""One line of Markdown that is shown as `text`: no markup, HTML, link, table cell, heading or list.
+    r"""One line of Markdown that renders as `text`, without markup, HTML, links, table cells, headings or lists.
 
     >>> print(markdown_text("# <b>a_b</b> [c](d)\n|"))
     \# \<b\>a\_b\</b\> \[c\](d)\\n\|

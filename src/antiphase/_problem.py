@@ -1,4 +1,4 @@
-"""A problem: what a user wants to train and what it may cost."""
+"""A problem: the training run to plan for, its privacy budget and its limits."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase._workload import PrefixSum, Workload
 
-SAME_SIZE = 0.05  # a stated batch size may differ from the one drawn by this share
+BATCH_SIZE_TOLERANCE = 0.05  # relative difference allowed between stated and expected batch size
 
 
 @final
 @record
 class Problem:
-    """Steps, data, budget and limits; `plan` finds the mechanism with the least error for it.
+    """What to train and at what cost; `plan` finds the mechanism with the least error for it.
 
-    A problem that contradicts itself is refused with the nearest one that does not.
+    A problem that contradicts itself is refused; the hint names the nearest problem that works.
 
     Args:
-        steps: n.
-        budget: the (epsilon, delta) the whole run may cost.
-        examples: size of the data set, where known.
-        batch_size: expected examples a step.
-        participation: what the data pipeline can promise; None lets the planner choose from examples and batch size.
+        steps: number of training steps, n.
+        budget: privacy budget (epsilon, delta) of the whole run.
+        examples: number of examples in the data set, if known.
+        batch_size: expected number of examples per step.
+        participation: what the data pipeline guarantees; None lets the planner choose from examples and batch size.
         workload: what the optimizer does with the gradients.
         adjacency: "zero-out", "add-or-remove" or "replace".
-        memory_copies: the most model-sized buffers the noise may use, or None.
-        objective: "rms" or "max" over the steps.
-        clip_norm: the largest norm of one example's contribution.
+        memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
+        objective: error to minimize over the steps, "rms" or "max".
+        clip_norm: largest norm of one example's contribution.
         unit: what is protected, in words: "example", "user", "device".
 
     >>> import antiphase as ap
@@ -55,7 +55,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         owner = "Problem"
-        # Numbers are stored as Python's own: a small NumPy integer wraps around.
+        # Store Python numbers: small NumPy integers overflow.
         self._store("steps", _check.positive_integer(owner, "steps", self.steps, "a run has at least one step"))
         for name in ("examples", "batch_size"):
             if getattr(self, name) is not None:
@@ -67,9 +67,7 @@ class Problem:
         copies = self.memory_copies
         if copies is not None:
             if isinstance(copies, bool) or not isinstance(copies, (int, np.integer)) or copies < 0:
-                raise _check.invalid(
-                    owner, "memory_copies", "an integer of zero or more", copies, "None means no limit"
-                )
+                raise _check.invalid(owner, "memory_copies", "a non-negative integer", copies, "None means no limit")
             self._store("memory_copies", int(copies))
         hint = "the largest norm of one contribution"
         self._store("clip_norm", _check.real(owner, "clip_norm", self.clip_norm, 1e-300, 1e300, hint))
@@ -86,7 +84,7 @@ class Problem:
 
     @property
     def epochs(self) -> float | None:
-        """How often an example is used on average, where examples and batch size are known."""
+        """Average number of times each example is used; None if the number of examples or the batch size is unknown."""
         if self.examples is None or self.batch_size is None:
             return None
         return self.steps * self.batch_size / self.examples
@@ -112,7 +110,7 @@ def _check_batch(problem: Problem) -> None:
     if promise is None or promise.sampling_groups is None:
         return
     drawn = promise.expected_batch(examples, problem.steps)
-    if abs(drawn - batch_size) > max(1.0, SAME_SIZE * batch_size):
+    if abs(drawn - batch_size) > max(1.0, BATCH_SIZE_TOLERANCE * batch_size):
         raise _check.invalid(
             "Problem",
             "batch_size",

@@ -135,7 +135,12 @@ def from_json(data: Any) -> Any:
 
 def fingerprint(value: Any) -> str:
     """Return the SHA-256 of the canonical JSON of `value`; equal values have equal fingerprints."""
-    text = json.dumps(to_json(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json_digest(to_json(value))
+
+
+def json_digest(data: Any) -> str:
+    """Return the SHA-256 of JSON data in canonical form: sorted keys, no blanks."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

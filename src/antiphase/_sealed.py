@@ -69,6 +69,8 @@ def write_sealed(path: Path, kind: Kind, secret: Secret, header: Header, arrays:
             f"The {kind.name} cannot be written to {path}: {error.strerror}.",
             hint="choose a directory you can write to",
         ) from error
+    finally:
+        del arrays  # tracebacks may show the variables of this function
 
 
 def read_sealed(path: Path, kind: Kind, secret: Secret, prepare: Prepare) -> Header:
@@ -94,11 +96,15 @@ def _write(file: BinaryIO, kind: Kind, secret: Secret, header: Header, arrays: I
     file.write(seal.digest())
     seal.update(seal.digest())
     cipher = _cipher(kind, secret, nonce)
-    for array in arrays:
-        data = _bytes_of(array)
-        for start in range(0, len(data), PIECE):
-            file.write(_sealed(seal, cipher.update(data[start : start + PIECE])))
-    file.write(seal.digest())
+    data = array = None
+    try:
+        for array in arrays:
+            data = _bytes_of(array)
+            for start in range(0, len(data), PIECE):
+                file.write(_sealed(seal, cipher.update(data[start : start + PIECE])))
+        file.write(seal.digest())
+    finally:
+        del arrays, array, data  # tracebacks may show the variables of this function
 
 
 def _read(file: BinaryIO, path: Path, kind: Kind, secret: Secret, prepare: Prepare) -> Header:
@@ -111,15 +117,19 @@ def _read(file: BinaryIO, path: Path, kind: Kind, secret: Secret, prepare: Prepa
     _check_seal(seal, file, path, kind)
     header: Header = json.loads(text)  # authentic from here on
     cipher = _cipher(kind, secret, header["nonce"])
-    for array in prepare(header):
-        data = _bytes_of(array)
-        for start in range(0, len(data), PIECE):
-            encrypted = _sealed(seal, file.read(min(PIECE, len(data) - start)))
-            data[start : start + len(encrypted)] = np.frombuffer(cipher.update(encrypted), dtype=np.uint8)
-    _check_seal(seal, file, path, kind)
-    if file.read(1):
-        raise kind.corrupted(path, "it was changed: something follows its end")
-    return header
+    data = array = None
+    try:
+        for array in prepare(header):
+            data = _bytes_of(array)
+            for start in range(0, len(data), PIECE):
+                encrypted = _sealed(seal, file.read(min(PIECE, len(data) - start)))
+                data[start : start + len(encrypted)] = np.frombuffer(cipher.update(encrypted), dtype=np.uint8)
+        _check_seal(seal, file, path, kind)
+        if file.read(1):
+            raise kind.corrupted(path, "it was changed: something follows its end")
+        return header
+    finally:
+        del array, data  # tracebacks may show the variables of this function
 
 
 def _seal(kind: Kind, secret: Secret) -> hmac.HMAC:

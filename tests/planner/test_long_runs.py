@@ -32,7 +32,7 @@ def test_dense_by_hand_does_not_beat_the_plan(steps, participation):
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "dense"), [(1.0, set()), (2.0, {"dense (to 1%)"}), (4.0, {"dense (to 1%)", "dense"})]
+    ("epsilon", "dense"), [(1.0, set()), (2.0, {"dense, to 1%"}), (4.0, {"dense, to 1%", "dense"})]
 )
 def test_the_dense_optimum_is_sought_as_far_as_it_may_win(epsilon, dense):
     """Beside Poisson sampling: ruled out by the closed bound, by a rough optimum, not at all."""

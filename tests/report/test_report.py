@@ -13,8 +13,7 @@ import antiphase as ap
 from antiphase._participation import Participation
 from antiphase._report import gather, html, markdown, plain, read
 from antiphase._report.changes import more_steps, smaller_separation
-from antiphase._report.families import family_of
-from antiphase._report.reading import Source
+from antiphase._report.reading import ReportSource
 from antiphase._report.statement import headline
 from antiphase._report.words import participation_words
 from antiphase.strategies import BLT, Identity, Toeplitz, Tree
@@ -37,7 +36,7 @@ CHECKLIST = {
 
 @pytest.fixture(scope="module")
 def of_plan():
-    return gather(Source(searched_plan()))
+    return gather(ReportSource(searched_plan()))
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +81,13 @@ def test_every_participation_has_words():
 def test_the_headline_never_states_less_than_was_proved(value):
     plan = made_plan()
     plan = replace(plan, guarantee=replace(plan.guarantee, value=value))
-    stated = float(re.search(r"epsilon = ([\d.]+)", headline(Source(plan)))[1])
+    stated = float(re.search(r"epsilon = ([\d.]+)", headline(ReportSource(plan)))[1])
     assert value <= stated <= value + 1e-4
 
 
 def test_one_percent_less_noise_would_show():
     plan = made_plan()
-    stated = float(re.search(r"epsilon = ([\d.]+)", headline(Source(plan)))[1])
+    stated = float(re.search(r"epsilon = ([\d.]+)", headline(ReportSource(plan)))[1])
     assert ap.epsilon(with_less_noise(plan, 0.99), 1e-6).value > stated + 1e-3
 
 
@@ -127,14 +126,14 @@ def test_error_curves_of_all_candidates(of_plan):
     assert [line.name.removesuffix(" (planned)") for line in lines] == [c.name for c in plan.candidates]
     for line, candidate in zip(lines, plan.candidates, strict=True):
         assert math.sqrt((line.y**2).mean()) == pytest.approx(candidate.error, rel=1e-5)  # 24 steps: not thinned
-    clear = [family_of(line.name) for line in lines if not line.faint]
-    assert sorted(clear) == ["blt", "identity", "toeplitz", "tree"]
+    families = [c.family for line, c in zip(lines, plan.candidates, strict=True) if not line.faint]
+    assert sorted(families) == ["blt", "identity", "toeplitz", "tree"]
 
 
 def test_candidates_without_a_curve_are_not_drawn_and_that_is_said():
     found = searched_plan()
     bare = replace(found, candidates=[replace(c, per_step=()) for c in found.candidates])
-    content = gather(Source(bare))
+    content = gather(ReportSource(bare))
     assert len(content.charts["error"].series) == 1
     assert any("only that of the plan is drawn" in text for text in content.left_out)
 
@@ -223,16 +222,16 @@ def test_a_long_run_with_a_large_matrix_stays_small():
     rng = np.random.default_rng(0)
     matrix = np.tril(rng.random((256, 256))) + np.eye(256)  # the worst for a picture: nothing repeats
     big = made_plan(ap.strategies.Dense(matrix), ap.FixedEpochs(4, 64))
-    assert len(html(gather(Source(big))).encode()) < 1_000_000  # a matrix of any size is drawn with 192 cells a side
+    assert len(html(gather(ReportSource(big))).encode()) < 1_000_000  # at most 192 cells per side are drawn
     long = made_plan(BLT([0.99, 0.5], [0.1, 0.2], 100_000), ap.MinSeparation(1000))
-    content = gather(Source(long))
+    content = gather(ReportSource(long))
     assert [heat.matrix.shape for heat in content.heats] == [(512, 512)] * 2
     assert "the first 512 steps" in content.heats[0].title
     np.testing.assert_allclose(content.heats[0].matrix @ content.heats[1].matrix, np.eye(512), atol=1e-9)
 
 
 def test_matrices_too_large_to_draw_are_said_so():
-    content = gather(Source(made_plan(Tree(1500, "full"), ap.MinSeparation(500))))
+    content = gather(ReportSource(made_plan(Tree(1500, "full"), ap.MinSeparation(500))))
     assert content.heats == ()
     assert "The matrices are too large to draw." in content.left_out
 

@@ -35,6 +35,7 @@ def candidate_of(plan: Plan, name: str) -> ap.Candidate:
     """The row that the planner would write for a plan's own mechanism."""
     mechanism, bound = plan.mechanism, plan.guarantee
     return ap.Candidate(
+        family="unknown",
         name=name,
         error=plan.error,
         noise_std=mechanism.noise_std,
@@ -43,7 +44,7 @@ def candidate_of(plan: Plan, name: str) -> ap.Candidate:
         kind=bound.kind,
         memory_copies=mechanism.strategy.memory_copies,
         seconds=0.1,
-        participation=repr(mechanism.participation),
+        participation=mechanism.participation,
         per_step=(1.0,) * len(curve_steps(plan.steps)),
     )
 

@@ -427,7 +427,7 @@ def test_committed_steps_without_recorded_batches_are_not_verified(tmp_path, mon
     opened(tmp_path / "run").close()
     done = command("verify", tmp_path / "run")
     assert done.exit_code == 0
-    assert "3 drawn again, all as recorded; 2 were entered after a crash" in " ".join(done.stdout.split())
+    assert "3 redrawn, all as recorded; 2 were recorded after a crash" in " ".join(done.stdout.split())
 
 
 def test_a_run_whose_batches_are_recorded_gets_no_more(tmp_path, monkeypatch):

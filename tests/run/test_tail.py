@@ -92,7 +92,7 @@ def test_the_smallest_delta_is_where_refusal_begins(epsilon):
 def noisy_plan(noise_std, delta):
     plan = plan_for(STRATEGIES["toeplitz"])
     mechanism = replace(plan.mechanism, noise_std=noise_std)
-    problem = replace(plan.problem, budget=Budget(8.0, delta))
+    problem = replace(plan.problem, budget=Budget(1e4, delta))
     return replace(plan, mechanism=mechanism, problem=problem, guarantee=epsilon(mechanism, delta))
 
 

@@ -14,6 +14,10 @@ NAMES = [(version, name) for version, found in EXPECTED.items() for name in foun
 def test_a_run_of_an_integration_goes_on_bit_for_bit(tmp_path, version, name):
     directory = copied(stored(version) / "frameworks" / name, tmp_path / "run")
     kind, _, source = name.partition("-")
+    if (version, name) == ("0.1.0", "torch-device"):
+        with pytest.raises(ap.Refused, match="generator"):  # a BLT by a recursion that lost digits, and was replaced
+            torch_run(directory, source, STEPS)
+        return
     try:
         match kind:
             case "torch":

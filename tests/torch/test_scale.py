@@ -27,7 +27,8 @@ def plan_for(strategy, noise_std, clip_norm=1.0):
     problem = ap.Problem(
         steps=strategy.steps, budget=ap.Budget(8.0, 1e-6), participation=ap.MinSeparation(4), clip_norm=clip_norm
     )
-    return ap.Plan(problem, mechanism, ap.Bound(1.0, "upper", "made up", "tests"), error=1.0)
+    guarantee = ap.epsilon(mechanism, 1e-6)
+    return ap.Plan(problem, mechanism, guarantee, error=1.0, deviation="hardly any noise, for a test")
 
 
 def white_rows(monkeypatch, dtype):
@@ -55,7 +56,12 @@ def test_scaling_c_and_noise_together_changes_nothing(scale, dtype, tmp_path, mo
     z = white_rows(monkeypatch, dtype)
     for name, strategy in STRATEGIES.items():
         if has_scale(strategy):
-            noise = added(plan_for(*scaled(strategy, scale)), tmp_path / name, dtype, "device")
+            try:
+                plan = plan_for(*scaled(strategy, scale))
+            except ap.InvalidArgument:  # squares overflow or underflow, so nobody can account for it
+                assert not 1e-140 < scale < 1e140, name
+                continue
+            noise = added(plan, tmp_path / name, dtype, "device")
             assert departure(noise, strategy, z) < TOLERANCE[dtype], name
 
 

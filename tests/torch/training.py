@@ -24,13 +24,14 @@ def plan_for(strategy=None, participation=None, noise_std=3.0, clip_norm=1.0, ba
     guarantee = ap.epsilon(mechanism, 1e-6)
     problem = ap.Problem(
         steps=strategy.steps,
-        budget=ap.Budget(max(8.0, guarantee.value), 1e-6),
+        budget=ap.Budget(min(max(8.0, guarantee.value), 1e10), 1e-6),
         examples=examples,
         batch_size=batch_size,
         participation=participation,
         clip_norm=clip_norm,
     )
-    return ap.Plan(problem, mechanism, guarantee, error=1.0)
+    deviation = "hardly any noise, for a test" if guarantee.value > 1e10 else ""
+    return ap.Plan(problem, mechanism, guarantee, error=1.0, deviation=deviation)
 
 
 def data(examples=EXAMPLES):

@@ -1,4 +1,4 @@
-"""The command line: one file a command, joined in `_app`."""
+"""The command line: one module per command, put together in `app`."""
 
 from antiphase._cli.app import main
 

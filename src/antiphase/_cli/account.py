@@ -1,4 +1,4 @@
-"""`antiphase account`: the guarantee of a plan, derived again."""
+"""`antiphase account`: derive the guarantee of a plan again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from antiphase._plan import in_words
 
 
 def account(
-    path: Annotated[Path, typer.Argument(help="A plan written by antiphase plan --output.")],
-    delta: Annotated[float | None, typer.Option(help="State epsilon at this delta instead of the plan's.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Account for the first steps only.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers for a program to read.")] = False,
+    path: Annotated[Path, typer.Argument(help="Plan file, as written by antiphase plan --output.")],
+    delta: Annotated[float | None, typer.Option(help="Delta to state epsilon at; the plan's if left out.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of steps to account for; all if left out.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Derive the guarantee of a plan from its mechanism, for any delta and number of steps.
 
-    PATH is a plan written by antiphase plan --output.
+    PATH is a plan file, as written by antiphase plan --output.
 
     Example: antiphase account plan.json --delta 1e-8 --steps 500
     """
@@ -32,7 +32,7 @@ def account(
     drawn = drawn_like(plan.guarantee)
     if steps is not None:
         bound = epsilon_after(mechanism, steps, at, sampling=drawn)
-    elif at == plan.problem.budget.delta:  # derived again when it was loaded
+    elif at == plan.problem.budget.delta:  # Plan.load derived it
         bound = plan.guarantee
     else:
         bound = ap.epsilon(mechanism, at, drawn)

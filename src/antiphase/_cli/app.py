@@ -1,4 +1,4 @@
-"""The `antiphase` program: its commands, its general options and what it does with an error."""
+"""The `antiphase` program: commands, general options and error handling."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from antiphase._cli.verify import verify
 
 
 class _Commands(TyperGroup):
-    """Shows an error of the library, the file system or memory as its message and hint, and ends with code 1.
+    """Prints errors of the library, the file system or memory as message and hint, and exits with code 1.
 
-    Any other error is a defect and keeps its traceback.
+    Any other error is a bug and keeps its traceback.
     """
 
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # a full disk may show here first
+            sys.stdout.flush()  # a full disk may only fail here
             return result
         except (AntiphaseError, OSError, MemoryError) as error:
             if (
@@ -46,18 +46,18 @@ class _Commands(TyperGroup):
 
 
 def _explained(error: AntiphaseError | OSError | MemoryError) -> tuple[str, str]:
-    """What went wrong, and what to change."""
+    """Message and hint for an error."""
     if isinstance(error, AntiphaseError):
         return error.message, error.hint
     if isinstance(error, MemoryError):
         return f"There is not enough memory: {error or 'an allocation failed'}.", "use fewer steps or parameters"
     if error.filename is not None:
-        return f"{error.filename}: {error.strerror}", "give a path that exists and that you may use"
-    return f"The output cannot be written: {error.strerror or error}", "make room on the disk, or write elsewhere"
+        return f"{error.filename}: {error.strerror}", "give a path that exists and that you can access"
+    return f"The output cannot be written: {error.strerror or error}", "free some disk space, or write to another place"
 
 
 def _drop_stdout() -> None:
-    """Forget what stdout could not take, which Python would try to write once more when it ends."""
+    """Discard buffered output that cannot be written, which Python would otherwise try to write again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -84,7 +84,7 @@ app.command()(bench)
 
 @app.callback()
 def general(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -93,9 +93,9 @@ def general(
 
 
 def main() -> None:
-    """Run the program with the arguments of the process."""
+    """Run the program with the command line of the process."""
     limit_memory()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what the terminal's encoding does not have
+            stream.reconfigure(errors="backslashreplace")  # characters that the terminal cannot encode
     app(prog_name="antiphase")

@@ -1,4 +1,4 @@
-"""`antiphase bench`: what a plan costs on this machine."""
+"""`antiphase bench`: measure what a plan costs on this machine."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from antiphase._cli.output import print_facts, print_json, progress_bar
 from antiphase._errors import NotEnoughMemory
 from antiphase.strategies import Identity
 
-SECONDS = 3.0  # for each thing that is measured
-BYTES = 4  # of a float32
+SECONDS = 3.0  # per measurement
+FLOAT32_BYTES = 4
 
 
 def bench(
-    path: Annotated[Path, typer.Argument(help="A plan written by antiphase plan --output.")],
-    parameters: Annotated[int, typer.Option(min=1, help="Size of the model.")] = 1_000_000,
-    replan: Annotated[bool, typer.Option(help="Measure planning too.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers for a program to read.")] = False,
+    path: Annotated[Path, typer.Argument(help="Plan file, as written by antiphase plan --output.")],
+    parameters: Annotated[int, typer.Option(min=1, help="Number of model parameters.")] = 1_000_000,
+    replan: Annotated[bool, typer.Option(help="Also measure planning.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Measure planning, a step of noise and a batch of a plan on this machine.
+    """Measure how long planning, one step of noise and one batch take on this machine.
 
-    PATH is a plan written by antiphase plan --output.
+    PATH is a plan file, as written by antiphase plan --output.
 
-    Noise is float32, added to a gradient in place; the floor is noise without correlation, which DP-SGD needs too.
+    Noise is float32 and added to a gradient in place. For comparison, independent noise, as DP-SGD needs it, is
+    measured too.
 
     Example: antiphase bench plan.json --parameters 4000000
     """
     plan = ap.Plan.load(path)
-    _check_memory(BYTES * parameters * (plan.mechanism.strategy.memory_copies + 3))  # gradient, noise and a block of it
+    _check_memory(
+        FLOAT32_BYTES * parameters * (plan.mechanism.strategy.memory_copies + 3)
+    )  # plus gradient, noise and one block of noise
     with progress_bar() as tell:
         copies = plan.mechanism.strategy.memory_copies
-        found: dict[str, float] = {"parameters": parameters, "memory_bytes": BYTES * parameters * copies}
+        found: dict[str, float] = {"parameters": parameters, "memory_bytes": FLOAT32_BYTES * parameters * copies}
         tell("noise", 0.1)
         found |= {"noise_seconds": _noise(plan.mechanism, parameters)}
-        tell("noise without correlation", 0.4)
+        tell("independent noise", 0.4)
         plain = ap.Mechanism(Identity(plan.steps), plan.mechanism.participation, 1.0)
         found |= {"floor_seconds": _noise(plain, parameters)}
         if plan.problem.examples is not None:
@@ -57,14 +60,14 @@ def bench(
 def _check_memory(needed: int) -> None:
     if needed > physical_memory():
         raise NotEnoughMemory(
-            f"The noise for so many parameters needs {needed / 1e9:,.0f} GB. This machine has "
+            f"The noise for this many parameters needs {needed / 1e9:,.0f} GB. This machine has "
             f"{physical_memory() / 1e9:,.0f} GB.",
-            hint="measure fewer parameters with --parameters; the time of a step grows in proportion",
+            hint="measure with fewer --parameters; the time per step is proportional to them",
         )
 
 
 def _noise(mechanism: ap.Mechanism, parameters: int) -> float:
-    """The mean time of a step, the first (which compiles) left out, over whole blocks of steps made ahead."""
+    """Mean seconds per step, over whole blocks of precomputed steps, without the first step, which compiles."""
     import numpy as np
 
     stream, gradient = (
@@ -99,13 +102,13 @@ def _print(plan: ap.Plan, found: dict[str, float]) -> None:
     rows = [
         ("plan", f"{strategy}, {plan.steps:,} steps"),
         ("model", f"{found['parameters']:,} parameters"),
-        ("noise, a step", f"{1e3 * found['noise_seconds']:.3g} ms"),
-        ("the floor", f"{1e3 * found['floor_seconds']:.3g} ms, noise without correlation"),
+        ("noise per step", f"{1e3 * found['noise_seconds']:.3g} ms"),
+        ("independent noise", f"{1e3 * found['floor_seconds']:.3g} ms per step, for comparison"),
         ("noise, all steps", f"{found['noise_seconds'] * plan.steps:.3g} s"),
         ("noise memory", f"{found['memory_bytes'] / 1e6:,.0f} MB, {plan.mechanism.strategy.memory_copies} copies"),
     ]
     if "batch_seconds" in found:
-        rows.append(("batch, a step", f"{1e3 * found['batch_seconds']:.3g} ms"))
+        rows.append(("batch per step", f"{1e3 * found['batch_seconds']:.3g} ms"))
     if "plan_seconds" in found:
         rows.append(("planning", f"{found['plan_seconds']:.3g} s"))
     print_facts(rows)

@@ -13,13 +13,14 @@ from antiphase._durable import write_output
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="A new directory for the runs and the report.")] = Path("antiphase-demo"),
-    seeds: Annotated[int, typer.Option(min=2, help="Runs with each mechanism.")] = SEEDS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result for a program to read.")] = False,
+    output: Annotated[Path, typer.Option(help="New directory for the runs and the report.")] = Path("antiphase-demo"),
+    seeds: Annotated[int, typer.Option(min=2, help="Number of runs per mechanism.")] = SEEDS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train a classifier of handwritten digits with DP-SGD and with the mechanism that the planner chooses.
+    """Train a digit classifier with DP-SGD and with the mechanism that the planner chooses, and compare them.
 
-    Both have the same epsilon and the same passes over the data. Needs scikit-learn, which the extra "demo" brings.
+    Both have the same epsilon and the same number of passes over the data. Needs scikit-learn: install the extra
+    "demo".
 
     Example: antiphase demo --output my-demo
     """
@@ -41,7 +42,7 @@ def demo(
 
 
 def _unused(output: Path) -> Path:
-    """The directory, or the first of its name with a number that is not there yet: a demo removes nothing."""
+    """The directory, or its name with the first free number appended: the demo overwrites nothing."""
     path, number = output, 2
     while path.exists():
         path, number = output.with_name(f"{output.name}-{number}"), number + 1

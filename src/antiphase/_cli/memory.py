@@ -1,4 +1,4 @@
-"""How much memory there is, so that a command that needs more says so instead of being killed."""
+"""The memory of the machine, so that a command that needs more fails with an error instead of being killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def physical_memory() -> int:
-    """Bytes of the machine, or as many as can be addressed where the system does not say."""
+    """Physical memory in bytes; sys.maxsize if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -15,7 +15,7 @@ def physical_memory() -> int:
 
 
 def limit_memory() -> None:
-    """Let allocations beyond the memory of the machine raise MemoryError; Linux would kill the process later on."""
+    """Make allocations beyond the physical memory raise MemoryError; Linux would kill the process instead."""
     try:
         import resource
     except ImportError:  # Windows

@@ -1,6 +1,6 @@
-"""Where output goes: data to stdout, talk to stderr, so that a pipe carries only data.
+"""Output of the commands: data to stdout, messages to stderr, so that a pipe carries only data.
 
-All text passes `terminal_text` here, and none of it is read as markup.
+All text passes through `terminal_text` here, and none of it is interpreted as markup.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from rich.table import Table
 
 from antiphase._escape import terminal_text
 
-WIDTH_OF_A_PIPE = 120  # a file or pipe has no width of its own
+PIPE_WIDTH = 120  # files and pipes have no width of their own
 
 
 def talk(*lines: str) -> None:
-    """Lines for the person at the terminal."""
+    """Print lines to stderr."""
     typer.echo("\n".join(terminal_text(line) for line in lines), err=True)
 
 
 def print_json(data: Any) -> None:
-    """`data` for a program to read; NaN and infinity, which JSON does not have, raise."""
+    """Print `data` as JSON; raises for NaN and infinity, which JSON does not have."""
     typer.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table for a person to read: the first column to the left, the others to the right."""
+    """Print a table, with the first column left-aligned and the others right-aligned."""
     looks: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
     table = Table(title=_plain(title), title_justify="left", **looks)
     for i, name in enumerate(columns):
@@ -45,7 +45,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def print_facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> None:
-    """Names and values, one per line; long values are folded under themselves, and so are values of several lines."""
+    """Print names and values, one pair per line; long and multi-line values wrap within their column."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -56,13 +56,13 @@ def print_facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> None:
 
 
 def _plain(text: str) -> str:
-    """The text for a cell, where rich would otherwise read markup such as [red]."""
+    """Escape the text of a cell, so that rich does not interpret markup such as [red]."""
     return escape(terminal_text(text))
 
 
 def _show(table: Table) -> None:
-    """The table as it fits, without blanks at the ends of lines, which wrap and paste badly."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE, highlight=False)
+    """Print a table without trailing blanks, which wrap and paste badly."""
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
     with console.capture() as capture:
         console.print(table)
     typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
@@ -70,7 +70,7 @@ def _show(table: Table) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A bar that is told what is being done and the share that is done; it leaves nothing behind."""
+    """Show a progress bar; yields a function that takes a description and the fraction of the work that is done."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -1,4 +1,4 @@
-"""`antiphase plan`: which mechanism, how much noise, what it promises."""
+"""`antiphase plan`: find the mechanism, its noise and its guarantee."""
 
 from __future__ import annotations
 
@@ -21,47 +21,53 @@ GIGABYTE = 1 << 30
 
 def plan(
     steps: Annotated[int, typer.Option(help="Number of training steps.")],
-    epsilon: Annotated[float, typer.Option(help="Privacy budget.")],
-    delta: Annotated[float, typer.Option(help="Privacy budget, well below 1 / examples.")],
-    examples: Annotated[int | None, typer.Option(help="Size of the data set.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples a step, on average.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget, epsilon.")],
+    delta: Annotated[float, typer.Option(help="Privacy budget, delta; well below 1 / examples.")],
+    examples: Annotated[int | None, typer.Option(help="Number of examples in the data set.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Expected number of examples per step.")] = None,
     momentum: Annotated[float, typer.Option(help="Momentum of the optimizer.")] = 0.0,
-    min_separation: Annotated[int | None, typer.Option(help="Steps between two participations.")] = None,
+    min_separation: Annotated[
+        int | None, typer.Option(help="Minimum number of steps between two participations of an example.")
+    ] = None,
     participation: Annotated[
         str | None,
         typer.Option(
-            help=f"What the pipeline can do, comma-separated: {', '.join(PIPELINES)}.",
+            help=f"What the data pipeline can do, comma-separated: {', '.join(PIPELINES)}.",
             autocompletion=lambda: PIPELINES,
         ),
     ] = None,
     adjacency: Annotated[
         str,
         typer.Option(
-            help="zero-out, add-or-remove or replace.",
+            help="Adjacency: zero-out, add-or-remove or replace.",
             autocompletion=lambda: ("zero-out", "add-or-remove", "replace"),
         ),
     ] = "zero-out",
-    memory_copies: Annotated[int | None, typer.Option(help="Most model-sized buffers for the noise.")] = None,
-    parameters: Annotated[int | None, typer.Option(help="Size of the model, with --memory-gb.")] = None,
-    memory_gb: Annotated[float | None, typer.Option(help="Memory for the noise on each machine.")] = None,
-    machines: Annotated[int, typer.Option(help="Machines that share the noise.")] = 1,
+    memory_copies: Annotated[
+        int | None, typer.Option(help="Maximum number of model-sized buffers for the noise.")
+    ] = None,
+    parameters: Annotated[int | None, typer.Option(help="Number of model parameters, for --memory-gb.")] = None,
+    memory_gb: Annotated[float | None, typer.Option(help="Memory for the noise on each machine, in GB.")] = None,
+    machines: Annotated[int, typer.Option(help="Number of machines that share the noise.")] = 1,
     objective: Annotated[
-        str, typer.Option(help="rms or max over the steps.", autocompletion=lambda: ("rms", "max"))
+        str, typer.Option(help="Error to minimize over the steps: rms or max.", autocompletion=lambda: ("rms", "max"))
     ] = "rms",
     families: Annotated[
         str | None,
-        typer.Option(help=f"Comma-separated, of {', '.join(FAMILIES)}.", autocompletion=lambda: tuple(FAMILIES)),
+        typer.Option(
+            help=f"Families to try, comma-separated: {', '.join(FAMILIES)}.", autocompletion=lambda: tuple(FAMILIES)
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
-    show_all: Annotated[bool, typer.Option("--all", help="List every mechanism that was tried.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan for a program to read.")] = False,
+    output: Annotated[Path | None, typer.Option(help="File to write the plan to.")] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="List all candidates.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Find the mechanism with the least error for a privacy budget.
 
     Example: antiphase plan --steps 2000 --examples 50000 --batch-size 500 --epsilon 1 --delta 1e-5 --output plan.json
     """
     if min_separation is not None and participation is not None:
-        raise InvalidArgument("--min-separation and --participation exclude each other.", hint="give one of them")
+        raise InvalidArgument("--min-separation and --participation cannot be combined.", hint="give one of them")
     problem = ap.Problem(
         steps=steps,
         budget=ap.Budget(epsilon, delta),
@@ -92,17 +98,17 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _copies(copies: int | None, parameters: int | None, memory_gb: float | None, machines: int) -> int | None:
-    """The limit given, or what the memory of all machines affords."""
+    """The given limit, or the number of copies that fit into the memory of all machines."""
     if memory_gb is None:
         return copies
     if parameters is None or copies is not None:
         raise InvalidArgument(
-            "--memory-gb needs --parameters, and takes the place of --memory-copies.",
-            hint="give --memory-copies alone, or --memory-gb with --parameters",
+            "--memory-gb needs --parameters and cannot be combined with --memory-copies.",
+            hint="give either --memory-copies, or --memory-gb with --parameters",
         )
     memory = _check.real("plan", "--memory-gb", memory_gb, 0.0, 1e9, "gigabytes on each machine")
     afforded = affordable_copies(parameters, int(memory * GIGABYTE), machines)
-    talk(f"{memory_gb:g} GB on {machines:,} machine(s) afford {afforded:,} copies of {parameters:,} float32 parameters")
+    talk(f"{memory_gb:g} GB on {machines:,} machine(s) hold {afforded:,} copies of {parameters:,} float32 parameters")
     return afforded
 
 
@@ -115,7 +121,7 @@ def _print(found: ap.Plan, show_all: bool) -> None:
         (
             [
                 c.name,
-                _kind(c),
+                c.batches,
                 f"{c.error:.4g}",
                 f"{c.noise_multiplier:.4g}",
                 f"{rounded_up(c.epsilon)} {c.kind}",
@@ -127,9 +133,9 @@ def _print(found: ap.Plan, show_all: bool) -> None:
         ),
     )
     hidden = len(found.candidates) - len(rows)
-    more = f"; {hidden} more were tried, --all lists them" if hidden else ""
+    more = f"; {hidden} more candidates with --all" if hidden else ""
     typer.echo(
-        f"\nerror: noise in the model, for clipping norm 1. *: no other has less of both error and memory{more}.\n"
+        f"\nerror: noise in the model, for clipping norm 1. *: no candidate beats it in both error and memory{more}.\n"
     )
     print_facts(_facts(found))
     if found.notes:
@@ -141,7 +147,7 @@ def _facts(found: ap.Plan) -> list[tuple[str, str]]:
     bound = found.guarantee
     return [
         ("plan", found.candidates[0].name),
-        ("noise", f"{found.mechanism.noise_std:.6g} x clipping norm, correlated by the run"),
+        ("noise", f"{found.mechanism.noise_std:.6g} x clipping norm, correlated across steps by the run"),
         ("batches", in_words(found.mechanism.participation)),
         ("guarantee", f"epsilon {rounded_up(bound.value, 6)} at delta {found.problem.budget.delta:g} ({bound.kind})"),
         ("proof", f"{bound.method}; {bound.reference}"),
@@ -158,12 +164,8 @@ def _title(problem: ap.Problem) -> str:
 
 
 def _worth_showing(found: ap.Plan) -> set[ap.Candidate]:
-    """The front, and the best of every family with every kind of batches."""
+    """The Pareto front, and the best candidate of each family with each kind of batches."""
     best: dict[tuple[str, str], ap.Candidate] = {}
     for candidate in found.candidates:
-        best.setdefault((candidate.name.partition(" (")[0].partition(",")[0], _kind(candidate)), candidate)
+        best.setdefault((candidate.family, candidate.batches), candidate)
     return {*best.values(), *found.pareto}
-
-
-def _kind(candidate: ap.Candidate) -> str:
-    return candidate.participation.partition("(")[0]

@@ -1,4 +1,4 @@
-"""`antiphase report`: what a plan or a run promises, on one page."""
+"""`antiphase report`: the privacy report of a plan or a run, on one page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Form(StrEnum):
-    """What to write."""
+    """Output format of a report."""
 
     html = "html"
     md = "md"
@@ -27,14 +27,14 @@ class Form(StrEnum):
 
 
 def report(
-    path: Annotated[Path, typer.Argument(help="A plan file or a run directory.")],
-    form: Annotated[Form, typer.Option("--format", help="One page to open, to paste, or for a program.")] = Form.html,
-    output: Annotated[Path | None, typer.Option(help="Write to this file; html: report.html if left out.")] = None,
-    secret: Annotated[Path | None, typer.Option(help="The secret of a run that does not keep its own.")] = None,
+    path: Annotated[Path, typer.Argument(help="Plan file or run directory.")],
+    form: Annotated[Form, typer.Option("--format", help="HTML page, Markdown or JSON.")] = Form.html,
+    output: Annotated[Path | None, typer.Option(help="File to write to; for html, report.html if left out.")] = None,
+    secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
 ) -> None:
-    """Write the privacy statement of a plan or a run, with its charts, for people who were not there.
+    """Write the privacy statement of a plan or a run, with charts, for readers who did not run the training.
 
-    PATH is a plan file or a run directory. The ledger of a run is checked first; if it is not whole and
+    PATH is a plan file or a run directory. The ledger of a run is checked first; unless it is complete and
     authentic, nothing is written.
 
     Example: antiphase report plan.json --output report.html

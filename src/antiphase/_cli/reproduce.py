@@ -1,4 +1,4 @@
-"""`antiphase reproduce`: the papers' tables and figures, computed again."""
+"""`antiphase reproduce`: recompute tables and figures of the papers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Which; 'all' for all; none lists the names.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Leave nothing out; some take minutes.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write a Markdown page with pictures to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows for a program to read.")] = False,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of tables and figures, or 'all'; lists them if left out.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Reproduce everything; some take minutes.")] = False,
+    output: Annotated[Path | None, typer.Option(help="File for a Markdown page with pictures.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Compute a table or figure of the papers and set it beside what is printed there.
+    """Compute tables or figures of the papers and compare them with the published values.
 
-    NAMES says which; 'all' for all, none to list the names.
+    NAMES are the tables and figures, or 'all'; without names, they are listed.
 
     Example: antiphase reproduce bandmf-amplified-table-3
     """
@@ -35,8 +37,8 @@ def reproduce(
         return
     wanted = list(known) if names == ["all"] else names
     for name in wanted:
-        _reproduce.find(name)  # a misspelt name is noticed before the work begins
-    if output is not None and output.parent.exists():  # otherwise the directory is made
+        _reproduce.find(name)  # fails for a misspelt name before the work begins
+    if output is not None and output.parent.exists():  # otherwise the directory is created
         check_output(output)
     results = []
     with progress_bar() as tell:

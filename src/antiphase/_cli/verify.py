@@ -1,4 +1,4 @@
-"""`antiphase verify`: whether a plan or a run is what it says it is."""
+"""`antiphase verify`: check that the claims of a plan or a run hold."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from antiphase._cli.output import print_facts, print_json, progress_bar
 from antiphase._errors import Corrupted, Refused
 from antiphase._run import RunRecord, read_run
 
-PROVED = "proved, and computed again just now"
+PROVED = "proved, and recomputed just now"
 BASIS: dict[str, str] = {
     "exact": PROVED,
     "upper": f"{PROVED}; an upper bound",
-    "confident": "verified just now with fresh random samples; the chance that they mislead is part of delta",
+    "confident": "verified just now with fresh random samples; the probability that they mislead is part of delta",
 }
 Facts = dict[str, Any]
 Tell = Callable[[str, float], None]
@@ -29,16 +29,16 @@ Tell = Callable[[str, float], None]
 
 def verify(
     paths: Annotated[list[Path], typer.Argument(help="Plan files and run directories.")],
-    secret: Annotated[Path | None, typer.Option(help="The secret of a run that does not keep its own.")] = None,
-    attempt: Annotated[int, typer.Option(min=1, help="1, or one more than verifications refused so far.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings for a program to read.")] = False,
+    secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
+    attempt: Annotated[int, typer.Option(min=1, help="1 plus the number of verifications refused so far.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check a plan (fingerprint, guarantee derived again) or a run (ledger, batches, guarantee of what ran).
+    """Check a plan (fingerprint, guarantee) or a run (ledger, batches, guarantee of the steps that ran).
 
-    PATHS are plan files and run directories. Ends with code 0 if everything holds, and with 1 and the reason if
-    something does not. Nothing is changed: a run may be under way. A guarantee that rests on random samples is verified
-    with fresh ones. That may be refused by chance; then the next try is --attempt 2. Trying again without counting
-    voids the guarantee.
+    PATHS are plan files and run directories. The exit code is 0 if everything holds; otherwise it is 1 and the reason
+    is printed. Nothing is changed, so you can verify a run in progress. A guarantee that rests on random samples is
+    verified with fresh ones. By chance this may fail; then try again with --attempt 2, and so on. Trying again without
+    counting voids the guarantee.
 
     Example: antiphase verify plan.json antiphase-demo/chosen-01
     """
@@ -62,12 +62,12 @@ def _plan(path: Path, attempt: int, tell: Tell) -> Facts:
 
 
 def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
-    """The guarantee as it was derived again, or verified with fresh samples where sampling gave it."""
+    """The guarantee that loading derived again; a sampled one is verified with fresh samples."""
     bound, delta = plan.guarantee, plan.problem.budget.delta
     try:
         found = verify_claim(plan, attempt=attempt) if bound.kind == "confident" else bound
     except Refused as error:
-        hint = f"{error.hint}: --attempt {attempt + 1}; release nothing that rests on it before"
+        hint = f"{error.hint}: --attempt {attempt + 1}; release nothing that relies on it until then"
         raise Refused(f"{path}: {error.message}", hint=hint) from error
     return {
         "epsilon": bound.value,
@@ -81,17 +81,17 @@ def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
 
 
 def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) -> Facts:
-    """Everything is checked as resuming the run would check it, without writing anything."""
+    """Check everything that resuming the run would check, without writing anything."""
     from antiphase._report import check_not_federated
 
     check_not_federated(directory)
     if not (directory / "run.json").exists():
-        raise Refused(f"{directory} holds no run: there is no run.json.", hint="give the directory that Run.open made")
+        raise Refused(f"{directory} is not a run: it has no run.json.", hint="give a directory that Run.open created")
     record = read_run(directory, None if secret_file is None else ap.Secret.load(secret_file))
     if record.details_edited:
         raise Corrupted(
             "The error, candidates or notes in plan.json are not those that the run was opened with.",
-            hint="the file was edited; restore it from a copy",
+            hint="the file was edited; restore it from a backup",
         )
     batches, report, torn = _check_batches(record, tell), record.report(), sum(record.torn.values())
     check_not_federated(directory, report)
@@ -103,7 +103,7 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
         "steps": f"{report.steps_run} of {report.steps_planned}",
         "epsilon of what ran": None if report.guarantee is None else report.guarantee.value,
         "ledger": f"{record.public} public and {len(record.batches)} private entries, all authentic",
-        "after the ledger": f"{torn} bytes that are not authentic: a crash, or a step under way"
+        "after the ledger": f"{torn} bytes that are not authentic: a crash, or a step in progress"
         if torn > 0
         else "nothing",
         "batches": batches,
@@ -114,22 +114,22 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
 
 
 def _check_batches(record: RunRecord, tell: Tell) -> str:
-    """Every batch that was recorded must be the one that the sampler draws."""
+    """Check that every recorded batch is the one that the sampler draws."""
     recorded = [entry for entry in record.batches if entry["kind"] == "batch"]
     if not recorded:
         return "none recorded"
     sampler = record.sampler()
     for i, entry in enumerate(recorded):
-        tell("drawing the batches again", i / len(recorded))
+        tell("redrawing the batches", i / len(recorded))
         indices, mask = sampler.batch(entry["step"])
         used = np.ascontiguousarray(indices[mask], dtype="<i8")
         if hashlib.sha256(used.tobytes()).hexdigest() != entry["indices"]:
             raise Corrupted(
                 f"The batch recorded for step {entry['step']} is not the one that the sampler draws.",
-                hint="the run took its batches from elsewhere, so the guarantee does not cover it",
+                hint="the run did not take its batches from the sampler, so the guarantee does not cover it",
             )
     late = sum("entered" in entry for entry in recorded)
-    return f"{len(recorded)} drawn again, all as recorded" + (f"; {late} were entered after a crash" if late else "")
+    return f"{len(recorded)} redrawn, all as recorded" + (f"; {late} were recorded after a crash" if late else "")
 
 
 def _text(name: str, value: Any) -> str | list[str]:

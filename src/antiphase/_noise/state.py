@@ -25,7 +25,10 @@ KIND = Kind(
 
 def write_state(path: Path, header: Header, state: NDArray[Any], secret: Secret) -> None:
     """Replace `path` so that a crash at any instant leaves the old file or the new one."""
-    write_sealed(regular_target(path), KIND, secret, header, [state])
+    try:
+        write_sealed(regular_target(path), KIND, secret, header, [state])
+    finally:
+        del state  # tracebacks may show the variables of this function
 
 
 def read_state(path: Path, secret: Secret, prepare: Callable[[Header], NDArray[Any]]) -> Header:

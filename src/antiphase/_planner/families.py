@@ -1,4 +1,4 @@
-"""The strategies of every family that are worth a trial under a participation without amplification."""
+"""The strategies of each family that are worth trying under a participation without amplification."""
 
 from __future__ import annotations
 
@@ -6,151 +6,157 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from antiphase._optimize import MAX_DENSE_STEPS as LARGEST_DENSE
-from antiphase._optimize import optimize, prefix_sum_bound
-from antiphase._optimize import worst_case_limits as schema
+from antiphase._optimize import MAX_DENSE_STEPS, optimize, prefix_sum_bound, worst_case_limits
 from antiphase._participation import MinSeparation, Participation
+from antiphase._plan import display_name
 from antiphase._planner.published_strategies import nearest, published
-from antiphase._planner.trial import Trial, Trials
+from antiphase._planner.search import Proposal, Search
 from antiphase._problem import Problem
 from antiphase._workload import PrefixSum
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
-QUICK_DENSE = 512  # steps; where more are needed the dense optimum is first found to within COARSE
-COARSE = 0.01
-LARGEST_FOURIER = 16_384  # steps
-QUICK_BANDED = 1 << 23  # steps x bands^2, the work of one evaluation
-MINUTE_BANDED = 1 << 26
-LARGEST_BANDED = 1 << 30  # minutes, where free columns may win
-FREE_COLUMNS = 0.05  # more than they gain over a Toeplitz strategy of as many bands, by trial
-SHARE_OF_STEPS = 1e-4  # bands / steps below which they gain some 0.03 %, by trial
-LARGEST_TOEPLITZ = 1 << 30  # steps x bands
-LARGEST_INVERSE = 1 << 24  # steps x bands
-FEW_BANDS = 8
-MOST_POWERS = 10
-MOST_BUFFERS = 6
-GAIN = 0.005  # one more buffer must lower the error by this share
-REPEATS = (2, 4, 5, 8, 10, 16, 20)
+# Limits on the work, in steps, steps x bands, or steps x bands^2 (one evaluation of a banded strategy).
+QUICK_DENSE_STEPS = 512  # beyond, the dense optimum is first found to within COARSE_TOLERANCE
+COARSE_TOLERANCE = 0.01
+MAX_FOURIER_STEPS = 16_384
+QUICK_BANDED_WORK = 1 << 23  # steps x bands^2: seconds
+MINUTE_BANDED_WORK = 1 << 26
+MAX_BANDED_WORK = 1 << 30  # minutes, spent only where free columns may win
+MAX_TOEPLITZ_WORK = 1 << 30  # steps x bands
+MAX_INVERSE_WORK = 1 << 24  # steps x bands
+
+# Which sizes to try.
+MAX_FREE_COLUMN_GAIN = 0.05  # measured: free columns gain less than this over Toeplitz with as many bands
+MIN_BANDS_PER_STEP = 1e-4  # measured: with fewer bands free columns gain some 0.03 %
+MIN_FREE_COLUMN_BANDS = 8
+BAND_POWERS = 10
+MAX_BUFFERS = 6
+MIN_BUFFER_GAIN = 0.005  # one more buffer must reduce the error by this fraction
+STAMPED_REPEATS = (2, 4, 5, 8, 10, 16, 20)
 INVERSE_BANDS = (2, 4, 8, 16, 32)
-BANDED_BANDS = 32
+SMALL_BANDED_BANDS = 32  # an option for those with less memory
 
-Family = Callable[[Trials, Participation], None]
-
-
-def _identity(trials: Trials, participation: Participation) -> None:
-    trials.attempt(Trial("identity (DP-SGD)", partial(Identity, trials.problem.steps), participation))
+TryFamily = Callable[[Search, Participation], None]
 
 
-def _tree(trials: Trials, participation: Participation) -> None:
-    n = trials.problem.steps
-    trials.attempt(Trial("tree, online", partial(Tree, n), participation))
-    if affords(trials.problem, n):
-        trials.attempt(Trial("tree, full", partial(Tree, n, "full"), participation))
+def _identity(search: Search, participation: Participation) -> None:
+    search.attempt(Proposal("identity", partial(Identity, search.problem.steps), participation))
 
 
-def _fourier(trials: Trials, participation: Participation) -> None:
-    n = trials.problem.steps
-    if n <= LARGEST_FOURIER and affords(trials.problem, n):
-        trials.attempt(Trial("fourier, optimal decoder", partial(Fourier, n, "optimal"), participation))
+def _tree(search: Search, participation: Participation) -> None:
+    n = search.problem.steps
+    search.attempt(Proposal("tree", partial(Tree, n), participation, variant="online"))
+    if affords(search.problem, n):
+        search.attempt(Proposal("tree", partial(Tree, n, "full"), participation, variant="full"))
 
 
-def _stamped(trials: Trials, participation: Participation) -> None:
-    for repeats in [r for r in REPEATS if trials.problem.steps % r == 0 and trials.problem.steps // r > 1]:
-        n = trials.problem.steps // repeats
-        trials.attempt(Trial(f"tree, online, x {repeats}", partial(Stamped, Tree(n), repeats), participation))
-        if n <= LARGEST_FOURIER and affords(trials.problem, n):
-            name = f"fourier, optimal decoder, x {repeats}"
-            trials.attempt(Trial(name, partial(Stamped, Fourier(n, "optimal"), repeats), participation))
+def _fourier(search: Search, participation: Participation) -> None:
+    n = search.problem.steps
+    if n <= MAX_FOURIER_STEPS and affords(search.problem, n):
+        search.attempt(Proposal("fourier", partial(Fourier, n, "optimal"), participation, variant="optimal decoder"))
 
 
-def _toeplitz(trials: Trials, participation: Participation) -> None:
-    for bands in band_counts(trials.problem, participation):
-        trials.attempt(_optimized("toeplitz", f"toeplitz ({bands} bands)", trials, participation, bands=bands))
+def _stamped(search: Search, participation: Participation) -> None:
+    for repeats in _dividing(search.problem.steps):
+        n = search.problem.steps // repeats
+        tree = partial(Stamped, Tree(n), repeats)
+        search.attempt(Proposal("stamped", tree, participation, repeats, "tree, online"))
+        if n <= MAX_FOURIER_STEPS and affords(search.problem, n):
+            fourier = partial(Stamped, Fourier(n, "optimal"), repeats)
+            search.attempt(Proposal("stamped", fourier, participation, repeats, "fourier, optimal decoder"))
 
 
-def _banded(trials: Trials, participation: Participation) -> None:
-    counts = band_counts(trials.problem, participation)
-    widest = [b for b in counts if trials.problem.steps * b**2 <= QUICK_BANDED][-1:]
-    if widest != counts[-1:] and widest < [FEW_BANDS]:
-        widest = []  # many steps and so few bands: free columns gain nothing over Toeplitz
-    # Without amplification more bands are never worse; one smaller number is for those with less memory.
-    few = [BANDED_BANDS] if widest > [BANDED_BANDS] and BANDED_BANDS in counts else []
-    for bands in [*few, *widest, *_worth_the_time(trials, participation, counts)]:
-        trials.attempt(_optimized("banded", f"banded ({bands} bands)", trials, participation, bands=bands))
+def _dividing(steps: int) -> list[int]:
+    """Numbers of repeats that divide the steps into equal parts of more than one step."""
+    return [r for r in STAMPED_REPEATS if steps % r == 0 and steps // r > 1]
 
 
-def _worth_the_time(trials: Trials, participation: Participation, counts: list[int]) -> list[int]:
-    """The most bands that some minutes allow, where a Toeplitz strategy with as many comes near the best so far."""
-    steps = trials.problem.steps
+def _toeplitz(search: Search, participation: Participation) -> None:
+    for bands in band_counts(search.problem, participation):
+        search.attempt(_optimized("toeplitz", search, participation, bands, bands=bands))
+
+
+def _banded(search: Search, participation: Participation) -> None:
+    counts = band_counts(search.problem, participation)
+    widest = [b for b in counts if search.problem.steps * b**2 <= QUICK_BANDED_WORK][-1:]
+    if widest != counts[-1:] and widest < [MIN_FREE_COLUMN_BANDS]:
+        widest = []  # with many steps and so few bands, free columns gain nothing over Toeplitz
+    # Without amplification more bands are never worse; a smaller number is offered to those with less memory.
+    few = [SMALL_BANDED_BANDS] if widest > [SMALL_BANDED_BANDS] and SMALL_BANDED_BANDS in counts else []
+    for bands in [*few, *widest, *_worth_the_time(search, participation, counts)]:
+        search.attempt(_optimized("banded", search, participation, bands, bands=bands))
+
+
+def _worth_the_time(search: Search, participation: Participation, counts: list[int]) -> list[int]:
+    """The most bands that take minutes, if a Toeplitz strategy with as many comes close to the best so far."""
+    steps = search.problem.steps
     bands = max((b for b in counts if free_columns_pay(steps, b)), default=0)
-    near = trials.error(f"toeplitz ({bands} bands)", participation) <= (1.0 + FREE_COLUMNS) * trials.least_error
-    return [bands] if steps * bands**2 > QUICK_BANDED and near else []
+    near = search.error_of("toeplitz", bands, participation) <= (1.0 + MAX_FREE_COLUMN_GAIN) * search.least_error
+    return [bands] if steps * bands**2 > QUICK_BANDED_WORK and near else []
 
 
 def free_columns_pay(steps: int, bands: int) -> bool:
-    """Whether columns that differ from one another can be had in minutes and gain something over Toeplitz.
+    """Whether optimizing every column separately takes only minutes and gains something over Toeplitz.
 
     >>> free_columns_pay(65_536, 64), free_columns_pay(1_000_000, 8), free_columns_pay(1_000_000, 32)
     (True, True, False)
     """
     work = steps * bands**2
-    return work <= MINUTE_BANDED or (work <= LARGEST_BANDED and bands >= SHARE_OF_STEPS * steps)
+    return work <= MINUTE_BANDED_WORK or (work <= MAX_BANDED_WORK and bands >= MIN_BANDS_PER_STEP * steps)
 
 
-def _blt(trials: Trials, participation: Participation) -> None:
-    limit = trials.problem.memory_copies
+def _blt(search: Search, participation: Participation) -> None:
+    limit = search.problem.memory_copies
     best = float("inf")
-    for buffers in range(1, 1 + (MOST_BUFFERS if limit is None else min(MOST_BUFFERS, limit))):
-        name = f"blt ({buffers} buffer{'s' if buffers > 1 else ''})"
-        found = trials.attempt(_optimized("blt", name, trials, participation, buffers=buffers))
-        if found is None or found.candidate.error > (1.0 - GAIN) * best:
+    for buffers in range(1, 1 + (MAX_BUFFERS if limit is None else min(MAX_BUFFERS, limit))):
+        found = search.attempt(_optimized("blt", search, participation, buffers, buffers=buffers))
+        if found is None or found.candidate.error > (1.0 - MIN_BUFFER_GAIN) * best:
             break
         best = found.candidate.error
     worst = participation.worst_case
-    if isinstance(worst, MinSeparation) and affords(trials.problem, 4):
+    if isinstance(worst, MinSeparation) and affords(search.problem, 4):
         separation = nearest(worst.separation)
-        name = f"blt (4 buffers, published for separation {separation})"
-        trials.attempt(Trial(name, partial(published, separation, trials.problem.steps), participation))
+        make, variant = partial(published, separation, search.problem.steps), f"published for separation {separation}"
+        search.attempt(Proposal("blt", make, participation, 4, variant))
 
 
-def _banded_inverse(trials: Trials, participation: Participation) -> None:
+def _banded_inverse(search: Search, participation: Participation) -> None:
     for bands in INVERSE_BANDS:
-        small = bands <= trials.problem.steps and trials.problem.steps * bands <= LARGEST_INVERSE
-        if small and affords(trials.problem, bands - 1):
-            name = f"banded inverse ({bands} bands)"
-            trials.attempt(_optimized("banded-inverse", name, trials, participation, bands=bands))
+        small = bands <= search.problem.steps and search.problem.steps * bands <= MAX_INVERSE_WORK
+        if small and affords(search.problem, bands - 1):
+            search.attempt(_optimized("banded-inverse", search, participation, bands, bands=bands))
 
 
-def _dense(trials: Trials, participation: Participation) -> None:
-    n, others = trials.problem.steps, trials.least_error
-    if n > LARGEST_DENSE or not affords(trials.problem, least_copies("dense", n, participation)):
+def _dense(search: Search, participation: Participation) -> None:
+    n, others = search.problem.steps, search.least_error
+    if n > MAX_DENSE_STEPS or not affords(search.problem, least_copies("dense", n, participation)):
         return
-    if _ruled_out(trials, participation):
+    if _ruled_out(search, participation):
         return
-    if n > QUICK_DENSE and _has_rivals(trials, participation):
-        name = f"dense (to {COARSE:.0%})"
-        found = trials.attempt(_optimized("dense", name, trials, participation, tolerance=COARSE))
-        if found is None or found.candidate.error > (1.0 + COARSE) * others:  # not even the optimum itself
+    if n > QUICK_DENSE_STEPS and _has_rivals(search, participation):
+        share = COARSE_TOLERANCE
+        found = search.attempt(_optimized("dense", search, participation, variant=f"to {share:.0%}", tolerance=share))
+        if found is None or found.candidate.error > (1.0 + share) * others:  # then the optimum cannot win either
             return
-    trials.attempt(_optimized("dense", "dense", trials, participation))
+    search.attempt(_optimized("dense", search, participation))
 
 
-def _ruled_out(trials: Trials, participation: Participation) -> bool:
-    """Whether no matrix at all is better than what sampling has amplified, by the closed bound for prefix sums."""
-    noise = trials.least_multiplier(participation)
-    if noise is None or not isinstance(trials.problem.workload, PrefixSum):
+def _ruled_out(search: Search, participation: Participation) -> bool:
+    """Whether no matrix can beat the best candidate so far, by the closed-form bound for prefix sums."""
+    noise = search.least_multiplier(participation)
+    if noise is None or not isinstance(search.problem.workload, PrefixSum):
         return False
-    promise = schema("plan", participation, trials.problem.steps, allow_shuffled=True)
-    return noise * prefix_sum_bound(trials.problem.steps, promise) >= trials.least_error
+    promise = worst_case_limits("plan", participation, search.problem.steps, allow_shuffled=True)
+    return noise * prefix_sum_bound(search.problem.steps, promise) >= search.least_error
 
 
-def _has_rivals(trials: Trials, participation: Participation) -> bool:
-    """Whether anything tried may be better than the dense optimum: sampling, or more bands than the separation."""
-    sampled = any(found.candidate.participation != repr(participation) for found in trials.outcomes)
-    return sampled or (isinstance(participation.worst_case, MinSeparation) and bool(trials.outcomes))
+def _has_rivals(search: Search, participation: Participation) -> bool:
+    """Whether a candidate may beat the dense optimum: one with sampling, or with more bands than the separation."""
+    sampled = any(found.candidate.participation != participation for found in search.evaluations)
+    return sampled or (isinstance(participation.worst_case, MinSeparation) and bool(search.evaluations))
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, TryFamily] = {
     "identity": _identity,
     "tree": _tree,
     "fourier": _fourier,
@@ -164,9 +170,9 @@ FAMILIES: dict[str, Family] = {
 
 
 def least_copies(family: str, steps: int, participation: Participation | None = None) -> int:
-    """The fewest model-sized buffers with which a family can be tried.
+    """The fewest model-sized buffers that a family needs.
 
-    The dense optimum under a minimum separation has as many bands as that.
+    Under a minimum separation the dense optimum has as many bands as the separation.
 
     >>> least_copies("identity", 100), least_copies("dense", 100), least_copies("dense", 100, MinSeparation(20))
     (0, 100, 19)
@@ -178,28 +184,36 @@ def least_copies(family: str, steps: int, participation: Participation | None = 
     if family == "tree":
         return Tree(steps).memory_copies
     if family == "stamped":
-        fitting = [r for r in REPEATS if steps % r == 0 and steps // r > 1]
-        return Tree(steps // max(fitting, default=1)).memory_copies
+        return Tree(steps // max(_dividing(steps), default=1)).memory_copies
     return least.get(family, steps)
 
 
 def band_counts(problem: Problem, participation: Participation) -> list[int]:
-    """Powers of two up to the separation, and the separation itself: beyond it columns of one example overlap."""
+    """Powers of two up to the separation, and the separation: with more bands, one example's columns would overlap."""
     widest = participation.worst_case.spacing(problem.steps)
-    widest = min(widest, problem.steps, LARGEST_TOEPLITZ // problem.steps)
+    widest = min(widest, problem.steps, MAX_TOEPLITZ_WORK // problem.steps)
     if problem.memory_copies is not None:
         widest = min(widest, problem.memory_copies + 1)
-    powers = [1 << i for i in range(1, MOST_POWERS) if 1 << i < widest]
+    powers = [1 << i for i in range(1, BAND_POWERS) if 1 << i < widest]
     return [*powers, widest] if widest > 1 else []
 
 
 def affords(problem: Problem, copies: int) -> bool:
-    """Whether the memory limit leaves room for so many model-sized buffers."""
+    """Whether `copies` model-sized buffers are within the memory limit."""
     return problem.memory_copies is None or copies <= problem.memory_copies
 
 
-def _optimized(family: str, name: str, trials: Trials, participation: Participation, **options: Any) -> Trial:
-    problem = trials.problem
+def _optimized(
+    family: str,
+    search: Search,
+    participation: Participation,
+    size: int | None = None,
+    *,
+    variant: str = "",
+    **options: Any,
+) -> Proposal:
+    """Propose the best strategy of a family for the participation's worst case."""
+    problem, name = search.problem, display_name(family, size, variant)
 
     def make() -> Strategy:
         return optimize(
@@ -208,8 +222,8 @@ def _optimized(family: str, name: str, trials: Trials, participation: Participat
             participation=participation.worst_case,
             workload=problem.workload,
             objective=problem.objective,
-            progress=lambda iteration, loss: trials.tell(f"{name}, iteration {iteration}", trials.share),
+            progress=lambda iteration, loss: search.tell(f"{name}, iteration {iteration}", search.share),
             **options,
         ).strategy
 
-    return Trial(name, make, participation)
+    return Proposal(family, make, participation, size, variant)

@@ -1,4 +1,4 @@
-"""Which participations a data pipeline could give, for a problem that leaves the choice open."""
+"""Participations that a data pipeline can enforce, for problems that leave the participation open."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from antiphase._problem import Problem
 SAMPLED = ("poisson", "cyclic-poisson", "fixed-size")
 PROMISED = ("fixed-epochs", "shuffled-epochs", "balls-in-bins")
 PIPELINES = (*SAMPLED, *PROMISED)
-DEFAULT = (*SAMPLED, "fixed-epochs")  # the others never gain over these, or take samples to account for
+DEFAULT = (*SAMPLED, "fixed-epochs")  # the others never beat these, or need Monte Carlo accounting
 
 
 def check_pipelines(pipelines: tuple[str, ...]) -> None:
-    """Refuse a name that is not known."""
+    """Raise InvalidArgument for unknown names, or none at all."""
     for name in pipelines:
         if name not in PIPELINES:
-            raise invalid("plan", "pipelines", f"of {', '.join(PIPELINES)}", name, "give a participation for any other")
+            raise invalid("plan", "pipelines", f"any of {', '.join(PIPELINES)}", name, "or give a participation")
     if not pipelines:
-        raise invalid("plan", "pipelines", "at least one name", "none", "None tries the usual ones")
+        raise invalid("plan", "pipelines", "at least one name", "none", "leave it out to try the usual ones")
 
 
 def most_groups(problem: Problem) -> int:
-    """The most groups that still fill the batch."""
+    """The largest number of groups that have a batch of examples each."""
     examples, batch_size = sizes(problem)
     return examples // batch_size
 
 
 def in_groups(problem: Problem, groups: int) -> CyclicPoisson | Poisson:
-    """Poisson sampling from groups that take turns, at the rate that gives the batch size on average."""
+    """Poisson sampling from groups in turn, at the rate that gives the batch size on average."""
     examples, batch_size = sizes(problem)
     rate = batch_size * groups / examples
     return Poisson(rate) if groups == 1 else CyclicPoisson(groups, rate)
 
 
 def in_fixed_sizes(problem: Problem, groups: int) -> FixedSize:
-    """Batches of exactly the batch size, from groups that take turns."""
+    """Batches of exactly the batch size, from groups in turn."""
     return FixedSize(groups, sizes(problem)[1])
 
 
 def promised(problem: Problem, pipeline: str) -> Participation:
-    """Epochs in which every example is used once."""
+    """Epochs that use every example once."""
     examples, batch_size = sizes(problem)
     steps_per_epoch = -(-examples // batch_size)
     kinds = {"fixed-epochs": FixedEpochs, "shuffled-epochs": ShuffledEpochs, "balls-in-bins": BallsInBins}
@@ -56,7 +56,7 @@ def promised(problem: Problem, pipeline: str) -> Participation:
 
 
 def sizes(problem: Problem) -> tuple[int, int]:
-    """Examples and batch size, both needed."""
+    """Number of examples and batch size; raises InvalidArgument if either is missing."""
     if problem.examples is None or problem.batch_size is None:
         raise invalid(
             "Problem",

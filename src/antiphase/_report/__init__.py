@@ -1,20 +1,19 @@
-"""The report: what a plan or a run promises, for people to read and programs to check."""
+"""The privacy report of a plan or a run, as HTML, Markdown and JSON."""
 
 from antiphase._report.chart import Chart, series, thinned
 from antiphase._report.content import Content, gather
 from antiphase._report.drawing import draw
-from antiphase._report.heat import HeatMap, draw_heat
+from antiphase._report.heat_map import HeatMap, draw_heat
 from antiphase._report.html_page import html
-from antiphase._report.markdown_page import markdown
-from antiphase._report.plain_text import plain
-from antiphase._report.reading import Source, check_not_federated, read
+from antiphase._report.reading import ReportSource, check_not_federated, read
 from antiphase._report.style import file_style
+from antiphase._report.text_formats import markdown, plain
 
 __all__ = [
     "Chart",
     "Content",
     "HeatMap",
-    "Source",
+    "ReportSource",
     "check_not_federated",
     "draw",
     "draw_heat",

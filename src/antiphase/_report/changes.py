@@ -1,4 +1,4 @@
-"""What would change: the same noise with more steps, or with examples that come back sooner than promised."""
+"""What-if tables: epsilon of the same noise with more steps, or with a smaller separation than promised."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from antiphase._errors import AntiphaseError
 from antiphase._participation import FixedEpochs, MinSeparation
 from antiphase._plan import Plan
 
-FACTORS = (1.25, 1.5, 2.0)
-SHARES = (1.0, 0.9, 0.75, 0.5)
+STEP_FACTORS = (1.25, 1.5, 2.0)
+SEPARATION_SHARES = (1.0, 0.9, 0.75, 0.5)
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that could be otherwise, and the epsilon it would have; or why there is none."""
+    """A change to the plan and the bound it would have; if the bound is None, the reason."""
 
     what: str
     bound: Bound | None
@@ -26,8 +26,8 @@ class Change:
 
 
 def more_steps(plan: Plan) -> Iterator[Change]:
-    """Longer runs with the same noise, and the same run once more."""
-    for factor in FACTORS:
+    """Longer runs with the same noise, and a second run of the same plan."""
+    for factor in STEP_FACTORS:
         steps = -int(-factor * plan.steps // 1)
         yield _change(f"{steps:,} steps instead of {plan.steps:,}", partial(_extended, plan, steps))
     twice = partial(compose, [plan.mechanism, plan.mechanism], plan.problem.budget.delta)
@@ -35,13 +35,13 @@ def more_steps(plan: Plan) -> Iterator[Change]:
 
 
 def smaller_separation(plan: Plan) -> Iterator[Change]:
-    """The same noise where participations are closer; nothing where the guarantee does not rest on a separation."""
+    """The same noise with participations closer together; empty if the guarantee does not rest on a separation."""
     worst = plan.mechanism.participation.worst_case
     if plan.mechanism.participation is not worst or not isinstance(worst, (FixedEpochs, MinSeparation)):
         return
     promised = worst.steps_per_epoch if isinstance(worst, FixedEpochs) else worst.separation
     limit = worst.max_participations if isinstance(worst, MinSeparation) else None
-    for share in SHARES:
+    for share in SEPARATION_SHARES:
         if share == 1.0 and isinstance(worst, MinSeparation):
             continue
         b = max(1, int(share * promised))

@@ -1,4 +1,4 @@
-"""A line chart as data: what is drawn, and what a reader without eyes for it is told."""
+"""Chart data, with a text summary for screen readers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from antiphase._check import Array
 
 @dataclass(frozen=True)
 class Series:
-    """One named line through points.
+    """One named line.
 
     Args:
-        name: for the legend.
-        x, y: the points.
-        faint: drawn in the background and left out of the legend.
+        name: name in the legend.
+        x, y: coordinates of the points.
+        faint: whether to draw it in the background, without an entry in the legend.
     """
 
     name: str
@@ -28,14 +28,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over common axes.
+    """Lines that share their axes.
 
     Args:
-        title: what is shown.
-        x_label, y_label: with units.
-        series: the lines.
-        log_x, log_y: logarithmic axes.
-        marks: vertical lines, such as the step that a run has reached, each with its label.
+        title: title of the chart.
+        x_label, y_label: labels of the axes, with units.
+        series: lines to draw.
+        log_x, log_y: whether the axis is logarithmic.
+        marks: vertical lines as (x, label), such as the step that a run has reached.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Chart:
 
     @property
     def summary(self) -> str:
-        """The chart in words, for a screen reader."""
+        """A description of the chart for screen readers."""
         clear = [s for s in self.series if not s.faint]
         lines = [f"{s.name}: from {s.y[0]:.4g} at {s.x[0]:g} to {s.y[-1]:.4g} at {s.x[-1]:g}" for s in clear]
         more = f" {len(self.series) - len(clear)} more in the background." if len(clear) < len(self.series) else ""
@@ -56,14 +56,14 @@ class Chart:
 
 
 def series(name: str, x: ArrayLike, y: ArrayLike, *, faint: bool = False) -> Series:
-    """A line, without the points that are not finite."""
+    """A line through the points that are finite."""
     across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     kept = np.isfinite(across) & np.isfinite(up)
     return Series(name, across[kept], up[kept], faint)
 
 
 def thinned(count: int, most: int = 256) -> Array:
-    """At most `most` indices of `count` points, evenly spaced, the first and the last among them.
+    """At most `most` of the indices of `count` points, evenly spaced, including the first and the last.
 
     >>> thinned(10, 4).tolist()
     [0, 3, 6, 9]

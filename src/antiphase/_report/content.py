@@ -1,4 +1,4 @@
-"""Everything a report says, computed once; the forms only write it down."""
+"""Everything a report says, computed once; the output formats only lay it out."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from antiphase._plan import Plan
 from antiphase._report.changes import Change, more_steps, smaller_separation
 from antiphase._report.chart import Chart
 from antiphase._report.curves import by_delta, by_step, coefficients, error_by_step
-from antiphase._report.heat import HeatMap
-from antiphase._report.reading import Source
+from antiphase._report.heat_map import HeatMap
+from antiphase._report.reading import ReportSource
 from antiphase._report.statement import Item, headline, statement
 from antiphase.strategies import Strategy
 
-LARGEST_MATRIX = 1024
-SHOWN_MATRIX = 512
+MAX_MATRIX_STEPS = 1024
+SHOWN_MATRIX_STEPS = 512
 
 Tell = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a report says.
+    """Everything a report says.
 
     Args:
-        source: plan and run.
-        headline: the guarantee in one sentence.
-        statement: the checklist, term and text.
-        remarks: where what ran differs from what was planned, and what weakens the claim.
-        advice: the planner's notes, for a plan that has not run.
-        charts: by name.
-        heats: C and its inverse; empty where the matrix is too large to draw.
-        changes: more steps, smaller separation.
+        source: plan, and run if there is one.
+        headline: guarantee in one sentence.
+        statement: items of the privacy statement, as (term, text).
+        remarks: differences between plan and run, and anything that weakens the claim.
+        advice: notes of the planner, for a plan that has not run.
+        charts: charts by name.
+        heats: C and its inverse; empty if the matrix is too large to draw.
+        changes: what more steps or a smaller separation would cost.
         left_out: what was not computed, and why.
     """
 
-    source: Source
+    source: ReportSource
     headline: str
     statement: tuple[Item, ...]
     remarks: tuple[str, ...]
@@ -47,12 +47,12 @@ class Content:
     left_out: tuple[str, ...]
 
 
-def gather(source: Source, tell: Tell = lambda what, share: None) -> Content:
-    """Compute what a report says.
+def gather(source: ReportSource, tell: Tell = lambda what, share: None) -> Content:
+    """Compute the content of a report.
 
     Args:
-        source: what to report on.
-        tell: called with what is computed next and the share that is done.
+        source: plan, and run if there is one.
+        tell: called with the name of the next part and the fraction of the work that is done.
     """
     plan, left_out = source.plan, list(source.left_out)
     tell("epsilon", 0.1)
@@ -60,9 +60,9 @@ def gather(source: Source, tell: Tell = lambda what, share: None) -> Content:
     tell("candidates", 0.6)
     charts["error"] = error_by_step(plan)
     if any(line.faint for line in charts["error"].series):
-        left_out.append("Errors: the candidates without a name of their own are drawn in grey.")
+        left_out.append("Error chart: only the best of each family is named; the other candidates are grey.")
     if not all(candidate.per_step for candidate in plan.candidates):
-        left_out.append("Errors: for so many steps only that of the plan is drawn.")
+        left_out.append("Error chart: for this many steps only that of the plan is drawn.")
     tell("matrices", 0.7)
     heats: tuple[HeatMap, ...] = ()
     shown = _shown(plan)
@@ -89,8 +89,8 @@ def gather(source: Source, tell: Tell = lambda what, share: None) -> Content:
 
 
 def _shown(plan: Plan) -> Strategy | None:
-    """The strategy, or its beginning where it is long."""
+    """The strategy, or its first steps if it is long; None if it cannot be shortened."""
     strategy = plan.mechanism.strategy
-    if strategy.steps > LARGEST_MATRIX:
-        strategy = plan.mechanism.first(SHOWN_MATRIX).strategy
-    return strategy if strategy.steps <= LARGEST_MATRIX else None
+    if strategy.steps > MAX_MATRIX_STEPS:
+        strategy = plan.mechanism.first(SHOWN_MATRIX_STEPS).strategy
+    return strategy if strategy.steps <= MAX_MATRIX_STEPS else None

@@ -1,8 +1,8 @@
-"""What the charts show: epsilon against delta and against steps, and the error of every step."""
+"""The charts of a report: epsilon against delta and against steps, and the error after each step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
 
 import numpy as np
@@ -10,28 +10,27 @@ import numpy as np
 from antiphase._accounting import drawn_like, epsilon, epsilon_after, restated
 from antiphase._check import Array
 from antiphase._error import error
-from antiphase._plan import Plan, curve_steps
+from antiphase._plan import Candidate, Plan, curve_steps
 from antiphase._report.chart import Chart, Series, series, thinned
-from antiphase._report.families import by_family
 
-POINTS = 33
-FEWEST = 5
-SECONDS = 15.0
+CURVE_POINTS = 33
+MIN_POINTS = 5
+SECONDS = 15.0  # per curve, if each point takes samples
 
 
 def by_delta(plan: Plan) -> Chart:
-    """Epsilon of the plan at deltas around the budget's."""
+    """Epsilon of the plan for deltas around that of the budget."""
     target = plan.problem.budget.delta
-    deltas = np.geomspace(max(target * 1e-6, 1e-300), min(0.1, target * 1e4), POINTS)
+    deltas = np.geomspace(max(target * 1e-6, 1e-300), min(0.1, target * 1e4), CURVE_POINTS)
     drawn = drawn_like(plan.guarantee)
     line = _curve("plan", deltas, lambda d: epsilon(plan.mechanism, float(d), drawn).value)
     return Chart("Epsilon against delta", "delta", "epsilon", (line,), log_x=True, marks=((target, "budget"),))
 
 
 def by_step(plan: Plan, steps_run: int | None) -> Chart:
-    """Epsilon of a run that stops after so many steps, for a step chosen without looking at the outputs."""
+    """Epsilon of a run that stops early, for a stopping step chosen without looking at the outputs."""
     n, delta, drawn = plan.steps, plan.problem.budget.delta, drawn_like(plan.guarantee)
-    steps = np.unique(np.linspace(1, n, min(n, POINTS)).round())
+    steps = np.unique(np.linspace(1, n, min(n, CURVE_POINTS)).round())
     whole = restated(plan.mechanism, plan.guarantee, delta)
     line = _curve("steps so far", steps, lambda t: epsilon_after(plan.mechanism, int(t), delta, whole, drawn).value)
     marks = ((float(steps_run), f"ran {steps_run:,}"),) if steps_run else ()
@@ -39,40 +38,48 @@ def by_step(plan: Plan, steps_run: int | None) -> Chart:
 
 
 def error_by_step(plan: Plan) -> Chart:
-    """Standard deviation of the noise in the model after every step, for clipping norm 1, of all candidates.
+    """Standard deviation of the noise in the model after each step, for clipping norm 1, for every candidate.
 
-    The one that was chosen and the best of each other family are in the legend, the rest in the background.
+    The legend names the chosen candidate and the best of each other family; the rest are in the background.
     """
     chosen = plan.candidates[0].name if plan.candidates else type(plan.mechanism.strategy).__name__
     values = plan.mechanism.noise_std * np.sqrt(error(plan.mechanism.strategy, plan.problem.workload).per_step)
     at, some = thinned(len(values)), curve_steps(plan.steps)
     lines = [series(f"{chosen} (planned)", at + 1, values[at])]
-    for candidate, clear in by_family(plan):
+    for candidate, clear in _best_of_each_family(plan):
         if candidate.per_step:
             lines.append(series(candidate.name, some, candidate.per_step, faint=not clear))
     return Chart("Noise in the model after every step", "step", "standard deviation", tuple(lines), log_y=True)
 
 
+def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
+    """All candidates but the chosen one, best first, each with whether it is the best of a family not seen before."""
+    seen = {candidate.family for candidate in plan.candidates[:1]}
+    for candidate in plan.candidates[1:]:
+        yield candidate, candidate.family not in seen
+        seen.add(candidate.family)
+
+
 def coefficients(C: Array, N: Array) -> Chart:
-    """The first columns of C and of its inverse: how the noise of a step is taken back later."""
+    """The first columns of C and of its inverse, which show how later steps cancel the noise of a step."""
     lag = np.arange(min(len(C), len(N), 64))
     lines = (series("C, first column", lag, C[lag, 0]), series("inverse, first column", lag, N[lag, 0]))
     return Chart("Coefficients", "lag in steps", "coefficient", lines)
 
 
 def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:
-    """Values at the points, coarse first; where accounting takes samples, only as many as the time allows."""
+    """Values at the points, coarse to fine, as many as the time allows if accounting draws samples."""
     start, found = perf_counter(), {}
     for i in _coarse_to_fine(len(points)):
         found[i] = value(points[i])
-        if len(found) >= FEWEST and perf_counter() - start > SECONDS:
+        if len(found) >= MIN_POINTS and perf_counter() - start > SECONDS:
             break
     order = sorted(found)
     return series(name, points[order], [found[i] for i in order])
 
 
 def _coarse_to_fine(count: int) -> list[int]:
-    """All indices: the ends, the middle, the quarters, ...
+    """All indices in the order ends, middle, quarters, and so on.
 
     >>> _coarse_to_fine(5)
     [0, 4, 2, 1, 3]

@@ -1,10 +1,12 @@
-"""Charts as SVG: lines told apart by colour, by dashes and by name, with their description inside."""
+"""Charts as SVG: axes, grid and lines that differ in colour, dashes and name, with a description inside."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from html import escape
 
-from antiphase._report.axis import Axis, axis, tick_text
+from antiphase._check import Array
 from antiphase._report.chart import Chart, Series
 
 WIDTH, PLOT_HEIGHT = 420.0, 230.0
@@ -14,10 +16,12 @@ FILE_WIDTH = 560
 COLOURS = 6
 FAINT = 'class="line faint"'
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4", "12 4")
+MAX_TICKS = 5
+MAX_DECADE_TICKS = 6
 
 
 def draw(chart: Chart, name: str, style: str = "") -> str:
-    """The chart as an SVG element; `style` goes inside, for a file that stands alone."""
+    """The chart as an SVG element. `style` is CSS to include, for an SVG file of its own."""
     below = TOP + PLOT_HEIGHT
     clear = [s for s in chart.series if not s.faint]
     rows = _legend_rows(clear)
@@ -73,13 +77,13 @@ def _line(line: Series, look: str, x: Axis, y: Axis) -> str:
 
 
 def _look(index: int) -> str:
-    """Colour and dashes, different for the first 36 lines; the first six differ in both."""
+    """Colour and dashes: unique for the first 36 lines; among the first six, both differ."""
     dash = DASHES[(index + index // COLOURS) % len(DASHES)]
     return f'class="line c{index % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def _legend_rows(lines: list[Series]) -> list[list[tuple[int, str, float]]]:
-    """Entries (index, name, left edge) in rows that fit the width."""
+    """Legend entries (index, name, left edge), in rows that fit the width."""
     rows: list[list[tuple[int, str, float]]] = []
     at = WIDTH
     for i, line in enumerate(lines):
@@ -104,3 +108,69 @@ def _legend(rows: list[list[tuple[int, str, float]]], top: float) -> list[str]:
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Maps numbers from low to high, linearly or logarithmically, to positions from start to end."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool
+
+    def place(self, value: float) -> float:
+        """Position of a number."""
+        if self.log:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        """Round numbers within the range, one per tick."""
+        return _decades(self.low, self.high) if self.log else _round_steps(self.low, self.high)
+
+
+def axis(values: list[Array], start: float, end: float, log: bool) -> Axis:
+    """An axis that shows all values; a linear one starts at 0 if that wastes little space."""
+    low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
+    if log:
+        return Axis(low / 1.1, high * 1.1, start, end, True) if high > low else Axis(low / 2, low * 2, start, end, True)
+    if 0.0 <= low < 0.5 * high:
+        low = 0.0
+    if high == low:
+        low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+    return Axis(low, high + 0.03 * (high - low), start, end, False)
+
+
+def tick_text(value: float) -> str:
+    """A number in a few characters.
+
+    >>> tick_text(0.0), tick_text(2000.0), tick_text(1e-5), tick_text(0.25)
+    ('0', '2,000', '1e-5', '0.25')
+    """
+    size = abs(value)
+    if size == 0.0:
+        return "0"
+    if size < 1e-3 or size >= 1e6:
+        digits, _, power = f"{value:.3g}".partition("e")
+        return f"{digits}e{int(power)}" if power else digits
+    return f"{value:,.6g}" if size < 1000 else f"{value:,.0f}"
+
+
+def _round_steps(low: float, high: float) -> list[float]:
+    raw = (high - low) / MAX_TICKS
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = unit * next(m for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * unit >= raw)
+    first = math.ceil(low / step - 1e-9)
+    return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    every = max(1, -(-(last - first) // MAX_DECADE_TICKS))
+    parts = (1.0,) if last - first > 2 else (1.0, 2.0, 5.0)
+    candidates = [m * 10.0**e for e in range(first, last + 1, every) for m in parts]
+    return [v for v in candidates if low <= v <= high]

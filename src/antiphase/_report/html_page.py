@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no script, no network, no file beside it."""
+"""The report as one self-contained HTML page: no scripts, no network, no other files."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from html import escape
 from antiphase._report.chart import Chart
 from antiphase._report.content import Content
 from antiphase._report.drawing import draw
-from antiphase._report.heat import HeatMap, draw_heat
+from antiphase._report.heat_map import HeatMap, draw_heat
 from antiphase._report.style import page_style
 from antiphase._report.tables import Table, candidates, changes, chart_table, comparison
 from antiphase._version import __version__
 
 SECTIONS = {
     "statement": "Privacy statement",
-    "ran": "What ran and what was planned",
+    "ran": "Plan and run",
     "epsilon": "Epsilon",
     "error": "Error",
     "matrices": "Matrices",
     "candidates": "Candidates: error, memory, time",
-    "changes": "If something were different",
+    "changes": "What if",
 }
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def html(content: Content) -> str:
-    """The page."""
+    """The report as an HTML page."""
     return "\n".join(_page(content)) + "\n"
 
 
@@ -38,7 +38,7 @@ def _page(content: Content) -> Iterator[str]:
     yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     yield '<link rel="icon" href="data:,">'
     yield f"<style>{page_style()}</style></head><body>"
-    yield '<a class="skip" href="#main">To the report</a>'
+    yield '<a class="skip" href="#main">Skip to the report</a>'
     yield f"<header><h1>{title}</h1>"
     parts = _sections(content)
     links = "".join(f'<li><a href="#{name}">{SECTIONS[name]}</a></li>' for name in parts)
@@ -87,7 +87,7 @@ def _figures(charts: Sequence[Chart], name: str) -> str:
         numbers = _table(chart_table(chart))
         parts.append(
             f"<figure><figcaption>{escape(chart.title)}</figcaption>{draw(chart, f'{name}-{i}')}"
-            f"<details><summary>The numbers of: {escape(chart.title)}</summary>{numbers}</details></figure>"
+            f"<details><summary>Data: {escape(chart.title)}</summary>{numbers}</details></figure>"
         )
     return f'<div class="grid2">{"".join(parts)}</div>'
 
@@ -95,8 +95,8 @@ def _figures(charts: Sequence[Chart], name: str) -> str:
 def _heats(heats: Sequence[HeatMap]) -> str:
     parts = (
         f"<figure><figcaption>{escape(heat.title)}</figcaption>{draw_heat(heat, f'heat-{i}')}"
-        f'<p class="dim">{escape(heat.summary)} Blue is below zero, orange above, white zero; the colour deepens '
-        "with the square root of the size.</p></figure>"
+        f'<p class="dim">{escape(heat.summary)} Blue is negative, orange positive, white zero; the colour grows with '
+        "the square root of the magnitude.</p></figure>"
         for i, heat in enumerate(heats)
     )
     return f'<div class="grid2">{"".join(parts)}</div>'

@@ -1,6 +1,6 @@
 """The privacy statement: what is guaranteed, to whom, under which assumptions.
 
-The items are those that bandmf-amplified App. K.1 reports, after Ponomareva et al. 2023, section 5.3.
+The items are those reported in bandmf-amplified App. K.1, after Ponomareva et al. 2023, section 5.3.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from antiphase._accounting import zcdp
 from antiphase._bound import Bound, rounded_up
 from antiphase._errors import NotProved
-from antiphase._report.reading import Source
+from antiphase._report.reading import ReportSource
 from antiphase._report.words import ADJACENCY, KIND, participation_words
 
 Item = tuple[str, str]
-SMALLEST = 1e-300  # of deltas
+NEGLIGIBLE_DELTA = 1e-300
 
 
-def guarantee(source: Source) -> Bound | None:
-    """Of what ran, or for a plan of what is planned; None where a run has taken no step."""
+def guarantee(source: ReportSource) -> Bound | None:
+    """The guarantee of the steps that ran, or of the plan if there is no run; None if the run has taken no step."""
     return source.plan.guarantee if source.run is None else source.run.guarantee
 
 
-def headline(source: Source) -> str:
-    """One sentence."""
+def headline(source: ReportSource) -> str:
+    """The guarantee in one sentence."""
     bound, delta = guarantee(source), source.plan.problem.budget.delta
     if bound is None:
         return "No step has been taken: nothing has been released."
@@ -32,19 +32,22 @@ def headline(source: Source) -> str:
     if source.run is None or source.run.steps_run == source.plan.steps:
         return f"{text}."
     planned = rounded_up(source.plan.guarantee.value)
-    return f"{text} if the step to stop at was fixed beforehand, and with epsilon = {planned} otherwise."
+    return f"{text} if the stopping step was fixed in advance, and with epsilon = {planned} otherwise."
 
 
-def statement(source: Source) -> Iterator[Item]:
-    """The items of the checklist, in its order."""
+def statement(source: ReportSource) -> Iterator[Item]:
+    """The items of the statement, in the order of the checklist."""
     problem, mechanism, run = source.plan.problem, source.plan.mechanism, source.run
     unit = problem.unit
-    yield "Setting", "Central: whoever runs the training is trusted to run it as stated and to keep its secret."
+    yield (
+        "Setting",
+        "Central: whoever runs the training is trusted to run it as stated and to keep the secret of the run.",
+    )
     yield "Data accesses covered", _covered(source)
     yield (
         "What is protected as output",
-        "Every noised gradient of every step, so also every intermediate and the final model and anything computed "
-        "from them.",
+        "The noisy gradients of all steps, and therefore every intermediate model, the final model and anything "
+        "computed from them.",
     )
     if run is not None:
         labels = [f"{p.label} (after {p.steps:,} steps)" for p in run.publications]
@@ -59,17 +62,17 @@ def statement(source: Source) -> Iterator[Item]:
     yield "Formal statement", _formal(source)
 
 
-def _covered(source: Source) -> str:
+def _covered(source: ReportSource) -> str:
     rest = (
-        "Not covered: the choice of hyperparameters, of this run among others or of a checkpoint by looking at data, "
-        "and metrics computed on the same data without noise."
+        "Not covered: choosing hyperparameters, this run among others, or a checkpoint by looking at the data; and "
+        "metrics computed on the same data without noise."
     )
     if source.run is None:
         return f"One training run of {source.plan.steps:,} steps. {rest}"
     return f"The {source.run.steps_run:,} steps of run {source.run.run_id}, published or not. {rest}"
 
 
-def _noise(source: Source) -> str:
+def _noise(source: ReportSource) -> str:
     mechanism = source.plan.mechanism
     return (
         f"{type(mechanism.strategy).__name__} strategy, standard deviation {mechanism.noise_std:.6g} per unit of "
@@ -77,25 +80,25 @@ def _noise(source: Source) -> str:
     )
 
 
-def _tail(source: Source) -> str:
-    """What is assumed of the noise far from zero, or covered."""
+def _tail(source: ReportSource) -> str:
+    """What is assumed or covered in the tail of the noise."""
     if source.run is None:
-        return "Accounted as ideal Gaussian noise; a run states what its own noise covers."
+        return "Accounted for as ideal Gaussian noise; the report of a run states what its own noise covers."
     if source.run.smallest_delta is None:
-        return "The draws are assumed to be normal; see the remarks."
+        return "The noise is assumed to be normal; see the remarks."
     smallest = source.run.smallest_delta
-    limit = "any delta does" if smallest < SMALLEST else f"a delta below {smallest:.2g} would be refused"
-    return f"Delta covers that the draws of the run, unlike ideal ones, have an end; at this epsilon {limit}."
+    limit = "any delta suffices" if smallest < NEGLIGIBLE_DELTA else f"a delta below {smallest:.2g} would be refused"
+    return f"Delta covers that the run's noise, unlike ideal noise, is bounded; at this epsilon {limit}."
 
 
-def _formal(source: Source) -> str:
+def _formal(source: ReportSource) -> str:
     bound, delta = guarantee(source), source.plan.problem.budget.delta
     if bound is None:
         return "No step has been taken, so nothing is stated."
     text = f"(epsilon = {rounded_up(bound.value)}, delta = {delta:g})-DP"
     if source.run is not None and source.run.steps_run != source.plan.steps:
         planned = rounded_up(source.plan.guarantee.value)
-        return f"{text} for the steps that ran; planned were {source.plan.steps:,} steps at epsilon = {planned}."
+        return f"{text} for the steps that ran; the plan is {source.plan.steps:,} steps at epsilon = {planned}."
     try:
         return f"{text}; rho = {rounded_up(zcdp(source.plan.mechanism).value, 6)} zCDP."
     except NotProved:

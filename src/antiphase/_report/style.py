@@ -1,4 +1,4 @@
-"""Looks: light and dark, colours that differ for every kind of colour vision, readable on a phone."""
+"""CSS of the report: light and dark, colour-blind safe, readable on a phone."""
 
 LIGHT = """
 --back:#ffffff;--card:#f6f7f9;--ink:#16191d;--dim:#4a5058;--rule:#c9ced6;--grid:#e2e5ea;--link:#0b5cad;
@@ -52,15 +52,15 @@ footer{color:var(--dim);margin-top:2.5rem;padding-bottom:2rem;font-size:.9rem}
 
 
 def themed(selector: str) -> str:
-    """The colours on a selector, by the reader's own preference."""
+    """Colours for a selector, light or dark by the reader's preference."""
     return f"{selector}{{color-scheme:light dark;{LIGHT}}}@media(prefers-color-scheme:dark){{{selector}{{{DARK}}}}}"
 
 
 def page_style() -> str:
-    """For a whole page."""
+    """CSS for the HTML page."""
     return (themed(":root") + CHART + PAGE).replace("\n", "")
 
 
 def file_style() -> str:
-    """For one SVG file, which brings its own ground."""
+    """CSS for an SVG file of its own, with a background."""
     return (themed("svg") + "svg{background:var(--back)}" + CHART).replace("\n", "")

@@ -1,4 +1,4 @@
-"""The tables of a report, as text in cells."""
+"""The tables of a report, with cells as text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from antiphase._plan import Plan
 from antiphase._report.chart import Chart, thinned
 from antiphase._report.content import Content
 
-MEGABYTES = 4.0  # a million float32 parameters
+MODEL_MEGABYTES = 4.0  # one million float32 parameters
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under column names; `words` are the columns of running text."""
+    """A table; `words` are the indices of columns with running text."""
 
     caption: str
     columns: tuple[str, ...]
@@ -24,12 +24,12 @@ class Table:
 
 
 def candidates(plan: Plan) -> Table:
-    """Every mechanism that was tried."""
+    """All candidates of a plan."""
     return Table(
-        "Everything the planner tried, as it noted it down, best first, at epsilon "
-        f"{plan.problem.budget.epsilon:g} and delta {plan.problem.budget.delta:g}; memory for a "
+        "All candidates that the planner tried, best first, as recorded in the plan, at epsilon "
+        f"{plan.problem.budget.epsilon:g} and delta {plan.problem.budget.delta:g}; memory for one "
         "million float32 parameters",
-        ("mechanism", "error", "noise multiplier", "epsilon", "memory copies", "MB", "seconds to find", "batches"),
+        ("mechanism", "error", "noise multiplier", "epsilon", "memory copies", "MB", "search seconds", "batches"),
         tuple(
             (
                 c.name,
@@ -37,9 +37,9 @@ def candidates(plan: Plan) -> Table:
                 f"{c.noise_multiplier:.4g}",
                 f"{rounded_up(c.epsilon)} {c.kind}",
                 f"{c.memory_copies:,}",
-                f"{MEGABYTES * c.memory_copies:,.0f}",
+                f"{MODEL_MEGABYTES * c.memory_copies:,.0f}",
                 f"{c.seconds:.2f}",
-                c.participation.partition("(")[0],
+                c.batches,
             )
             for c in plan.candidates
         ),
@@ -47,21 +47,21 @@ def candidates(plan: Plan) -> Table:
 
 
 def comparison(content: Content) -> Table:
-    """Planned beside run, from the ledger."""
+    """The plan compared with the run, from the ledger."""
     run = content.source.run
     assert run is not None
     rows = [
         ("steps", f"{run.steps_planned:,}", f"{run.steps_run:,}"),
         (f"epsilon at delta {run.delta:g}", _bound(run.planned), _bound(run.guarantee)),
         ("publications", "", f"{len(run.publications)}"),
-        ("unpublished steps taken again", "0", f"{run.rewinds}"),
+        ("unpublished steps replayed", "0", f"{run.rewinds}"),
     ]
     rows += [(f"published: {p.label}", "", f"after {p.steps:,} steps") for p in run.publications]
     return Table("From the plan and from the authenticated ledger", ("", "planned", "ran"), tuple(rows))
 
 
 def changes(content: Content) -> Table:
-    """What epsilon would be."""
+    """The epsilon of each change."""
     plan = content.source.plan
     now = ("as planned", rounded_up(plan.guarantee.value), plan.guarantee.kind, "")
     rows = tuple(
@@ -74,12 +74,12 @@ def changes(content: Content) -> Table:
         for c in content.changes
     )
     caption = f"Epsilon at delta {plan.problem.budget.delta:g} with the same noise"
-    return Table(caption, ("change", "epsilon", "kind", "why there is none"), (now, *rows), words=(3,))
+    return Table(caption, ("change", "epsilon", "kind", "reason if none"), (now, *rows), words=(3,))
 
 
 def chart_table(chart: Chart, most: int = 12) -> Table:
-    """The numbers behind a chart, thinned."""
-    return Table(f"{chart.title}: numbers", ("line", chart.x_label, chart.y_label), tuple(_points(chart, most)))
+    """The data of a chart, thinned."""
+    return Table(f"{chart.title}: data", ("line", chart.x_label, chart.y_label), tuple(_points(chart, most)))
 
 
 def _points(chart: Chart, most: int) -> Iterator[tuple[str, ...]]:

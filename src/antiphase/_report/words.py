@@ -1,4 +1,4 @@
-"""Participations, adjacencies and kinds of bounds in plain words."""
+"""Participations, adjacencies and kinds of bound in plain English."""
 
 from __future__ import annotations
 

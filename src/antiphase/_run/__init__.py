@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import threading
 import unicodedata
 from pathlib import Path
@@ -19,7 +20,7 @@ from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._ledger import Ledger
 from antiphase._noise import NoiseStream, check_host_noise, check_last_step, named
 from antiphase._participation import Deterministic
-from antiphase._plan import Plan, check_guarantee, stored_fingerprint
+from antiphase._plan import Plan, stored_fingerprint, with_derived_guarantee
 from antiphase._record import from_json, to_json
 from antiphase._run.digests import DIGEST_BYTES, digest
 from antiphase._run.directory import (
@@ -149,7 +150,7 @@ class Run:
             dtype: float32 or float64, of the noise.
         """
         given = _header(plan, leaves, dtype, examples)
-        check_guarantee(plan)
+        plan = with_derived_guarantee(plan)
         path = Path(directory).absolute()  # a program may change its working directory while the run is open
         make_directory(path)
         lock = DirectoryLock(path)
@@ -454,7 +455,7 @@ class Run:
 
 def _check_label(label: object) -> str:
     """A label as the ledger and reports can hold it: one line of text of bounded length."""
-    text = str(label)
+    text = _check.text("Run.publish", "label", str(label), "a few words that say what is published")
     if len(text) > LONGEST_LABEL or any(unicodedata.category(character) in NO_TEXT for character in text):
         raise _check.invalid(
             "Run.publish",
@@ -490,7 +491,16 @@ def _header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> 
             f"The plan accounts for {mechanism.examples} examples. Got examples={examples} instead.",
             hint="make a plan for the number of examples there are",
         )
-    described = [[name, to_json(leaf)] for name, leaf in named(leaves).items()]
+    regions = named(leaves)
+    if sum(math.prod(leaf.global_shape) for leaf in regions.values()) == 0:
+        raise _check.invalid(
+            "Run.open",
+            "leaves",
+            "the shapes of at least one parameter",
+            f"{len(regions)} leaves without an entry",
+            "an exhausted generator gives none; pass a list, such as [p.shape for p in parameters]",
+        )
+    described = [[name, to_json(leaf)] for name, leaf in regions.items()]
     try:
         name = np.dtype(dtype).name
     except TypeError:

@@ -98,7 +98,9 @@ def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | No
     if guarantee is not None and guarantee.value > plan.problem.budget.epsilon:
         remarks.append(f"Epsilon is above the budget of {plan.problem.budget.epsilon}.")
     if plan.deviation:
-        remarks.append(f"The mechanism may differ from what the problem asks for: {plan.deviation}.")
+        known = history.details == plan.details  # what the file says beyond that could have been written by anyone
+        why = f": {plan.deviation}." if known else ". The reason given in the plan is not in the ledger."
+        remarks.append(f"The mechanism may differ from what the problem asks for{why}")
     if history.extensions:
         remarks.append(f"The plan was extended {history.extensions} time(s) while the run was under way.")
     if secret.is_insecure:

@@ -38,7 +38,10 @@ def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
     leaves = jax.tree.leaves(tree)
     described = [[np.dtype(leaf.dtype).name, list(leaf.shape)] for leaf in map(_with_dtype, leaves)]
     arrays = (np.ascontiguousarray(leaf) for leaf in leaves)  # one at a time: each may be a copy from a device
-    write_sealed(regular_target(Path(path)), _kind(run), secret_of(run), {"arrays": described}, arrays)
+    try:
+        write_sealed(regular_target(Path(path)), _kind(run), secret_of(run), {"arrays": described}, arrays)
+    finally:
+        del tree, leaves  # tracebacks may show the variables of this function
 
 
 def load(path: str | os.PathLike[str], like: Any, run: Run) -> Any:

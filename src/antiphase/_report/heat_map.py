@@ -1,4 +1,4 @@
-"""Matrices as pictures: blue below zero, white at zero, orange above, on a square-root scale."""
+"""Matrices as images: blue below zero, white at zero, orange above, on a square-root scale."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from antiphase._check import Array
 
-MOST_CELLS = 192
-BELOW, ABOVE = np.array([0, 90, 160.0]), np.array([200, 80, 0.0])
+MAX_CELLS = 192
+NEGATIVE, POSITIVE = np.array([0, 90, 160.0]), np.array([200, 80, 0.0])
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A matrix to look at."""
+    """A matrix to draw."""
 
     title: str
     matrix: Array
 
     @property
     def summary(self) -> str:
-        """The matrix in words, for a screen reader."""
+        """A description of the matrix for screen readers."""
         rows, columns = self.matrix.shape
         below = 100.0 * float((self.matrix < 0).mean())
         return (
@@ -37,7 +37,7 @@ class HeatMap:
 
 
 def draw_heat(heat: HeatMap, name: str, width: int | None = None) -> str:
-    """The matrix as an image element inside an SVG, with its description; `width` is for a file that stands alone."""
+    """The matrix as an image inside an SVG element, with a description. `width` is for an SVG file of its own."""
     size = "" if width is None else f' width="{width}"'
     data = base64.b64encode(png(colours(condensed(heat.matrix)))).decode()
     return (
@@ -49,8 +49,8 @@ def draw_heat(heat: HeatMap, name: str, width: int | None = None) -> str:
     )
 
 
-def condensed(matrix: Array, most: int = MOST_CELLS) -> Array:
-    """At most `most` rows and columns; each cell is the entry of largest size among those it stands for.
+def condensed(matrix: Array, most: int = MAX_CELLS) -> Array:
+    """Reduce to at most `most` rows and columns; each cell is the entry of largest magnitude in its block.
 
     >>> condensed(np.diag([1.0, 2.0, -3.0, 0.5]), 2).tolist()
     [[2.0, 0.0], [0.0, -3.0]]
@@ -65,15 +65,15 @@ def condensed(matrix: Array, most: int = MOST_CELLS) -> Array:
 
 
 def colours(matrix: Array) -> NDArray[np.uint8]:
-    """Red, green and blue of every cell; the entry of largest size gets the full colour."""
+    """RGB values of every cell; the entry of largest magnitude has the full colour."""
     largest = float(np.abs(matrix).max()) or 1.0
     share = np.sqrt(np.abs(matrix) / largest)[..., None]
-    full = np.where(matrix[..., None] < 0, BELOW, ABOVE)
+    full = np.where(matrix[..., None] < 0, NEGATIVE, POSITIVE)
     return (255.0 + share * (full - 255.0)).round().astype(np.uint8)
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """An image file; 8 bits a colour, no filter."""
+    """A PNG file with 8 bits per channel and no filter."""
     height, width, _ = pixels.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

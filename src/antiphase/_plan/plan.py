@@ -1,4 +1,4 @@
-"""A plan: the mechanism chosen for a problem, with its guarantee and what it was chosen from."""
+"""A plan: the mechanism chosen for a problem, with its guarantee and the candidates it was chosen from."""
 
 from __future__ import annotations
 
@@ -9,85 +9,49 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from antiphase import _check
 from antiphase._accounting import Mechanism, epsilon, restated
 from antiphase._bound import Bound
-from antiphase._check import Array
 from antiphase._durable import OWNER_ONLY, write_output
 from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
 from antiphase._participation import Participation
+from antiphase._plan.candidate import Candidate, curve_steps, digestible, upgraded
 from antiphase._problem import Problem
-from antiphase._record import fingerprint, from_json, parse_json, record, to_json
+from antiphase._record import fingerprint, from_json, json_digest, parse_json, record, to_json
 from antiphase.strategies import is_extensible
 
 FORMAT = 1
-CURVE_POINTS = 33
-OTHER_MACHINE = 2e-3  # by which a sampled epsilon may differ there
-SAMPLED = 1e-2  # by which two sampled epsilons of one mechanism may differ
-ABOVE_BUDGET = 1e-8  # share by which rounding may put a guarantee above the budget
-
-
-@final
-@record
-class Candidate:
-    """One row of the table of mechanisms that were tried.
-
-    Args:
-        name: family and size, such as "banded (16 bands)".
-        error: expected error, noise_std x error of the strategy, for clipping norm 1.
-        noise_std: noise for the strategy at its own scale.
-        noise_multiplier: the effective noise multiplier.
-        epsilon: at the budget's delta.
-        kind: how far epsilon can be trusted.
-        memory_copies: model-sized buffers.
-        seconds: to optimise and calibrate.
-        participation: the sampler it needs, in words.
-        per_step: standard deviation of the noise in the model after each of `curve_steps`, for clipping norm 1; empty
-            where it was not computed.
-    """
-
-    name: str
-    error: float
-    noise_std: float
-    noise_multiplier: float
-    epsilon: float
-    kind: str
-    memory_copies: int
-    seconds: float
-    participation: str
-    per_step: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "per_step", tuple(self.per_step))
+# Relative tolerances.
+BETWEEN_MACHINES = 2e-3  # between the sampled epsilons that two machines derive
+BETWEEN_SAMPLES = 1e-2  # between two sampled epsilons of the same mechanism
+ABOVE_BUDGET = 1e-8  # by which rounding may put a guarantee above the budget
 
 
 @final
 @record
 class Plan:
-    """What to run: strategy, noise, sampler and guarantee, tied together so that they cannot disagree.
+    """What to run: strategy, noise, sampler and guarantee in one record, so that they cannot disagree.
 
-    A plan whose parts contradict each other is refused: see `contradictions`. A first plan keeps its budget; an
-    extended one states what the longer run costs, which may be more.
+    A plan whose fields contradict each other is refused; see `contradictions`. A first plan keeps its budget; an
+    extended plan states what the longer run costs, which may be more.
 
     **Guarantee**: running `mechanism` for all its steps, with batches from its participation's own sampler, is
     (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`, with ideal Gaussian
-    noise, for plans made by `plan`, `extend` and `load`. `Run.report` states what holds for the noise of a run. For a
-    plan built by hand `guarantee` is what its maker says; `load` and `Run.open` derive it again and refuse one that is
-    better than the mechanism's.
+    noise, for plans made by `plan`, `extend` and `load`. `Run.report` states what holds for the noise of a run. If you
+    build a plan by hand, `guarantee` is your own claim; `load` and `Run.open` derive it again and refuse a claim that
+    is better than what the mechanism gives.
 
     Args:
-        problem: what was asked for.
+        problem: problem that the plan solves.
         mechanism: strategy, participation, noise and adjacency.
-        guarantee: epsilon at the budget's delta.
-        error: expected error, for clipping norm 1, under the problem's objective; for an extended plan still that of
-            the first one. Information only: no guarantee rests on it.
-        candidates: every mechanism that was tried, best first. Information only.
-        notes: what a reader should know besides. Information only.
-        root: fingerprint of the plan this one extends; empty for a first plan. Noise keys depend on it, so that an
-            extended run goes on with the same noise.
-        deviation: why the mechanism is not the one that the problem asks for, in words, where a server enforces another
+        guarantee: bound on epsilon at the budget's delta.
+        error: expected error, for clipping norm 1, under the problem's objective; an extended plan keeps that of the
+            first one. Information only: no guarantee rests on it.
+        candidates: all mechanisms that were tried, best first. Information only.
+        notes: advice for the reader. Information only.
+        root: fingerprint of the plan that this one extends; empty for a first plan. Noise keys depend on it, so that an
+            extended run continues with the same noise.
+        deviation: why the mechanism differs from what the problem asks for, in words, if a server enforces another
             participation or adds other noise; empty otherwise. The guarantee is that of the mechanism, within the
             budget or not.
     """
@@ -110,22 +74,24 @@ class Plan:
         for candidate in self.candidates:
             if len(candidate.per_step) not in (0, points):
                 got = f"{len(candidate.per_step)} for {candidate.name!r}"
-                raise _check.invalid("Plan", "candidates", f"of {points} errors each, or none", got, "see curve_steps")
+                raise _check.invalid(
+                    "Plan", "candidates", f"with {points} values of per_step each, or none", got, "see curve_steps"
+                )
         found = contradictions(self)
         if found:
             raise InvalidArgument(
                 f"The plan contradicts itself: {'; '.join(found)}.",
-                hint="make it with antiphase.plan(problem), or from a problem and a mechanism that agree",
+                hint="make the plan with antiphase.plan(problem), or from a problem and a mechanism that agree",
             )
 
     @property
     def steps(self) -> int:
-        """n."""
+        """Number of steps, n."""
         return self.mechanism.strategy.steps
 
     @property
     def pareto(self) -> tuple[Candidate, ...]:
-        """The candidates that no other beats in both error and memory, least error first."""
+        """The candidates that no other candidate beats in both error and memory, least error first."""
         front: list[Candidate] = []
         for candidate in sorted(self.candidates, key=lambda c: (c.error, c.memory_copies)):
             if not front or candidate.memory_copies < front[-1].memory_copies:
@@ -134,50 +100,49 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over everything that the guarantee and the noise depend on."""
+        """SHA-256 digest of everything that the guarantee and the noise depend on."""
         return fingerprint([self.problem, self.mechanism, self.root])
 
     @property
     def details(self) -> str:
-        """SHA-256 over what the fingerprint leaves out and nothing derives again: error, candidates and words."""
-        return fingerprint([self.error, self.candidates, self.notes, self.deviation])
+        """SHA-256 digest of what the fingerprint leaves out and no check derives again: error, candidates and texts."""
+        candidates = [digestible(candidate) for candidate in self.candidates]
+        return json_digest([to_json(self.error), candidates, to_json(self.notes), self.deviation])
 
     def save(self, path: str | Path) -> None:
-        """Write readable JSON; the file is whole or not there. Symbolic links are followed."""
+        """Write the plan as readable JSON, atomically. Symbolic links are followed."""
         data = {"format": FORMAT, "fingerprint": self.fingerprint, "plan": to_json(self)}
         try:
             write_output(Path(path), _readable(data).encode(), OWNER_ONLY)
         except OSError as error:
             raise InvalidArgument(
                 f"The plan cannot be written to {path}: {error.strerror}.",
-                hint="choose a directory that exists and that you can write to",
+                hint="choose a directory that exists and is writable",
             ) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan; its version and fingerprint must fit, and its guarantee is derived again.
+        """Read a plan, check its version and fingerprint, and derive its guarantee again.
 
-        Raises `Corrupted` where the file was cut short, where problem, mechanism or root were edited, where they
-        contradict each other, or where the stated guarantee is better than the mechanism's. Error, candidates and notes
-        are read as they are: nothing in a plan file authenticates them. A sampled guarantee is certified again with the
-        entropy that it was stored with, so the outcome is the same every time. Whoever wrote the file chose that
-        entropy: before you rely on a plan from elsewhere, `verify` it, which draws its own.
+        Raises `Corrupted` if the file was truncated, if problem, mechanism or root were edited, if they contradict each
+        other, or if the stated guarantee is better than what the mechanism gives. Error, candidates and notes are read
+        as they are: nothing in a plan file authenticates them. A sampled guarantee is certified again with the entropy
+        stored in the file, so the result is the same every time. Whoever wrote the file chose that entropy: before you
+        rely on a plan from someone else, `verify` it, which draws fresh entropy.
         """
         return cls._load(path)
 
     @classmethod
     def _load(cls, path: str | Path, deviation: str = "") -> Plan:
-        """As `load`; `deviation` is for plans of servers that were written before plans had that field."""
+        """Like `load`; `deviation` is for server plans written before plans had that field."""
         data = _read(Path(path))
         try:
-            if deviation and isinstance(data["plan"], dict):
-                data["plan"].setdefault("deviation", deviation)
-            plan = from_json(data["plan"])
+            plan = from_json(_upgraded(data["plan"], deviation))
         except InvalidArgument as error:
-            raise Corrupted(f"The plan {path} cannot be read: {error.message}", hint="make it again") from error
+            raise Corrupted(f"The plan {path} cannot be read: {error.message}", hint="make the plan again") from error
         if not isinstance(plan, Plan) or plan.fingerprint != data["fingerprint"]:
             raise Corrupted(
-                f"The plan {path} does not match its fingerprint.", hint="it was edited; make the plan again instead"
+                f"The plan {path} does not match its fingerprint.", hint="the file was edited; make the plan again"
             )
         try:
             derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
@@ -190,17 +155,17 @@ class Plan:
             return replace(plan, guarantee=derived)
         raise Corrupted(
             f"The plan {path} states epsilon {plan.guarantee.value}, but its mechanism gives {derived.value}.",
-            hint="it was edited, or made by a version with another accountant; make the plan again",
+            hint="the file was edited, or written by a version with a different accountant; make the plan again",
         )
 
     def extend(self, steps: int) -> Plan:
-        """The same C and noise for more steps, with the guarantee derived for the whole longer run.
+        """Extend the plan to more steps with the same C and noise; the guarantee is derived for the whole longer run.
 
-        Possible for Identity, Toeplitz without column normalisation, BLT, BandedInverse and the online Tree, which
-        must be extended before its last step is taken, since that step closes the tree.
+        Works for Identity, Toeplitz without column normalization, BLT, BandedInverse and the online Tree. Extend a Tree
+        before its last step is taken, because that step closes the tree.
 
         Args:
-            steps: the new total number of steps.
+            steps: new total number of steps.
         """
         strategy = self.mechanism.strategy
         n = _check.positive_integer("Plan.extend", "steps", steps)
@@ -210,7 +175,9 @@ class Plan:
                 hint="plan with family toeplitz, blt, banded-inverse or tree, or start a new run and compose",
             )
         if n <= self.steps:
-            raise _check.invalid("Plan.extend", "steps", f"more than {self.steps}", n, "a shorter run just stops early")
+            raise _check.invalid(
+                "Plan.extend", "steps", f"more than {self.steps}", n, "to run fewer steps, stop the run early"
+            )
         longer = replace(
             self.mechanism,
             strategy=replace(strategy, steps=n),  # type: ignore[type-var]  # strategies are records
@@ -230,7 +197,7 @@ class Plan:
 
 
 def contradictions(plan: Plan) -> list[str]:
-    """Every pair of fields that cannot both be true, in words; empty for a plan that agrees with itself.
+    """Describe every pair of fields that cannot both be true; empty for a consistent plan.
 
     | field | agrees with |
     |---|---|
@@ -243,10 +210,10 @@ def contradictions(plan: Plan) -> list[str]:
     | candidates[0] * | the mechanism: noise, participation, memory, error |
     | root | empty, or a fingerprint |
 
-    A plan that states its deviation from the problem may differ where there is an asterisk.
+    A plan that states a deviation from the problem may differ in the rows with an asterisk.
 
     Budget.delta, unit, clipping norm, workload and objective are stated once, in the problem. Whether the mechanism has
-    the guarantee is not checked here, since that may take minutes: `Plan.load` and `Run.open` derive it.
+    the guarantee is not checked here, because that may take minutes: `Plan.load` and `Run.open` derive it.
     """
     problem, mechanism = plan.problem, plan.mechanism
     promised = None if plan.deviation else problem.participation
@@ -266,7 +233,7 @@ def contradictions(plan: Plan) -> list[str]:
 
 
 def _misfits(plan: Plan) -> Iterator[str]:
-    """A participation that the problem leaves open must suit its steps, examples and batch size."""
+    """If the problem leaves the participation open, the chosen one must suit its steps, examples and batch size."""
     problem, participation = plan.problem, plan.mechanism.participation
     if problem.participation is None:
         try:
@@ -276,11 +243,11 @@ def _misfits(plan: Plan) -> Iterator[str]:
 
 
 def _excesses(plan: Plan) -> Iterator[str]:
-    """Limits of the problem that the mechanism exceeds; an extension is allowed to."""
+    """Limits of the problem that the mechanism exceeds; an extended plan may exceed them."""
     if plan.root:
         return
     bound, budget = plan.guarantee, plan.problem.budget
-    if bound.value > budget.epsilon * (1.0 + (OTHER_MACHINE if bound.kind == "confident" else ABOVE_BUDGET)):
+    if bound.value > budget.epsilon * (1.0 + (BETWEEN_MACHINES if bound.kind == "confident" else ABOVE_BUDGET)):
         yield f"problem.budget.epsilon is {budget.epsilon}, but guarantee.value is {bound.value}"
     allowed, used = plan.problem.memory_copies, plan.mechanism.strategy.memory_copies
     if allowed is not None and used > allowed:
@@ -288,13 +255,13 @@ def _excesses(plan: Plan) -> Iterator[str]:
 
 
 def _other_choice(plan: Plan) -> Iterator[str]:
-    """The first candidate is the mechanism itself."""
+    """The first candidate must be the mechanism itself."""
     if not plan.candidates:
         return
     mechanism, first = plan.mechanism, plan.candidates[0]
     for name, stated, where, made in (
         ("noise_std", first.noise_std, "mechanism.noise_std", mechanism.noise_std),
-        ("participation", first.participation, "mechanism.participation", repr(mechanism.participation)),
+        ("participation", first.participation, "mechanism.participation", mechanism.participation),
         ("memory_copies", first.memory_copies, "that of mechanism.strategy", mechanism.strategy.memory_copies),
         ("error", first.error, "error", plan.error),
     ):
@@ -302,42 +269,35 @@ def _other_choice(plan: Plan) -> Iterator[str]:
             yield f"candidates[0].{name} is {stated}, but {where} is {made}"
 
 
-def check_guarantee(plan: Plan) -> None:
-    """Refuse a plan whose guarantee is better than that of its mechanism, as one built by hand may be.
+def with_derived_guarantee(plan: Plan) -> Plan:
+    """The plan with its guarantee derived again, whatever it says of itself.
 
-    A sampled guarantee is compared within the accuracy of sampling: this catches numbers that were made up, and is no
-    second certificate.
+    Refuses a plan whose guarantee is better than that of its mechanism, as one built by hand may be. A sampled
+    guarantee is compared within the accuracy of sampling: this catches numbers that were made up, and is no second
+    certificate.
     """
     derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
-    share = SAMPLED if derived.kind == "confident" else _tolerance(plan.mechanism)
+    share = BETWEEN_SAMPLES if derived.kind == "confident" else _tolerance(plan.mechanism)
     if derived.value > plan.guarantee.value * (1.0 + share):
         raise InvalidArgument(
             f"The plan states epsilon {plan.guarantee.value}, but its mechanism gives {derived.value} at delta "
             f"{plan.problem.budget.delta}.",
             hint="state guarantee=antiphase.epsilon(mechanism, delta), or add noise",
         )
+    return replace(plan, guarantee=derived)
 
 
 def _tolerance(mechanism: Mechanism) -> float:
-    """Share by which a stated epsilon may lie below the one derived again, which then takes its place.
+    """Fraction by which a stated epsilon may lie below the one derived again, which then replaces it.
 
-    Some plans were written before sensitivities were rounded outward; epsilon grows as a small power of them.
+    Some plans were written before sensitivities were rounded up; epsilon grows as a small power of the sensitivity.
     """
     reduction = mechanism.reduction
     return 1e-9 + 4.0 * (reduction.sensitivity.value / reduction.nominal - 1.0)
 
 
-def curve_steps(steps: int) -> Array:
-    """The steps for which a candidate keeps its error: at most 33, evenly spread, the first and the last among them.
-
-    >>> curve_steps(5).tolist(), len(curve_steps(1000))
-    ([1, 2, 3, 4, 5], 33)
-    """
-    return np.unique(np.linspace(1, steps, min(steps, CURVE_POINTS)).round().astype(np.int64))
-
-
 def in_words(participation: Participation) -> str:
-    """A participation for a person to read.
+    """A participation in readable form.
 
     >>> from antiphase import CyclicPoisson
     >>> in_words(CyclicPoisson(groups=12, rate=1 / 3))
@@ -353,25 +313,37 @@ def _short(value: object) -> str:
 
 
 def stored_fingerprint(path: Path) -> str:
-    """The fingerprint that a plan file states; it is not checked against the plan."""
+    """The fingerprint stated in a plan file, without checking it against the plan."""
     return str(_read(path)["fingerprint"])
 
 
 def _readable(data: dict[str, Any]) -> str:
-    """JSON with a list of numbers on one line."""
+    """Indented JSON with every list of numbers on one line."""
     text = json.dumps(data, indent=1, allow_nan=False)
     return re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n"
 
 
+def _upgraded(data: Any, deviation: str) -> Any:
+    """The JSON of a plan in today's form, whichever version wrote it."""
+    if not isinstance(data, dict):
+        return data
+    if deviation:
+        data = {"deviation": deviation} | data
+    candidates = data.get("candidates")
+    return data | {"candidates": [upgraded(c) for c in candidates]} if isinstance(candidates, list) else data
+
+
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise Corrupted(f"There is no plan at {path}.", hint="Plan.save, or antiphase plan --output, writes one")
+        raise Corrupted(f"There is no plan at {path}.", hint="write one with Plan.save or antiphase plan --output")
     try:
         data = parse_json(path.read_bytes())
         version = data["format"]
         data["plan"], data["fingerprint"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise Corrupted(f"The plan {path} cannot be read: {error}.", hint="it was cut short, or is no plan") from error
+        raise Corrupted(
+            f"The plan {path} cannot be read: {error}.", hint="the file was truncated, or is not a plan"
+        ) from error
     if type(version) is not int or version != FORMAT:
         raise Corrupted(
             f"The plan {path} has format {_check.shown(version)}; this version reads format {FORMAT}.",
