@@ -22,9 +22,9 @@ class ReferenceExtension(Extension):
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
     def on_class_instance(self, *, cls: Class, **_: Any) -> None:
-        """Treat `@record` as the `@dataclass` that it applies, so that Griffe writes the signature of `__init__`."""
+        """Treat `@record`, with or without a tag, as a `@dataclass`: Griffe then writes the signature of `__init__`."""
         for decorator in cls.decorators:
-            if str(decorator.value) == "record":
+            if str(decorator.value).partition("(")[0] == "record":
                 decorator.value = ExprName("dataclass", parent="dataclasses")
 
     def on_attribute_instance(self, *, attr: Attribute, **_: Any) -> None:

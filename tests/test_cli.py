@@ -92,7 +92,7 @@ def test_account_for_another_delta_and_fewer_steps(plan_file):
     whole = json.loads(run("account", str(plan_file), "--json").stdout)
     assert whole["epsilon"] == plan.guarantee.value
     part = json.loads(run("account", str(plan_file), "--steps", "6", "--delta", "1e-7", "--json").stdout)
-    assert part["epsilon"] == ap.epsilon(ap.stopped(plan.mechanism, 6), 1e-7).value
+    assert part["epsilon"] == ap.epsilon(plan.mechanism.first(6), 1e-7).value
     assert rounded_up(plan.guarantee.value, 6) in run("account", str(plan_file)).stdout
 
 

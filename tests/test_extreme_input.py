@@ -144,7 +144,7 @@ def test_any_noise_has_an_epsilon_and_a_delta(promise, noise):
         (b'{"a": NaN}', "finite"),
         (b'{"a": -Infinity}', "finite"),
         (b'{"a": 1e999}', "finite"),
-        (b'{"a": 1, "a": 2}', "twice"),
+        (b'{"a": 1, "a": 2}', "duplicate"),
         (b"[" * 10**6 + b"]" * 10**6, "deeply"),
         (b'"\\ud800"', "surrogates"),
         (b'"\xff"', "decode"),

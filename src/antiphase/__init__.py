@@ -5,19 +5,18 @@ from antiphase._accounting import (
     Budget,
     Calibration,
     Mechanism,
-    Sampling,
+    MonteCarlo,
     calibrate,
     compose,
     delta,
     epsilon,
     gdp,
     group_epsilon,
-    stopped,
     verify,
     zcdp,
 )
 from antiphase._bound import Bound
-from antiphase._error import Error, error
+from antiphase._error import ErrorProfile, error
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument, NotEnoughMemory, NotProved, Refused
 from antiphase._loss import loss
 from antiphase._noise import Leaf, NoiseStream
@@ -54,7 +53,7 @@ __all__ = [
     "Candidate",
     "Corrupted",
     "CyclicPoisson",
-    "Error",
+    "ErrorProfile",
     "EveryStep",
     "FixedEpochs",
     "FixedSize",
@@ -63,6 +62,7 @@ __all__ = [
     "Mechanism",
     "MinSeparation",
     "Momentum",
+    "MonteCarlo",
     "NoiseStream",
     "NotEnoughMemory",
     "NotProved",
@@ -76,7 +76,6 @@ __all__ = [
     "Refused",
     "Run",
     "Sampler",
-    "Sampling",
     "Secret",
     "ShuffledEpochs",
     "SingleParticipation",
@@ -98,7 +97,6 @@ __all__ = [
     "schedules",
     "sensitivity",
     "shard",
-    "stopped",
     "strategies",
     "to_json",
     "verify",

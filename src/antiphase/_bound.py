@@ -1,4 +1,4 @@
-"""A privacy number together with how far it can be trusted."""
+"""A privacy number together with what is proved about it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _HEX = re.compile("[0-9a-f]{0,64}")
 
 @record
 class Bound:
-    """A number with its kind, the method that gave it and the theorem behind it.
+    """A number with its kind, the method that computed it, and the theorem behind it.
 
     **Guarantee**: "exact" is the true value up to floating-point rounding; "upper" is never below it;
     "confident" is an upper bound whose failure probability is already folded into delta; "estimate"
     promises nothing and is refused by plans and reports.
 
-    A bound does not turn into a float by itself: read `.value`.
+    A bound is not converted to a float implicitly: read `.value`.
 
     Args:
         value: the number.
         kind: "exact", "upper", "confident" or "estimate".
-        method: a short name of the method, such as "closed-form".
+        method: short name of the method, such as "closed-form".
         reference: author, year and theorem.
-        entropy: hexadecimal digits of the fresh randomness that a sampled bound was drawn with, so that it can be
-            computed again; empty where nothing was drawn, or where the caller gave a seed.
+        entropy: hexadecimal digits of the fresh entropy behind a sampled bound, so that it can be recomputed; empty
+            if nothing was sampled, or if the caller gave a seed.
 
     >>> Bound(2.0, "exact", "closed-form", "Li et al. 2015, Prop. 3").scaled(3.0).value
     6.0
@@ -52,7 +52,7 @@ class Bound:
         if self.kind not in KINDS:
             raise InvalidArgument(
                 f"The 'kind' parameter of Bound must be one of {', '.join(KINDS)}. Got {self.kind!r} instead.",
-                hint="use 'estimate' for a number that nothing proves",
+                hint="use 'estimate' for a number without a proof",
             )
         if isinstance(self.value, bool) or not isinstance(self.value, (int, float, np.floating)):
             raise invalid("Bound", "value", "a number", self.value, "pass a float")
@@ -60,7 +60,7 @@ class Bound:
         if math.isnan(self.value):
             raise InvalidArgument(
                 "The 'value' parameter of Bound must be a number. Got NaN instead.",
-                hint="a computation upstream overflowed or divided by zero",
+                hint="the computation of the value overflowed or divided by zero",
             )
         if not isinstance(self.entropy, str) or not _HEX.fullmatch(self.entropy):
             raise InvalidArgument(
@@ -69,7 +69,7 @@ class Bound:
             )
 
     def scaled(self, factor: float) -> Bound:
-        """The bound on `factor` times the quantity, for factor >= 0."""
+        """Return the bound on `factor` times the quantity, for factor >= 0."""
         if not factor >= 0:
             raise InvalidArgument(
                 f"The 'factor' parameter of Bound.scaled must be non-negative. Got {factor} instead.",
@@ -79,7 +79,7 @@ class Bound:
 
 
 def worst_kind(kinds: Iterable[Kind]) -> Kind:
-    """The kind of a combination: the weakest of its parts.
+    """Return the kind of a combination: the weakest kind of its parts.
 
     >>> worst_kind(["exact", "confident", "upper"])
     'confident'
@@ -88,12 +88,12 @@ def worst_kind(kinds: Iterable[Kind]) -> Kind:
 
 
 def rounded_up(value: float, decimals: int = 4) -> str:
-    """A privacy number for people to read: never less than was proved.
+    """Format a privacy number, rounded up so that it never claims more than was proved.
 
     >>> rounded_up(1.00001), rounded_up(0.5), rounded_up(2.00000001, 6), rounded_up(math.inf)
     ('1.0001', '0.5000', '2.000001', 'infinity')
     """
     if not math.isfinite(value):
         return "infinity"
-    exact = Context(prec=400, rounding=ROUND_CEILING)  # digits for the largest float, and then some
+    exact = Context(prec=400, rounding=ROUND_CEILING)  # more digits than the largest float has
     return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), context=exact))

@@ -1,4 +1,4 @@
-"""Argument checks with one wording: what the parameter must be, what was given, what to change."""
+"""Argument checks. Their errors say what a parameter must be, what was given, and what to change."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from antiphase._errors import InvalidArgument
 
 Array = NDArray[np.float64]
 LARGEST_COUNT = 1 << 53  # above it a float cannot hold every integer
-LONGEST_SHOWN = 200  # characters of a refused value
+LONGEST_SHOWN = 200  # characters of an invalid value
 
 
 def invalid(owner: str, name: str, must: str, got: Any, hint: str) -> InvalidArgument:
-    """The error for a bad parameter, in the wording used everywhere."""
+    """Return the error for an invalid parameter; raise it."""
     return InvalidArgument(f"The {name!r} parameter of {owner} must be {must}. Got {shown(got)} instead.", hint=hint)
 
 
 def shown(value: Any) -> str:
-    """`repr`, shortened in the middle where it is long.
+    """Return `repr(value)`, with the middle left out if it is long.
 
     >>> shown(0.5), len(shown("x" * 10_000)), shown(10**5000)
     ('0.5', 205, 'an integer of 16610 bits')
@@ -38,16 +38,16 @@ def shown(value: Any) -> str:
 
 
 def positive_integer(owner: str, name: str, value: Any, hint: str = "counts start at 1") -> int:
-    """`value` as an int from 1 to 2^53; booleans and fractions are refused."""
+    """Return `value` as an int from 1 to 2^53; booleans and fractions raise."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise invalid(owner, name, "a positive integer", value, hint)
     if value > LARGEST_COUNT:
-        raise invalid(owner, name, "at most 2^53", value, "check for a typing error; nothing here can count that far")
+        raise invalid(owner, name, "at most 2^53", value, "check for a typo; larger counts are not supported")
     return int(value)
 
 
 def text(owner: str, name: str, value: Any, hint: str) -> str:
-    """`value` as a string that can be written to a file; lone surrogates cannot."""
+    """Return `value` as a string that can be written to a file, so without lone surrogates."""
     if not isinstance(value, str):
         raise invalid(owner, name, "a string", value, hint)
     try:
@@ -60,7 +60,7 @@ def text(owner: str, name: str, value: Any, hint: str) -> str:
 
 
 def real(owner: str, name: str, value: Any, low: float, high: float, hint: str) -> float:
-    """`value` as a finite float in the closed interval [low, high]."""
+    """Return `value` as a finite float in the closed interval [low, high]."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -71,7 +71,7 @@ def real(owner: str, name: str, value: Any, low: float, high: float, hint: str) 
 
 
 def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
-    """`value` as a read-only, finite, non-empty float64 array of `ndim` dimensions."""
+    """Return `value` as a read-only, finite, non-empty float64 array of `ndim` dimensions."""
     try:
         result = np.array(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -81,6 +81,8 @@ def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
             owner, name, f"a non-empty array of {ndim} dimension(s)", f"shape {result.shape}", "check its shape"
         )
     if not np.isfinite(result).all():
-        raise invalid(owner, name, "finite in every entry", "NaN or infinity", "look for a division by zero upstream")
+        raise invalid(
+            owner, name, "finite in every entry", "NaN or infinity", "look for a division by zero in what computes it"
+        )
     result.setflags(write=False)
     return result

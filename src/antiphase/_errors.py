@@ -1,18 +1,20 @@
-"""Every error the library raises.
+"""Every error that the library raises.
 
 AntiphaseError
-+-- InvalidArgument      a value that cannot be used (also a ValueError)
-+-- NotProved            a combination for which no guarantee is proved
-+-- NotEnoughMemory      a computation that would not fit
++-- InvalidArgument      an argument has an invalid value (also a ValueError)
++-- NotProved            no theorem covers the combination
++-- NotEnoughMemory      the computation does not fit in memory (also a MemoryError)
++-- Corrupted            a stored file was changed or belongs to something else
++-- Refused              the action would break the guarantee
 """
 
 from __future__ import annotations
 
 
 class AntiphaseError(Exception):
-    """Base of every error the library raises.
+    """Base class of every error that the library raises.
 
-    The text says what was given and what is needed; `hint`, after a blank line, says what to change.
+    The message says what was wrong; `hint`, after a blank line, says how to fix it.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -22,20 +24,20 @@ class AntiphaseError(Exception):
 
 
 class InvalidArgument(AntiphaseError, ValueError):
-    """An argument has a value that cannot be used."""
+    """An argument has an invalid value."""
 
 
 class NotProved(AntiphaseError):
-    """No theorem covers the combination asked for; nothing is guessed."""
+    """No theorem covers the requested combination, so there is no guarantee to state."""
 
 
 class NotEnoughMemory(AntiphaseError, MemoryError):
-    """A dense computation was asked for at a size that would not fit."""
+    """A computation would not fit in memory."""
 
 
 class Corrupted(AntiphaseError):
-    """A stored file was changed, cut short, or belongs to another key or run."""
+    """A stored file was changed or truncated, or belongs to another key or run."""
 
 
 class Refused(AntiphaseError):
-    """An action that would break the guarantee: a replay with other data, a step past the end, a second process."""
+    """The action would break the guarantee: a replay with other data, a step past the end, a second process."""

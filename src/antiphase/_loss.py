@@ -1,4 +1,4 @@
-"""Loss: sensitivity times error, what is compared between mechanisms without amplification."""
+"""Loss: sensitivity times error, by which mechanisms without amplification are compared."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Objective = Literal["rms", "max"]
 
 
 def loss(strategy: Strategy, workload: Workload, participation: Participation, objective: Objective = "rms") -> float:
-    """Sensitivity x error: what is compared between mechanisms without amplification.
+    """Return sensitivity x error, by which mechanisms without amplification are compared.
 
     Args:
-        strategy: C.
-        workload: A.
-        participation: how one example meets the steps; a random one counts as its worst case.
-        objective: "rms" or "max" over the steps.
+        strategy: strategy matrix, C.
+        workload: workload matrix, A.
+        participation: steps in which one example takes part; a random participation counts as its worst case.
+        objective: error over the steps, "rms" or "max".
 
     >>> from antiphase import PrefixSum, SingleParticipation, strategies
     >>> loss(strategies.Identity(4), PrefixSum(), SingleParticipation(), "max")
@@ -33,7 +33,7 @@ def loss(strategy: Strategy, workload: Workload, participation: Participation, o
 
 
 def check_objective(owner: str, objective: str) -> None:
-    """Refuse anything but "rms" and "max"."""
+    """Raise unless the objective is "rms" or "max"."""
     if objective not in get_args(Objective):
         raise invalid(
             owner, "objective", "'rms' or 'max'", objective, "rms averages over the steps, max takes the worst"

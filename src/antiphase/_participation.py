@@ -1,18 +1,22 @@
-"""Participation: what is promised about the steps in which one example takes part.
+"""Participation: which steps of a run one example may take part in.
 
 A deterministic participation is a set of allowed patterns, each a set of steps (numbered from 0). A random
-one draws the pattern; `worst_case` is the deterministic participation that it satisfies with certainty.
+participation draws the pattern; its `worst_case` is a deterministic participation that always holds.
+
+Each class knows its batch size, its sampler, its wording for reports, and how it extends to a longer run.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from antiphase import _check
 from antiphase._check import invalid
+from antiphase._errors import NotProved
 from antiphase._record import record
 
 if TYPE_CHECKING:
@@ -20,34 +24,77 @@ if TYPE_CHECKING:
     from antiphase._secret import Secret
 
 Pattern = tuple[int, ...]
+_DRAWN_BY_THE_RUN = "The run draws the batches itself; which examples they contain stays secret."
 
 
 class Participation(ABC):
-    """A promise about how one example meets the steps."""
+    """A promise about the steps in which one example takes part."""
 
     @property
     @abstractmethod
-    def worst_case(self) -> Participation:
-        """The deterministic participation that always holds; a deterministic one returns itself."""
+    def worst_case(self) -> Deterministic:
+        """The deterministic participation that always holds; a deterministic participation returns itself."""
+
+    @abstractmethod
+    def expected_batch(self, examples: int, steps: int) -> float:
+        """Return the average batch size, before `max_batch` truncates any batch.
+
+        Args:
+            examples: number of examples.
+            steps: number of steps of the run.
+        """
+
+    @abstractmethod
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words.
+
+        Args:
+            unit: what is protected, such as "example" or "user".
+            steps: number of steps of the run.
+        """
+
+    @property
+    def max_batch(self) -> int | None:
+        """Size to which batches are truncated and padded; None if they are not."""
+        return None
+
+    @property
+    def max_steps(self) -> int | None:
+        """Number of steps that the promise covers; None if there is no limit."""
+        return None
+
+    @property
+    def sampling_groups(self) -> int | None:
+        """Number of groups that take turns, where each step samples one group independently; None for the rest."""
+        return None
+
+    def for_steps(self, steps: int) -> Participation:
+        """Return the same promise, with more epochs if `steps` steps need them."""
+        return self
 
     def sampler(self, examples: int, steps: int, secret: Secret) -> Sampler:
-        """The sampler whose batches keep this promise: `sampler.batch(step)` gives (indices, mask).
+        """Return the sampler whose batches keep this promise: `sampler.batch(step)` gives (indices, mask).
 
         **Guarantee**: see the sampler's own; `independent_assignment` says whether add-or-remove
         adjacency is supported beside zero-out.
 
         Args:
-            examples: how many units there are to sample from, numbered from 0; users for user-level privacy.
-            steps: how many batches there are.
-            secret: decides the batches; one secret for one run, or `secret.child(run)`.
+            examples: number of units to sample from, numbered from 0; users for user-level privacy.
+            steps: number of batches.
+            secret: determines the batches; use one secret per run, or `secret.child(run)`.
 
         >>> from antiphase._secret import Secret
         >>> SingleParticipation().sampler(examples=4, steps=4, secret=Secret.insecure(1)).batch(0)
         Batch(indices=array([2]), mask=array([ True]))
         """
-        from antiphase._samplers import sampler_for
+        return self._sampler_class()(self, examples, steps, secret)
 
-        return sampler_for(self, examples, steps, secret)
+    def _sampler_class(self) -> type[Any]:
+        """Return the class of sampler that keeps this promise."""
+        raise NotProved(
+            f"There is no sampler that keeps the promise of {type(self).__name__}.",
+            hint="use one of the library's participations; their samplers are tested against them",
+        )
 
 
 class Deterministic(Participation):
@@ -55,16 +102,29 @@ class Deterministic(Participation):
 
     @property
     def worst_case(self) -> Deterministic:
-        """Itself."""
+        """The participation itself."""
         return self
 
     @abstractmethod
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """All largest patterns within `steps` steps. Their number can be exponential: for small cases."""
+        """Yield all maximal patterns within `steps` steps. There can be exponentially many: for small cases only."""
 
     @abstractmethod
     def largest_count(self, steps: int) -> int:
-        """k, the largest number of participations within `steps` steps."""
+        """Return k, the largest number of participations within `steps` steps."""
+
+    @abstractmethod
+    def spacing(self, steps: int) -> int:
+        """Return the steps from one participation to the next: the epoch length or the minimum separation."""
+
+    @property
+    def max_participations(self) -> int | None:
+        """Limit on the participations of one example that holds for any number of steps; None if there is none."""
+        return None
+
+    def expected_batch(self, examples: int, steps: int) -> float:
+        """Return the size of a batch when every example takes part once per `spacing` steps."""
+        return examples * (1 / self.spacing(steps))
 
 
 @final
@@ -77,12 +137,30 @@ class SingleParticipation(Deterministic):
     """
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """One pattern a step."""
+        """Yield one pattern per step."""
         return ((t,) for t in range(steps))
 
     def largest_count(self, steps: int) -> int:
+        """Return 1."""
+        return 1
+
+    def spacing(self, steps: int) -> int:
+        """Return the number of steps."""
+        return steps
+
+    @property
+    def max_participations(self) -> int:
         """1."""
         return 1
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import CycleSampler
+
+        return CycleSampler
+
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return f"Each {unit} takes part in at most one step."
 
 
 @final
@@ -95,24 +173,37 @@ class EveryStep(Deterministic):
     """
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """The one pattern of all steps."""
+        """Yield the one pattern of all steps."""
         return iter([tuple(range(steps))])
 
     def largest_count(self, steps: int) -> int:
-        """All steps."""
+        """Return the number of steps."""
         return steps
+
+    def spacing(self, steps: int) -> int:
+        """Return 1."""
+        return 1
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import CycleSampler
+
+        return CycleSampler
+
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return f"Each {unit} may take part in every step."
 
 
 @final
 @record
 class FixedEpochs(Deterministic):
-    """(k, b)-participation: the same order in every epoch, so an example meets steps i, i + b, i + 2b, ...
+    """(k, b)-participation: the same order in every epoch, so an example takes part in steps i, i + b, i + 2b, ...
 
-    Fewer steps than epochs x steps_per_epoch truncate the patterns; more steps raise.
+    Fewer than epochs x steps_per_epoch steps truncate the patterns; more steps raise an error.
 
     Args:
-        epochs: k.
-        steps_per_epoch: b.
+        epochs: number of epochs, k.
+        steps_per_epoch: number of steps in an epoch, b.
 
     Reference: Choquette-Choo et al. 2023 (multi-epoch), section 2.
 
@@ -127,27 +218,52 @@ class FixedEpochs(Deterministic):
         _check_epochs(self)
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """The residue classes modulo steps_per_epoch."""
+        """Yield the residue classes modulo steps_per_epoch."""
         _check_fits(self, steps)
         b = self.steps_per_epoch
         return (tuple(range(i, steps, b)) for i in range(min(b, steps)))
 
     def largest_count(self, steps: int) -> int:
-        """ceil(steps / steps_per_epoch)."""
+        """Return ceil(steps / steps_per_epoch)."""
         _check_fits(self, steps)
         return -(-steps // self.steps_per_epoch)
+
+    def spacing(self, steps: int) -> int:
+        """Return steps_per_epoch."""
+        return self.steps_per_epoch
+
+    @property
+    def max_steps(self) -> int:
+        """epochs x steps_per_epoch."""
+        return self.epochs * self.steps_per_epoch
+
+    def for_steps(self, steps: int) -> FixedEpochs:
+        """Return the same promise with enough epochs for `steps` steps."""
+        return replace(self, epochs=_enough_epochs(self, steps))
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import CycleSampler
+
+        return CycleSampler
+
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return (
+            f"The data are in the same order in each of {self.epochs} epochs: each {unit} comes back after exactly "
+            f"{self.steps_per_epoch} steps."
+        )
 
 
 @final
 @record
 class ShuffledEpochs(Deterministic):
-    """Once an epoch, anywhere in it: what a data loader that reshuffles every epoch does.
+    """Each example once per epoch, anywhere in the epoch, as a data loader that reshuffles every epoch does.
 
-    Two participations may be in adjacent steps (the last of one epoch, the first of the next).
+    Two participations can be in adjacent steps: the last of one epoch and the first of the next.
 
     Args:
-        epochs: k.
-        steps_per_epoch: b.
+        epochs: number of epochs, k.
+        steps_per_epoch: number of steps in an epoch, b.
 
     >>> list(ShuffledEpochs(2, 2).patterns(4))
     [(0, 2), (0, 3), (1, 2), (1, 3)]
@@ -160,15 +276,40 @@ class ShuffledEpochs(Deterministic):
         _check_epochs(self)
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """One step from each (possibly truncated) epoch."""
+        """Yield every choice of one step from each (possibly truncated) epoch."""
         _check_fits(self, steps)
         b = self.steps_per_epoch
         return product(*(range(start, min(start + b, steps)) for start in range(0, steps, b)))
 
     def largest_count(self, steps: int) -> int:
-        """ceil(steps / steps_per_epoch)."""
+        """Return ceil(steps / steps_per_epoch)."""
         _check_fits(self, steps)
         return -(-steps // self.steps_per_epoch)
+
+    def spacing(self, steps: int) -> int:
+        """Return steps_per_epoch."""
+        return self.steps_per_epoch
+
+    @property
+    def max_steps(self) -> int:
+        """epochs x steps_per_epoch."""
+        return self.epochs * self.steps_per_epoch
+
+    def for_steps(self, steps: int) -> ShuffledEpochs:
+        """Return the same promise with enough epochs for `steps` steps."""
+        return replace(self, epochs=_enough_epochs(self, steps))
+
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return (
+            f"Each {unit} takes part at most once in each of {self.epochs} epochs of {self.steps_per_epoch} steps, "
+            "anywhere in the epoch."
+        )
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import ShuffledEpochsSampler
+
+        return ShuffledEpochsSampler
 
 
 @final
@@ -176,11 +317,11 @@ class ShuffledEpochs(Deterministic):
 class MinSeparation(Deterministic):
     """b-min-sep: two participations of an example are at least `separation` steps apart.
 
-    An example that took part in step s is eligible again in step t when t >= s + separation.
+    An example that took part in step s is eligible again from step s + separation on.
 
     Args:
-        separation: b >= 1; the difference of two step numbers, so 1 allows every step.
-        max_participations: k; by default ceil(steps / separation).
+        separation: smallest difference of two step numbers, b >= 1; 1 allows every step.
+        max_participations: largest number of participations, k; by default ceil(steps / separation).
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), section 3.
 
@@ -197,13 +338,29 @@ class MinSeparation(Deterministic):
             _store_integer(self, "max_participations", "None means no limit")
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """All patterns to which no step can be added."""
+        """Yield all patterns to which no step can be added."""
         return (p for p in self._extend((), 0, steps) if self._is_largest(p, steps))
 
     def largest_count(self, steps: int) -> int:
-        """The smaller of max_participations and ceil(steps / separation)."""
+        """Return the smaller of max_participations and ceil(steps / separation)."""
         fit = -(-steps // self.separation)
         return fit if self.max_participations is None else min(fit, self.max_participations)
+
+    def spacing(self, steps: int) -> int:
+        """Return the separation."""
+        return self.separation
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import CycleSampler
+
+        return CycleSampler
+
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return (
+            f"Two participations of one {unit} are at least {self.separation} steps apart, and there are at most "
+            f"{self.largest_count(steps)} of them."
+        )
 
     def _extend(self, pattern: Pattern, first: int, steps: int) -> Iterator[Pattern]:
         yield pattern
@@ -224,8 +381,8 @@ class Poisson(Participation):
     """Each example joins each step independently with probability `rate`.
 
     Args:
-        rate: sampling probability in (0, 1].
-        max_batch: truncate and pad batches to this size; None keeps their random size.
+        rate: sampling probability, in (0, 1].
+        max_batch: size to which batches are truncated and padded; None keeps their random size.
     """
 
     rate: float
@@ -237,8 +394,26 @@ class Poisson(Participation):
 
     @property
     def worst_case(self) -> EveryStep:
-        """An example may be drawn in every step."""
+        """An example can be drawn in every step."""
         return EveryStep()
+
+    def expected_batch(self, examples: int, steps: int) -> float:
+        """Return the average batch size, before `max_batch` truncates any batch."""
+        return examples * self.rate
+
+    @property
+    def sampling_groups(self) -> int:
+        """1: every step draws from all examples."""
+        return 1
+
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return f"In every step each {unit} is drawn independently with probability {self.rate:.6g}. {_DRAWN_BY_THE_RUN}"
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import PoissonSampler
+
+        return PoissonSampler
 
 
 @final
@@ -249,7 +424,7 @@ class CyclicPoisson(Participation):
     Args:
         groups: number of groups, at least the number of bands of the strategy.
         rate: sampling probability within the group, in (0, 1].
-        max_batch: truncate and pad batches to this size; None keeps their random size.
+        max_batch: size to which batches are truncated and padded; None keeps their random size.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Alg. 2.
     """
@@ -265,8 +440,30 @@ class CyclicPoisson(Participation):
 
     @property
     def worst_case(self) -> MinSeparation:
-        """Participations are a multiple of `groups` apart, hence at least that far."""
+        """Participations are a multiple of `groups` steps apart, hence at least `groups` steps."""
         return MinSeparation(self.groups)
+
+    def expected_batch(self, examples: int, steps: int) -> float:
+        """Return the average batch size, before `max_batch` truncates any batch."""
+        return examples * (self.rate / self.groups)
+
+    @property
+    def sampling_groups(self) -> int:
+        """`groups`."""
+        return self.groups
+
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return (
+            f"{self.groups} groups take turns; in its group's turn each {unit} is drawn independently with probability "
+            f"{self.rate:.6g}."
+            f" {_DRAWN_BY_THE_RUN}"
+        )
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import CyclicPoissonSampler
+
+        return CyclicPoissonSampler
 
 
 @final
@@ -276,7 +473,7 @@ class FixedSize(Participation):
 
     Args:
         groups: number of groups; 1 draws from all examples.
-        batch_size: examples in every batch.
+        batch_size: number of examples in every batch.
     """
 
     groups: int
@@ -288,19 +485,41 @@ class FixedSize(Participation):
 
     @property
     def worst_case(self) -> MinSeparation:
-        """Participations are a multiple of `groups` apart, hence at least that far."""
+        """Participations are a multiple of `groups` steps apart, hence at least `groups` steps."""
         return MinSeparation(self.groups)
+
+    def expected_batch(self, examples: int, steps: int) -> float:
+        """Return batch_size, the size of every batch."""
+        return float(self.batch_size)
+
+    @property
+    def sampling_groups(self) -> int:
+        """`groups`."""
+        return self.groups
+
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return (
+            f"{self.groups} group(s) take turns; each step draws {self.batch_size} {unit}s of one group without "
+            "replacement."
+            f" {_DRAWN_BY_THE_RUN}"
+        )
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import FixedSizeSampler
+
+        return FixedSizeSampler
 
 
 @final
 @record
 class BallsInBins(Participation):
-    """Each example draws one bin, once, on its own; step t of every epoch processes bin t.
+    """Each example independently draws one bin, once; step t of every epoch processes bin t.
 
     Args:
-        epochs: k.
+        epochs: number of epochs, k.
         steps_per_epoch: number of bins, b.
-        max_batch: truncate and pad batches to this size; None keeps their random size.
+        max_batch: size to which batches are truncated and padded; None keeps their random size.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification), section 3.
     """
@@ -315,24 +534,50 @@ class BallsInBins(Participation):
 
     @property
     def worst_case(self) -> FixedEpochs:
-        """Bins are kept for all epochs, so participations are exactly one epoch apart."""
+        """Examples keep their bin for all epochs, so participations are exactly one epoch apart."""
         return FixedEpochs(self.epochs, self.steps_per_epoch)
+
+    def expected_batch(self, examples: int, steps: int) -> float:
+        """Return the average batch size, before `max_batch` truncates any batch."""
+        return examples * (1 / self.steps_per_epoch)
+
+    @property
+    def max_steps(self) -> int:
+        """epochs x steps_per_epoch."""
+        return self.epochs * self.steps_per_epoch
+
+    def for_steps(self, steps: int) -> BallsInBins:
+        """Return the same promise with enough epochs for `steps` steps."""
+        return replace(self, epochs=_enough_epochs(self, steps))
+
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return (
+            f"Each {unit} draws one of the {self.steps_per_epoch} steps of an epoch, once, and keeps it for all "
+            f"{self.epochs} epochs."
+            f" {_DRAWN_BY_THE_RUN}"
+        )
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import BallsInBinsSampler
+
+        return BallsInBinsSampler
 
 
 @final
 @record
 class PoissonMinSeparation(Participation):
-    """An example that has waited `separation` steps joins each step with probability `rate`.
+    """Once `separation` steps have passed since its last step, an example joins each step with probability `rate`.
 
     Without a warm start every example is eligible in step 0, so the first batches are larger than the
-    later ones. With a warm start each example begins in the stationary state, as if training had gone on
-    for ever: it is taken in every step with probability rate / (1 + (separation - 1) rate).
+    later ones. With a warm start each example begins in the stationary state, as if training had always
+    been running: it is drawn in every step with probability rate / (1 + (separation - 1) rate).
 
     Args:
-        separation: b >= 1.
-        rate: probability for an eligible example, in (0, 1].
-        max_batch: truncate and pad batches to this size; None keeps their random size.
-        warm_start: begin in the stationary state.
+        separation: smallest difference of two step numbers, b >= 1.
+        rate: sampling probability of an eligible example, in (0, 1].
+        max_batch: size to which batches are truncated and padded; None keeps their random size.
+        warm_start: whether to begin in the stationary state.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification).
     """
@@ -353,12 +598,29 @@ class PoissonMinSeparation(Participation):
 
     @property
     def worst_case(self) -> MinSeparation:
-        """Participations are at least `separation` apart."""
+        """Participations are at least `separation` steps apart."""
         return MinSeparation(self.separation)
 
+    def expected_batch(self, examples: int, steps: int) -> float:
+        """Return the average batch size in the stationary state, before `max_batch` truncates any batch."""
+        return examples * (self.rate / (1 + (self.separation - 1) * self.rate))
 
-# Numbers are stored as Python's own: in arithmetic with a NumPy float16 a rate has three digits on its way to epsilon,
-# and a small NumPy integer wraps around.
+    def describe(self, unit: str, steps: int) -> str:
+        """Return the promise in plain words."""
+        return (
+            f"In every step each {unit} that was not drawn in the {self.separation - 1} steps before is drawn "
+            f"independently with probability {self.rate:.6g}."
+            f" {_DRAWN_BY_THE_RUN}"
+        )
+
+    def _sampler_class(self) -> type[Any]:
+        from antiphase._samplers import PoissonMinSeparationSampler
+
+        return PoissonMinSeparationSampler
+
+
+# Numbers are stored as Python ints and floats: as a NumPy float16 a rate would enter epsilon with three digits, and a
+# small NumPy integer would overflow.
 
 
 def _store_integer(self: Participation, name: str, hint: str = "counts start at 1") -> None:
@@ -371,19 +633,23 @@ def _check_epochs(self: FixedEpochs | ShuffledEpochs | BallsInBins) -> None:
     _store_integer(self, "steps_per_epoch")
 
 
+def _enough_epochs(self: FixedEpochs | ShuffledEpochs | BallsInBins, steps: int) -> int:
+    return max(self.epochs, -(-steps // self.steps_per_epoch))
+
+
 def _check_fits(self: FixedEpochs | ShuffledEpochs, steps: int) -> None:
-    if steps > self.epochs * self.steps_per_epoch:
+    if steps > self.max_steps:
         raise invalid(
             type(self).__name__,
             "epochs",
             f"enough for {steps} steps at {self.steps_per_epoch} steps per epoch",
             self.epochs,
-            f"use epochs={-(-steps // self.steps_per_epoch)}, or fewer steps",
+            f"use epochs={_enough_epochs(self, steps)}, or fewer steps",
         )
 
 
 def _check_rate(self: Poisson | CyclicPoisson | PoissonMinSeparation) -> None:
-    hint = "a probability; 0 would never use the data"
+    hint = "it is a probability; with 0 the data would never be used"
     object.__setattr__(self, "rate", _check.real(type(self).__name__, "rate", self.rate, 5e-324, 1.0, hint))
 
 

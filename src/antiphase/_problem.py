@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -10,15 +9,7 @@ import numpy as np
 from antiphase import _check
 from antiphase._accounting import Adjacency, Budget, check_adjacency
 from antiphase._loss import Objective, check_objective
-from antiphase._participation import (
-    BallsInBins,
-    CyclicPoisson,
-    FixedEpochs,
-    FixedSize,
-    Participation,
-    Poisson,
-    ShuffledEpochs,
-)
+from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase._workload import PrefixSum, Workload
 
@@ -116,11 +107,9 @@ def _check_batch(problem: Problem) -> None:
             batch_size,
             f"the nearest problem that works has batch_size={examples}",
         )
-    drawn = float(batch_size)
-    if isinstance(promise, (Poisson, CyclicPoisson)):
-        drawn = promise.rate * examples / getattr(promise, "groups", 1)
-    elif isinstance(promise, FixedSize):
-        drawn = float(promise.batch_size)
+    if promise is None or promise.sampling_groups is None:
+        return
+    drawn = promise.expected_batch(examples, problem.steps)
     if abs(drawn - batch_size) > max(1.0, BATCH_SIZE_TOLERANCE * batch_size):
         raise _check.invalid(
             "Problem",
@@ -133,15 +122,14 @@ def _check_batch(problem: Problem) -> None:
 
 def _check_epochs(problem: Problem) -> None:
     promise = problem.participation
-    if not isinstance(promise, (FixedEpochs, ShuffledEpochs, BallsInBins)):
+    if promise is None or promise.max_steps is None:
         return
-    fit = promise.epochs * promise.steps_per_epoch
+    fit = promise.max_steps
     if problem.steps > fit:
-        more = replace(promise, epochs=-(-problem.steps // promise.steps_per_epoch))
         raise _check.invalid(
             "Problem",
             "steps",
             f"at most {fit}, the steps of {promise}",
             problem.steps,
-            f"the nearest problems that work have steps={fit} or participation={more}",
+            f"the nearest problems that work have steps={fit} or participation={promise.for_steps(problem.steps)}",
         )

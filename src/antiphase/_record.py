@@ -1,7 +1,7 @@
-"""Frozen data classes that compare by value and round-trip through JSON.
+"""Frozen dataclasses that compare by value and round-trip through JSON.
 
-Small arrays are written as lists of numbers, which a person can read; arrays of more than 1,024 numbers
-as base64 of their little-endian float64 bytes. Both come back bit for bit.
+Arrays of up to 1,024 numbers are written as readable lists, larger ones as base64 of their little-endian float64
+bytes. Both round-trip bit for bit.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import hashlib
 import json
 import math
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints, overload
 
 import numpy as np
 
@@ -22,38 +22,64 @@ from antiphase._check import shown
 from antiphase._errors import InvalidArgument
 
 T = TypeVar("T")
-LARGEST_LIST = 1024
-_types: dict[str, type] = {}
+LARGEST_LIST = 1024  # numbers in an array that is written as a list
+_classes: dict[str, type] = {}  # by tag
+_tags: dict[type, str] = {}
 _OPTIONAL = "optional"
 
 
+@overload
+def record(cls: type[T], /) -> type[T]: ...
+
+
+@overload
+def record(*, tag: str) -> Callable[[type[T]], type[T]]: ...
+
+
 @dataclass_transform(frozen_default=True, eq_default=False)
-def record(cls: type[T]) -> type[T]:
-    """A frozen dataclass with equality by value, a hash, and a name that `from_json` knows."""
+def record(cls: type[Any] | None = None, /, *, tag: str = "") -> Any:
+    """Make a class a frozen dataclass with a hash, equality by value, and a JSON form that `from_json` reads.
+
+    Args:
+        cls: the class, where the decorator is used without arguments.
+        tag: the type that JSON and fingerprints name, by default the name of the class. Files, noise keys and sampler
+            seeds depend on it: to rename a class, give it its old name as a tag.
+    """
+    if cls is None:
+        return lambda renamed: _register(renamed, tag)
+    return _register(cls, cls.__name__)
+
+
+def _register(cls: type[T], tag: str) -> type[T]:
+    if tag in _classes:
+        raise TypeError(f"the records {_classes[tag].__qualname__} and {cls.__qualname__} have the same tag, {tag!r}")
     made = dataclass(frozen=True, eq=False)(cls)
     made.__eq__ = _equal  # type: ignore[method-assign]
     made.__hash__ = _hash  # type: ignore[method-assign]
-    if made.__name__ in _types:
-        raise TypeError(f"two records are named {made.__name__}")
-    _types[made.__name__] = made
+    _classes[tag], _tags[made] = made, tag
     return made
 
 
 def optional(default: Any) -> Any:
-    """A field that JSON leaves out while it has its default, so that older files and fingerprints stay as they are."""
+    """Declare a field that JSON and fingerprints leave out at its default, so that a field can be added later."""
     return field(default=default, metadata={_OPTIONAL: True})
 
 
+def tag_of(value: Any) -> str:
+    """Return the tag of a record, which stays the same when its class is renamed."""
+    return _tags[type(value)]
+
+
 def to_json(value: Any) -> Any:
-    """Plain lists, dictionaries, strings and numbers that `from_json` turns back into `value`.
+    """Return plain lists, dictionaries, strings and numbers that `from_json` turns back into `value`.
 
     >>> from antiphase import PrefixSum
     >>> to_json(PrefixSum())
     {'type': 'PrefixSum'}
     """
-    if type(value).__name__ in _types:
+    if type(value) in _tags:
         data = {f.name: to_json(getattr(value, f.name)) for f in fields(value) if f.init and not _is_left_out(f, value)}
-        return {"type": type(value).__name__, **data}
+        return {"type": tag_of(value), **data}
     if isinstance(value, np.ndarray):
         return _array_to_json(value)
     if isinstance(value, (tuple, list)):
@@ -66,10 +92,10 @@ def to_json(value: Any) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """The value of a JSON text that Antiphase wrote; raises ValueError for anything that it would not write.
+    """Parse JSON that Antiphase wrote; raise ValueError for anything that it would not write.
 
-    Refused besides bad syntax: NaN, infinity and numbers too large for a float, keys given twice, nesting too deep to
-    read, and strings that are not Unicode text.
+    Besides bad syntax, this rejects NaN, infinity, numbers too large for a float, duplicate keys, nesting that is too
+    deep to parse, and strings that are not valid Unicode.
 
     >>> parse_json(b'{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -83,37 +109,37 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def from_json(data: Any) -> Any:
-    """The inverse of `to_json`; the type of every field is checked, and constructors check their arguments again."""
+    """Rebuild the value that `to_json` wrote, checking the type of every field and every constructor argument."""
     if isinstance(data, list):
         return [from_json(item) for item in data]
     if not isinstance(data, dict):
         return data
     if "float64" in data:
         return _array_from_json(data)
-    name = data.get("type")
-    if not isinstance(name, str) or name not in _types:
+    tag = data.get("type")
+    if not isinstance(tag, str) or tag not in _classes:
         raise InvalidArgument(
-            f"The stored type {shown(name)} is not one this version knows.",
-            hint=f"known types are {', '.join(sorted(_types))}",
+            f"The stored type {shown(tag)} is not one that this version knows.",
+            hint=f"the known types are {', '.join(sorted(_classes))}",
         )
     arguments = {key: from_json(item) for key, item in data.items() if key != "type"}
-    _check_types(_types[name], arguments)
+    _check_types(tag, arguments)
     try:
-        return _types[name](**arguments)
+        return _classes[tag](**arguments)
     except TypeError as error:
         raise InvalidArgument(
-            f"The stored {name} has fields that do not fit: {error}.",
+            f"The stored {tag} has fields that do not fit: {error}.",
             hint="it was written by another version or edited by hand",
         ) from error
 
 
 def fingerprint(value: Any) -> str:
-    """SHA-256 of the canonical JSON of `value`: equal values, equal fingerprints."""
+    """Return the SHA-256 of the canonical JSON of `value`; equal values have equal fingerprints."""
     return json_digest(to_json(value))
 
 
 def json_digest(data: Any) -> str:
-    """SHA-256 of JSON data in canonical form: sorted keys, no blanks."""
+    """Return the SHA-256 of JSON data in canonical form: sorted keys, no blanks."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -122,13 +148,13 @@ def _is_left_out(f: Field[Any], value: Any) -> bool:
     return _OPTIONAL in f.metadata and bool(getattr(value, f.name) == f.default)
 
 
-def _check_types(cls: type, arguments: dict[str, Any]) -> None:
-    """Refuse stored values that are not of the types that the fields of the record are declared with."""
-    hints = _field_types(cls)
+def _check_types(tag: str, arguments: dict[str, Any]) -> None:
+    """Raise unless every stored value has the declared type of its field."""
+    hints = _field_types(_classes[tag])
     for name, value in arguments.items():
         if name in hints and not _fits(value, hints[name]):
             raise InvalidArgument(
-                f"The stored {cls.__name__} has {shown(value)} in its field {name!r}, which is of another type.",
+                f"The field {name!r} of the stored {tag} has the wrong type: {shown(value)}.",
                 hint="it was written by another version or edited by hand",
             )
 
@@ -139,7 +165,7 @@ def _field_types(cls: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value read from JSON is one of a type; a list stands for tuples and arrays."""
+    """Whether a value read from JSON has a declared type; lists stand for tuples and arrays."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (types.UnionType, Union):
         return any(_fits(value, part) for part in parts)
@@ -154,13 +180,13 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _all_fit(values: Sequence[Any], hints: tuple[Any, ...]) -> bool:
-    """Whether the items of a tuple are of their types; (T, ...) means any number of T."""
+    """Whether the items of a tuple have their declared types; (T, ...) means any number of T."""
     kinds = hints[:1] * len(values) if hints[-1] is Ellipsis else hints
     return len(kinds) == len(values) and all(map(_fits, values, kinds))
 
 
 def _is_numeric(value: Any) -> bool:
-    """Whether nested lists hold numbers alone."""
+    """Whether nested lists contain only numbers."""
     if isinstance(value, list):
         return all(map(_is_numeric, value))
     return _fits(value, float)
@@ -169,14 +195,14 @@ def _is_numeric(value: Any) -> bool:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"it holds {text[:20]}, which is not a finite number")
+        raise ValueError(f"it contains {text[:20]}, which is not a finite number")
     return value
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
-        raise ValueError("it gives a key twice")
+        raise ValueError("it has a duplicate key")
     return data
 
 
@@ -193,7 +219,7 @@ def _array_from_json(data: dict[str, Any]) -> np.ndarray[Any, Any]:
         return flat.reshape(data["shape"]).astype(np.float64)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"A stored array cannot be read: {error}.", hint="the file was cut short or edited by hand"
+            f"A stored array cannot be read: {error}.", hint="the file was truncated or edited by hand"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Workloads A: the linear map from the gradient stream to the model iterates.
 
-Every workload here has a banded inverse, and that inverse is what is stored: A is applied as a short
-recursion, O(steps x bands), and never formed except for small cases.
+Every workload has a banded inverse, and only that inverse is stored: A is applied as a short recursion,
+O(steps x bands), and never formed except for small cases.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ class Workload(ABC):
 
     @abstractmethod
     def inverse_bands(self, steps: int) -> Array:
-        """The bands of A^-1: entry [t, r] is A^-1[t, t - r], zero where t < r."""
+        """Return the bands of A^-1: entry [t, r] is A^-1[t, t - r], zero for t < r."""
 
     @property
     @abstractmethod
     def toeplitz_inverse(self) -> Array | None:
-        """The first column of A^-1 where A is Toeplitz (the same at every step), else None."""
+        """The first column of A^-1 if A is Toeplitz (the same at every step), else None."""
 
     @abstractmethod
     def check_steps(self, steps: int) -> None:
-        """Raise unless the workload is defined for so many steps."""
+        """Raise unless the workload is defined for this many steps."""
 
     def matrix(self, steps: int) -> Array:
-        """A as a dense array, for small cases."""
+        """Return A as a dense array, for small cases."""
         return self.apply(np.eye(_check.positive_integer("matrix", "steps", steps)))
 
     def apply(self, x: ArrayLike) -> Array:
-        """A x along the first axis, by the recursion A^-1 s = x."""
+        """Return A x along the first axis, by the recursion A^-1 s = x."""
         x = np.asarray(x, dtype=np.float64)
         bands = self.inverse_bands(len(x))
         s = np.empty_like(x)
@@ -63,15 +63,15 @@ class PrefixSum(Workload):
 
     @property
     def toeplitz_inverse(self) -> Array:
-        """1 - x."""
+        """The coefficients of 1 - x."""
         return np.array([1.0, -1.0])
 
     def check_steps(self, steps: int) -> None:
-        """Any positive number will do."""
+        """Raise unless `steps` is a positive integer."""
         _check.positive_integer("PrefixSum", "steps", steps)
 
     def inverse_bands(self, steps: int) -> Array:
-        """I - L."""
+        """Return the bands of I - L, with L the shift down by one step."""
         return _constant_bands(self.toeplitz_inverse, _check.positive_integer("PrefixSum", "steps", steps))
 
 
@@ -84,8 +84,8 @@ class Momentum(Workload):
     A^-1 = (I - beta L) diag(1/eta) (I - diag(1 - eta wd) L), with L the shift down by one step.
 
     Args:
-        beta: momentum in [0, 1).
-        learning_rates: one positive number a step, or None for 1 at every step.
+        beta: momentum, in [0, 1).
+        learning_rates: one positive number per step; None for 1 at every step.
         weight_decay: wd >= 0, with eta_t wd <= 1 at every step.
 
     >>> Momentum(0.5).matrix(3).tolist()
@@ -116,7 +116,7 @@ class Momentum(Workload):
 
     @property
     def toeplitz_inverse(self) -> Array | None:
-        """(1 - beta x)(1 - (1 - eta wd) x) / eta where the learning rate is constant."""
+        """(1 - beta x)(1 - (1 - eta wd) x) / eta if the learning rate is constant, else None."""
         rates = np.ones(1) if self.learning_rates is None else self.learning_rates
         if (rates != rates[0]).any():
             return None
@@ -124,7 +124,7 @@ class Momentum(Workload):
         return _trim(np.convolve([1.0, -self.beta], [1.0, eta * self.weight_decay - 1.0]) / eta)
 
     def inverse_bands(self, steps: int) -> Array:
-        """Three bands (two without momentum), from the product above."""
+        """Return three bands (two without momentum), from the product above."""
         self.check_steps(steps)
         n, eta = steps, np.ones(steps) if self.learning_rates is None else self.learning_rates
         keep = 1.0 - eta * self.weight_decay
@@ -135,7 +135,7 @@ class Momentum(Workload):
         return bands if self.beta > 0 else bands[:, :2].copy()
 
     def check_steps(self, steps: int) -> None:
-        """As many steps as there are learning rates."""
+        """Raise unless there is one learning rate per step, or the rate is constant."""
         n = _check.positive_integer("Momentum", "steps", steps)
         if self.learning_rates is not None and len(self.learning_rates) != n:
             raise _check.invalid(

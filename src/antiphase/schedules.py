@@ -1,4 +1,4 @@
-"""Learning-rate schedules: one positive number a step."""
+"""Learning-rate schedules: one positive number per step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["linear"]
 
 
 def linear(steps: int, warmup: float = 0.15, cooldown: float = 0.25, floor: float = 0.05) -> Array:
-    """Linear warm-up from `floor` to 1, constant, linear cool-down to `floor`.
+    """Return a linear warm-up from `floor` to 1, a constant phase, and a linear cool-down to `floor`.
 
     Args:
         steps: number of steps.
         warmup: fraction of the steps spent rising.
         cooldown: fraction of the steps spent falling.
-        floor: the rate at both ends, positive so that the workload stays invertible.
+        floor: learning rate at both ends, positive so that the workload stays invertible.
 
     >>> linear(8, warmup=0.25, cooldown=0.25, floor=0.5).tolist()
     [0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5]

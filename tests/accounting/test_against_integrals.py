@@ -212,7 +212,7 @@ STOPPED = {
 def test_stopping_never_costs_more_than_going_on_and_covers_the_leading_block(name, participation):
     strategy = STOPPED[name]
     mechanism = ap.Mechanism(strategy, participation, 5.0)
-    costs = [ap.epsilon(ap.stopped(mechanism, t), 1e-6).value for t in range(1, 13)]
+    costs = [ap.epsilon(mechanism.first(t), 1e-6).value for t in range(1, 13)]
     assert all(a <= b * (1 + 1e-9) for a, b in itertools.pairwise(costs))
     assert costs[-1] == ap.epsilon(mechanism, 1e-6).value
     if strategy.rows == 12:
@@ -243,8 +243,8 @@ def test_group_privacy_of_gaussians_is_exact():
         (lambda: ap.epsilon(ap.Mechanism(Identity(9), ap.FixedEpochs(2, 4), 1.0), 1e-6), "epochs"),
         (lambda: ap.epsilon(gaussian(1.0), 2.0), "delta"),
         (lambda: ap.delta(gaussian(1.0), -1.0), "epsilon"),
-        (lambda: ap.stopped(gaussian(1.0), 0), "steps"),
-        (lambda: ap.stopped(gaussian(1.0), 2), "steps"),
+        (lambda: gaussian(1.0).first(0), "steps"),
+        (lambda: gaussian(1.0).first(2), "steps"),
         (lambda: ap.compose([], 1e-6), "mechanisms"),
         (lambda: ap.group_epsilon(gaussian(1.0), 0, 1e-6), "size"),
     ],

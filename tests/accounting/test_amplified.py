@@ -10,13 +10,12 @@ import antiphase as ap
 from antiphase._accounting import (
     Budget,
     Mechanism,
-    Sampling,
+    MonteCarlo,
     calibrate,
     compose,
     delta,
     epsilon,
     group_epsilon,
-    stopped,
     verify,
     zcdp,
 )
@@ -27,7 +26,7 @@ from tests.montecarlo.oracle import integrated_delta, modes
 
 CASE = Toeplitz([1.0, 0.8, 0.6], 30), ap.BallsInBins(3, 10)
 BUDGET = Budget(2.0, 1e-6)
-QUICK, FINE = Sampling(slack=0.2, samples=1 << 16, workers=1, seed=1), Sampling(samples=1 << 17, workers=1, seed=1)
+QUICK, FINE = MonteCarlo(slack=0.2, samples=1 << 16, workers=1, seed=1), MonteCarlo(samples=1 << 17, workers=1, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,7 @@ def test_amplification_shows(calibrated):
 
 
 TWO = Toeplitz([1.0, 0.5], 2), ap.BallsInBins(1, 2)
-SHARP = Sampling(slack=0.01, samples=1 << 21, workers=1, seed=1)
+SHARP = MonteCarlo(slack=0.01, samples=1 << 21, workers=1, seed=1)
 
 
 def exact_delta(noise: float, at: float) -> float:
@@ -207,7 +206,7 @@ def test_what_else_is_derived_from_a_mechanism():
     assert compose([mechanism] * 2, 1e-6).value == compose([without] * 2, 1e-6).value
     assert group_epsilon(mechanism, 2, 1e-6).value == group_epsilon(without, 2, 1e-6).value
     assert group_epsilon(mechanism, 1, 1e-2).value == pytest.approx(epsilon(mechanism, 1e-2).value, rel=0.01)
-    assert epsilon(stopped(mechanism, 20), 1e-6, QUICK).value < epsilon(mechanism, 1e-6, QUICK).value
+    assert epsilon(mechanism.first(20), 1e-6, QUICK).value < epsilon(mechanism, 1e-6, QUICK).value
 
 
 @dataclass(frozen=True)
@@ -254,10 +253,10 @@ def test_verify_with_truncated_batches():
         (lambda m: epsilon(m, 1e-6, 1000), "sampling"),
         (lambda m: delta(m, 1.0, 1000), "sampling"),
         (lambda m: calibrate(m.strategy, m.participation, BUDGET, sampling=1000), "sampling"),
-        (lambda m: Sampling(slack=0.0), "slack"),
-        (lambda m: Sampling(samples=0), "samples"),
-        (lambda m: Sampling(workers=0), "workers"),
-        (lambda m: Sampling(seed=-1), "seed"),
+        (lambda m: MonteCarlo(slack=0.0), "slack"),
+        (lambda m: MonteCarlo(samples=0), "samples"),
+        (lambda m: MonteCarlo(workers=0), "workers"),
+        (lambda m: MonteCarlo(seed=-1), "seed"),
     ],
 )
 def test_bad_arguments(call, parameter):
@@ -266,7 +265,7 @@ def test_bad_arguments(call, parameter):
 
 
 def test_sampling_round_trips():
-    assert ap.from_json(ap.to_json(Sampling(0.1, 1000, 2, 7))) == Sampling(0.1, 1000, 2, 7)
+    assert ap.from_json(ap.to_json(MonteCarlo(0.1, 1000, 2, 7))) == MonteCarlo(0.1, 1000, 2, 7)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 7.0, 1e9])

@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 import antiphase as ap
-from antiphase import BallsInBins, Budget, Mechanism, PoissonMinSeparation, Sampling, calibrate, delta, epsilon, verify
+from antiphase import (
+    BallsInBins,
+    Budget,
+    Mechanism,
+    MonteCarlo,
+    PoissonMinSeparation,
+    calibrate,
+    delta,
+    epsilon,
+    verify,
+)
 from antiphase._accounting import certificate as module
 from antiphase._accounting import certified, drawn_like, restated, seeded_calibration
 from antiphase._accounting.guarantee import seeded_epsilon
@@ -16,7 +26,7 @@ from antiphase.strategies import Toeplitz
 
 STRATEGY, BINS, BUDGET = Toeplitz([1.0, 0.8, 0.6], 30), BallsInBins(3, 10), Budget(2.0, 1e-6)
 PROBLEM = ap.Problem(steps=30, budget=BUDGET, participation=BINS)
-QUICK = Sampling(slack=0.2, samples=1 << 16, workers=1)
+QUICK = MonteCarlo(slack=0.2, samples=1 << 16, workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +167,7 @@ def test_too_little_noise_is_never_certified(calibrated, monkeypatch):
 def test_reports_ask_with_the_entropy_of_the_plan(planned, monkeypatch):
     monkeypatch.setattr(module, "ATTEMPTS", 5)
     drawn = drawn_like(planned.guarantee)
-    stopped = ap.stopped(planned.mechanism, 20)
+    stopped = planned.mechanism.first(20)
     assert epsilon(stopped, 1e-6, drawn) == epsilon(stopped, 1e-6, drawn)
     assert drawn != drawn_like(replace(planned.guarantee, entropy="ab"))
     assert restated(planned.mechanism, planned.guarantee, BUDGET.delta) == planned.guarantee

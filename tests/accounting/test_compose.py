@@ -6,7 +6,7 @@ import pytest
 
 import antiphase as ap
 from antiphase._accounting import Mechanism, compose, delta, epsilon, gaussian, group_epsilon
-from antiphase._accounting.loss_accountant import Part
+from antiphase._accounting.loss_accountant import GaussianSteps
 from antiphase._accounting.loss_accountant import epsilon as loss_epsilon
 from antiphase.strategies import Identity, Toeplitz
 from tests.accounting.oracle import gaussian_epsilon, twice_sampled_delta
@@ -56,7 +56,7 @@ def test_mixed_runs_lie_between_their_parts_and_the_plain_sum():
     assert found.kind == "upper"
     assert max(parts) < found.value < sum(halves)
     # The same with the Gaussian cut into many small ones.
-    pieces = [Part(math.sqrt(2.0) / 3.0 / 10.0, 1.0, 100), Part(1.0 / 1.5, 0.1, 30)]
+    pieces = [GaussianSteps(math.sqrt(2.0) / 3.0 / 10.0, 1.0, 100), GaussianSteps(1.0 / 1.5, 0.1, 30)]
     assert found.value == pytest.approx(loss_epsilon(pieces, 1e-6), rel=1e-3)
 
 

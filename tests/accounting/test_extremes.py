@@ -79,7 +79,7 @@ def test_a_matrix_whose_noise_rounding_would_take_away_is_refused(smallest):
 
 def test_a_run_of_nearly_dependent_columns_that_stops_is_charged_in_full():
     full = ap.Mechanism(ap.strategies.BandedInverse([1.0, 2.0], 60), ap.SingleParticipation(), noise_std=1e18)
-    assert ap.stopped(full, 59).effective_noise_multiplier == full.effective_noise_multiplier
+    assert full.first(59).effective_noise_multiplier == full.effective_noise_multiplier
 
 
 @pytest.mark.parametrize("size", [2, 5])
@@ -111,7 +111,7 @@ def test_a_lump_of_losses_below_the_tilted_ones_counts(steps, rate, noise, epsil
 def test_two_lumps_against_quadrature():
     from antiphase._accounting import loss_accountant as accountant
 
-    parts = [accountant.Part(200.0, 0.9999, 1), accountant.Part(6.0, 1.0, 1)]
+    parts = [accountant.GaussianSteps(200.0, 0.9999, 1), accountant.GaussianSteps(6.0, 1.0, 1)]
     assert 0.99993585 <= accountant.delta(parts, 10.0) <= 0.99999  # 0.999935856 by quadrature with 40 digits
 
 
@@ -146,7 +146,7 @@ def test_the_smallest_deltas_that_are_accounted_for():
     promised = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 12), ap.FixedEpochs(3, 4), 3.0)
     sampled = replace(promised, participation=ap.BallsInBins(3, 4))
     assert ap.epsilon(promised, 1e-300).value > ap.epsilon(promised, 1e-200).value
-    quick = ap.Sampling(slack=0.5, samples=1 << 12)
+    quick = ap.MonteCarlo(slack=0.5, samples=1 << 12)
     assert ap.epsilon(sampled, 1e-200, quick).value <= ap.epsilon(promised, 1e-200).value * (1 + 1e-6)
     with pytest.raises(ap.InvalidArgument, match="delta"):
         ap.epsilon(sampled, 1e-201)

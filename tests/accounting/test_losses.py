@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from antiphase._accounting import gaussian, loss_accountant, loss_grid
-from antiphase._accounting.loss_accountant import COARSE, Part, delta, epsilon
+from antiphase._accounting.loss_accountant import COARSE, GaussianSteps, delta, epsilon
 from antiphase._accounting.loss_grid import LossGrid, addition, mixture, removal, substitution
 from antiphase._accounting.loss_sum import LossSum, Moments, _Window
 from tests.accounting.oracle import decreasing_root, mixture_delta, sampled_delta, twice_sampled_delta
@@ -65,7 +65,7 @@ def test_one_step_lies_between_the_truth_and_that_of_one_percent_less_noise(mu, 
     def truth(shift: float) -> float:
         return decreasing_root(lambda e: sampled_delta(shift, rate, e) - target, 0.0, 200.0)
 
-    found = epsilon([Part(mu, rate, 1)], target)
+    found = epsilon([GaussianSteps(mu, rate, 1)], target)
     assert truth(mu) - 1e-12 <= found <= max(truth(1.01 * mu), 1e-12)
 
 
@@ -73,24 +73,24 @@ def test_one_step_lies_between_the_truth_and_that_of_one_percent_less_noise(mu, 
 @pytest.mark.parametrize("at", [0.5, 2.0, 4.0])
 def test_two_steps_lie_between_the_truth_and_that_of_one_percent_less_noise(mu, rate, at):
     truth, less_noise = (twice_sampled_delta(shift, rate, at) for shift in (mu, 1.01 * mu))
-    found = delta([Part(mu, rate, 2)], at)
+    found = delta([GaussianSteps(mu, rate, 2)], at)
     assert truth * (1 - 1e-7) <= found < less_noise
-    assert epsilon([Part(mu, rate, 2)], truth) >= at - 1e-6
+    assert epsilon([GaussianSteps(mu, rate, 2)], truth) >= at - 1e-6
 
 
 @pytest.mark.parametrize(("mu", "count"), [(0.1, 50), (0.02, 5000), (1.0, 3)])
 @pytest.mark.parametrize("target", [1e-2, 1e-6, 1e-12, 1e-30, 1e-200])
 def test_steps_that_always_see_the_example_are_one_gaussian(mu, count, target):
     exact = gaussian.epsilon(mu * math.sqrt(count), target)
-    assert exact <= epsilon([Part(mu, 1.0, count)], target) <= 1.0002 * exact
+    assert exact <= epsilon([GaussianSteps(mu, 1.0, count)], target) <= 1.0002 * exact
 
 
 @pytest.mark.parametrize(("mu", "count"), [(40.0, 1), (15.0, 9), (1.0, 2000), (3.0, 2)])
 @pytest.mark.parametrize("at", [0.01, 1.0, 30.0])
 def test_delta_of_hardly_any_privacy(mu, count, at):
     exact = gaussian.delta(mu * math.sqrt(count), at)
-    assert exact * (1 - 1e-9) <= delta([Part(mu, 1.0, count)], at) <= min(1.0, exact * (1 + 1e-3))
-    assert epsilon([Part(mu, 1.0, count)], exact * (1 - 1e-9)) >= at * (1 - 1e-9)
+    assert exact * (1 - 1e-9) <= delta([GaussianSteps(mu, 1.0, count)], at) <= min(1.0, exact * (1 + 1e-3))
+    assert epsilon([GaussianSteps(mu, 1.0, count)], exact * (1 - 1e-9)) >= at * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("target", [1e-4, 1e-8, 1e-13, pytest.param(1e-18, marks=pytest.mark.slow)])
@@ -130,9 +130,11 @@ def test_many_steps_agree_with_sampling():
         total += np.log1p(rate * np.expm1(mu * x - mu**2 / 2.0))
     shares = np.maximum(0.0, -np.expm1(at - total))
     error = shares.std() / math.sqrt(samples)
-    found = delta([Part(mu, rate, count)], at)
+    found = delta([GaussianSteps(mu, rate, count)], at)
     assert abs(found - shares.mean()) < 4.0 * error
-    assert delta([Part(1.05 * mu, rate, count)], at) > shares.mean() + 4.0 * error  # the test has the power to see 5 %
+    assert (
+        delta([GaussianSteps(1.05 * mu, rate, count)], at) > shares.mean() + 4.0 * error
+    )  # the test has the power to see 5 %
 
 
 @pytest.mark.parametrize(
@@ -144,12 +146,12 @@ def test_agrees_with_dp_accounting(multiplier, rate, count):
     peer = pld.from_gaussian_mechanism(multiplier, sampling_prob=rate, value_discretization_interval=interval)
     together = peer.self_compose(count)
     for target in (1e-3, 1e-6):
-        found = epsilon([Part(1.0 / multiplier, rate, count)], target)
+        found = epsilon([GaussianSteps(1.0 / multiplier, rate, count)], target)
         assert found == pytest.approx(together.get_epsilon_for_delta(target), rel=3e-4)
 
 
 def test_epsilon_stays_finite_and_monotone_where_the_default_of_dp_accounting_is_infinite():
-    part = [Part(1.0 / 0.75, 0.01, 2000)]
+    part = [GaussianSteps(1.0 / 0.75, 0.01, 2000)]
     peer = pld.from_gaussian_mechanism(0.75, sampling_prob=0.01, value_discretization_interval=1e-3).self_compose(2000)
     assert peer.get_epsilon_for_delta(1e-15) == math.inf
     targets = [10.0**-k for k in (4, 6, 8, 10, 12, 14, 15, 16, 20, 40)]
@@ -168,7 +170,7 @@ def test_epsilon_stays_finite_and_monotone_where_the_default_of_dp_accounting_is
 )
 def test_epsilon_is_monotone(multiplier, rate, count, log_delta):
     def value(multiplier=multiplier, rate=rate, count=count, log_delta=log_delta):
-        return epsilon([Part(1.0 / multiplier, rate, count)], 10.0**log_delta, COARSE)
+        return epsilon([GaussianSteps(1.0 / multiplier, rate, count)], 10.0**log_delta, COARSE)
 
     base = value() * (1 + 2e-3)  # the coarse grid is that rough
     assert value(multiplier=1.2 * multiplier) <= base
@@ -180,7 +182,7 @@ def test_epsilon_is_monotone(multiplier, rate, count, log_delta):
 def assert_not_below_one_step(multiplier, rate, count, log_delta):
     """More steps never cost less than one, whose divergence has a closed form at any delta."""
     mu, target = 1.0 / multiplier, 10.0**log_delta
-    found = epsilon([Part(mu, rate, count)], target, COARSE)
+    found = epsilon([GaussianSteps(mu, rate, count)], target, COARSE)
     inner = math.log1p(math.expm1(found) / rate) if found < 500.0 else found - math.log(rate)
     assert math.log(rate) + math.log(max(gaussian.delta(mu, inner), 5e-324)) <= math.log(target) + 1e-9
 
@@ -234,7 +236,7 @@ def test_rounding_that_swallows_everything_gives_the_largest_loss():
 
 
 def test_round_trip():
-    for part in (Part(1.3, 0.01, 1000), Part(0.2, 0.4, 200)):
+    for part in (GaussianSteps(1.3, 0.01, 1000), GaussianSteps(0.2, 0.4, 200)):
         for target in (1e-3, 1e-8, 1e-20):
             assert delta([part], epsilon([part], target)) == pytest.approx(target, rel=1e-4)
 
@@ -263,7 +265,7 @@ def test_one_sampled_step_is_within_what_is_said(rate):
     """1e-4 at rates of 0.001 and above, 2 % below, never less."""
     for mu in (0.2, 1.0, 2.0):
         for target in (rate * 1e-2, rate * 1e-5):
-            found, truth = epsilon([Part(mu, rate, 1)], target), one_step(mu, rate, target)
+            found, truth = epsilon([GaussianSteps(mu, rate, 1)], target), one_step(mu, rate, target)
             assert truth * (1 - 1e-7) <= found <= truth * (1.0001 if rate >= 1e-3 else 1.02)
 
 
@@ -274,8 +276,8 @@ RARE = [(2.0, 1e-5, 100, 1e-5)]
 @pytest.mark.parametrize(("mu", "rate", "count", "target"), FEW + RARE)
 def test_many_sampled_steps_are_within_what_is_said(mu, rate, count, target, monkeypatch):
     """Against a grid four times as fine, whose own error is a sixteenth."""
-    found = epsilon([Part(mu, rate, count)], target)
+    found = epsilon([GaussianSteps(mu, rate, count)], target)
     monkeypatch.setattr(loss_accountant, "LARGEST_GRID", 1 << 20)
-    fine = epsilon([Part(mu, rate, count)], target, loss_accountant.FINE / 4)
+    fine = epsilon([GaussianSteps(mu, rate, count)], target, loss_accountant.FINE / 4)
     assert fine <= found * (1 + 1e-5)
     assert found <= fine * (1.00009 if rate >= 1e-3 else 1.019)

@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from antiphase import CyclicPoisson, EveryStep, FixedSize, NotProved, Poisson
 from antiphase._accounting import Mechanism, delta, epsilon
-from antiphase._accounting.loss_accountant import Part
+from antiphase._accounting.loss_accountant import GaussianSteps
 from antiphase._accounting.loss_accountant import delta as loss_delta
 from antiphase._accounting.poisson import Truncation
 from antiphase.strategies import Banded, Dense, Identity, Toeplitz
@@ -161,7 +161,9 @@ def test_truncated_cyclic_poisson_pays_for_groups_that_turn_out_large():
 
 def test_an_overflow_costs_more_than_the_plain_pair():
     for at in (0.0, 0.5, 2.0):
-        values = [loss_delta([Part(1.0, 0.2, 5, overflow=overflow)], at + 1e-9) for overflow in (0.0, 1e-3, 0.1, 1.0)]
+        values = [
+            loss_delta([GaussianSteps(1.0, 0.2, 5, overflow=overflow)], at + 1e-9) for overflow in (0.0, 1e-3, 0.1, 1.0)
+        ]
         assert values == sorted(values)
 
 
@@ -221,7 +223,7 @@ def test_substitution_covers_vectors_in_the_plane():
         moved = np.exp(-((x - shift[0]) ** 2 + (y - shift[1]) ** 2) / 2.0)
         return ((1.0 - rate) * plain + rate * moved) / (2.0 * np.pi) * 0.05**2
 
-    bounds = {at: loss_delta([Part(mu, rate, 1, substitutes=True)], at) for at in (0.05, 0.5, 1.5)}
+    bounds = {at: loss_delta([GaussianSteps(mu, rate, 1, substitutes=True)], at) for at in (0.05, 0.5, 1.5)}
     tried, closest = 0, 0.0
     while tried < 40:
         v, w = rng.uniform(-mu, mu, (2, 2))
@@ -239,7 +241,7 @@ def test_substitution_covers_vectors_in_the_plane():
 def test_fixed_size_lies_between_the_attack_and_the_rdp_accountant():
     """The attack: all other examples contribute -1, the example +1 in one data set and -1 in the other."""
     found = epsilon(without_replacement(), 1e-5).value
-    attack = decreasing_root(lambda e: loss_delta([Part(0.5, 10 / 200, 10)], e, 0.1) - 1e-5, 1e-6, 5.0)
+    attack = decreasing_root(lambda e: loss_delta([GaussianSteps(0.5, 10 / 200, 10)], e, 0.1) - 1e-5, 1e-6, 5.0)
     peer = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     assert attack * (1 - 2e-3) <= found <= 1.2 * attack
     assert found < peer.compose(without_replacement().dp_event()).get_epsilon(1e-5)

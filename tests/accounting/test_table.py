@@ -10,7 +10,7 @@ import antiphase as ap
 from antiphase._accounting import (
     Budget,
     Mechanism,
-    Sampling,
+    MonteCarlo,
     calibrate,
     compose,
     delta,
@@ -18,7 +18,6 @@ from antiphase._accounting import (
     gdp,
     group_epsilon,
     page,
-    stopped,
     zcdp,
 )
 from antiphase._accounting.theorems import THEOREMS, Adjacency
@@ -26,7 +25,7 @@ from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Ide
 from tests.catalog import every_strategy
 
 ADJACENCIES = get_args(Adjacency)
-QUICK = Sampling(slack=0.5, samples=1 << 14, workers=1)
+QUICK = MonteCarlo(slack=0.5, samples=1 << 14, workers=1)
 PARTICIPATIONS = [
     ap.SingleParticipation(),
     ap.EveryStep(),
@@ -200,7 +199,7 @@ def test_bad_settings():
         group_epsilon(Mechanism(*good, 1.0), 0, 1e-6)
     for steps in (0, 3):
         with pytest.raises(ap.InvalidArgument, match="'steps' parameter"):
-            stopped(Mechanism(*good, 1.0), steps)
+            Mechanism(*good, 1.0).first(steps)
 
 
 def test_examples_are_asked_for_where_they_matter():

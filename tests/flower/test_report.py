@@ -62,7 +62,7 @@ def test_epsilon_is_that_of_the_achieved_participation(tmp_path, case, stop):
 
 def mechanism_of(plan, found, stop):
     planned = plan.mechanism
-    return ap.stopped(ap.Mechanism(planned.strategy, found.achieved, planned.noise_std), stop)
+    return ap.Mechanism(planned.strategy, found.achieved, planned.noise_std).first(stop)
 
 
 def test_clients_that_come_sooner_than_planned_cost_more_and_the_report_says_so(tmp_path):

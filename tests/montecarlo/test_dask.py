@@ -4,7 +4,7 @@ import joblib
 import pytest
 
 from antiphase import BallsInBins
-from antiphase._accounting import Mechanism, Sampling, epsilon
+from antiphase._accounting import Mechanism, MonteCarlo, epsilon
 from antiphase._accounting import amplified as module
 from antiphase._montecarlo import estimate
 from antiphase.strategies import Toeplitz
@@ -15,7 +15,7 @@ STRATEGY, PARTICIPATION = Toeplitz([1.0, 0.5, 0.25], 30), BallsInBins(3, 10)
 def numbers(workers: int) -> tuple:
     """A plain estimate and a certified epsilon, neither from the cache."""
     module._known.clear()
-    found = epsilon(Mechanism(STRATEGY, PARTICIPATION, 4.0), 1e-6, Sampling(samples=1 << 16, workers=workers, seed=1))
+    found = epsilon(Mechanism(STRATEGY, PARTICIPATION, 4.0), 1e-6, MonteCarlo(samples=1 << 16, workers=workers, seed=1))
     return found, estimate(STRATEGY, PARTICIPATION, 2.0, 1.0, samples=1 << 16, seed=1, workers=workers)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from antiphase import BallsInBins
-from antiphase._montecarlo import Sampling, bins_gram, calibrate, delta, epsilon, verify
+from antiphase._montecarlo import MonteCarlo, bins_gram, calibrate, delta, epsilon, verify
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase._montecarlo.guarantee import pair_delta, pair_epsilon
 from antiphase._montecarlo.samples import randomness
@@ -16,7 +16,7 @@ from tests.montecarlo.oracle import integrated_delta
 
 COEFFICIENTS = np.array([1.0, 0.5, 0.25, 0.125]) / math.sqrt(1.328125)
 CASE = Toeplitz(COEFFICIENTS, 100), BallsInBins(10, 10)
-QUICK = Sampling(samples=1 << 17, workers=1, seed=1)
+QUICK = MonteCarlo(samples=1 << 17, workers=1, seed=1)
 
 
 def test_the_table_of_values_toeplitz():
@@ -49,7 +49,7 @@ def published(bands: int) -> Banded:
 @pytest.mark.parametrize(("bands", "noise", "at", "estimated"), [(32, 2.071, 1e-8, 1.3559), (16, 2.829, 1e-10, 0.8106)])
 def test_the_table_of_values_banded(bands, noise, at, estimated):
     """100 bins, 20 epochs; a slack of 5 % on delta is less than 0.5 % of epsilon."""
-    found = epsilon(published(bands), BallsInBins(20, 100), noise * math.sqrt(20.0), at, sampling=Sampling(seed=1))
+    found = epsilon(published(bands), BallsInBins(20, 100), noise * math.sqrt(20.0), at, sampling=MonteCarlo(seed=1))
     assert found.kind == "confident"
     assert 0.997 * estimated < found.value < 1.01 * estimated
 
@@ -137,7 +137,7 @@ def test_extreme_noise(adjust):
 
 
 def test_same_seed_same_answer():
-    first, second = (delta(*CASE, 2.0, 4.0, sampling=Sampling(workers=w, seed=5)) for w in (1, 2))
+    first, second = (delta(*CASE, 2.0, 4.0, sampling=MonteCarlo(workers=w, seed=5)) for w in (1, 2))
     assert first == second
 
 
@@ -150,13 +150,14 @@ def test_near_exact_figure_28_balls_in_bins(target, bands, noise):
     """CIFAR-10: 2000 steps, 20 epochs, delta = 1e-5; the noise of the paper is for sensitivity 1."""
     strategy, participation = published(bands), BallsInBins(20, 100)
     at, below = (
-        delta(strategy, participation, f * noise * math.sqrt(20.0), target, sampling=Sampling(seed=1))
+        delta(strategy, participation, f * noise * math.sqrt(20.0), target, sampling=MonteCarlo(seed=1))
         for f in (1.0, 0.95)
     )
     assert at.value <= 1e-5
     assert below.value > 5e-6
     assert (
-        verify(strategy, participation, noise * math.sqrt(20.0), target, 1e-5, sampling=Sampling(seed=1)).value == 1e-5
+        verify(strategy, participation, noise * math.sqrt(20.0), target, 1e-5, sampling=MonteCarlo(seed=1)).value
+        == 1e-5
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from antiphase import BallsInBins
 from antiphase._errors import InvalidArgument, NotProved
-from antiphase._montecarlo import Sampling, bins_gram, delta
+from antiphase._montecarlo import MonteCarlo, bins_gram, delta
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Toeplitz
 from tests.catalog import every_strategy, random_banded
@@ -61,7 +61,7 @@ def test_negative_entries_count_by_their_size():
     attack = np.array([[1.0, -1.0], [0.0, -1.0]])  # the example contributes 1 in step 0 and -1 in step 1
     attained = max(integrated_delta(attack @ attack.T, 1.0, 1.0))
     signed = max(integrated_delta(np.array([[2.0, -1.0], [-1.0, 1.0]]), 1.0, 1.0))
-    found = delta(strategy, participation, 1.0, 1.0, sampling=Sampling(seed=1)).value
+    found = delta(strategy, participation, 1.0, 1.0, sampling=MonteCarlo(seed=1)).value
     assert signed < 0.9 * attained < attained <= found < 1.05 * attained
 
 

@@ -10,7 +10,7 @@ import pytest
 from antiphase import BallsInBins
 from antiphase._errors import AntiphaseError, Refused
 from antiphase._kernels.bins import bins_log_means
-from antiphase._montecarlo import Sampling, bins_gram, estimate, verify
+from antiphase._montecarlo import MonteCarlo, bins_gram, estimate, verify
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase._montecarlo.plain_sampling import bernstein_failure, plain_means
 from antiphase._montecarlo.samples import draws, randomness
@@ -102,7 +102,7 @@ def test_bernstein_holds_for_the_worst_weights():
 
 def test_plain_verification():
     claim = {"strategy": Identity(4), "participation": BallsInBins(1, 4), "epsilon": 0.5, "delta": 0.03}
-    few, many = (Sampling(samples=count, workers=1, seed=1) for count in (1000, 200_000))
+    few, many = (MonteCarlo(samples=count, workers=1, seed=1) for count in (1000, 200_000))
     bound = verify(**claim, noise_std=1.7, method="plain", tau=1.25, sampling=many)
     assert (bound.value, bound.kind) == (0.03, "confident")
     with pytest.raises(Refused, match="may spend"):

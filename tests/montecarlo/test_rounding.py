@@ -9,7 +9,7 @@ import pytest
 import antiphase as ap
 from antiphase import PoissonMinSeparation
 from antiphase._kernels.bins import draw_cores, draw_powers
-from antiphase._montecarlo import Sampling, dominating_pair
+from antiphase._montecarlo import MonteCarlo, dominating_pair
 from antiphase._montecarlo.balls_in_bins import best_cores, bins_pair
 from antiphase._montecarlo.betting import log_wealth, upper_limit
 from antiphase._montecarlo.certificate import SamplingPlan, run_certified
@@ -247,7 +247,7 @@ def test_what_is_drawn_wrongly_is_added(monkeypatch):
 @pytest.mark.parametrize("name", NEARLY_SINGULAR)
 def test_certified_delta_is_never_below_the_exact_one(name, noise):
     """Up to 3 bins that hardly differ or hardly exist, by a grid; the limit is wider than both the errors."""
-    gram, sampling = NEARLY_SINGULAR[name], Sampling(samples=1 << 14, workers=1, seed=1)
+    gram, sampling = NEARLY_SINGULAR[name], MonteCarlo(samples=1 << 14, workers=1, seed=1)
     for e in (0.5 / noise, 1.5 / noise):
         truth = max(integrated_delta(gram, noise, e, points=301 if noise > 0.5 else 1001))
         assert pair_delta(bins_pair(gram, noise), e, randomness(1), sampling).value >= truth * (1.0 - 1e-3)

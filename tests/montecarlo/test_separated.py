@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 import antiphase as ap
 from antiphase import PoissonMinSeparation
 from antiphase._errors import NotProved
-from antiphase._montecarlo import Sampling, calibrate, delta, dominating_pair, epsilon, verify
+from antiphase._montecarlo import MonteCarlo, calibrate, delta, dominating_pair, epsilon, verify
 from antiphase._montecarlo.estimator import log_weights
 from antiphase._montecarlo.min_separation import Absent, Joined, log_means, separated_columns
 from antiphase._montecarlo.patterns import Law, count_chances
@@ -145,7 +145,7 @@ def test_one_percent_of_noise_decides():
     """The noise at which delta is exactly the claim, by privacy losses: 1 % less is refused, a little more is not."""
     rate, n, at, noise = 0.3, 20, 1.5, 2.0
     claim = poisson_delta(noise, rate, n, at)
-    sampling = Sampling(samples=1 << 18, workers=1)
+    sampling = MonteCarlo(samples=1 << 18, workers=1)
     pairs = [dominating_pair(Identity(n), PoissonMinSeparation(1, rate), f * noise) for f in (0.99, 1.03)]
     outcomes = [try_claim(pair, at, claim, 1, randomness(5), sampling) for pair in pairs]
     assert outcomes[0].bound is None
@@ -199,7 +199,7 @@ def test_the_density_of_tilted_samples_is_a_density():
 def test_small_delta_is_amplified():
     """At 1e-5 and 1e-6: below all bounds without samples, and never below the exact epsilon of Poisson sampling."""
     rate, n, noise = 0.3, 30, 2.5
-    case, sampling = (Identity(n), PoissonMinSeparation(1, rate), noise), Sampling(workers=1, seed=1, samples=1 << 17)
+    case, sampling = (Identity(n), PoissonMinSeparation(1, rate), noise), MonteCarlo(workers=1, seed=1, samples=1 << 17)
     exact = privacy_loss_distribution.from_gaussian_mechanism(noise, sampling_prob=rate).self_compose(n)
     pair, last = dominating_pair(*case), 0.0
     for at in (1e-5, 1e-6):
@@ -237,7 +237,7 @@ def test_separation_one_with_independent_noise_is_poisson_sampling(at):
 def test_confident_numbers_lie_above_the_exact_ones():
     rate, noise, n = 0.1, 1.0, 30
     exact = privacy_loss_distribution.from_gaussian_mechanism(noise, sampling_prob=rate).self_compose(n)
-    case, sampling = (Identity(n), PoissonMinSeparation(1, rate)), Sampling(samples=1 << 16, workers=1, seed=1)
+    case, sampling = (Identity(n), PoissonMinSeparation(1, rate)), MonteCarlo(samples=1 << 16, workers=1, seed=1)
     found = delta(*case, noise, 0.5, sampling=sampling)
     truth = exact.get_delta_for_epsilon(0.5)
     assert found.kind == "confident"
@@ -251,7 +251,7 @@ def test_confident_numbers_lie_above_the_exact_ones():
 @pytest.mark.slow
 def test_calibrated_noise_is_verified():
     strategy, given = Toeplitz([1.0, 0.5, 0.25], 40), PoissonMinSeparation(3, 0.05, warm_start=True)
-    sampling = Sampling(samples=1 << 17, seed=1)
+    sampling = MonteCarlo(samples=1 << 17, seed=1)
     noise, bound = calibrate(strategy, given, 1.0, 1e-3, sampling=sampling)
     assert 0.97 < bound.value <= 1.0
     assert bound.kind == "confident"
@@ -265,7 +265,7 @@ def test_no_noise_is_never_the_answer():
 
 
 def test_a_warm_start_amplifies_the_same_or_more_than_none():
-    case = Toeplitz([1.0, 0.5], 20), Sampling(samples=1 << 14, workers=1, seed=1)
+    case = Toeplitz([1.0, 0.5], 20), MonteCarlo(samples=1 << 14, workers=1, seed=1)
     for warm in (False, True):
         given = PoissonMinSeparation(2, 0.05, warm_start=warm)
         pair = dominating_pair(case[0], given, 1.5)

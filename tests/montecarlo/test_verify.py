@@ -7,7 +7,7 @@ import pytest
 
 from antiphase import BallsInBins
 from antiphase._errors import AntiphaseError, InvalidArgument, Refused
-from antiphase._montecarlo import Sampling, bins_gram, calibrate, delta, epsilon, estimate, verify
+from antiphase._montecarlo import MonteCarlo, bins_gram, calibrate, delta, epsilon, estimate, verify
 from antiphase._montecarlo import samples as samples_module
 from antiphase._montecarlo.balls_in_bins import BinsPair, bins_pair
 from antiphase._montecarlo.certificate import Limit, SamplingPlan, check_estimates, plan_run, run_certified
@@ -20,7 +20,7 @@ from antiphase.strategies import Identity, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 
 CLAIM = {"strategy": Toeplitz([1.0, 0.6, 0.2], 30), "participation": BallsInBins(3, 10)}
-QUICK = Sampling(samples=1 << 16, workers=1, seed=1)
+QUICK = MonteCarlo(samples=1 << 16, workers=1, seed=1)
 
 
 def test_enough_noise_is_verified_and_too_little_refused():
@@ -131,7 +131,7 @@ def test_no_two_purposes_share_samples(monkeypatch):
         return original(estimator, seed, count, reduce)
 
     monkeypatch.setattr(samples_module, "_block", record)
-    few = Sampling(slack=0.5, samples=1 << 14, workers=1, seed=1)
+    few = MonteCarlo(slack=0.5, samples=1 << 14, workers=1, seed=1)
     case = CLAIM["strategy"], CLAIM["participation"]
     calls = {
         "delta": lambda: delta(*case, 2.2, 3.0, few),

@@ -22,7 +22,7 @@ def test_a_good_run_is_read_and_nothing_is_changed(good):
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in good.rglob("*") if p.is_file()}
     source = read(good)
     assert source.run.steps_run == 10
-    assert source.run.guarantee == ap.epsilon(ap.stopped(made_plan().mechanism, 10), 1e-6)
+    assert source.run.guarantee == ap.epsilon(made_plan().mechanism.first(10), 1e-6)
     assert before == {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in good.rglob("*") if p.is_file()}
 
 

@@ -65,8 +65,8 @@ EVERY = {
     ap.Poisson(0.25): "probability 0.25",
     ap.CyclicPoisson(4, 0.5): "4 groups take turns",
     ap.FixedSize(2, 3): "draws 3 users of one group",
-    ap.BallsInBins(3, 5): "one of 5 places once",
-    ap.PoissonMinSeparation(6, 0.1): "waited 6 steps",
+    ap.BallsInBins(3, 5): "one of the 5 steps of an epoch, once",
+    ap.PoissonMinSeparation(6, 0.1): "not drawn in the 5 steps before",
 }
 
 
@@ -93,7 +93,7 @@ def test_one_percent_less_noise_would_show():
 
 def test_a_run_is_reported_by_what_ran(of_run):
     plan = made_plan()
-    bound = ap.epsilon(ap.stopped(plan.mechanism, 10), 1e-6)
+    bound = ap.epsilon(plan.mechanism.first(10), 1e-6)
     assert f"epsilon = {math.ceil(bound.value * 1e4) / 1e4:.4f}" in of_run.headline
     # Where the outputs decided when to stop, only the plan's guarantee holds.
     assert f"epsilon = {math.ceil(plan.guarantee.value * 1e4) / 1e4:.4f} otherwise" in of_run.headline

@@ -141,7 +141,7 @@ def test_report_accounts_what_ran(tmp_path):
         train(run, fresh_model(), STEPS)
         full = run.report()
     mechanism = plan.mechanism
-    assert early.guarantee.value == ap.epsilon(ap.stopped(mechanism, 5), 1e-6).value
+    assert early.guarantee.value == ap.epsilon(mechanism.first(5), 1e-6).value
     assert early.guarantee.value < full.guarantee.value
     assert full.guarantee.value == plan.guarantee.value
     assert any("Stopped after 5 of 12" in remark for remark in early.remarks)

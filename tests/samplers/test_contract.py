@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from antiphase import _participation as p
 from antiphase._errors import AntiphaseError, InvalidArgument, NotProved
-from antiphase._samplers import sampler_for
 from antiphase._samplers.base import Sampler
 from antiphase._secret import Secret
 from tests.samplers.cases import FIXED, STRATEGIES, broken_promises, concrete, incidence, search, situations
@@ -399,9 +398,14 @@ def test_fixed_size_needs_groups_as_large_as_a_batch():
 def test_a_participation_without_a_sampler_is_not_guessed():
     class Strange(p.Participation):
         worst_case = p.EveryStep()
+        expected_batch = describe = None
 
-    with pytest.raises(NotProved, match="Strange"):
-        sampler_for(Strange(), 3, 3, Secret.insecure(1))
+    class StrangePatterns(p.Deterministic):
+        patterns = largest_count = spacing = describe = None
+
+    for kind in (Strange, StrangePatterns):
+        with pytest.raises(NotProved, match=f"promise of {kind.__name__}"):
+            kind().sampler(3, 3, Secret.insecure(1))
 
 
 def test_random_min_separation_limits_its_table():

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from hypothesis import strategies as st
 
 from antiphase._kernels import sampling
-from antiphase._samplers import bernoulli, cycle, shuffled
+from antiphase._samplers import bernoulli, epochs, groups
 from antiphase._samplers import stream as stream_module
 from antiphase._samplers.stream import Stream
 from antiphase._secret import Secret
@@ -116,7 +116,7 @@ def test_the_size_of_the_pieces_changes_nothing(monkeypatch):
         return [incidence(q.sampler(1000, 12, Secret.insecure(5))).tobytes() for q in FIXED]
 
     expected = everything()
-    for module in (stream_module, cycle, shuffled):
+    for module in (stream_module, epochs, groups):
         monkeypatch.setattr(module, "CHUNK", 7)
     monkeypatch.setattr(bernoulli, "BLOCKS_AT_ONCE", 3)
     assert everything() == expected

@@ -87,7 +87,7 @@ def test_a_method_whose_condition_fails_names_one_that_works(strategy, participa
 
 
 def test_a_method_for_another_strategy():
-    with pytest.raises(NotProved, match="'subtrees' is not for BLT under MinSeparation"):
+    with pytest.raises(NotProved, match="'subtrees' does not support BLT under MinSeparation"):
         sensitivity(BLT([0.5], [0.2], 4), MinSeparation(2), "subtrees")
 
 

@@ -79,7 +79,7 @@ def test_a_bound_does_not_become_a_float_by_itself():
 
 
 def test_the_stored_form_of_an_unknown_type_is_refused():
-    with pytest.raises(ap.InvalidArgument, match="not one this version knows"):
+    with pytest.raises(ap.InvalidArgument, match="not one that this version knows"):
         ap.from_json({"type": "Unheard"})
     with pytest.raises(ap.InvalidArgument, match="do not fit"):
         ap.from_json({"type": "Identity", "stepps": 3})

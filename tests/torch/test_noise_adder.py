@@ -194,7 +194,7 @@ def test_report_says_what_ran(tmp_path):
             noise.add()
             noise.commit()
         report = noise.report()
-    assert report.guarantee.value == ap.epsilon(ap.stopped(plan.mechanism, 5), 1e-6).value < report.planned.value
+    assert report.guarantee.value == ap.epsilon(plan.mechanism.first(5), 1e-6).value < report.planned.value
     assert any("Stopped after 5 of 12" in remark for remark in report.remarks)
     assert any("made no batches" in remark for remark in report.remarks)
 

@@ -103,7 +103,7 @@ def test_stopped_early_the_report_says_so(tmp_path):
     engine, module, optimizer, criterion, loader = private(tmp_path, plan)
     train(module, optimizer, criterion, loader, 1)
     report = engine.report()
-    assert report.guarantee.value == ap.epsilon(ap.stopped(plan.mechanism, 4), 1e-6).value
+    assert report.guarantee.value == ap.epsilon(plan.mechanism.first(4), 1e-6).value
     assert any("Stopped after 4 of 12" in remark for remark in report.remarks)
     engine.close()
 

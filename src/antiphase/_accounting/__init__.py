@@ -4,22 +4,21 @@ from antiphase._accounting.budget import Budget
 from antiphase._accounting.calibration import Calibration, calibrate, seeded_calibration
 from antiphase._accounting.certificate import certified, drawn_like, restated
 from antiphase._accounting.composition import compose
-from antiphase._accounting.early_stopping import stopped, stopped_epsilon
 from antiphase._accounting.gaussian import shift
 from antiphase._accounting.group_privacy import group_epsilon
-from antiphase._accounting.guarantee import delta, epsilon, gdp, zcdp
+from antiphase._accounting.guarantee import delta, epsilon, epsilon_after, gdp, zcdp
 from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.theorem_page import page
 from antiphase._accounting.theorems import Adjacency, check_adjacency
 from antiphase._accounting.verification import verify
-from antiphase._montecarlo import Sampling
+from antiphase._montecarlo import MonteCarlo
 
 __all__ = [
     "Adjacency",
     "Budget",
     "Calibration",
     "Mechanism",
-    "Sampling",
+    "MonteCarlo",
     "calibrate",
     "certified",
     "check_adjacency",
@@ -27,14 +26,13 @@ __all__ = [
     "delta",
     "drawn_like",
     "epsilon",
+    "epsilon_after",
     "gdp",
     "group_epsilon",
     "page",
     "restated",
     "seeded_calibration",
     "shift",
-    "stopped",
-    "stopped_epsilon",
     "verify",
     "zcdp",
 ]

@@ -13,7 +13,7 @@ in which delta of a truncated mechanism exceeds the amplified one, under zero-ou
 
 Randomness. Every seed is a hash of the whole question, of the seed that the caller gave, and of fresh entropy where
 there is any. Planning and calibration search without fresh entropy, so that the same problem gives the same mechanism;
-what they find is certified afterwards, with fresh entropy (`_certificate`).
+what they find is certified afterwards, with fresh entropy (`certificate.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from antiphase._accounting.poisson import at_least
 from antiphase._bound import Bound
 from antiphase._errors import NotProved
-from antiphase._montecarlo import Sampling
+from antiphase._montecarlo import MonteCarlo
 from antiphase._montecarlo import calibrate as sampled_noise
 from antiphase._montecarlo import delta as sampled_delta
 from antiphase._montecarlo import epsilon as sampled_epsilon
@@ -41,13 +41,13 @@ LARGEST_SHARE = 0.5  # of delta that overflowing batches may take
 _known: dict[str, Bound] = {}
 
 
-def fresh_entropy(sampling: Sampling) -> str:
-    """256 fresh bits in hexadecimal digits, or nothing where the caller gave a seed."""
+def fresh_entropy(sampling: MonteCarlo) -> str:
+    """Return 256 fresh bits as hexadecimal digits, or an empty string if the caller gave a seed."""
     return secrets.token_hex(32) if sampling.seed is None else ""
 
 
-def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, entropy: str = "") -> Bound:
-    """epsilon at delta. Without entropy the same arguments give the same bound, which is computed once.
+def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo, entropy: str = "") -> Bound:
+    """Return epsilon at delta. Without entropy the same arguments give the same bound, which is cached.
 
     **Guarantee**: as `_montecarlo.epsilon`, under zero-out and add-or-remove adjacency.
     """
@@ -59,7 +59,7 @@ def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, en
     return _known[key]
 
 
-def _epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, entropy: str) -> Bound:
+def _epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo, entropy: str) -> Bound:
     overflow = overflow_probability(mechanism.reduction.setting)
     if overflow > LARGEST_SHARE * delta:
         return _without_amplification(mechanism, delta, overflow)
@@ -68,8 +68,8 @@ def _epsilon(mechanism: Mechanism, delta: float, sampling: Sampling, entropy: st
     return described(found, found.value, overflow, entropy)
 
 
-def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: Sampling, entropy: str = "") -> Bound:
-    """delta at epsilon, as `amplified_epsilon`."""
+def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo, entropy: str = "") -> Bound:
+    """Return delta at epsilon, as `amplified_epsilon` does epsilon."""
     overflow = overflow_probability(mechanism.reduction.setting)
     drawn = seeded(sampling, "delta", mechanism, epsilon, entropy)
     found = sampled_delta(mechanism.strategy, whole(mechanism), mechanism.noise_std, epsilon, drawn)
@@ -81,8 +81,8 @@ def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: Sampling, en
     return min(found, unamplified, key=lambda bound: bound.value)
 
 
-def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: Sampling) -> Mechanism | None:
-    """The mechanism with the noise for the budget; None where overflowing batches take too much of delta."""
+def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: MonteCarlo) -> Mechanism | None:
+    """Return the mechanism with the noise for the budget; None if overflowing batches use up too much of delta."""
     overflow = overflow_probability(mechanism.reduction.setting)
     if overflow > LARGEST_SHARE * budget.delta:
         return None
@@ -102,7 +102,7 @@ def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: Sampling) ->
 
 
 def overflow_probability(setting: Setting) -> float:
-    """An upper bound on the probability that some batch holds max_batch or more examples beside any one.
+    """Return an upper bound on the probability that some batch has max_batch or more examples besides a given one.
 
     A step holds each other example with probability 1 / bins, or `rate` at most, independently.
     """
@@ -134,19 +134,19 @@ def _without_amplification(mechanism: Mechanism, delta: float, overflow: float) 
 
 
 def described(bound: Bound, value: float, overflow: float, entropy: str = "") -> Bound:
-    """With the probability of overflowing batches, which the value contains, and the entropy of what was sampled."""
+    """Add to a bound the overflow probability, which its value includes, and the entropy of its samples."""
     method = f"{bound.method}; batches overflow with probability {overflow:.1e}" if overflow else bound.method
     return replace(bound, value=value, method=method, entropy=entropy if bound.kind == "confident" else "")
 
 
 def whole(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
-    """The participation without truncation."""
+    """Return the participation without truncation."""
     given = mechanism.participation
     assert isinstance(given, (BallsInBins, PoissonMinSeparation))
     return replace(given, max_batch=None)
 
 
-def seeded(sampling: Sampling, name: str, mechanism: Mechanism, at: object, entropy: str) -> Sampling:
-    """With a seed made from the whole question, a seed that was given included: another question has other samples."""
+def seeded(sampling: MonteCarlo, name: str, mechanism: Mechanism, at: object, entropy: str) -> MonteCarlo:
+    """Set a seed that hashes all arguments and any given seed, so that other questions draw other samples."""
     asked = [name, mechanism, at, replace(sampling, workers=1), *([entropy] if entropy else [])]
     return replace(sampling, seed=int(fingerprint(asked), 16))

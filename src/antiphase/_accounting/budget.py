@@ -8,17 +8,17 @@ from antiphase import _check
 from antiphase._check import invalid
 from antiphase._record import record
 
-SMALLEST_EPSILON, LARGEST_EPSILON = 1e-100, 1e10  # beyond them the accountants' arithmetic ends
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-100, 1e10  # the accountants' arithmetic does not reach further
 
 
 @final
 @record
 class Budget:
-    """(epsilon, delta): for neighbouring data sets and every event E, Pr[E] <= e^epsilon Pr'[E] + delta.
+    """A privacy budget: Pr[E] <= e^epsilon Pr'[E] + delta for neighbouring data sets and every event E.
 
     Args:
-        epsilon: from 1e-100, which is as good as none, to 1e10, which promises nothing.
-        delta: between 0 and 1, both excluded; well below 1 / number of examples.
+        epsilon: from 1e-100, which allows almost no release, to 1e10, which promises nothing.
+        delta: between 0 and 1, exclusive; choose it well below 1 / number of examples.
 
     Reference: Dwork et al. 2006.
 
@@ -37,7 +37,7 @@ class Budget:
 
 
 def check_epsilon(owner: str, value: Any) -> float:
-    """`value` as a positive finite float."""
+    """Return `value` as a positive finite float."""
     hint = "a budget or a target is greater than 0; typical values lie between 0.1 and 10"
     epsilon = _check.real(owner, "epsilon", value, 0.0, float("inf"), hint)
     if epsilon == 0.0:
@@ -46,7 +46,7 @@ def check_epsilon(owner: str, value: Any) -> float:
 
 
 def check_delta(owner: str, value: Any) -> float:
-    """`value` as a float between 0 and 1, both excluded."""
+    """Return `value` as a float between 0 and 1, exclusive."""
     hint = "a small probability, such as 1e-6; it should be well below 1 / number of examples"
     delta = _check.real(owner, "delta", value, 0.0, 1.0, hint)
     if not 0.0 < delta < 1.0:

@@ -16,13 +16,13 @@ from antiphase._accounting.theorems import Adjacency, Setting
 from antiphase._bound import Bound
 from antiphase._check import invalid
 from antiphase._errors import NotProved
-from antiphase._montecarlo import Sampling, check_sampling
+from antiphase._montecarlo import MonteCarlo, check_sampling
 from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase.strategies import Strategy
 
-BAND = 4e-4  # epsilon may stay below the budget by this share of it
-SLOPE = -1.5  # of log epsilon against log noise, at first
+BAND = 4e-4  # epsilon may be below the budget by this fraction of it
+SLOPE = -1.5  # initial guess of d log epsilon / d log noise
 LONGEST_STEP = 2.0  # in log noise
 FAR = 20.0
 MOST_STEPS = 80
@@ -32,10 +32,10 @@ Point = tuple[float, float]
 
 @record
 class Calibration:
-    """A mechanism and the guarantee that it was calibrated for.
+    """A calibrated mechanism and its guarantee.
 
     Args:
-        mechanism: with the noise found.
+        mechanism: the mechanism with the noise that was found.
         guarantee: its epsilon at the budget's delta, at most the budget's epsilon.
     """
 
@@ -49,9 +49,9 @@ def calibrate(
     budget: Budget,
     adjacency: Adjacency = "zero-out",
     examples: int | None = None,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Calibration:
-    """The mechanism with the smallest noise that keeps the budget.
+    """Return the mechanism with the smallest noise that keeps the budget.
 
     **Guarantee**: the epsilon of the mechanism, as `epsilon` computes it, is at most the budget's and at least 99.9 %
     of it; 99 % where it is sampled, unless samples are too few to tell. The same arguments give the same mechanism:
@@ -60,13 +60,13 @@ def calibrate(
     part with a probability below delta, raises.
 
     Args:
-        strategy: C.
-        participation: how one example meets the steps.
-        budget: (epsilon, delta).
+        strategy: strategy matrix, C.
+        participation: steps in which one example takes part.
+        budget: privacy budget, (epsilon, delta).
         adjacency: as for `Mechanism`.
         examples: as for `Mechanism`.
-        sampling: how much work a sampled bound may take. To compare many mechanisms, Sampling(slack=0.2) is some ten
-            times quicker than the default and finds noise about 1 % larger.
+        sampling: how much work a sampled bound may take. To compare many mechanisms, MonteCarlo(slack=0.2) is about
+            ten times faster than the default and finds about 1 % more noise.
 
     >>> from antiphase import FixedEpochs, strategies
     >>> found = calibrate(strategies.Identity(8), FixedEpochs(4, 2), Budget(epsilon=1.0, delta=1e-6))
@@ -85,7 +85,7 @@ def seeded_calibration(
     budget: Budget,
     adjacency: Adjacency = "zero-out",
     examples: int | None = None,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Calibration:
     """`calibrate` without the last certificate, to compare mechanisms: all samples are a hash of the arguments."""
     if not isinstance(budget, Budget):
@@ -99,8 +99,8 @@ def seeded_calibration(
     release = reduction.release(1.0)
     if release.chance() <= budget.delta:
         raise NotProved(
-            f"delta = {budget.delta} allows to take no noise at all: an example takes part less often than that.",
-            hint="use a delta far below the inverse of the number of examples",
+            f"delta = {budget.delta} needs no noise at all: an example takes part with a smaller probability.",
+            hint="use a delta far below 1 / number of examples",
         )
     log_noise = _least_noise(reduction.before_rounding(), budget)
     value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
@@ -125,7 +125,7 @@ def _least_noise(reduction: Reduction, budget: Budget) -> float:
 def _solve(value_at: Callable[[float], float], budget: Budget, start: float) -> Point:
     """Noise (its logarithm) and epsilon, at most the budget's and within BAND of it.
 
-    Secant steps, kept inside the bracket, and halving where they are slow.
+    Takes secant steps inside the bracket, and bisects where they are slow.
     """
     at, low, high, kept = start, None, None, math.inf
     for count in range(MOST_STEPS):

@@ -23,13 +23,13 @@ from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.verification import verify_claim
 from antiphase._bound import Bound
 from antiphase._errors import NotProved, Refused
-from antiphase._montecarlo import LARGEST_EPSILON, Sampling
+from antiphase._montecarlo import LARGEST_EPSILON, MonteCarlo
 
 ATTEMPTS = 16
-AT_WHAT_WAS_FOUND = 4  # of these
+AT_WHAT_WAS_FOUND = 4  # attempts for the epsilon that the search found
 
 
-def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: Sampling = Sampling()) -> Bound:
+def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: MonteCarlo = MonteCarlo()) -> Bound:
     """A bound on epsilon by a certificate with fresh entropy: as it was found, or the budget's; or `NotProved`.
 
     **Guarantee**: the mechanism is (epsilon, delta)-differentially private, except with a probability, over the entropy
@@ -51,7 +51,7 @@ def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: Samp
             return confirmed
     raise NotProved(
         f"Fresh samples did not confirm {budget} for the noise found, in {ATTEMPTS} attempts.",
-        hint="try again: other samples may; or allow more of them: sampling=Sampling(samples=...)",
+        hint="try again with other samples, or allow more of them: sampling=MonteCarlo(samples=...)",
     )
 
 
@@ -61,27 +61,27 @@ def restated(mechanism: Mechanism, stated: Bound, delta: float) -> Bound:
     Bounds that were stored without entropy are computed by a hash of the question.
 
     Args:
-        mechanism: what runs.
-        stated: the bound.
-        delta: at which it holds.
+        mechanism: the mechanism that runs.
+        stated: the stored bound on epsilon.
+        delta: delta at which the bound holds.
     """
     if not mechanism.reduction.theorem.amplified:
         return seeded_epsilon(mechanism, delta)
     if 0.0 <= stated.value <= LARGEST_EPSILON:
         every = range(1, ATTEMPTS + 1)
-        found = _confirmed(mechanism, stated.value, delta, Sampling(), stated.entropy, every)
+        found = _confirmed(mechanism, stated.value, delta, MonteCarlo(), stated.entropy, every)
         if found is not None:
             return found
-    return amplified_epsilon(mechanism, delta, Sampling(), stated.entropy)
+    return amplified_epsilon(mechanism, delta, MonteCarlo(), stated.entropy)
 
 
-def drawn_like(stated: Bound) -> Sampling:
+def drawn_like(stated: Bound) -> MonteCarlo:
     """Samples that belong to a stated bound: other questions about its mechanism get the same answer every time."""
-    return Sampling(seed=int(stated.entropy or "0", 16))
+    return MonteCarlo(seed=int(stated.entropy or "0", 16))
 
 
 def _confirmed(
-    mechanism: Mechanism, epsilon: float, delta: float, sampling: Sampling, entropy: str, attempts: range
+    mechanism: Mechanism, epsilon: float, delta: float, sampling: MonteCarlo, entropy: str, attempts: range
 ) -> Bound | None:
     drawn = seeded(sampling, "certificate", mechanism, [epsilon, delta], entropy)
     for attempt in attempts:

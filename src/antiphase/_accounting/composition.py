@@ -1,4 +1,4 @@
-"""Several mechanisms on the same data, and groups of examples."""
+"""Composition: the guarantee of several mechanisms on the same data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphase._errors import NotProved
 
 
 def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
-    """The epsilon of several mechanisms on the same data together, such as the runs of a hyper-parameter search.
+    """Return the epsilon of several mechanisms on the same data, such as the runs of a hyper-parameter search.
 
     The list, with its noise, rates and numbers of steps, is fixed beforehand; what each mechanism computes may depend
     on the results of those before. They need noise and sampling of their own: two runs with one run id are not covered.
@@ -26,8 +26,8 @@ def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
     and random min-separation count at their worst pattern, without amplification.
 
     Args:
-        mechanisms: at least one.
-        delta: between 0 and 1, for all together.
+        mechanisms: one or more mechanisms.
+        delta: between 0 and 1, for all mechanisms together.
 
     >>> from antiphase import SingleParticipation, strategies
     >>> run = Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=2.0)
@@ -77,7 +77,9 @@ def _losses(releases: Sequence[Release], delta: float) -> Found:
 def _checked(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
     runs = list(mechanisms)
     if not runs or not all(isinstance(run, Mechanism) for run in runs):
-        raise invalid("compose", "mechanisms", "a list of at least one Mechanism", mechanisms, "one for each run")
+        raise invalid(
+            "compose", "mechanisms", "a list of at least one Mechanism", mechanisms, "pass one mechanism per run"
+        )
     adjacencies = sorted({run.adjacency for run in runs})
     if len(adjacencies) > 1:
         raise NotProved(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from antiphase._accounting import loss_accountant
-from antiphase._accounting.loss_accountant import COARSE, FINE, Part
+from antiphase._accounting.loss_accountant import COARSE, FINE, GaussianSteps
 from antiphase._accounting.poisson import at_least_once, central_limit
 from antiphase._accounting.release import Release
 
@@ -37,11 +37,11 @@ class FixedSizeSampled(Release):
     method = "privacy loss distribution"
 
     def epsilon(self, delta: float) -> float:
-        """By privacy losses."""
+        """Return the bound of the privacy loss accountant."""
         return loss_accountant.epsilon([self.loss_part(0.0)[0]], delta, self.resolution)
 
     def delta(self, epsilon: float) -> float:
-        """By privacy losses."""
+        """Return the bound of the privacy loss accountant."""
         return loss_accountant.delta([self.loss_part(0.0)[0]], epsilon, self.resolution)
 
     def dp_event(self) -> Any:
@@ -53,17 +53,17 @@ class FixedSizeSampled(Release):
         return dp_event.SelfComposedDpEvent(sampled, self.count)
 
     def chance(self) -> float:
-        """That of being drawn in any step."""
+        """Return the probability that an example is drawn in any step."""
         return at_least_once(self.batch_size / self.group, self.count)
 
     def guess(self, epsilon: float, delta: float) -> float:
-        """As for Poisson sampling."""
+        """Return a first guess of the multiplier, as for Poisson sampling."""
         return central_limit(epsilon, delta, self.batch_size / self.group, self.count)
 
     def coarse(self) -> FixedSizeSampled:
-        """With a wide grid."""
+        """Return the same mechanism with a coarse grid."""
         return replace(self, resolution=COARSE)
 
-    def loss_part(self, failure: float) -> tuple[Part, float]:
-        """The steps."""
-        return Part(1.0 / self.multiplier, self.batch_size / self.group, self.count, substitutes=True), 0.0
+    def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
+        """Return the steps as input of the privacy loss accountant."""
+        return GaussianSteps(1.0 / self.multiplier, self.batch_size / self.group, self.count, substitutes=True), 0.0

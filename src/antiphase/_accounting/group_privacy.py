@@ -17,7 +17,7 @@ HALVINGS = 60
 
 
 def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
-    """The epsilon that protects a group of `size` examples together, such as all devices of one user.
+    """Return the epsilon that protects a group of `size` examples together, such as all devices of one user.
 
     Without amplification a group of k examples changes C x by at most k times the sensitivity, so the guarantee is
     that of k times less noise. Otherwise an (e, d) guarantee for one example gives
@@ -28,8 +28,8 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     of a group can share a pattern, as the promise about each of them allows.
 
     Args:
-        mechanism: what runs, accounted for one example.
-        size: k, the number of examples in the group.
+        mechanism: the mechanism, whose participation describes one example.
+        size: number of examples in the group, k.
         delta: between 0 and 1, for the group.
 
     >>> from antiphase import SingleParticipation, strategies

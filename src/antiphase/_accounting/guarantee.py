@@ -8,11 +8,11 @@ from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.release import Gaussian
 from antiphase._bound import Bound
 from antiphase._errors import NotProved
-from antiphase._montecarlo import Sampling, check_sampling
+from antiphase._montecarlo import MonteCarlo, check_sampling
 
 
-def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling()) -> Bound:
-    """The epsilon at which the mechanism is (epsilon, delta)-differentially private.
+def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
+    """Return the epsilon at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: under the mechanism's adjacency; never below the smallest epsilon. "exact" for one Gaussian
     mechanism with an exact sensitivity, "upper" for amplified ones. For Poisson sampling within 1e-4 of the smallest at
@@ -27,7 +27,7 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling())
     holds for the noise of a run.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism that runs.
         delta: between 0 and 1.
         sampling: how much work a sampled bound may take.
 
@@ -47,10 +47,10 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling())
     return _proved_epsilon(mechanism, target)
 
 
-def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: Sampling = Sampling()) -> Bound:
-    """`epsilon` with samples that are a hash of the question: the same arguments give the same bound.
+def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
+    """`epsilon` with seeds that are a hash of the arguments, so that the same arguments give the same bound.
 
-    To search with, and for plans that were stored without entropy. Certify what is chosen by it, with fresh entropy.
+    For searches, and for plans that were stored without entropy. Certify the result of a search with fresh entropy.
     """
     if mechanism.reduction.theorem.amplified:
         return amplified_epsilon(mechanism, delta, sampling)
@@ -62,13 +62,41 @@ def _proved_epsilon(mechanism: Mechanism, target: float) -> Bound:
     return mechanism.reduction.bound(release.epsilon(target), release.method)
 
 
-def delta(mechanism: Mechanism, epsilon: float, sampling: Sampling = Sampling()) -> Bound:
-    """The delta at which the mechanism is (epsilon, delta)-differentially private.
+def epsilon_after(
+    mechanism: Mechanism,
+    steps: int,
+    delta: float,
+    whole: Bound | None = None,
+    sampling: MonteCarlo = MonteCarlo(),
+) -> Bound:
+    """Return the epsilon of the first `steps` steps: that of `Mechanism.first` or of the full run, if smaller.
+
+    The full run covers its beginning too. Its first t outputs are a function of all n, and stopping changes neither
+    their joint law nor that of the batches: a run draws these as for n steps, whatever the participation, and a
+    gradient depends on the past alone. That also holds for any rule by which outputs decide when to stop.
+
+    **Guarantee**: never above the epsilon of the full run, and for t as in `Mechanism.first`. Where both are sampled,
+    taking the smaller one is a choice among two mechanisms; `epsilon` leaves room for a choice among 1,000.
+
+    Args:
+        mechanism: the full run as it was planned.
+        steps: number of steps released, at least 1.
+        delta: between 0 and 1.
+        whole: epsilon(mechanism, delta), if it is already known.
+        sampling: how much work a sampled bound may take, as in `epsilon`.
+    """
+    part = mechanism.first(steps)
+    full = epsilon(mechanism, delta, sampling) if whole is None else whole
+    return min(full, full if part is mechanism else epsilon(part, delta, sampling), key=lambda bound: bound.value)
+
+
+def delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
+    """Return the delta at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: as for `epsilon`.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism that runs.
         epsilon: greater than 0.
         sampling: how much work a sampled bound may take.
 
@@ -88,7 +116,7 @@ def zcdp(mechanism: Mechanism) -> Bound:
     """rho of rho-zCDP: 1 / (2 m^2) for the noise multiplier m. Only without amplification, which is then not counted.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism that runs.
 
     Reference: Bun and Steinke 2016, Prop. 1.6.
 
@@ -101,10 +129,10 @@ def zcdp(mechanism: Mechanism) -> Bound:
 
 
 def gdp(mechanism: Mechanism) -> Bound:
-    """mu of mu-Gaussian differential privacy: 1 / m for the noise multiplier m. Only without amplification.
+    """Return mu of mu-Gaussian differential privacy: 1 / m for the noise multiplier m. Only without amplification.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism that runs.
 
     Reference: Dong, Roth and Su 2019, Thm 2.7.
 
@@ -119,7 +147,7 @@ def _gaussian(mechanism: Mechanism, name: str) -> Gaussian:
     release = mechanism.reduction.release(mechanism.noise_std)
     if not isinstance(release, Gaussian):
         raise NotProved(
-            f"{name} has no meaning for a sampled mechanism: {mechanism.participation} is not one Gaussian mechanism.",
-            hint=f"use epsilon or delta, or {mechanism.participation.worst_case}, which is without amplification",
+            f"{name} is not defined with amplification: {mechanism.participation} is not a single Gaussian mechanism.",
+            hint=f"use epsilon or delta, or {mechanism.participation.worst_case}, which has no amplification",
         )
     return release

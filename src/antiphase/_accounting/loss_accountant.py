@@ -26,13 +26,13 @@ SMALLEST_LOG = -720.0  # delta is no number below e^-745
 
 
 @dataclass(frozen=True)
-class Part:
+class GaussianSteps:
     """`count` steps, each of which moves a unit Gaussian by mu with probability `rate`.
 
     Args:
-        mu: the shift.
-        rate: its probability.
-        count: how many steps.
+        mu: size of the shift.
+        rate: probability of the shift.
+        count: number of steps.
         substitutes: whether the example takes the place of another one.
         overflow: the probability, in a step without substitution, that it does so all the same, which moves by 2 mu.
     """
@@ -60,7 +60,7 @@ class Part:
         return loss_grid.mixture(grid, substitution, self.overflow)
 
 
-def epsilon(parts: Sequence[Part], delta: float, resolution: float = FINE) -> float:
+def epsilon(parts: Sequence[GaussianSteps], delta: float, resolution: float = FINE) -> float:
     """An upper bound on the smallest epsilon >= 0 of all parts together, over both directions.
 
     Args:
@@ -68,7 +68,7 @@ def epsilon(parts: Sequence[Part], delta: float, resolution: float = FINE) -> fl
         delta: the target.
         resolution: distance of grid points in standard deviations of a loss.
 
-    >>> round(epsilon([Part(mu=1.0, rate=0.01, count=1000)], 1e-6), 2)
+    >>> round(epsilon([GaussianSteps(mu=1.0, rate=0.01, count=1000)], 1e-6), 2)
     2.12
     """
     if any(part.mu > LARGEST_MU for part in parts):
@@ -77,7 +77,7 @@ def epsilon(parts: Sequence[Part], delta: float, resolution: float = FINE) -> fl
     return _largest(parts, resolution, log_tail, lambda total: total.epsilon(delta))
 
 
-def delta(parts: Sequence[Part], epsilon: float, resolution: float = FINE) -> float:
+def delta(parts: Sequence[GaussianSteps], epsilon: float, resolution: float = FINE) -> float:
     """An upper bound on the smallest delta of all parts together, over both directions; arguments as for `epsilon`."""
     if any(part.mu > LARGEST_MU for part in parts):
         return 1.0
@@ -88,8 +88,10 @@ def delta(parts: Sequence[Part], epsilon: float, resolution: float = FINE) -> fl
     return _largest(parts, resolution, SMALLEST_LOG, lambda total: total.delta(epsilon))
 
 
-def _largest(parts: Sequence[Part], resolution: float, log_tail: float, value: Callable[[LossSum], float]) -> float:
-    """The larger value of the two directions, on a grid that is as fine as asked for or as memory allows."""
+def _largest(
+    parts: Sequence[GaussianSteps], resolution: float, log_tail: float, value: Callable[[LossSum], float]
+) -> float:
+    """Return the larger value of the two directions, on a grid as fine as requested or as memory allows."""
     parts = [replace(part, mu=max(part.mu, SMALLEST_MU)) for part in parts]  # more is revealed by a larger shift
     interval = _interval(parts, resolution, log_tail)
     directions = ["removal"] if all(part.symmetric for part in parts) else ["removal", "addition"]
@@ -103,7 +105,7 @@ def _largest(parts: Sequence[Part], resolution: float, log_tail: float, value: C
             interval = error.interval
 
 
-def _interval(parts: Sequence[Part], resolution: float, log_tail: float) -> float:
+def _interval(parts: Sequence[GaussianSteps], resolution: float, log_tail: float) -> float:
     """A share of the root mean square deviation of a loss, wider where grids would become too long."""
     variance = sum(part.count * loss_grid.deviation(part.mu, part.rate) ** 2 for part in parts)
     widest = max(loss_grid.span(2.0 * part.mu if part.overflow else part.mu, part.rate, log_tail) for part in parts)
@@ -115,5 +117,5 @@ def _interval(parts: Sequence[Part], resolution: float, log_tail: float) -> floa
     )
 
 
-def _count(parts: Sequence[Part]) -> int:
+def _count(parts: Sequence[GaussianSteps]) -> int:
     return sum(part.count for part in parts)

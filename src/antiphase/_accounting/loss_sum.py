@@ -30,7 +30,7 @@ MARGIN_OF_ONE = 2e-13  # the same for each loss that is added
 SMALLEST_TILT, LARGEST_TILT = 0.05, 1e9  # the smallest one in standard deviations of the sum
 LARGEST_EXPONENT = 300.0
 SMALLEST_LOG = -740.0
-SMALLEST = 5e-324
+SMALLEST_FLOAT = 5e-324
 LARGEST_WINDOW = 1 << 21
 MOST_PASSES = 3
 SMALL_ROUNDING = 1e-4  # of delta
@@ -102,7 +102,7 @@ class LossSum:
     def delta(self, epsilon: float) -> float:
         """An upper bound on the divergence at `epsilon`."""
         if epsilon >= self._bounds()[1]:
-            return max(self._infinite, SMALLEST)
+            return max(self._infinite, SMALLEST_FLOAT)
         at = self._saddle_or_floor(epsilon)
         log_delta = min(at.log_delta_at(epsilon), 0.0)
         precisions: list[Precision] = [np.float64, *([np.longdouble] * MOST_PASSES)]

@@ -1,11 +1,13 @@
-"""The mechanism: a strategy with its noise, and what is promised about participation."""
+"""The mechanism: a strategy with its noise and its participation."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
 
 from antiphase import _check
+from antiphase._accounting.early_stopping import first_steps
 from antiphase._accounting.reduction import Reduction, check_setting, reduce
 from antiphase._accounting.theorems import Adjacency, Setting
 from antiphase._check import invalid
@@ -26,12 +28,12 @@ class Mechanism:
     **Guarantee**: none by itself; `epsilon`, `delta`, `zcdp`, `gdp` and `compose` give it.
 
     Args:
-        strategy: C.
-        participation: how one example meets the steps.
+        strategy: strategy matrix, C.
+        participation: steps in which one example takes part.
         noise_std: standard deviation of z, for contributions of norm at most 1.
         adjacency: "zero-out", "add-or-remove" or "replace".
-        examples: how many examples there are. Needed by `FixedSize`, and as an upper bound by `max_batch` with random
-            participations; the rest does not depend on it.
+        examples: number of examples. Needed by `FixedSize`, and as an upper bound by `max_batch` with random
+            participations; nothing else depends on it.
 
     >>> from antiphase import FixedEpochs, strategies
     >>> Mechanism(strategies.Identity(8), FixedEpochs(4, 2), noise_std=3.0).effective_noise_multiplier
@@ -55,7 +57,7 @@ class Mechanism:
 
     @property
     def effective_noise_multiplier(self) -> float:
-        """noise_std over the sensitivity, what other libraries call the noise multiplier.
+        """noise_std divided by the sensitivity, which other libraries call the noise multiplier.
 
         The sensitivity is that of one contribution: sens(C) under the participation, or where sampling amplifies
         the largest column norm of C. An upper bound on the sensitivity makes this a lower bound. Replace adjacency
@@ -63,8 +65,51 @@ class Mechanism:
         """
         return self.noise_std / self.reduction.sensitivity.value
 
+    def first(self, steps: int) -> Mechanism:
+        """Return the mechanism of the first `steps` steps, to account for a run that stops early.
+
+        The first t outputs x_s + (N z)_s use the rows of z that the first t steps complete, so they are computed from
+        these rows of C x + z: the mechanism of the leading part of C.
+
+        | strategy | charged as |
+        |---|---|
+        | Identity, Toeplitz, BLT, BandedInverse, Banded, lower-triangular Dense | the leading t x t block |
+        | column-normalised Toeplitz | the same block, as Banded: its columns keep the scale of the full run |
+        | online Tree | a tree over t steps: all nodes completed so far, and those a run of t steps would complete |
+        | Stamped | whole blocks, up to the one under way |
+        | other Dense, full Tree, Fourier | the full run: each output uses all of z |
+        | C with negative entries, not amplified | the first t columns with all rows; above 2048 steps the full run |
+
+        **Guarantee**: the mechanism covers the first t outputs, for a t fixed beforehand or chosen without looking at
+        the outputs; where the outputs decide when to stop, the guarantee is that of the full run. Its sensitivity is
+        never more than that of the full run. Its epsilon may be, where that comes from samples, by what two samples
+        differ by. Run reports state the smaller of the two; neither need grow from t to t + 1.
+
+        Args:
+            steps: number of steps released, from 1 to the number of steps planned.
+
+        >>> from antiphase import EveryStep, strategies
+        >>> Mechanism(strategies.Identity(8), EveryStep(), noise_std=2.0).first(4).effective_noise_multiplier
+        1.0
+
+        Reference: Denisov et al. 2022, Thm 2.1.
+        """
+        n, owner = self.strategy.steps, "Mechanism.first"
+        t = _check.positive_integer(owner, "steps", steps, "a run that released nothing costs nothing")
+        if t > n:
+            must = f"at most {n}, the number of steps of the strategy"
+            raise invalid(owner, "steps", must, steps, "use Plan.extend for a longer run")
+        if t == n:
+            return self
+        full = self.reduction
+        # Amplification theorems need lower-triangular blocks.
+        triangular = full.theorem.sensitivity == "column" or full.theorem.amplified
+        part = replace(self, strategy=first_steps(self.strategy, t, triangular))
+        # Another family of strategies may have another bound on its sensitivity.
+        return part if part.reduction.sensitivity.value <= full.sensitivity.value else self
+
     def dp_event(self) -> Any:
-        """The mechanism as an event of dp_accounting, for other accountants.
+        """Return the mechanism as an event of dp_accounting, for other accountants.
 
         For zero-out use `NeighboringRelation.REPLACE_SPECIAL`, for add-or-remove `ADD_OR_REMOVE_ONE`. For replace
         the event already has the factor 2 in its noise multiplier, which dp_accounting's RDP accountant wants under

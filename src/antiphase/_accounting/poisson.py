@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from antiphase._accounting import gaussian, loss_accountant
-from antiphase._accounting.loss_accountant import COARSE, FINE, Part
+from antiphase._accounting.loss_accountant import COARSE, FINE, GaussianSteps
 from antiphase._accounting.release import Release
 from antiphase._errors import NotProved
 
@@ -29,12 +29,12 @@ SMALLEST_FAILURE = 1e-30
 @final
 @dataclass(frozen=True)
 class Truncation:
-    """A largest batch size.
+    """Truncation of batches to a largest size.
 
     Args:
-        examples: an upper bound on the number of examples.
-        groups: among how many groups each example draws its own.
-        max_batch: the largest batch.
+        examples: upper bound on the number of examples.
+        groups: number of groups, of which each example draws one.
+        max_batch: largest batch size.
     """
 
     examples: int
@@ -114,14 +114,14 @@ class PoissonSampled(Release):
         """With a wide grid."""
         return replace(self, resolution=COARSE)
 
-    def loss_part(self, failure: float) -> tuple[Part, float]:
+    def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
         """The steps with the probability that a batch overflows; only groups of random size need a failure."""
         overflow = 0.0
         if self.truncation is None or self.truncation.groups == 1:
             failure = 0.0
         if self.truncation is not None:
             overflow = self.truncation.overflow(self.rate, failure)
-        return Part(1.0 / self.multiplier, self.rate, self.count, overflow=overflow), failure
+        return GaussianSteps(1.0 / self.multiplier, self.rate, self.count, overflow=overflow), failure
 
 
 def central_limit(epsilon: float, delta: float, rate: float, count: int) -> float:

@@ -13,26 +13,24 @@ from antiphase._check import invalid
 from antiphase._errors import NotProved
 from antiphase._participation import (
     BallsInBins,
-    CyclicPoisson,
-    FixedSize,
+    Deterministic,
     Participation,
-    PoissonMinSeparation,
     SingleParticipation,
 )
 from antiphase.strategies import Strategy
 
-SMALLEST = 5e-324  # multiplier: one that underflows to zero has no inverse
+SMALLEST_MULTIPLIER = 5e-324  # a multiplier that underflows to zero has no inverse
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What a theorem makes of a setting: the standard mechanism up to the noise.
+    """A setting reduced by a theorem to a standard mechanism, up to the noise.
 
     Args:
-        theorem: the row of the table.
+        theorem: row of the table.
         setting: the mechanism without its noise.
-        sensitivity: of what the noise is added to, for one contribution.
-        nominal: the same before it was rounded outward, by which noise is calibrated.
+        sensitivity: sensitivity of what the noise is added to, for one contribution.
+        nominal: the sensitivity before it was rounded outward, by which noise is calibrated.
     """
 
     theorem: Theorem
@@ -41,27 +39,27 @@ class Reduction:
     nominal: float
 
     def release(self, noise_std: float) -> Release:
-        """The standard mechanism for this noise."""
+        """Return the standard mechanism for this noise."""
         multiplier = noise_std / (self.theorem.factor * self.sensitivity.value)
-        return self.theorem.release(self.setting, max(multiplier, SMALLEST))
+        return self.theorem.release(self.setting, max(multiplier, SMALLEST_MULTIPLIER))
 
     def before_rounding(self) -> Reduction:
-        """With the sensitivity before it was rounded outward."""
+        """Return the reduction with the sensitivity before it was rounded outward."""
         return replace(self, sensitivity=replace(self.sensitivity, value=self.nominal))
 
     def noise_std(self, multiplier: float) -> float:
-        """The noise for this multiplier of the standard mechanism."""
+        """Return the noise for this multiplier of the standard mechanism."""
         return multiplier * self.theorem.factor * self.sensitivity.value
 
     def bound(self, value: float, method: str) -> Bound:
-        """A privacy number from `release`, with what proves it."""
+        """Return a privacy number from `release` as a bound, with its theorem."""
         kind = worst_kind([self.theorem.kind, self.sensitivity.kind])
         reference = STREAMS if self.theorem.amplified else self.theorem.reference
         return Bound(value, kind, method + self.theorem.remark, reference)
 
 
 def reduce(setting: Setting) -> Reduction:
-    """The reduction by the theorem that covers the setting; raises `NotProved` where there is none."""
+    """Reduce the setting by the theorem that covers it; raise `NotProved` if there is none."""
     theorem = _theorem(setting)
     return Reduction(theorem, setting, *_sensitivity(theorem, setting))
 
@@ -69,20 +67,20 @@ def reduce(setting: Setting) -> Reduction:
 def check_setting(
     owner: str, strategy: Any, participation: Any, adjacency: Any, examples: Any
 ) -> tuple[Strategy, Participation, Adjacency, int | None]:
-    """The arguments that describe a mechanism, checked."""
+    """Check and return the arguments that describe a mechanism."""
     if not isinstance(strategy, Strategy):
         raise invalid(owner, "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
     if not isinstance(participation, Participation):
         raise invalid(owner, "participation", "a participation", participation, "such as FixedEpochs(epochs, steps)")
     check_adjacency(owner, adjacency)
     if examples is not None:
-        examples = _check.positive_integer(owner, "examples", examples, "how many examples there are")
+        examples = _check.positive_integer(owner, "examples", examples, "it is the number of examples")
     return strategy, participation, adjacency, examples
 
 
 def _theorem(setting: Setting) -> Theorem:
     known = [t for t in THEOREMS if t.participation is type(setting.participation)]
-    truncated = getattr(setting.participation, "max_batch", None) is not None
+    truncated = setting.participation.max_batch is not None
     same_batches = [t for t in known if t.max_batch in (None, truncated)]
     rows = [t for t in same_batches if t.adjacency == setting.adjacency]
     for theorem in rows:
@@ -107,18 +105,16 @@ def _covers(theorem: Theorem, setting: Setting) -> bool:
 
 
 def _most_bands(setting: Setting) -> int:
-    sampling = setting.participation
-    if isinstance(sampling, (CyclicPoisson, FixedSize)):
-        return sampling.groups
-    return sampling.separation if isinstance(sampling, PoissonMinSeparation) else 1
+    worst: Deterministic = setting.participation.worst_case
+    return worst.spacing(setting.strategy.steps)
 
 
 def _too_many_bands(setting: Setting) -> NotProved:
     sampling, largest, found = setting.participation, _most_bands(setting), setting.strategy.diagonals
     if isinstance(sampling, BallsInBins):
         return NotProved(
-            f"Amplification for {sampling} needs a strategy whose noise in a step uses rows of C up to it.",
-            hint=f"use a lower-triangular strategy; without amplification {sampling.worst_case} works",
+            f"Amplification for {sampling} needs a strategy whose noise in each step uses rows of C only up to it.",
+            hint=f"use a lower-triangular strategy, or {sampling.worst_case} without amplification",
         )
     name = type(setting.strategy).__name__
     has = "is not lower triangular" if found is None else f"has {found} bands"

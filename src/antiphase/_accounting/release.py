@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
 from antiphase._accounting import gaussian
-from antiphase._accounting.loss_accountant import Part
+from antiphase._accounting.loss_accountant import GaussianSteps
 
 
 @dataclass(frozen=True)
@@ -21,23 +21,23 @@ class Release(ABC):
 
     multiplier: float
 
-    method = ""  # how epsilon is computed, a few words
+    method = ""  # how epsilon is computed, in a few words
     tight = False  # whether epsilon is exact for the standard mechanism
 
     @abstractmethod
     def epsilon(self, delta: float) -> float:
-        """An upper bound on the smallest epsilon >= 0 at `delta`."""
+        """Return an upper bound on the smallest epsilon >= 0 at `delta`."""
 
     @abstractmethod
     def delta(self, epsilon: float) -> float:
-        """An upper bound on the smallest delta at `epsilon`."""
+        """Return an upper bound on the smallest delta at `epsilon`."""
 
     @abstractmethod
     def dp_event(self) -> Any:
-        """The same as an event of dp_accounting."""
+        """Return the mechanism as an event of dp_accounting."""
 
     def guess(self, epsilon: float, delta: float) -> float:
-        """A multiplier near the one for this budget."""
+        """Return a multiplier close to the one for this budget."""
         return 1.0 / gaussian.shift(epsilon, delta)
 
     def coarse(self) -> Release:
@@ -48,7 +48,7 @@ class Release(ABC):
         """The probability that an example takes part at all: at such a delta no noise is needed."""
         return 1.0
 
-    def loss_part(self, failure: float) -> tuple[Part, float] | None:
+    def loss_part(self, failure: float) -> tuple[GaussianSteps, float] | None:
         """For composition by privacy losses: the steps, and a probability to be added to delta, at most `failure`."""
         return None
 
@@ -82,6 +82,6 @@ class Gaussian(Release):
 
         return GaussianDpEvent(self.multiplier)
 
-    def loss_part(self, failure: float) -> tuple[Part, float]:
+    def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
         """A shift that always happens."""
-        return Part(1.0 / self.multiplier, 1.0, 1), 0.0
+        return GaussianSteps(1.0 / self.multiplier, 1.0, 1), 0.0

@@ -70,11 +70,11 @@ as many modes as there are bins or patterns. delta of such a mixture is an integ
 is sampled with weights that are proved to be bounded, and a confidence limit on their mean is what is reported, its
 failure probability added to delta ("confident"), in both directions. Beside it stands a bound without samples, which is
 reported where it is smaller ("upper"): without amplification, a moment bound, and for independent noise a convolution.
-`Sampling` says how much work to spend. Entries of C count by their absolute value. Strategies whose noise in a step
+`MonteCarlo` says how much work to spend. Entries of C count by their absolute value. Strategies whose noise in a step
 needs later rows of C, and random min-separation with more bands than the separation, are accounted at their worst
 pattern, and so are all of these by `compose`, `group_epsilon`, `zcdp` and `gdp`.
 
-**What sampled numbers are random in.** `epsilon` and `delta` draw fresh entropy on every call, unless the `Sampling`
+**What sampled numbers are random in.** `epsilon` and `delta` draw fresh entropy on every call, unless the `MonteCarlo`
 has a seed, and keep it in `Bound.entropy`. Planning and calibration search with seeds that are a hash of the question,
 so that the same problem gives the same mechanism and the same fingerprint. What they choose is certified at the end
 with fresh entropy, which is stored with the guarantee and is not part of the fingerprint. `Plan.load` repeats that
@@ -100,7 +100,7 @@ added to delta; it depends on `examples`, an upper bound. Where it exceeds half 
 without amplification and add-or-remove raises. Some seven standard deviations above the mean batch are enough. Random
 min-separation with `max_batch` is the same; an example that was dropped waits as if it had taken part.
 
-**Stopping early.** `stopped(mechanism, t)` is the mechanism of the first t steps. The guarantee of the full run covers
+**Stopping early.** `mechanism.first(t)` is the mechanism of the first t steps. The guarantee of the full run covers
 its beginning too, and any rule by which outputs decide when to stop: reports state the smaller of the two epsilons.
 It need not grow from t to t + 1, since one bound may be tighter than the next, least of all where samples give it.
 
@@ -114,7 +114,7 @@ edition; what it is cited for is tested, against integrals, exhaustive search or
 
 | citation | used for | confirmed by |
 |---|---|---|
-| Denisov et al. 2022, Thm 2.1 | adaptive streams, `stopped` | cited so by Choquette-Choo et al. 2023 (multi-epoch) |
+| Denisov et al. 2022, Thm 2.1 | adaptivity, `Mechanism.first` | cited by Choquette-Choo et al. 2023 (multi-epoch) |
 | Wang et al. 2023, Thm 9 | estimate, verify, release | restated as Thm 2.1 of Choquette-Choo et al. 2025 |
 | Kalinin and Lampert 2024, Thm 2 | Toeplitz sensitivity | restated as Thm 3.1 of McMahan, Xu and Zhang 2024 |
 | Dvijotham et al. 2024, Lemma 5.2 | BLT output scales | restated as Alg. 5 of McMahan, Xu and Zhang 2024 |

@@ -1,4 +1,4 @@
-"""Which theorem accounts for which participation, adjacency and strategy: the table that code and manual share.
+"""The table of theorems: which one covers which participation, adjacency and strategy. The docs print it.
 
 A combination that is not in the table is not proved and raises. A new accountant is a new `Release` and its rows.
 """
@@ -35,10 +35,10 @@ Strategies = Literal["any", "one band", "bands <= groups", "lower triangular", "
 
 
 def check_adjacency(owner: str, adjacency: Any) -> Adjacency:
-    """One of the three names."""
+    """Return `adjacency` if it is one of the three names, else raise."""
     if adjacency not in get_args(Adjacency):
         known = ", ".join(repr(name) for name in get_args(Adjacency))
-        raise invalid(owner, "adjacency", f"one of {known}", adjacency, "'zero-out' is the usual one")
+        raise invalid(owner, "adjacency", f"one of {known}", adjacency, "'zero-out' is the most common choice")
     return adjacency
 
 
@@ -57,18 +57,18 @@ class Theorem:
     """One row of the table.
 
     Args:
-        participation: its class.
-        max_batch: whether batches are truncated; None: both.
+        participation: class of the participation.
+        max_batch: whether batches are truncated; None covers both.
         adjacency: which data sets are neighbours.
-        strategies: the C it covers.
+        strategies: strategies that it covers.
         sensitivity: "pattern", sens(C) under the participation's worst case, or "column", the largest column norm.
         factor: largest change, in contributions of norm 1, between neighbouring data sets.
         release: the standard mechanism, from the setting and the noise multiplier.
-        kind: what epsilon is where the sensitivity is exact.
+        kind: kind of epsilon if the sensitivity is exact.
         account: the standard mechanism in words.
         reference: author, year, theorem.
-        remark: what the method of a bound from `release` should say besides.
-        amplified: whether `epsilon` and `delta` come from `_amplified`, and from `release` only where that is smaller.
+        remark: addition to the method of a bound from `release`.
+        amplified: whether `epsilon` and `delta` come from `amplified.py`, and from `release` only if smaller.
     """
 
     participation: type[Participation]
@@ -91,7 +91,7 @@ def _gaussian(setting: Setting, multiplier: float) -> Release:
 
 def _poisson(setting: Setting, multiplier: float) -> Release:
     sampling: Poisson | CyclicPoisson = setting.participation
-    groups = sampling.groups if isinstance(sampling, CyclicPoisson) else 1
+    groups = sampling.sampling_groups
     count = -(-setting.strategy.steps // groups)
     truncation = None
     if sampling.max_batch is not None:

@@ -12,7 +12,7 @@ from antiphase._accounting.mechanism import Mechanism
 from antiphase._bound import Bound
 from antiphase._check import invalid
 from antiphase._errors import Refused
-from antiphase._montecarlo import Sampling, check_sampling
+from antiphase._montecarlo import MonteCarlo, check_sampling
 from antiphase._montecarlo import verify as sampled_verify
 
 
@@ -22,11 +22,11 @@ class _Problem(Protocol):
 
 
 class Planned(Protocol):
-    """A plan, as far as it is needed here."""
+    """The parts of a plan that `verify` reads."""
 
     @property
     def mechanism(self) -> Mechanism:
-        """What runs."""
+        """The mechanism that runs."""
 
     @property
     def guarantee(self) -> Bound:
@@ -34,7 +34,7 @@ class Planned(Protocol):
 
     @property
     def problem(self) -> _Problem:
-        """With the budget."""
+        """The problem, which has the budget."""
 
 
 def verify(
@@ -45,11 +45,11 @@ def verify(
     method: Literal["certified", "plain"] = "certified",
     tau: float = 1.25,
     attempt: int = 1,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Verify the claim of a finished plan, or of a mechanism, with fresh samples: delta as a bound, or `Refused`.
+    """Verify the claim of a plan or mechanism with fresh samples; return delta as a bound or raise `Refused`.
 
-    The claim is fixed first; then samples that nothing was chosen by decide. Where delta needs no samples it is
+    The claim is fixed first; then samples that influenced no earlier choice decide. If delta needs no samples, it is
     computed and compared.
 
     **Guarantee**: a program that runs the mechanism only if this returns, and otherwise releases nothing, is
@@ -58,10 +58,11 @@ def verify(
 
     Args:
         planned: a plan, whose claim is its guarantee at its budget's delta, or a mechanism.
-        epsilon: of the claim, for a mechanism.
-        delta: of the claim, for a mechanism.
-        method: "certified" weighted samples, or "plain" ones with Bernstein's inequality, as in the paper.
-        tau: for plain samples: how far below delta, as a factor, the estimate must lie.
+        epsilon: epsilon of the claim, for a mechanism.
+        delta: delta of the claim, for a mechanism.
+        method: "certified" for weighted samples, or "plain" for unweighted ones with Bernstein's inequality, as in the
+            paper.
+        tau: for plain samples, the factor by which the estimate must lie below delta.
         attempt: 1 for the first verification, 2 for the second, ...: attempt r spends 2^-r of the failure probability.
             All that could have led to this release count, whatever they claimed: another epsilon or noise that is tried
             after a refusal is the next attempt. Attempts that are not counted void the guarantee.
@@ -87,7 +88,7 @@ def verify_claim(
     method: Literal["certified", "plain"] = "certified",
     tau: float = 1.25,
     attempt: int = 1,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
     """`verify` for a mechanism and a claim (at, target) that were checked; epsilon may be 0 here."""
     reduction = mechanism.reduction
@@ -102,7 +103,7 @@ def verify_claim(
         return replace(found, value=target)
     raise Refused(
         f"({at}, {target})-differential privacy is not verified: delta is {found.value:.4g}.",
-        hint="it needs more noise",
+        hint="add noise, or claim a larger epsilon or delta",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import antiphase as ap
-from antiphase._accounting import drawn_like, stopped_epsilon
+from antiphase._accounting import drawn_like, epsilon_after
 from antiphase._bound import rounded_up
 from antiphase._cli.output import print_facts, print_json
 from antiphase._plan import in_words
@@ -31,7 +31,7 @@ def account(
     mechanism = plan.mechanism
     drawn = drawn_like(plan.guarantee)
     if steps is not None:
-        bound = stopped_epsilon(mechanism, steps, at, sampling=drawn)
+        bound = epsilon_after(mechanism, steps, at, sampling=drawn)
     elif at == plan.problem.budget.delta:  # Plan.load derived it
         bound = plan.guarantee
     else:

@@ -1,4 +1,4 @@
-"""Error of a strategy: the variance of the noise in what matters, step by step."""
+"""Error of a strategy: the variance of the noise in the model, step by step."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from antiphase.strategies import BLT, Banded, BandedInverse, Fourier, Identity, 
 
 
 @dataclass(frozen=True)
-class Error:
-    """The noise in A x for sigma = 1, as standard deviations over the steps.
+class ErrorProfile:
+    """Noise in A x for sigma = 1: root mean square, maximum, and variance of each step.
 
     Args:
         rms: root of the mean variance, ||A N||_F / sqrt(n).
         max: root of the largest variance, the largest row norm of A N.
-        compute: gives the variances when `per_step` is first read.
+        compute: computes the variances when `per_step` is first read.
     """
 
     rms: float
@@ -36,17 +36,17 @@ class Error:
         return self.compute()
 
 
-def error(strategy: Strategy, workload: Workload) -> Error:
-    """The error of a strategy on a workload: B = A N, row by row.
+def error(strategy: Strategy, workload: Workload) -> ErrorProfile:
+    """Return the error of a strategy on a workload: the row norms of B = A N.
 
     Exact, by a covariance recursion in time linear in the steps for Identity, Banded, Toeplitz, BLT and
     BandedInverse, by the structure of Tree and Fourier, and by dense algebra for Dense.
 
     Args:
-        strategy: C with its left inverse N.
-        workload: A.
+        strategy: strategy matrix, C, with its left inverse N.
+        workload: workload matrix, A.
 
-    Reference: McKenna 2024 (scaling), section 3, for the objective; the recursion is in the concepts page.
+    Reference: McKenna 2024 (scaling), section 3, for the objective.
 
     >>> from antiphase import PrefixSum, strategies
     >>> error(strategies.Identity(4), PrefixSum()).per_step.tolist()
@@ -62,17 +62,17 @@ def error(strategy: Strategy, workload: Workload) -> Error:
     return _checked(weighted / strategy.steps, total, lambda: per_step_variances(strategy, workload))
 
 
-def _checked(mean: float, largest: float, compute: Callable[[], Array]) -> Error:
+def _checked(mean: float, largest: float, compute: Callable[[], Array]) -> ErrorProfile:
     if not math.isfinite(mean) or not math.isfinite(largest):
         raise InvalidArgument(
             "The error of this strategy is too large for floating point: its inverse grows from step to step.",
-            hint="choose coefficients that fall off, such as Toeplitz.square_root",
+            hint="choose coefficients that decay, such as those of Toeplitz.square_root",
         )
-    return Error(math.sqrt(mean), math.sqrt(largest), compute)
+    return ErrorProfile(math.sqrt(mean), math.sqrt(largest), compute)
 
 
 def per_step_variances(strategy: Strategy, workload: Workload) -> Array:
-    """The variance of each step of A N z for sigma = 1."""
+    """Return the variance of each step of A N z for sigma = 1."""
     return _METHODS.get(type(strategy), _dense)(strategy, workload)
 
 
@@ -137,7 +137,7 @@ def _stamped(strategy: Stamped, workload: Workload) -> Array:
 
 
 def _closed_sums(strategy: Strategy, workload: Workload) -> tuple[float, float] | None:
-    """sum_i w_i^2 and sum_i (n - i) w_i^2 where A and C are both Toeplitz, without arrays of length n."""
+    """Return sum_i w_i^2 and sum_i (n - i) w_i^2 if A and C are both Toeplitz, without arrays of length n."""
     from antiphase._error.toeplitz import response_sums
 
     constant = workload.toeplitz_inverse

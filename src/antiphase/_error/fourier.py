@@ -10,7 +10,7 @@ from antiphase.strategies import Fourier, wrapped
 
 
 def fourier_variances(strategy: Fourier, workload: Workload) -> Array:
-    """The variance of each step of A N z for sigma = 1.
+    """Return the variance of each step of A N z for sigma = 1.
 
     N N^T is S^-1 X S^-T for the direct decoder, S the prefix sum, and X^-1 for the optimal one. Both have the
     form (P P^T - M M^T) / p_0 with P and M lower triangular Toeplitz, so A P and A M are filtered columns.

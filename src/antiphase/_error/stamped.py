@@ -1,4 +1,4 @@
-"""Error of a stamped strategy: the blocks' noise is independent and adds up."""
+"""Error of a stamped strategy: the noise of its blocks is independent, so variances add up."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Variances = Callable[[Strategy, Workload], Array]
 
 
 def stamped_variances(strategy: Stamped, workload: Workload, variances: Variances) -> Array:
-    """Variances of A (I (x) N) z, with `variances` giving those of the base strategy.
+    """Return the variances of A (I (x) N) z, where `variances` computes those of the base strategy.
 
-    A prefix sum keeps the whole noise of every finished block, the variance of its last step; other workloads
-    run each block's noise on to the end.
+    A prefix sum keeps all the noise of every finished block, with the variance of its last step; other workloads
+    propagate the noise of each block to the end.
     """
     if isinstance(workload, PrefixSum):
         base = variances(strategy.strategy, workload)

@@ -1,4 +1,4 @@
-"""Error of Toeplitz strategies under Toeplitz workloads: one impulse response says it all.
+"""Error of Toeplitz strategies under Toeplitz workloads: one impulse response determines it.
 
 B = A C^-1 is Toeplitz with first column w, so step t has variance w_0^2 + ... + w_t^2. For a prefix sum w tends
 to a constant, after which every sum has a closed form: the cost stops growing with the number of steps.
@@ -17,7 +17,7 @@ FIRST_BLOCK = 4096
 LARGEST_BLOCK = 1 << 20
 CONVERGED = 1e-14
 LONG_FILTER = 64  # above this many coefficients a series by FFT is cheaper than a filter
-TYPICAL_REACH = 32  # w becomes its limit after about as many times its coefficients
+TYPICAL_REACH = 32  # w reaches its limit after about this many times its number of coefficients
 
 
 def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -> Array:
@@ -32,7 +32,7 @@ def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -
 
 
 def response_sums(numerator: Array, denominator: Array, inverse: Array, steps: int) -> tuple[float, float]:
-    """sum_i w_i^2 and sum_i (steps - i) w_i^2, stopping where w has become its limit."""
+    """sum_i w_i^2 and sum_i (steps - i) w_i^2, stopping once w has reached its limit."""
     limit = _limit(numerator, denominator, inverse)
     order = len(numerator) + len(denominator) + len(inverse)
     if len(denominator) > LONG_FILTER and steps < TYPICAL_REACH * len(denominator):

@@ -27,7 +27,7 @@ def online_tree_variances(strategy: Tree, workload: Workload) -> Array:
 def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
     """The variance of each step of A N z for sigma = 1, N the full decoder: the diagonal of A X^-1 A^T.
 
-    X is inverted up the tree, one rank-one correction a node, and a workload sees a finished node only through
+    X is inverted up the tree, one rank-one correction per node, and a workload sees a finished node only through
     the few outputs it remembers, O(n log n).
 
     >>> from antiphase import PrefixSum
@@ -40,7 +40,7 @@ def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
 
 
 def stamped_tree_variances(tree: Tree, repeats: int, workload: Workload) -> Array:
-    """The same for a tree that starts afresh every tree.steps steps, under any workload.
+    """Return the variances of a tree that restarts every tree.steps steps, under any workload.
 
     The blocks' noise is independent, and a workload sees the blocks before only through the outputs it remembers:
     their covariance is carried over, O(n log n).

@@ -13,13 +13,13 @@ from antiphase._montecarlo.balls_in_bins import BinsPair, bins_pair
 from antiphase._montecarlo.min_separation import is_separated
 from antiphase._montecarlo.modes import bins_gram
 from antiphase._montecarlo.samples import randomness, single_threaded
-from antiphase._montecarlo.settings import Sampling, check_sampling
+from antiphase._montecarlo.settings import MonteCarlo, check_sampling
 from antiphase._montecarlo.slopes import Slopes, delta_slopes
 
 __all__ = [
     "LARGEST_EPSILON",
     "BinsPair",
-    "Sampling",
+    "MonteCarlo",
     "Slopes",
     "bins_gram",
     "bins_pair",

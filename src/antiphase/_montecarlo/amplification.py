@@ -18,7 +18,7 @@ from antiphase._montecarlo.modes import bins_gram
 from antiphase._montecarlo.pair import Pair
 from antiphase._montecarlo.plain_sampling import plain_delta, verify_plain
 from antiphase._montecarlo.samples import child, randomness
-from antiphase._montecarlo.settings import Sampling
+from antiphase._montecarlo.settings import MonteCarlo
 from antiphase._montecarlo.verification import verify_pair
 from antiphase._participation import BallsInBins, PoissonMinSeparation
 from antiphase._sensitivity import column_norms, sensitivity
@@ -59,7 +59,7 @@ def delta(
     participation: Amplified,
     noise_std: float,
     epsilon: float,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
     """delta at which the mechanism is (epsilon, delta)-differentially private.
 
@@ -87,7 +87,7 @@ def epsilon(
     participation: Amplified,
     noise_std: float,
     delta: float,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
     """epsilon at which the mechanism is (epsilon, delta)-differentially private; arguments as for `delta`.
 
@@ -102,7 +102,7 @@ def calibrate(
     participation: Amplified,
     epsilon: float,
     delta: float,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
     settle: Callable[[float], Bound] | None = None,
 ) -> tuple[float, Bound]:
     """About the smallest noise_std that keeps (epsilon, delta), and epsilon as a bound at that noise.
@@ -141,7 +141,7 @@ def verify(
     method: Literal["certified", "plain"] = "certified",
     tau: float = 1.25,
     attempt: int = 1,
-    sampling: Sampling = Sampling(),
+    sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
     """Verify a claim that was fixed beforehand, with fresh samples: delta as a bound, or `Refused`.
 

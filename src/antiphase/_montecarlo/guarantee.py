@@ -13,7 +13,7 @@ from antiphase._montecarlo.certificate import certify, check_estimates, plan_run
 from antiphase._montecarlo.pair import Pair
 from antiphase._montecarlo.samples import child
 from antiphase._montecarlo.search import estimated_epsilon, estimated_noise, upper_epsilon, upper_noise
-from antiphase._montecarlo.settings import Sampling
+from antiphase._montecarlo.settings import MonteCarlo
 from antiphase._montecarlo.verification import SHARE, limit_bound, log_inverse_share, pair_effort, try_claim
 
 ATTEMPTS = 8
@@ -28,7 +28,7 @@ MORE = 1.02  # a further attempt aims lower by what the last one missed, and by 
 POWER = 1.7  # where samples are few the limit falls more slowly than the estimate
 
 
-def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, sampling: Sampling) -> Bound:
+def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Bound:
     """delta at epsilon: a proved bound or a confidence limit, whichever is smaller.
 
     **Guarantee**: "upper" is proved. "confident" is limit + p, where delta exceeds the limit with probability at most p
@@ -59,7 +59,7 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     return min(limit_bound(pair, limits, value, expected), proved, key=lambda bound: bound.value)
 
 
-def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: Sampling) -> Bound:
+def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Bound:
     """epsilon at delta: searched with estimates, then verified with fresh randomness as in `_verify`.
 
     **Guarantee**: "upper" is proved; "confident" has the failure probability of the verification folded into delta,
@@ -80,7 +80,7 @@ def pair_noise(
     epsilon: float,
     delta: float,
     seed: np.random.SeedSequence,
-    sampling: Sampling,
+    sampling: MonteCarlo,
     settle: Callable[[float], Bound],
 ) -> tuple[float, Bound]:
     """About the smallest noise for (epsilon, delta), and epsilon as a bound at that noise.
@@ -100,7 +100,7 @@ def pair_noise(
     raise NotProved(f"No noise was found that gives epsilon = {epsilon}.", hint="allow more samples, or a larger delta")
 
 
-def _within_reach(pair: Pair, epsilon: float, delta: float, sampling: Sampling) -> bool:
+def _within_reach(pair: Pair, epsilon: float, delta: float, sampling: MonteCarlo) -> bool:
     """Whether so many samples can certify so small a delta at all."""
     return pair.least(epsilon, sampling.samples or pair.samples, _log_inverse(delta, 1)) < delta
 
@@ -110,7 +110,9 @@ def _log_inverse(delta: float, attempt: int) -> float:
     return log_inverse_share(max(delta, SMALLEST), attempt, CHOICES)
 
 
-def _settled(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: Sampling) -> tuple[float, Bound] | None:
+def _settled(
+    pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: MonteCarlo
+) -> tuple[float, Bound] | None:
     """Search with estimates and verify; each further attempt aims a little lower and spends half the probability."""
     goal, aim = delta * (1.0 - SHARE), 1.0 + sampling.slack
     for attempt in range(1, ATTEMPTS + 1):
@@ -133,6 +135,6 @@ def _with_value(bound: Bound, value: float) -> Bound:
     return Bound(value, bound.kind, bound.method, bound.reference)
 
 
-def _not_worth(proved: Bound, pair: Pair, sampling: Sampling) -> Bound:
+def _not_worth(proved: Bound, pair: Pair, sampling: MonteCarlo) -> Bound:
     method = f"{proved.method}; {sampling.samples or pair.samples:,} samples would certify nothing smaller"
     return Bound(proved.value, proved.kind, method, proved.reference)

@@ -17,7 +17,7 @@ from antiphase._errors import NotProved
 from antiphase._montecarlo.estimator import Draws, Estimator, log_bound, log_weights
 from antiphase._montecarlo.pair import Pair
 from antiphase._montecarlo.samples import child, draws
-from antiphase._montecarlo.settings import Sampling
+from antiphase._montecarlo.settings import MonteCarlo
 
 LARGEST = 1e6
 FAR = 700.0
@@ -52,7 +52,7 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
 
 
 def estimated_epsilon(
-    pair: Pair, delta: float, log_inverse: float, seed: np.random.SeedSequence, sampling: Sampling
+    pair: Pair, delta: float, log_inverse: float, seed: np.random.SeedSequence, sampling: MonteCarlo
 ) -> float:
     """The epsilon at which the estimate is `delta`; the estimators are chosen again until they fit the epsilon.
 
@@ -83,7 +83,7 @@ def estimated_noise(
     log_inverse: float,
     highest: float,
     seed: np.random.SeedSequence,
-    sampling: Sampling,
+    sampling: MonteCarlo,
 ) -> float:
     """The noise at which the estimate is `delta`: between 0 and `highest`, that of the proved bound."""
     few, many = _samples(pair, sampling)
@@ -103,7 +103,7 @@ def estimated_noise(
     return math.exp(found - max(-0.05, min(0.05, correction)))
 
 
-def _samples(pair: Pair, sampling: Sampling) -> tuple[int, int]:
+def _samples(pair: Pair, sampling: MonteCarlo) -> tuple[int, int]:
     """For the search and for its last correction."""
     most = sampling.samples or pair.samples
     return min(pair.pilot // FEW, most), min(pair.pilot, most)
@@ -135,7 +135,7 @@ class _Curve:
         return max(-FAR, float(logsumexp(logs)) - math.log(self._samples))
 
 
-def _excess(curve: _Curve, pair: Pair, epsilon: float, delta: float, log_inverse: float, sampling: Sampling) -> float:
+def _excess(curve: _Curve, pair: Pair, epsilon: float, delta: float, log_inverse: float, sampling: MonteCarlo) -> float:
     """Return the log of the least limit to expect, relative to `delta`."""
     least = pair.least(epsilon, sampling.samples or pair.samples, log_inverse)
     return math.log(math.exp(curve.log_delta(epsilon)) + least) - math.log(delta)

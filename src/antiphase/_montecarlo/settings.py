@@ -10,8 +10,8 @@ from antiphase._record import record
 
 
 @final
-@record
-class Sampling:
+@record(tag="Sampling")
+class MonteCarlo:
     """How a bound is sampled, where nothing but samples gives a small one.
 
     `epsilon`, `delta` and `verify` draw fresh entropy on every call. `calibrate` and plans search with seeds that are a
@@ -30,7 +30,7 @@ class Sampling:
         seed: makes the answer a function of the question and of this number; None, which is right outside tests, takes
             fresh entropy. No two of these functions share samples, whatever the seed.
 
-    >>> Sampling(slack=0.2).workers
+    >>> MonteCarlo(slack=0.2).workers
     -1
     """
 
@@ -40,7 +40,7 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        owner, hint = "Sampling", "0.05 loses 5 % of delta, 0.3 % of noise"
+        owner, hint = "MonteCarlo", "0.05 loses 5 % of delta, 0.3 % of noise"
         slack = _check.real(owner, "slack", self.slack, 1e-3, 1.0, hint)
         object.__setattr__(self, "slack", slack)
         if self.samples is not None:
@@ -52,8 +52,8 @@ class Sampling:
             raise invalid(owner, "seed", "an integer of at least 0, or None", self.seed, "None is right outside tests")
 
 
-def check_sampling(owner: str, value: Any) -> Sampling:
-    """`value` if it is a `Sampling`."""
-    if not isinstance(value, Sampling):
-        raise invalid(owner, "sampling", "a Sampling", value, "such as Sampling(slack=0.2)")
+def check_sampling(owner: str, value: Any) -> MonteCarlo:
+    """`value` if it is a `MonteCarlo`."""
+    if not isinstance(value, MonteCarlo):
+        raise invalid(owner, "sampling", "a MonteCarlo object", value, "for example MonteCarlo(slack=0.2)")
     return value

@@ -23,7 +23,7 @@ from antiphase._montecarlo.certificate import Limit, certify, check_estimates, p
 from antiphase._montecarlo.pair import Pair
 from antiphase._montecarlo.pilot import Effort
 from antiphase._montecarlo.samples import child
-from antiphase._montecarlo.settings import Sampling
+from antiphase._montecarlo.settings import MonteCarlo
 
 SHARE = 1e-3  # of delta that verification may spend as its failure probability
 RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
@@ -68,7 +68,7 @@ def try_claim(
     delta: float,
     attempt: int,
     seed: np.random.SeedSequence,
-    sampling: Sampling,
+    sampling: MonteCarlo,
     choices: int = 1,
 ) -> ClaimOutcome:
     """Attempt number `attempt` on the claim (epsilon, delta), with samples from `seed`, which nothing else may use."""
@@ -91,7 +91,7 @@ def try_claim(
     return ClaimOutcome(bound, worst.value, worst.estimate, worst.error)
 
 
-def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: Sampling) -> Effort:
+def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Effort:
     """What `sampling` allows for a pair; `seed` is that of the pilot."""
     return Effort(sampling.samples or pair.samples, log_inverse, seed, sampling.workers, sampling.slack / 4.0)
 
@@ -106,7 +106,7 @@ def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: fl
 
 
 def verify_pair(
-    pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, sampling: Sampling
+    pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, sampling: MonteCarlo
 ) -> Bound:
     """The claim as a bound on delta, or `Refused`.
 

@@ -14,7 +14,7 @@ from antiphase._accounting import Mechanism, epsilon, restated
 from antiphase._bound import Bound
 from antiphase._durable import OWNER_ONLY, write_output
 from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
-from antiphase._participation import BallsInBins, FixedEpochs, Participation, ShuffledEpochs
+from antiphase._participation import Participation
 from antiphase._plan.candidate import Candidate, curve_steps, digestible, upgraded
 from antiphase._problem import Problem
 from antiphase._record import fingerprint, from_json, json_digest, parse_json, record, to_json
@@ -180,10 +180,10 @@ class Plan:
         longer = replace(
             self.mechanism,
             strategy=replace(strategy, steps=n),  # type: ignore[type-var]  # strategies are records
-            participation=_for_more_steps(self.mechanism.participation, n),
+            participation=self.mechanism.participation.for_steps(n),
         )
         given = self.problem.participation
-        problem = replace(self.problem, steps=n, participation=given and _for_more_steps(given, n))
+        problem = replace(self.problem, steps=n, participation=given and given.for_steps(n))
         return replace(
             self,
             problem=problem,
@@ -322,13 +322,6 @@ def _short(value: object) -> str:
 def stored_fingerprint(path: Path) -> str:
     """The fingerprint stated in a plan file, without checking it against the plan."""
     return str(_read(path)["fingerprint"])
-
-
-def _for_more_steps(participation: Participation, steps: int) -> Participation:
-    """The same participation with enough epochs for the steps, if it counts epochs."""
-    if isinstance(participation, (FixedEpochs, ShuffledEpochs, BallsInBins)):
-        return replace(participation, epochs=max(participation.epochs, -(-steps // participation.steps_per_epoch)))
-    return participation
 
 
 def _readable(data: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from antiphase._optimize import optimize
-from antiphase._participation import CyclicPoisson, FixedSize, Participation, Poisson, SingleParticipation
+from antiphase._participation import Participation, SingleParticipation
 from antiphase._planner.families import MAX_TOEPLITZ_WORK, MINUTE_BANDED_WORK, free_columns_pay
 from antiphase._planner.pipelines import in_fixed_sizes, in_groups, most_groups
 from antiphase._planner.search import Evaluation, Proposal, Search
@@ -30,11 +30,9 @@ ParticipationForBands = Callable[[int], Participation]
 def try_amplified(search: Search, families: set[str], pipelines: tuple[str, ...]) -> None:
     """Try the given sampling; if the participation is open, sampling with as many groups as bands."""
     problem, given = search.problem, search.problem.participation
-    if isinstance(given, (CyclicPoisson, FixedSize)):
-        _search(search, families, lambda bands: given, given.groups)
-    elif isinstance(given, Poisson):
-        _search(search, families, lambda bands: given, 1)
     if given is not None:
+        if given.sampling_groups is not None:
+            _search(search, families, lambda bands: given, given.sampling_groups)
         return
     if "cyclic-poisson" in pipelines or "poisson" in pipelines:
         most = most_groups(problem) if "cyclic-poisson" in pipelines else 1

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from antiphase._optimize import MAX_DENSE_STEPS, optimize, prefix_sum_bound, worst_case_limits
-from antiphase._participation import FixedEpochs, MinSeparation, Participation, ShuffledEpochs, SingleParticipation
+from antiphase._participation import MinSeparation, Participation
 from antiphase._plan import display_name
 from antiphase._planner.published_strategies import nearest, published
 from antiphase._planner.search import Proposal, Search
@@ -190,13 +190,7 @@ def least_copies(family: str, steps: int, participation: Participation | None = 
 
 def band_counts(problem: Problem, participation: Participation) -> list[int]:
     """Powers of two up to the separation, and the separation: with more bands, one example's columns would overlap."""
-    worst = participation.worst_case
-    if isinstance(worst, (FixedEpochs, ShuffledEpochs)):
-        widest = worst.steps_per_epoch
-    elif isinstance(worst, MinSeparation):
-        widest = worst.separation
-    else:
-        widest = problem.steps if isinstance(worst, SingleParticipation) else 1
+    widest = participation.worst_case.spacing(problem.steps)
     widest = min(widest, problem.steps, MAX_TOEPLITZ_WORK // problem.steps)
     if problem.memory_copies is not None:
         widest = min(widest, problem.memory_copies + 1)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from antiphase._montecarlo import Sampling
+from antiphase._montecarlo import MonteCarlo
 from antiphase._optimize import optimize
 from antiphase._participation import BallsInBins, Participation, PoissonMinSeparation
 from antiphase._planner.families import FAMILIES, QUICK_BANDED_WORK, affords
@@ -19,7 +19,7 @@ from antiphase._planner.search import Evaluation, Proposal, Search
 from antiphase._problem import Problem
 from antiphase.strategies import Strategy
 
-COARSE = Sampling(slack=0.2)
+COARSE = MonteCarlo(slack=0.2)
 BLT_BUFFERS = 3
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from antiphase._accounting import certified
 from antiphase._check import invalid
 from antiphase._errors import AntiphaseError, NotProved, Refused
-from antiphase._participation import CyclicPoisson, FixedSize, Participation, Poisson
+from antiphase._participation import Participation
 from antiphase._plan import Plan
 from antiphase._planner.advice import advice
 from antiphase._planner.amplified import try_amplified
@@ -97,7 +97,7 @@ def _promises(problem: Problem, given: Participation | None, pipelines: tuple[st
     """The participations to try besides those amplified by sampling."""
     if given is None:
         return [promised(problem, name) for name in pipelines if name in PROMISED]
-    return [] if isinstance(given, (Poisson, CyclicPoisson, FixedSize)) else [given]
+    return [given] if given.sampling_groups is None else []
 
 
 def _checked(families: Iterable[str] | None) -> set[str]:

@@ -11,9 +11,9 @@ import numpy as np
 
 from antiphase._accounting import Mechanism, seeded_calibration
 from antiphase._bound import Bound
-from antiphase._error import Error, error
+from antiphase._error import ErrorProfile, error
 from antiphase._errors import AntiphaseError, NotEnoughMemory, NotProved
-from antiphase._montecarlo import Sampling
+from antiphase._montecarlo import MonteCarlo
 from antiphase._participation import Participation
 from antiphase._plan import Candidate, curve_steps, display_name
 from antiphase._problem import Problem
@@ -88,7 +88,7 @@ class Search:
         tried = (found.candidate for found in self.evaluations)
         return min((c.noise_multiplier for c in tried if c.participation == participation), default=None)
 
-    def attempt(self, proposal: Proposal, sampling: Sampling = Sampling()) -> Evaluation | None:
+    def attempt(self, proposal: Proposal, sampling: MonteCarlo = MonteCarlo()) -> Evaluation | None:
         """Evaluate a proposal and keep the result; return None if nothing is proved for it or memory is too small."""
         self.tell(proposal.name, self.share)
         try:
@@ -108,7 +108,7 @@ class Search:
         return found
 
 
-def evaluate(proposal: Proposal, problem: Problem, sampling: Sampling) -> Evaluation:
+def evaluate(proposal: Proposal, problem: Problem, sampling: MonteCarlo) -> Evaluation:
     """Calibrate a proposal: find the least noise that keeps the budget."""
     start = perf_counter()
     strategy = proposal.make()
@@ -139,7 +139,7 @@ def evaluate(proposal: Proposal, problem: Problem, sampling: Sampling) -> Evalua
     return Evaluation(candidate, mechanism, found.guarantee)
 
 
-def _curve(mechanism: Mechanism, size: Error) -> tuple[float, ...]:
+def _curve(mechanism: Mechanism, size: ErrorProfile) -> tuple[float, ...]:
     """The error at `curve_steps`; empty for long runs, where it would take longer than everything else."""
     n = mechanism.strategy.steps
     if n > MAX_STEPS_FOR_CURVE:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from antiphase._accounting import stopped
 from antiphase._plan import Plan
 from antiphase._report.changes import Change, more_steps, smaller_separation
 from antiphase._report.chart import Chart
@@ -93,5 +92,5 @@ def _shown(plan: Plan) -> Strategy | None:
     """The strategy, or its first steps if it is long; None if it cannot be shortened."""
     strategy = plan.mechanism.strategy
     if strategy.steps > MAX_MATRIX_STEPS:
-        strategy = stopped(plan.mechanism, SHOWN_MATRIX_STEPS).strategy
+        strategy = plan.mechanism.first(SHOWN_MATRIX_STEPS).strategy
     return strategy if strategy.steps <= MAX_MATRIX_STEPS else None

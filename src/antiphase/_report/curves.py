@@ -7,7 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
-from antiphase._accounting import drawn_like, epsilon, restated, stopped_epsilon
+from antiphase._accounting import drawn_like, epsilon, epsilon_after, restated
 from antiphase._check import Array
 from antiphase._error import error
 from antiphase._plan import Candidate, Plan, curve_steps
@@ -32,7 +32,7 @@ def by_step(plan: Plan, steps_run: int | None) -> Chart:
     n, delta, drawn = plan.steps, plan.problem.budget.delta, drawn_like(plan.guarantee)
     steps = np.unique(np.linspace(1, n, min(n, CURVE_POINTS)).round())
     whole = restated(plan.mechanism, plan.guarantee, delta)
-    line = _curve("steps so far", steps, lambda t: stopped_epsilon(plan.mechanism, int(t), delta, whole, drawn).value)
+    line = _curve("steps so far", steps, lambda t: epsilon_after(plan.mechanism, int(t), delta, whole, drawn).value)
     marks = ((float(steps_run), f"ran {steps_run:,}"),) if steps_run else ()
     return Chart(f"Epsilon against steps, delta = {delta:g}", "steps", "epsilon", (line,), marks=marks)
 

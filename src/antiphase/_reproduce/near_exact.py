@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import antiphase as ap
-from antiphase._montecarlo import Sampling, single_threaded
+from antiphase._montecarlo import MonteCarlo, single_threaded
 from antiphase._optimize import (
     AmplifiedProblem,
     BLTFamily,
@@ -24,11 +24,11 @@ from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, prin
 
 DELTA = 1e-5
 STEPS, EPOCHS = 2048, 16
-COARSE = Sampling(slack=0.2)  # costs about 1 % more noise than the finest setting
+COARSE = MonteCarlo(slack=0.2)  # costs about 1 % more noise than the finest setting
 
 
 @cache
-def bins_noise(epsilon: float, steps: int, epochs: int, bands: int, sampling: Sampling = COARSE) -> float:
+def bins_noise(epsilon: float, steps: int, epochs: int, bands: int, sampling: MonteCarlo = COARSE) -> float:
     """Return the noise standard deviation for columns of norm 1 under balls-in-bins."""
     found = ap.calibrate(
         strategy(steps, bands, False),
@@ -206,7 +206,7 @@ def _at(value: str, bands: int) -> str:
 
 def _banded(target: float, bands: int, full: bool) -> float:
     found = ap.optimize("banded", steps=2000, participation=CIFAR, bands=bands, max_iterations=60).strategy
-    sampling = Sampling(slack=0.1) if full else COARSE
+    sampling = MonteCarlo(slack=0.1) if full else COARSE
     made = ap.calibrate(found, ap.BallsInBins(20, 100), ap.Budget(target, DELTA), sampling=sampling)
     return made.mechanism.noise_std / ap.sensitivity(found, CIFAR).value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antiphase._accounting import drawn_like, restated, stopped_epsilon
+from antiphase._accounting import drawn_like, epsilon_after, restated
 from antiphase._bound import Bound
 from antiphase._plan import Plan
 from antiphase._run.history import HOST, History, Publication
@@ -88,7 +88,7 @@ def _guarantee(plan: Plan, steps: int, delta: float, tail: Tail) -> Bound | None
 
     def early(smaller: float) -> Bound:
         whole = restated(plan.mechanism, plan.guarantee, smaller)
-        return stopped_epsilon(plan.mechanism, steps, smaller, whole, drawn_like(plan.guarantee))
+        return epsilon_after(plan.mechanism, steps, smaller, whole, drawn_like(plan.guarantee))
 
     return tail.covered(early, delta)
 

@@ -1,4 +1,4 @@
-"""What every sampler has: its participation, random access by step, a fixed shape if one is asked for."""
+"""The base class of samplers, their batches, and how a batch is split over workers."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from numpy.typing import NDArray
 
 from antiphase import _check
 from antiphase._check import invalid
-from antiphase._participation import Deterministic, Participation
+from antiphase._participation import Participation
+from antiphase._record import tag_of
 from antiphase._samplers.stream import Ids, Stream
 from antiphase._secret import Secret, require_secret
 
 
 class Batch(NamedTuple):
-    """The examples of one step. Entries whose mask is False are padding: their gradient counts as zero."""
+    """The examples of one step. Entries with mask False are padding: their gradients count as zero."""
 
     indices: Ids
     mask: NDArray[np.bool_]
 
 
 class Sampler(ABC):
-    """Gives the batch of any step: a pure function of (participation, examples, steps, secret, step).
+    """Draws the batch of any step: a pure function of (participation, examples, steps, secret, step).
 
-    Indices ascend and none is repeated; an empty batch is given as an empty array. With `max_batch` the
-    arrays have exactly that length: padding (index 0, mask False) fills them up, and of a larger batch a
-    uniformly random subset is kept.
+    Indices are sorted and distinct; an empty batch is an empty array. With `max_batch` the arrays have
+    exactly that length: smaller batches are padded (index 0, mask False), and of a larger batch a uniformly
+    random subset is kept.
 
     **Guarantee**: the steps of every example form a pattern of `participation.worst_case`. Which examples
     are dropped by `max_batch` depends on the secret and the step alone, never on what the examples hold,
-    so without amplification
-    zero-out adjacency is not affected; amplified accounting charges for batches that overflow.
+    so without amplification zero-out adjacency is not affected; amplified accounting charges for batches
+    that overflow.
 
     Attributes:
-        participation: the promise it was made from.
-        examples, steps: their numbers.
+        participation: the promise that the batches keep.
+        examples: number of examples.
+        steps: number of steps.
         independent_assignment: whether each example's steps are a function of (secret, example id) alone,
-            so that an example more moves no other: what add-or-remove adjacency needs. Never with
-            `max_batch`, since there an example can push another out.
-        extendable: whether the batches stay the same for a larger number of steps (or epochs).
+            so that adding an example moves no other one, as add-or-remove adjacency requires. Never with
+            `max_batch`, where an example can push another out.
+        extendable: whether the batches stay the same if the number of steps (or epochs) grows.
     """
 
     participation: Participation
@@ -55,27 +57,25 @@ class Sampler(ABC):
         self._name = type(participation).__name__
         owner = f"{self._name}.sampler"
         require_secret(owner, secret)
-        self.examples = _check.positive_integer(owner, "examples", examples, "there must be data to sample")
+        self.examples = _check.positive_integer(owner, "examples", examples, "there must be at least one example")
         self.steps = _check.positive_integer(owner, "steps", steps)
-        promise = participation.worst_case
-        assert isinstance(promise, Deterministic)
-        promise.largest_count(self.steps)  # raises if the promise does not reach so far
+        participation.worst_case.largest_count(self.steps)  # raises if the promise does not cover that many steps
         self.participation = participation
-        self._largest: int | None = getattr(participation, "max_batch", None)
-        self._labels = (self._name, *parameters)
+        self._largest = participation.max_batch
+        self._labels = (tag_of(participation), *parameters)
         self._dropping = Stream(secret, (*self._labels, "dropping"))
         self.independent_assignment = self._largest is None
         self.extendable = True
 
     def batch(self, step: int) -> Batch:
-        """The examples of `step`, in [0, steps)."""
+        """Return the batch of `step`, in [0, steps)."""
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < self.steps:
             raise invalid(
                 f"{self._name}.sampler.batch",
                 "step",
                 f"an integer in [0, {self.steps})",
                 step,
-                "steps count from 0; more steps need a sampler made for more",
+                "steps count from 0; for a longer run make a sampler with more steps",
             )
         indices = self._draw(int(step))
         if self._largest is None:
@@ -84,7 +84,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def _draw(self, step: int) -> Ids:
-        """The ascending indices before truncation, in an array of the caller's own."""
+        """Return the sorted indices before truncation, in a new array."""
 
     def _fit(self, indices: Ids, step: int, size: int) -> Batch:
         if indices.size > size:
@@ -97,3 +97,24 @@ class Sampler(ABC):
 
     def __repr__(self) -> str:
         return f"<sampler of {self.participation!r}: {self.examples} examples, {self.steps} steps>"
+
+
+def shard(indices: NDArray[np.int64], mask: NDArray[np.bool_], rank: int, world: int) -> Batch:
+    """Return the part of a batch that worker `rank` of `world` processes: every world-th entry.
+
+    **Guarantee**: the parts of all ranks together are the batch, each entry once; their sizes differ by at
+    most one. Every worker makes the whole batch from the same secret, so nothing is sent.
+
+    Args:
+        indices: indices of the batch.
+        mask: mask of the batch.
+        rank: number of the worker, in [0, world).
+        world: number of workers.
+
+    >>> shard(np.arange(5), np.ones(5, bool), rank=1, world=2).indices.tolist()
+    [1, 3]
+    """
+    _check.positive_integer("shard", "world", world)
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < world:
+        raise invalid("shard", "rank", f"an integer in [0, {world})", rank, "ranks count from 0")
+    return Batch(indices[rank::world], mask[rank::world])

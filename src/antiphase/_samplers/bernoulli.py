@@ -1,4 +1,4 @@
-"""A random subset that holds each position independently with one probability, in time of its size."""
+"""A random subset that contains each position independently with equal probability, in time linear in its size."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BLOCKS_AT_ONCE = CHUNK // MEAN_COUNT
 
 @final
 class Bernoulli:
-    """Independent coins for positions 0, 1, 2, ...: those that show heads, at any address.
+    """Independent coins for positions 0, 1, 2, ...; `heads` returns those that show heads, at any address.
 
     Positions are cut into blocks of about 8 / rate. A block's number of heads is binomial, its heads are a
-    uniform subset of that size: together independent coins, at a cost in proportion to the heads.
+    uniform subset of that size: together independent coins, at a cost proportional to the number of heads.
 
     **Guarantee**: the joint distribution differs from independent coins of probability `rate` by less than
     2^-80 in total variation for every head drawn (2^-128 an outcome of each draw). Whether position i shows
@@ -38,11 +38,11 @@ class Bernoulli:
         self._table = binomial(self._block, rate)
 
     def heads(self, address: int, population: int) -> Ids:
-        """The positions below `population` that show heads, ascending."""
+        """Return the positions below `population` that show heads, sorted."""
         return np.concatenate([np.empty(0, np.int64), *self.pieces(address, population)])
 
     def pieces(self, address: int, population: int) -> Iterator[Ids]:
-        """The heads in pieces that stay in the cache."""
+        """Yield the heads in chunks that fit in the cache."""
         from antiphase._kernels import invert_cdf, scatter_in_blocks
 
         if self._block == 0 or population == 0:

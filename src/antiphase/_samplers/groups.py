@@ -1,12 +1,55 @@
-"""Groups or bins drawn once, each example on its own."""
+"""How examples are assigned to groups: balanced (`Slots`) or independently (`Groups`)."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import final
 
-from antiphase._samplers.stream import Ids, Labels, Stream
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._samplers.stream import CHUNK, Ids, Labels, Stream
 from antiphase._secret import Secret
+
+
+@final
+class Slots:
+    """A balanced assignment of ids to slots 0, ..., period - 1 in which no id depends on the others present.
+
+    Each run of `period` consecutive ids is spread over all slots by a uniformly random order of its own, so
+    the slots' sizes differ by at most one and yet id i stays where it is when ids are added at the end.
+
+    **Guarantee**: slot(i) is a function of (secret, i) alone and uniform; ids of different runs are
+    independent, those of one run are in different slots.
+
+    Args:
+        secret, labels: as for `Stream`.
+        examples: number of examples.
+        period: number of slots.
+    """
+
+    def __init__(self, secret: Secret, labels: Labels, examples: int, period: int) -> None:
+        self._stream = Stream(secret, (*labels, "slots"))
+        self._examples = examples
+        self._period = period
+
+    def members(self, slot: int) -> Ids:
+        """Return the ids in `slot`, sorted (read-only, since it is cached)."""
+        row = self._table[slot]
+        return row if row[-1] < self._examples else row[:-1]  # only the last run can be incomplete
+
+    @cached_property
+    def _table(self) -> NDArray[np.int64]:
+        from antiphase._kernels import shuffle_blocks
+
+        runs = -(-self._examples // self._period)
+        table = np.empty((self._period, runs), np.int64)
+        together = max(1, CHUNK // self._period)
+        for first in range(0, runs, together):
+            ids = min(together, runs - first) * self._period
+            shuffle_blocks(table, first, self._stream.draws(0, ids, first * self._period))
+        table.setflags(write=False)
+        return table
 
 
 @final
@@ -28,7 +71,7 @@ class Groups:
         self._count = count
 
     def members(self, number: int) -> Ids:
-        """The ids in group `number`, ascending (read-only: it is kept)."""
+        """Return the ids in group `number`, sorted (read-only, since it is cached)."""
         order, starts = self._by_group
         return order[starts[number] : starts[number + 1]]
 

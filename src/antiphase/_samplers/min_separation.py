@@ -1,4 +1,4 @@
-"""Random min-separation: an example that has waited long enough tosses a coin at every step."""
+"""Random min-separation: every example that is eligible again joins each step with some probability."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphase._samplers.stream import Ids, Stream
 from antiphase._samplers.table import at_least_once, truncated_geometric, waiting_rate
 from antiphase._secret import Secret
 
-LONGEST_SEPARATION = 2**20  # the table of waiting times has one row a step of it
+LONGEST_SEPARATION = 2**20  # the table of waiting times has one row per step of separation
 
 
 class Window(NamedTuple):
@@ -47,8 +47,8 @@ class PoissonMinSeparationSampler(Sampler):
     `max_batch`. With `max_batch` a dropped example waits as if it had taken part, so examples stay
     independent of each other before the dropping.
 
-    A step is reached through all windows before it; the last two windows are kept, so steps in order
-    cost their batch, and a resumed run pays once for the way to its step.
+    A window is computed from the one before it, and the last two are cached: consecutive steps cost time
+    proportional to their batch, and a resumed run recomputes the earlier windows once.
     """
 
     def __init__(self, participation: PoissonMinSeparation, examples: int, steps: int, secret: Secret) -> None:

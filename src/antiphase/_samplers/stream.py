@@ -1,4 +1,4 @@
-"""The source of all randomness of the samplers: AES-256 in counter mode under a key derived from a Secret.
+"""The samplers' source of randomness: AES-256 in counter mode under a key derived from a Secret.
 
 A stream is a function (address, number) -> 128 random bits. The address is a step, an epoch or 0; the
 number is that of the AES block, often an example id. Any part can be read without the parts before it.
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from antiphase._errors import AntiphaseError
 from antiphase._secret import Secret
 
-FORMAT = 1  # part of every key: a change of any sampler's output must change it
+FORMAT = 1  # part of every key; change it whenever the output of a sampler changes
 BLOCK_BYTES = 16
-CHUNK = 2**15  # draws made at once
+CHUNK = 2**15  # draws computed at once
 Labels = tuple[int | str, ...]
 Draws = NDArray[np.uint64]
 Ids = NDArray[np.int64]
@@ -31,7 +31,7 @@ class Stream:
     HKDF-SHA256 cannot be told from random functions. A stream cannot be pickled, since it holds a key.
 
     Args:
-        secret: where the key comes from.
+        secret: secret from which the key is derived.
         labels: the participation's name, those of its parameters that decide the draws (not how long
             training lasts, so that a longer run begins with the same batches), and the purpose.
     """
@@ -42,7 +42,7 @@ class Stream:
         self._key = secret.derive("sampler", FORMAT, *labels)
 
     def draws(self, address: int, count: int, first: int = 0) -> Draws:
-        """Draws first, ..., first + count - 1 of the address, as rows (high, low)."""
+        """Return draws first, ..., first + count - 1 of the address, as rows (high, low)."""
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
         from cryptography.hazmat.primitives.ciphers.modes import CTR
@@ -52,7 +52,7 @@ class Stream:
         return np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False).reshape(count, 2)
 
     def decide(self, kernel: Callable[[Draws, Any], Ids], argument: Any, address: int, count: int) -> Ids:
-        """`kernel(draw, argument)` for draws 0, ..., count - 1, made in pieces that stay in the cache."""
+        """Return `kernel(draw, argument)` for draws 0, ..., count - 1, computed in chunks that fit in the cache."""
         out = np.empty(count, np.int64)
         for start in range(0, count, CHUNK):
             part = out[start : start + CHUNK]
@@ -62,5 +62,5 @@ class Stream:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise AntiphaseError(
             "A sampler cannot be pickled or copied: it holds keys.",
-            hint="make it again from the participation and the secret; equal arguments give equal batches",
+            hint="recreate it from the participation and the secret; equal arguments give equal batches",
         )

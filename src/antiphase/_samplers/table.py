@@ -21,13 +21,13 @@ _NEGLIGIBLE = 2**126  # 2^-130
 
 
 def block_size(rate: Decimal) -> int:
-    """The number of positions that are drawn together: about MEAN_COUNT of them are taken."""
+    """Return the number of positions that are drawn together: about MEAN_COUNT of them are taken."""
     with localcontext(PRECISE):
         return min(LARGEST_BLOCK, int(MEAN_COUNT / rate))
 
 
 def binomial(trials: int, rate: Decimal) -> NDArray[np.uint64]:
-    """The table of the number of successes among `trials`.
+    """Return the table of the number of successes among `trials`.
 
     >>> binomial(2, Decimal("0.5"))[:, 0] / 2.0**64
     array([0.25, 0.75])
@@ -37,7 +37,7 @@ def binomial(trials: int, rate: Decimal) -> NDArray[np.uint64]:
 
 
 def truncated_geometric(length: int, rate: Decimal) -> NDArray[np.uint64]:
-    """The table of the number of failures before the first success, given that it is below `length`.
+    """Return the table of the number of failures before the first success, given that it is below `length`.
 
     >>> truncated_geometric(2, Decimal("0.5"))[:, 0] / 2.0**64
     array([0.66666667])
@@ -48,13 +48,13 @@ def truncated_geometric(length: int, rate: Decimal) -> NDArray[np.uint64]:
 
 
 def at_least_once(trials: int, rate: Decimal) -> Decimal:
-    """1 - (1 - rate)^trials."""
+    """Return 1 - (1 - rate)^trials."""
     with localcontext(PRECISE):
         return 1 - (1 - rate) ** trials
 
 
 def waiting_rate(separation: int, rate: Decimal) -> Decimal:
-    """The stationary probability that an example of random min-separation is not eligible.
+    """Return the stationary probability that an example of random min-separation is not eligible.
 
     With remaining wait r, balance gives pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
     """
@@ -81,7 +81,7 @@ def _geometric_masses(length: int, first: int, ratio: int) -> Iterator[int]:
 
 
 def _thresholds(masses: Iterable[int]) -> NDArray[np.uint64]:
-    """Rows (high, low) of floor(2^128 * cumulative probability); the last value takes what is left."""
+    """Rows (high, low) of floor(2^128 * cumulative probability); the last value takes the remaining probability."""
     rows, total = [], 0
     for mass in masses:
         total += mass

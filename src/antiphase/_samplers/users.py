@@ -1,4 +1,4 @@
-"""User-level sampling: the sampler draws users, this gives the examples they own."""
+"""User-level sampling: the sampler draws users, and `UserIndex` maps them to their examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antiphase._secret import Secret, require_secret
 
 
 class UserBatch(NamedTuple):
-    """The examples of a batch of users: `indices[i]` belongs to the user in place `places[i]` of the batch."""
+    """The examples of a batch of users: `indices[i]` belongs to the user at position `places[i]` of the batch."""
 
     indices: Ids
     places: Ids
@@ -23,19 +23,19 @@ class UserBatch(NamedTuple):
 
 @final
 class UserIndex:
-    """Which examples belong to which user; users are numbered in the order in which they first appear.
+    """Maps users to their examples; users are numbered in the order in which they first appear.
 
-    Make the participation's sampler for `users` units instead of examples, and expand each of its batches.
-    To protect a user, clip what one user adds as a whole: sum over equal `places`, then clip each sum.
+    Make the participation's sampler with `examples=index.users`, and expand each of its batches.
+    To protect users, clip each user's total contribution: sum over equal `places`, then clip each sum.
 
     **Guarantee**: the user is what is sampled, so the participation holds for users. With `max_examples`
     a larger user gives a uniformly random subset of that size, fresh at every step and independent of
     the other users.
 
     Args:
-        user_of_example: one user a row: integers, strings, anything NumPy can sort.
-        max_examples: the largest number of examples of one user in one batch; None takes all.
-        secret: decides which examples are taken; needed with `max_examples` only.
+        user_of_example: the user of each example: integers, strings, anything that NumPy can sort.
+        max_examples: largest number of examples of one user in one batch; None takes all.
+        secret: determines which examples are taken; only needed with `max_examples`.
 
     >>> index = UserIndex(["ann", "bob", "ann"])
     >>> index.users
@@ -50,7 +50,9 @@ class UserIndex:
     ) -> None:
         owners = np.asarray(user_of_example)
         if owners.ndim != 1 or owners.size == 0:
-            raise invalid("UserIndex", "user_of_example", "a non-empty list of users", owners.shape, "one user a row")
+            raise invalid(
+                "UserIndex", "user_of_example", "a non-empty list of users", owners.shape, "give one user per example"
+            )
         _, first, number = np.unique(owners, return_index=True, return_inverse=True)
         rank = np.empty(first.size, np.int64)
         rank[np.argsort(first)] = np.arange(first.size)
@@ -62,16 +64,16 @@ class UserIndex:
 
     @property
     def users(self) -> int:
-        """The number of users: the `examples` of a sampler."""
+        """Number of users, the `examples` of a sampler."""
         return self._sizes.size
 
     def expand(self, step: int, users: Ids, mask: NDArray[np.bool_]) -> UserBatch:
-        """The examples of a sampler's batch of `users` at `step`; padding has none."""
+        """Return the examples of a sampler's batch of `users` at `step`; padding has none."""
         places = np.flatnonzero(mask)
         chosen = np.asarray(users)[places]
         if chosen.size and not (chosen.min() >= 0 and chosen.max() < self.users):
             raise InvalidArgument(
-                f"The batch names users outside 0 to {self.users - 1}.",
+                f"The batch contains users outside 0 to {self.users - 1}.",
                 hint="make the sampler with examples=index.users",
             )
         sizes = self._sizes[chosen]
@@ -80,7 +82,7 @@ class UserIndex:
         return UserBatch(self._order[np.repeat(self._starts[chosen], taken) + inside], np.repeat(places, taken))
 
     def _inside(self, step: int, sizes: Ids, total: int) -> Ids:
-        """The positions taken within each user's own examples, one user after another."""
+        """Return the positions taken among each user's own examples, one user after another."""
         from antiphase._kernels import random_subsets
 
         if self._stream is None or self.max_examples is None:

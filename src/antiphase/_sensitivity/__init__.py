@@ -1,11 +1,24 @@
 """Sensitivity: the worst case of ||C u|| over what one example can contribute."""
 
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from antiphase._bound import Bound
+from antiphase._check import invalid
+from antiphase._errors import NotProved
+from antiphase._participation import Deterministic, Participation
+from antiphase._sensitivity.bracket import Bracket, Case
 from antiphase._sensitivity.columns import column_norms
-from antiphase._sensitivity.dispatch import measured, sensitivity
 from antiphase._sensitivity.earliest_pattern import earliest_blocks
 from antiphase._sensitivity.gram import BandedGram, BlockGram, DenseGram, Gram, TreeGram
-from antiphase._sensitivity.theorem_page import page
+from antiphase._sensitivity.rounding import outward, roundings
+from antiphase._sensitivity.structure import check_square
+from antiphase._sensitivity.table import METHODS, methods, page, solve
 from antiphase._sensitivity.toeplitz import ToeplitzGram, coefficients
+from antiphase.strategies import Strategy
 
 __all__ = [
     "BandedGram",
@@ -21,3 +34,82 @@ __all__ = [
     "page",
     "sensitivity",
 ]
+
+
+def sensitivity(strategy: Strategy, participation: Participation, method: str | None = None) -> Bound:
+    """Return the worst case of ||C u|| over the contributions u that one example can make.
+
+    An example contributes a vector of norm at most 1 in each step of its pattern pi and nothing elsewhere, so that
+
+        sens^2 = max over patterns pi, and correlation matrices K, of tr(X K) on pi,     X = C^T C.
+
+    **Guarantee**: never below the true value for vector contributions of any dimension under zero-out adjacency
+    (replacing contributions costs twice as much), rounding included: the value is raised by a bound on the rounding
+    errors, some 1e-14 of it for tens of bands and 1e-12 for a thousand steps without structure. "exact" is attained
+    in a large enough dimension, up to that; where the methods prove no more, the value is an upper bound and says so.
+
+    Args:
+        strategy: strategy matrix, C.
+        participation: steps in which one example takes part; a random participation counts as its worst case.
+        method: name of a method in docs/sensitivity.md; None for the best one.
+
+    >>> from antiphase import FixedEpochs, MinSeparation
+    >>> from antiphase.strategies import Toeplitz, Tree
+    >>> round(sensitivity(Toeplitz([1.0, 0.5], 6), FixedEpochs(3, 2)).value ** 2, 9)
+    3.75
+    >>> round(sensitivity(Tree(16), MinSeparation(3, 5)).value ** 2, 9)
+    57.0
+
+    Reference: Choquette-Choo et al. 2023 (multi-epoch), section 2; each bound names its theorem.
+    """
+    return measured(strategy, participation, method)[0]
+
+
+def measured(strategy: Strategy, participation: Participation, method: str | None = None) -> tuple[Bound, float]:
+    """Return the sensitivity as a bound, and the same number before it was rounded outward.
+
+    Noise is calibrated with the second and accounted for with the first. So the allowance for rounding affects the last
+    digits of epsilon but not the noise, and making a plan again gives the same plan.
+    """
+    case = Case(*_checked(strategy, participation))
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            bracket, name = solve(case) if method is None else (_named(case, method), method)
+        except np.linalg.LinAlgError:  # the eigenvalues of a Gram matrix that overflowed
+            bracket, name = Bracket(math.inf, math.inf), ""
+    check_square(bracket.upper)
+    reference = METHODS[type(case.participation)][name].reference
+    value = outward(bracket.upper, roundings(case, name, bracket.upper))
+    return Bound(value, bracket.kind, name, reference), math.sqrt(bracket.upper)
+
+
+def _checked(strategy: Strategy, participation: Participation) -> tuple[Strategy, Deterministic]:
+    if not isinstance(strategy, Strategy):
+        raise invalid("sensitivity", "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
+    if not isinstance(participation, Participation):
+        raise invalid("sensitivity", "participation", "a participation", participation, "such as SingleParticipation()")
+    worst = participation.worst_case
+    if type(worst) not in METHODS:
+        raise NotProved(
+            f"No sensitivity is known for {type(worst).__name__}.",
+            hint=f"use one of {', '.join(known.__name__ for known in METHODS)}",
+        )
+    worst.largest_count(strategy.steps)  # raises if the participation does not cover that many steps
+    return strategy, worst
+
+
+def _named(case: Case, name: str) -> Bracket:
+    known = METHODS[type(case.participation)]
+    if name not in known:
+        raise invalid("sensitivity", "method", f"one of {', '.join(known)}", name, "use None for the best method")
+    offered = methods(case.strategy, case.participation)
+    pair = f"{type(case.strategy).__name__} under {type(case.participation).__name__}"
+    if name not in offered:
+        raise NotProved(f"The method {name!r} does not support {pair}.", hint=f"use one of {', '.join(offered)}")
+    try:
+        return offered[name].run(case)
+    except NotProved as error:
+        works = solve(case)[1]
+        raise NotProved(
+            f"The method {name!r} does not apply here. {error.message}", hint=f"method={works!r} works for this pair"
+        ) from error

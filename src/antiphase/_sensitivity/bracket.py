@@ -1,4 +1,4 @@
-"""What a method returns: the squared sensitivity between two numbers, both proved."""
+"""The result of a method: proved lower and upper bounds on the squared sensitivity."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from antiphase._sensitivity.gram import Gram, Indices
 from antiphase._sensitivity.structure import gram
 from antiphase.strategies import Strategy
 
-CLOSED = 1e-9  # relative gap below which the two numbers are one up to rounding
+CLOSED = 1e-9  # relative gap below which the bounds agree up to rounding
 
 
 @dataclass(frozen=True)
 class Bracket:
-    """lower <= sens^2 <= upper; the upper number is the one that is reported.
+    """lower <= sens^2 <= upper; the upper bound is the one that is reported.
 
-    The lower number is the value of a pattern and contributions that are allowed, or 0 where none is known.
+    The lower bound is the value of an allowed pattern and allowed contributions, or 0 if none is known.
     """
 
     lower: float
@@ -29,41 +29,41 @@ class Bracket:
     def __post_init__(self) -> None:
         if not self.lower <= self.upper * (1.0 + CLOSED):
             raise AntiphaseError(
-                f"Two proved numbers contradict each other: {self.lower} <= sens^2 <= {self.upper}.",
-                hint="this is a defect of the library or an overflow in the strategy; please report it",
+                f"Two proved bounds contradict each other: {self.lower} <= sens^2 <= {self.upper}.",
+                hint="this is a bug in the library or an overflow in the strategy; please report it",
             )
 
     @property
     def kind(self) -> Kind:
-        """Exact where the two meet."""
+        """Exact if the two bounds agree, else upper."""
         return "exact" if self.upper - self.lower <= CLOSED * self.upper else "upper"
 
 
 def exactly(value: float) -> Bracket:
-    """A squared sensitivity that a theorem gives as it stands."""
+    """Return the bracket of a squared sensitivity that a theorem states exactly."""
     return Bracket(value, value)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One strategy under one participation, with what the methods share."""
+    """One strategy under one participation, with cached quantities that the methods share."""
 
     strategy: Strategy
     participation: Deterministic
 
     @property
     def steps(self) -> int:
-        """n."""
+        """Number of steps, n."""
         return self.strategy.steps
 
     @cached_property
     def count(self) -> int:
-        """k, the largest number of participations."""
+        """Largest number of participations, k."""
         return self.participation.largest_count(self.steps)
 
     @cached_property
     def gram(self) -> Gram:
-        """X = C^T C."""
+        """The Gram matrix X = C^T C."""
         return gram(self.strategy)
 
     @cached_property
@@ -74,5 +74,5 @@ class Case:
 
     @cached_property
     def class_sums(self) -> tuple[Indices, Array, Array]:
-        """Over the residue classes modulo the period."""
+        """Sums of X over the residue classes modulo the period."""
         return self.gram.class_sums(self.period)

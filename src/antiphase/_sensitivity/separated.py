@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from antiphase._check import Array
@@ -10,8 +12,11 @@ from antiphase._participation import MinSeparation
 from antiphase._sensitivity.bracket import Bracket, Case, exactly
 from antiphase._sensitivity.toeplitz import earliest_square, norms_decrease
 from antiphase._sensitivity.windows import windows
+from antiphase.strategies import Stamped
 
-LARGEST_CHAIN = 1 << 33
+LARGEST_CHAIN = 1 << 33  # entries that the dynamic program visits
+LARGEST_SHARING = 1 << 27  # ways to share participations out among blocks
+Solve = Callable[[Case], tuple[Bracket, str]]
 
 
 def separation(case: Case) -> int:
@@ -77,6 +82,28 @@ def row_sum(case: Case) -> Bracket:
     return Bracket(0.0, _largest_sum(case, rows).upper)
 
 
+def blocks(case: Case, solve: Solve) -> Bracket:
+    """Blocks do not interact: the best way to share k participations out, each block at its own worst.
+
+    The separation between the last step of a block and the first of the next is left out, which can only add
+    patterns. Where the earliest pattern is the worst in each block and leaves room for the next, nothing is added.
+    Where there are too many ways, every block gets all the participations that fit in it.
+    """
+    assert isinstance(case.strategy, Stamped)
+    repeats, steps = case.strategy.repeats, case.strategy.strategy.steps
+    b, k = separation(case), case.count
+    most = min(k, -(-steps // b))
+    if repeats * most * k > LARGEST_SHARING:
+        found, method = solve(Case(case.strategy.strategy, MinSeparation(b, most)))
+        attained = method == "earliest" and steps % b == 0 and repeats * most <= k
+        return Bracket(repeats * found.lower * attained, repeats * found.upper)
+    parts = [solve(Case(case.strategy.strategy, MinSeparation(b, q))) for q in range(1, most + 1)]
+    upper = np.array([0.0, *(bracket.upper for bracket, _ in parts)])
+    lower = np.array([0.0, *(bracket.lower * (method == "earliest") for bracket, method in parts)])
+    roomy = lower[: steps // b + 1]  # the next block may start at once
+    return Bracket(_shared(roomy, lower, repeats, k), _shared(upper, upper, repeats, k))
+
+
 def _envelope_sum(case: Case) -> Bracket:
     """The k - 1 other steps are best split evenly between earlier and later: a largest sum is concave in its count."""
     from antiphase._kernels import separated_sum
@@ -93,3 +120,14 @@ def _largest_sum(case: Case, values: Array) -> Bracket:
 
     upper, proved = separated_sum(values, separation(case), case.count)
     return Bracket(upper if proved else 0.0, upper)
+
+
+def _shared(values: Array, last: Array, repeats: int, limit: int) -> float:
+    """The largest sum of values over `repeats` blocks, the last with its own values, counts adding to the limit."""
+    best = np.zeros(limit + 1)
+    for block in [values] * (repeats - 1) + [last]:
+        options = np.full((len(block), limit + 1), -np.inf)
+        for q, value in enumerate(block):
+            options[q, q:] = value + best[: limit + 1 - q]
+        best = options.max(axis=0)
+    return float(best[limit])

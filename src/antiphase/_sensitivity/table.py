@@ -14,7 +14,7 @@ from antiphase._participation import (
     ShuffledEpochs,
     SingleParticipation,
 )
-from antiphase._sensitivity import blocks, columns, earliest, fixed, shuffled, spectral, tree
+from antiphase._sensitivity import columns, earliest, fixed, shuffled, spectral, tree
 from antiphase._sensitivity import separated as separated_module
 from antiphase._sensitivity.bracket import Bracket, Case
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
@@ -104,7 +104,7 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
             f"Kairouz et al. 2021; {MULTI_EPOCH}, Cor. 2.1",
         ),
         "blocks": Method(
-            lambda case: blocks.blocks(case, solve),
+            lambda case: separated_module.blocks(case, solve),
             "upper bound, exact where the earliest pattern is the worst in a block and leaves room for the next",
             f"{AMPLIFIED}, Prop. E.1, for a block-diagonal X",
         ),
@@ -191,3 +191,42 @@ def solve(case: Case) -> tuple[Bracket, str]:
         )
     best, name = min(found, key=lambda pair: pair[0].upper)
     return Bracket(max(bracket.lower for bracket, _ in found), best.upper), name
+
+
+_INTRODUCTION = """# Which method gives the sensitivity
+
+`antiphase.sensitivity(strategy, participation)` tries the methods of the pair in the order below. The first that is
+exact gives the answer; if none is, the smallest upper bound does. `method="..."` asks for one by name; if its condition
+does not hold, `NotProved` is raised and names one that works. Exact means exact for vector contributions (gradients),
+not only for numbers with a sign. Every answer is a `Bound` with its kind, method and theorem, and it is never below
+the true value.
+
+X is the Gram matrix C^T C; X has as many bands as C. A random participation is taken at its `worst_case`.
+
+This page is generated from the table in the code; a test keeps the two equal.
+"""
+
+
+def page() -> str:
+    """Return the text of docs/sensitivity.md, which prints this table."""
+    return "\n".join([_INTRODUCTION, *_pair_lines(), *_method_lines()])
+
+
+def _pair_lines() -> list[str]:
+    lines = ["## Strategies and participations", ""]
+    participations = list(METHODS)
+    lines.append("| strategy | " + " | ".join(p.__name__ for p in participations) + " |")
+    lines.append("|" + "---|" * (len(participations) + 1))
+    for strategy, row in TABLE.items():
+        cells = [", ".join(row[p]) for p in participations]
+        lines.append(f"| {strategy.__name__} | " + " | ".join(cells) + " |")
+    return [*lines, "", "A strategy that is not in the table is treated as Dense.", ""]
+
+
+def _method_lines() -> list[str]:
+    lines = ["## Methods", ""]
+    for participation, known in METHODS.items():
+        lines += [f"### {participation.__name__}", "", "| method | applies | reference |", "|---|---|---|"]
+        lines += [f"| {name} | {method.condition} | {method.reference} |" for name, method in known.items()]
+        lines.append("")
+    return lines

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import final
 
 from antiphase import _check
-from antiphase._accounting import Mechanism, epsilon, group_epsilon, stopped, zcdp
+from antiphase._accounting import Mechanism, epsilon, group_epsilon, zcdp
 from antiphase._bound import Bound, rounded_up
 from antiphase._errors import InvalidArgument
 from antiphase._participation import MinSeparation
@@ -120,7 +120,7 @@ def achieved_mechanism(plan: Plan, releases: int, achieved: Achieved) -> Mechani
     """
     separation = releases if achieved.separation is None else achieved.separation
     happened = MinSeparation(separation, max(achieved.participations, 1))
-    return stopped(replace(plan.mechanism, participation=happened), releases)
+    return replace(plan.mechanism, participation=happened).first(releases)
 
 
 def _report(session: Session, plan: Plan, devices: int | None) -> FederatedReport:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from antiphase import _participation as p
 from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._plan import Plan
@@ -80,32 +79,8 @@ def batch_size(plan: Plan, examples: int) -> float:
     if plan.problem.batch_size is not None:
         return float(plan.problem.batch_size)
     participation = plan.mechanism.participation
-    size = _expected(participation, examples, plan.steps)
-    largest = getattr(participation, "max_batch", None)
+    size, largest = participation.expected_batch(examples, plan.steps), participation.max_batch
     return size if largest is None else min(size, float(largest))
-
-
-def _expected(participation: p.Participation, examples: int, steps: int) -> float:
-    match participation:
-        case p.EveryStep():
-            return float(examples)
-        case p.FixedSize():
-            return float(participation.batch_size)
-        case p.SingleParticipation():
-            share = 1 / steps
-        case p.FixedEpochs() | p.ShuffledEpochs() | p.BallsInBins():
-            share = 1 / participation.steps_per_epoch
-        case p.MinSeparation():
-            share = 1 / participation.separation
-        case p.Poisson():
-            share = participation.rate
-        case p.CyclicPoisson():
-            share = participation.rate / participation.groups
-        case p.PoissonMinSeparation():
-            share = participation.rate / (1 + (participation.separation - 1) * participation.rate)
-        case _:
-            raise invalid("make_private", "plan", "one with a known batch size", participation, "give Problem one")
-    return examples * share
 
 
 def epoch_length(plan: Plan, examples: int) -> int:

@@ -1,0 +1,100 @@
+"""Samplers of participations that repeat: fixed order, shuffled epochs, balls in bins."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import final
+
+import numpy as np
+
+from antiphase import _check
+from antiphase._participation import BallsInBins, Deterministic, ShuffledEpochs
+from antiphase._samplers.base import Sampler
+from antiphase._samplers.groups import Groups, Slots
+from antiphase._samplers.stream import CHUNK, Ids, Stream
+from antiphase._secret import Secret
+
+EPOCHS_KEPT = 2  # the current epoch and, for prefetching, its neighbour
+
+
+@final
+class CycleSampler(Sampler):
+    """Step t processes slot t mod period, in a fixed order that the secret determines.
+
+    | participation | period |
+    |---|---|
+    | EveryStep | 1: all examples |
+    | SingleParticipation | steps |
+    | FixedEpochs | steps_per_epoch |
+    | MinSeparation | separation, or ceil(steps / max_participations) if that is more |
+
+    **Guarantee**: participations of an example are exactly `period` steps apart, hence at most
+    ceil(steps / period), which is within the promise for each row of the table. Batch sizes differ by at
+    most one. Zero-out, replace, and add-or-remove, since `Slots` assigns by id alone. There is no
+    amplification: the order may be known.
+
+    A period that depends on the number of steps makes the sampler not extendable: SingleParticipation, and
+    MinSeparation with max_participations.
+    """
+
+    def __init__(self, participation: Deterministic, examples: int, steps: int, secret: Secret) -> None:
+        n = _check.positive_integer(type(participation).__name__, "steps", steps)
+        self._period = max(participation.spacing(n), -(-n // participation.largest_count(n)))
+        super().__init__(participation, examples, steps, secret, self._period)
+        self._slots = Slots(secret, self._labels, self.examples, self._period)
+        self.extendable = participation.max_participations is None
+
+    def _draw(self, step: int) -> Ids:
+        return self._slots.members(step % self._period).copy()
+
+
+@final
+class ShuffledEpochsSampler(Sampler):
+    """Every epoch cuts a new uniform order of all examples into steps_per_epoch batches.
+
+    **Guarantee**: each example once an epoch; orders uniform and independent over epochs; batch sizes
+    differ by at most one. Zero-out and replace; not add-or-remove, since an example more changes the whole
+    order. The first batch of an epoch orders all examples, the others are slices.
+    """
+
+    def __init__(self, participation: ShuffledEpochs, examples: int, steps: int, secret: Secret) -> None:
+        self._length = participation.steps_per_epoch
+        super().__init__(participation, examples, steps, secret, self._length)
+        self._stream = Stream(secret, (*self._labels, "order"))
+        self._order = lru_cache(maxsize=EPOCHS_KEPT)(self._shuffle)
+        self.independent_assignment = False
+
+    def _draw(self, step: int) -> Ids:
+        epoch, position = divmod(step, self._length)
+        first = position * self.examples // self._length
+        last = (position + 1) * self.examples // self._length
+        return np.sort(self._order(epoch)[first:last])
+
+    def _shuffle(self, epoch: int) -> Ids:
+        from antiphase._kernels import extend_shuffle
+
+        order = np.empty(self.examples, np.int64)
+        for first in range(0, self.examples, CHUNK):
+            count = min(CHUNK, self.examples - first)
+            extend_shuffle(order, first, self._stream.draws(epoch, count, first))
+        return order
+
+
+@final
+class BallsInBinsSampler(Sampler):
+    """Each example draws a bin once; step t processes bin t mod steps_per_epoch, in every epoch the same.
+
+    **Guarantee**: bins are independent and uniform and never drawn again, which is what the dominating pair
+    of balls-in-bins batching assumes. Zero-out; add-or-remove too without `max_batch`. With `max_batch` the
+    bins stay and the examples dropped from one are drawn afresh at each step.
+
+    Reference: Choquette-Choo et al. 2025 (near-exact amplification), Def. 3.1 and App. I.
+    """
+
+    def __init__(self, participation: BallsInBins, examples: int, steps: int, secret: Secret) -> None:
+        self._bins = participation.steps_per_epoch
+        super().__init__(participation, examples, steps, secret, self._bins)
+        self._groups = Groups(secret, self._labels, self.examples, self._bins)
+
+    def _draw(self, step: int) -> Ids:
+        return self._groups.members(step % self._bins).copy()
