@@ -62,6 +62,18 @@ def test_more_precision_than_the_noise_has_is_refused(tmp_path, source):
         assert not np.array_equal(flat(updates), flat(updates).astype(np.float32))
 
 
+def test_device_noise_of_another_dtype_than_the_runs_is_refused(tmp_path):
+    """Without float64 in JAX the draws would end at 7.4, where the report of a float64 run says 11.5."""
+    with jax.enable_x64(False), run_for(plan_for(Identity(3)), tmp_path, PARAMS, dtype="float64") as run:
+        with pytest.raises(ap.Refused, match="noise is of float64, but JAX would make it on the device in float32"):
+            apj.add_noise(run, "device")
+        optimizer = apj.add_noise(run, "host")  # made in float64 and rounded; the refusal has not bound the run
+        updates, _ = optimizer.update(gradient(1.0), optimizer.init(PARAMS))
+        assert updates["w"].dtype == jnp.float32
+    with jax.enable_x64(True), run_for(plan_for(Identity(3)), tmp_path / "wide", PARAMS, dtype="float64") as run:
+        apj.add_noise(run, "device")
+
+
 @SOURCES
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_before_the_noise_is_refused(tmp_path, source, dtype):

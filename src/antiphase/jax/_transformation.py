@@ -78,6 +78,7 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
             _check_precision(tree, dtype)
 
     if source == "device":
+        _check_device_dtype(run, dtype)
         made = _canonical(run.plan, dtype)
         made_by = correlator(made.strategy, jnp.dtype(dtype))
         check_addresses(made.strategy.rows, len(owned))
@@ -230,6 +231,15 @@ def _check_run(run: Any) -> None:
         )
     if jax.process_count() > 1:
         raise Refused("A run belongs to one process, and JAX runs in several.", hint="train with one process")
+
+
+def _check_device_dtype(run: Run, dtype: np.dtype[Any]) -> None:
+    """Refuse draws of another dtype than the run's: the report states where those of the run's dtype end."""
+    if dtype.name != dtype_of(run):
+        raise Refused(
+            f"The run's noise is of {dtype_of(run)}, but JAX would make it on the device in {dtype}.",
+            hint='turn on jax_enable_x64 before making arrays, or open a new run with dtype="float32"',
+        )
 
 
 def _check_clip_norm(plan: Plan) -> None:
