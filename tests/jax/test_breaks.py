@@ -62,6 +62,18 @@ def test_more_precision_than_the_noise_has_is_refused(tmp_path, source):
         assert not np.array_equal(flat(updates), flat(updates).astype(np.float32))
 
 
+def test_device_noise_of_another_dtype_than_the_runs_is_refused(tmp_path):
+    """Without float64 in JAX the draws would end at 7.4, where the report of a float64 run says 11.5."""
+    with jax.enable_x64(False), run_for(plan_for(Identity(3)), tmp_path, PARAMS, dtype="float64") as run:
+        with pytest.raises(ap.Refused, match="noise is of float64, but JAX would make it on the device in float32"):
+            apj.add_noise(run, "device")
+        optimizer = apj.add_noise(run, "host")  # made in float64 and rounded; the refusal has not bound the run
+        updates, _ = optimizer.update(gradient(1.0), optimizer.init(PARAMS))
+        assert updates["w"].dtype == jnp.float32
+    with jax.enable_x64(True), run_for(plan_for(Identity(3)), tmp_path / "wide", PARAMS, dtype="float64") as run:
+        apj.add_noise(run, "device")
+
+
 @SOURCES
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_before_the_noise_is_refused(tmp_path, source, dtype):
@@ -245,12 +257,48 @@ def test_a_trained_model_is_not_given_the_first_noise_again(tmp_path, source):
         assert (run.committed, run.report().rewinds) == (1, 1)
 
 
+def of_a_loop(update):
+    """The update inside of a loop of a compiled program."""
+    return lambda g, s: jax.lax.scan(lambda state, g: update(g, state)[::-1], s, jax.tree.map(lambda x: x[None], g))
+
+
+MAPPED = {
+    "vmap": lambda update: jax.vmap(update, (0, None)),
+    "of states too": lambda update: lambda g, s: jax.vmap(update)(g, jax.tree.map(lambda x: jnp.stack([x, x]), s)),
+    "jit of vmap": lambda update: jax.jit(jax.vmap(update, (0, None))),
+    "vmap of jit": lambda update: jax.vmap(jax.jit(update), (0, None)),
+    "vmap of a loop": lambda update: jax.vmap(of_a_loop(update), (0, None)),
+    "map in batches": lambda update: lambda g, s: jax.lax.map(lambda one: update(one, s), g, batch_size=2),
+}
+
+
+@SOURCES
+@pytest.mark.parametrize("way", MAPPED)
+def test_gradients_side_by_side_are_not_given_the_same_noise(tmp_path, source, way):
+    with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
+        optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(0.1))
+        several = {"w": jnp.arange(8.0).reshape(2, 4)}
+        with pytest.raises(ap.Refused, match="maps add_noise over 2 gradients"):
+            MAPPED[way](optimizer.update)(several, optimizer.init(PARAMS))
+        assert run.committed == 0
+
+
+@SOURCES
+def test_a_gradient_is_taken_through_the_noise(tmp_path, source):
+    """Such as that of a learning rate or of a scale; noise is a constant."""
+    with run_for(plan_for(Identity(3)), tmp_path, PARAMS) as run:
+        optimizer = apj.add_noise(run, source)
+        state = optimizer.init(PARAMS)
+        slope = jax.grad(lambda scale: optimizer.update({"w": scale * jnp.arange(4.0)}, state)[0]["w"].sum())(2.0)
+        assert slope == 6.0
+
+
 @SOURCES
 def test_replicas_that_were_not_added_up_first_are_refused(tmp_path, source):
     """Each would have the same noise on gradients of its own."""
     with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
         optimizer = apj.add_noise(run, source)
-        update = jax.jit(jax.vmap(optimizer.update))
+        update = jax.jit(lambda *several: jax.lax.map(lambda one: optimizer.update(*one), several))
         states = jax.tree.map(lambda part: jnp.stack([part, part]), optimizer.init(PARAMS))
         for differ in (0.0, 1.0):  # replicas that are alike are one model
             several = {"w": jnp.stack([jnp.zeros(4), jnp.full(4, differ)])}

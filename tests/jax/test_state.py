@@ -101,7 +101,7 @@ def test_models_trained_side_by_side_with_one_noise_are_refused(tmp_path):
     with open_run(tmp_path) as run:
         optimizer = apj.add_noise(run, "device")
         several = jax.tree.map(lambda p: jnp.stack([p, p + 1.0]), PARAMS)
-        updates, states = jax.vmap(optimizer.update, (0, None))(several, optimizer.init(PARAMS))
+        updates, states = jax.lax.map(lambda one: optimizer.update(one, optimizer.init(PARAMS)), several)
         assert np.allclose(updates["w"][1] - updates["w"][0], 1.0)
         with pytest.raises(ap.InvalidArgument, match="The parameters have"):
             apj.commit(run, jax.tree.map(lambda part: part[0], states), updates, run.batch(0).indices)

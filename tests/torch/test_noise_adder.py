@@ -118,6 +118,27 @@ def test_gradients_changed_in_place_after_the_noise_are_committed(tmp_path):
         assert noise.report().steps_run == 3
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_gradients_side_by_side_are_not_given_the_same_noise(tmp_path, depth):
+    weight = torch.zeros(4, requires_grad=True)
+    with NoiseAdder([weight], plan_for(), tmp_path, secret=SECRET) as noise:
+
+        def add(gradient):
+            weight.grad = gradient
+            noise.add()
+            return weight.grad
+
+        mapped = add
+        for _ in range(depth):
+            mapped = torch.func.vmap(mapped)
+        with pytest.raises(ap.Refused, match=r"maps NoiseAdder\.add over several gradients"):
+            mapped(torch.arange(16.0).reshape(*[2] * depth, -1)[..., :4])
+        weight.grad = None
+        noise.add()
+        noise.commit()
+        assert noise.report().rewinds == 0
+
+
 def test_of_many_threads_one_adds_noise(tmp_path):
     """Added twice, the difference of two such steps shows what is in none of them."""
     weight = torch.zeros(4, requires_grad=True)

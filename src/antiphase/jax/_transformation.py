@@ -76,8 +76,10 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
         check_leaves(owned, tree, what)
         if what == UPDATES:
             _check_precision(tree, dtype)
+            _not_mapped(jax.lax.stop_gradient(tree))  # seen in compiled programs too, although nothing uses the result
 
     if source == "device":
+        _check_device_dtype(run, dtype)
         made = _canonical(run.plan, dtype)
         made_by = correlator(made.strategy, jnp.dtype(dtype))
         check_addresses(made.strategy.rows, len(owned))
@@ -232,6 +234,15 @@ def _check_run(run: Any) -> None:
         raise Refused("A run belongs to one process, and JAX runs in several.", hint="train with one process")
 
 
+def _check_device_dtype(run: Run, dtype: np.dtype[Any]) -> None:
+    """Refuse draws of another dtype than the run's: the report states where those of the run's dtype end."""
+    if dtype.name != dtype_of(run):
+        raise Refused(
+            f"The run's noise is of {dtype_of(run)}, but JAX would make it on the device in {dtype}.",
+            hint='turn on jax_enable_x64 before making arrays, or open a new run with dtype="float32"',
+        )
+
+
 def _check_clip_norm(plan: Plan) -> None:
     """Refuse a clipping norm that float32 would round away, or is too small for."""
     hint = "scale the loss, and the clipping norm with it"
@@ -252,6 +263,20 @@ def _check_precision(updates: Any, dtype: Any) -> None:
                 f"The updates are of {kind}, the noise is of {dtype}: the low bits of their sum would have no noise.",
                 hint='open the run with Run.open(..., dtype="float64"), and JAX with jax_enable_x64',
             )
+
+
+@jax.custom_batching.custom_vmap
+def _not_mapped(updates: Any) -> Any:
+    """Refused where `jax.vmap` maps over updates: all of them would be given the same noise."""
+    return updates
+
+
+@_not_mapped.def_vmap
+def _refuse_map(axis_size: int, in_batched: list[Any], updates: Any) -> Any:
+    raise Refused(
+        f"jax.vmap maps add_noise over {axis_size} gradients: each would have the same noise, their differences none.",
+        hint="add the gradients up before the noise; models side by side need a run each",
+    )
 
 
 def _check_buffers(buffers: Sequence[Any], rows: int, leaves: list[Any], dtype: Any) -> None:

@@ -15,7 +15,7 @@ from antiphase._plan import Plan, require_plan
 from antiphase._run import Exclusive, PrivacyReport, digest, refuse_pickle
 from antiphase._samplers import Batch
 from antiphase._secret import Secret
-from antiphase.torch._pieces import flat_gradient, is_sharded, noise_dtype, own_leaves, whole_leaves
+from antiphase.torch._pieces import flat_gradient, is_mapped, is_sharded, noise_dtype, own_leaves, whole_leaves
 from antiphase.torch._shared_run import SharedRun
 from antiphase.torch._world import World
 
@@ -140,6 +140,11 @@ class NoiseAdder:
             raise Refused(
                 f"The batch of step {self.step} was not asked for, so the gradients are not those of its examples.",
                 hint="take every batch from batch(); where batches come from elsewhere, leave examples out",
+            )
+        if any(is_mapped(p.grad) for p in self.parameters):
+            raise Refused(
+                "torch.func.vmap maps NoiseAdder.add over several gradients: all would have the same noise.",
+                hint="add the gradients up before the noise, outside of vmap; models side by side need a run each",
             )
         made = list(zip(self._held(), self._run.noise(self.step), strict=True))
         if any(held.numel() != noise.numel() or held.dtype != noise.dtype for held, noise in made):

@@ -95,6 +95,11 @@ def noise_dtype(parameters: Sequence[torch.Tensor]) -> str:
     )
 
 
+def is_mapped(gradient: torch.Tensor | None) -> bool:
+    """Whether a gradient stands for several, side by side under torch.func.vmap."""
+    return gradient is not None and torch._C._functorch.is_batchedtensor(gradient)
+
+
 def flat_gradient(parameter: Any) -> torch.Tensor:
     """The gradient that this process holds as a flat view; zeros are put there where there is none."""
     if parameter.grad is None:
