@@ -1,11 +1,12 @@
 """What others wrote does nothing but be read: not to the terminal, not to Markdown."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 import antiphase as ap
-from antiphase._escape import markdown_text, terminal_text
+from antiphase._escape import markdown_text, reorders, terminal_text
 from antiphase._report import gather, html, markdown
 from antiphase._report.reading import ReportSource
 from tests.run.plans import LEAVES, STRATEGIES, candidate_of, plan_for
@@ -115,3 +116,33 @@ def test_nothing_reaches_the_terminal_raw(hostile_run, tmp_path):
         shown = (result.stdout + result.stderr).replace("\n", "")
         assert shown.isprintable(), arguments
     assert "[red]<img" in command("verify", str(directory)).stdout.replace("\n", "")
+
+
+def test_html_has_no_character_that_reorders_the_page():
+    """A plan file of an older version may hold them: everything that is drawn is escaped, whatever the plan checks."""
+    made = plan_for(STRATEGIES["toeplitz"])
+    row = candidate_of(made, "\u202eretfa\u2066")
+    plan = ap.Plan(made.problem, made.mechanism, made.guarantee, made.error, (row,), notes=("\u202enote",))
+    page = html(gather(Source(plan)))
+    assert "\\u202eretfa\\u2066" in page
+    assert not reorders(page)
+
+
+@pytest.mark.parametrize("text", ["\u202etxt.exe", "a\u2066x\u2069", "\u202bx"])
+def test_labels_and_units_that_reorder_are_refused(text, tmp_path):
+    made = plan_for(STRATEGIES["toeplitz"])
+    with pytest.raises(ap.InvalidArgument, match="'unit'"):
+        replace(made.problem, unit=text)
+    with (
+        ap.Run.open(made, tmp_path, leaves=LEAVES, examples=40) as run,
+        pytest.raises(ap.InvalidArgument, match="'label'"),
+    ):
+        run.publish(text)
+
+
+def test_words_of_any_language_are_labels_and_units(tmp_path):
+    made = plan_for(STRATEGIES["toeplitz"])
+    with ap.Run.open(made, tmp_path, leaves=LEAVES, examples=40) as run:
+        for text in ("משתמש", "مستخدم", "数据", "Größe"):
+            assert replace(made.problem, unit=text).unit == text
+            run.publish(text)

@@ -87,6 +87,16 @@ def worst_kind(kinds: Iterable[Kind]) -> Kind:
     return max(kinds, key=KINDS.index, default="exact")
 
 
+def digits_up(value: float, digits: int = 6) -> str:
+    """A small or large number for people to read, such as delta or a clipping norm: as "g" writes it, but never less.
+
+    >>> digits_up(1e-5), digits_up(1.0000049e-5), digits_up(1.0), digits_up(0.1)
+    ('1e-05', '1.00001e-05', '1', '0.1')
+    """
+    shortest = Decimal(repr(float(value)))  # what was typed, not its expansion in binary
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(shortest)):.{digits}g}"
+
+
 def rounded_up(value: float, decimals: int = 4) -> str:
     """Format a privacy number, rounded up so that it never claims more than was proved.
 

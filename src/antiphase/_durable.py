@@ -37,6 +37,11 @@ KINDS = {
 }
 
 
+_forks: list[int] = []  # the pids of the forks that led to this process
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
+
+
 def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> None:
     """Replace `path` by `data` so that a crash at any instant leaves the old file or the new one.
 
@@ -248,6 +253,11 @@ def require_locks() -> None:
         )
 
 
+def this_process() -> tuple[int, int]:
+    """What tells a process from its forks, also in another PID namespace, where both may have the same pid."""
+    return os.getpid(), len(_forks)
+
+
 class DirectoryLock:
     """A lock on a directory that one live process holds. The operating system drops it when the process ends.
 
@@ -256,7 +266,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         require_locks()
-        self._owner, self._directory = os.getpid(), directory.absolute()
+        self._owner, self._directory = this_process(), directory.absolute()
         self._descriptor = os.open(self._directory, os.O_RDONLY)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -271,7 +281,7 @@ class DirectoryLock:
         """Raise if the lock was released or belongs to the parent process."""
         if self._descriptor < 0:
             raise Refused("The run is closed.", hint="open it again with Run.open")
-        if os.getpid() != self._owner:
+        if this_process() != self._owner:
             raise Refused(
                 "The run belongs to the parent of this process.",
                 hint="use it in the process that opened it; a forked copy would release a step twice",
@@ -284,7 +294,7 @@ class DirectoryLock:
     def release(self) -> None:
         """Release the lock."""
         if self._descriptor >= 0:
-            if os.getpid() == self._owner:  # explicitly, since a forked child that lives on keeps the descriptor open
+            if this_process() == self._owner:  # explicitly: a forked child that lives on keeps the descriptor open
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1

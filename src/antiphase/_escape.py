@@ -1,15 +1,17 @@
 """Escaping of untrusted text (units, labels, paths, names in a plan file) for terminals and Markdown.
 
-HTML pages use `html.escape`; `json.dumps` escapes on its own.
+`json.dumps` escapes on its own.
 """
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 
 # Control characters, bidirectional marks, line separators and lone surrogates.
 _UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_BIDI_CONTROLS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&]|:(?=//)|(?<=www)\.|@")
 _LINE_START = re.compile(r"^(\s*)([#=]|[+-](?=[\s+-]|$)|\d+(?=[.)](?:\s|$)))")
 
@@ -23,6 +25,20 @@ def terminal_text(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_visible(c) if unicodedata.category(c) in _UNSAFE_CATEGORIES else c for c in text)
+
+
+def html_text(text: str) -> str:
+    r"""One line of HTML, or the value of an attribute, that is shown as `text` and moves nothing around it.
+
+    >>> print(html_text("<b>\u202ea"))
+    &lt;b&gt;\u202ea
+    """
+    return html.escape(terminal_text(text))
+
+
+def reorders(text: str) -> bool:
+    """Whether it holds characters that make a reader see the text, or what follows it, in another order."""
+    return any(unicodedata.bidirectional(c) in _BIDI_CONTROLS for c in text)
 
 
 def markdown_text(text: str) -> str:

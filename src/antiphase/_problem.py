@@ -8,6 +8,7 @@ import numpy as np
 
 from antiphase import _check
 from antiphase._accounting import Adjacency, Budget, check_adjacency
+from antiphase._escape import reorders
 from antiphase._loss import Objective, check_objective
 from antiphase._participation import Participation
 from antiphase._record import record
@@ -75,6 +76,9 @@ class Problem:
         check_adjacency(owner, self.adjacency)
         if not _check.text(owner, "unit", self.unit, "'example' or 'user'"):
             raise _check.invalid(owner, "unit", "a word", self.unit, "'example' or 'user'")
+        if reorders(self.unit):
+            hint = "remove the controls of writing direction, such as U+202E"
+            raise _check.invalid(owner, "unit", "text that is read in the order it is written", self.unit, hint)
         self.workload.check_steps(self.steps)
         _check_batch(self)
         _check_epochs(self)

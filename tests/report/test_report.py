@@ -14,7 +14,7 @@ from antiphase._participation import Participation
 from antiphase._report import gather, html, markdown, plain, read
 from antiphase._report.changes import more_steps, smaller_separation
 from antiphase._report.reading import ReportSource
-from antiphase._report.statement import headline
+from antiphase._report.statement import headline, statement
 from antiphase._report.words import participation_words
 from antiphase.strategies import BLT, Identity, Toeplitz, Tree
 from tests.report.cases import STEPS, command, made_plan, made_run, searched_plan, with_less_noise
@@ -260,3 +260,18 @@ def test_accounting_by_samples_gives_fewer_points_but_a_curve(monkeypatch):
     assert line.x.tolist() == [0.0, 8.0, 16.0, 24.0, 32.0]
     np.testing.assert_array_equal(line.y, line.x**2)
     assert (line.x[0], line.x[-1]) == (0.0, 32.0)
+
+
+@pytest.mark.parametrize(("delta", "clip_norm"), [(1.0000049e-5, 0.30000011), (1e-6, 1.0), (9.9999951e-8, 1234567.0)])
+def test_delta_and_the_clipping_norm_are_rounded_up(delta, clip_norm):
+    made = made_plan()
+    guarantee = ap.epsilon(made.mechanism, delta)
+    budget = ap.Budget(max(guarantee.value, made.problem.budget.epsilon), delta)
+    problem = replace(made.problem, budget=budget, clip_norm=clip_norm)
+    source = Source(ap.Plan(problem, made.mechanism, guarantee, made.error))
+    said = dict(statement(source))
+    for text in (headline(source), said["Formal statement"]):
+        assert delta <= float(re.search(r"delta = ([-+.e\d]+)\)", text)[1]) < 1.00001 * delta
+    assert (
+        clip_norm <= float(re.search(r"norm at most ([-+.e\d]+)\.$", said["Unit of privacy"])[1]) < 1.00001 * clip_norm
+    )

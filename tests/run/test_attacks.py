@@ -224,6 +224,25 @@ def test_a_forked_child_can_do_nothing(tmp_path):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
+def test_a_forked_child_with_the_pid_of_its_parent_can_do_nothing(tmp_path, monkeypatch):
+    """As in another PID namespace, where numbers begin again."""
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    stream = ap.NoiseStream(PLAN, LEAVES, SECRET, "fork", threads=1)
+    with opened(tmp_path) as run:
+        pid = os.fork()
+        if pid == 0:
+            refused = 0
+            for act in (lambda: run.noise(0), stream.next):
+                try:
+                    act()
+                except ap.Refused:
+                    refused += 1
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+        run.noise(0)
+        stream.next()
+
+
 def met(function):
     """`function`, after which two threads that are there at the same time meet; a thread alone goes on."""
     barrier = threading.Barrier(2)

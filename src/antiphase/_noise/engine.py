@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphase._durable import this_process
 from antiphase._errors import Refused
 from antiphase._noise.choose import choose
 from antiphase._noise.correlator import Noise, Part
@@ -53,7 +53,7 @@ class Engine:
         self.step = 0
         self._dtype = dtype
         self._is_whole = True
-        self._process = os.getpid()
+        self._process = this_process()
         self._lock = threading.Lock()
         self._parts = layout.parts(self.correlator.part)
 
@@ -122,7 +122,7 @@ class Engine:
                 f"Step {self.step} is under way, or was interrupted with only some parts of the state moved on.",
                 hint="after an interruption load the last saved state, or replay with start_step",
             )
-        if os.getpid() != self._process:
+        if this_process() != self._process:
             raise Refused(
                 "A stream cannot be used in a fork of the process that made it: both would give out the same noise.",
                 hint="make each worker's stream, with the regions of its own leaves, in the worker",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
 
 from antiphase._check import Array
+from antiphase._escape import html_text
 from antiphase._report.chart import Chart, Series
 
 WIDTH, PLOT_HEIGHT = 420.0, 230.0
@@ -33,15 +33,15 @@ def draw(chart: Chart, name: str, style: str = "") -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH:g} {height:g}" role="img"{size} '
         f'aria-labelledby="{name}-title {name}-text">',
         f"<style>{style}</style>" if style else "",
-        f'<title id="{name}-title">{escape(chart.title)}</title>',
-        f'<desc id="{name}-text">{escape(chart.summary)}</desc>',
+        f'<title id="{name}-title">{html_text(chart.title)}</title>',
+        f'<desc id="{name}-text">{html_text(chart.summary)}</desc>',
         *_grid(x, y, below),
         *_marks(chart, x, below),
         *(_line(s, FAINT, x, y) for s in chart.series if s.faint),
         *(_line(s, _look(i), x, y) for i, s in enumerate(clear)),
         _text(LEFT + (WIDTH - LEFT - RIGHT) / 2, below + 36, chart.x_label, "middle"),
         f'<text transform="translate(13 {TOP + PLOT_HEIGHT / 2:g}) rotate(-90)" text-anchor="middle">'
-        f"{escape(chart.y_label)}</text>",
+        f"{html_text(chart.y_label)}</text>",
         *_legend(rows, below + 46.0),
         "</svg>",
     ]
@@ -73,7 +73,7 @@ def _marks(chart: Chart, x: Axis, below: float) -> list[str]:
 
 def _line(line: Series, look: str, x: Axis, y: Axis) -> str:
     points = [f"{x.place(a):.1f} {y.place(b):.1f}" for a, b in zip(line.x, line.y, strict=True)]
-    return f'<path {look} d="M{" L".join(points)}"><title>{escape(line.name)}</title></path>'
+    return f'<path {look} d="M{" L".join(points)}"><title>{html_text(line.name)}</title></path>'
 
 
 def _look(index: int) -> str:
@@ -107,7 +107,7 @@ def _legend(rows: list[list[tuple[int, str, float]]], top: float) -> list[str]:
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html_text(text)}</text>'
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import base64
 import struct
 import zlib
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._check import Array
+from antiphase._escape import html_text
 
 MAX_CELLS = 192
 NEGATIVE, POSITIVE = np.array([0, 90, 160.0]), np.array([200, 80, 0.0])
@@ -42,8 +42,8 @@ def draw_heat(heat: HeatMap, name: str, width: int | None = None) -> str:
     data = base64.b64encode(png(colours(condensed(heat.matrix)))).decode()
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="heat" viewBox="0 0 100 100" role="img"{size} '
-        f'aria-labelledby="{name}-title {name}-text"><title id="{name}-title">{escape(heat.title)}</title>'
-        f'<desc id="{name}-text">{escape(heat.summary)}</desc>'
+        f'aria-labelledby="{name}-title {name}-text"><title id="{name}-title">{html_text(heat.title)}</title>'
+        f'<desc id="{name}-text">{html_text(heat.summary)}</desc>'
         f'<image width="100" height="100" preserveAspectRatio="none" style="image-rendering:pixelated" '
         f'href="data:image/png;base64,{data}"/></svg>'
     )

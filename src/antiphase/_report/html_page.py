@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 
+from antiphase._escape import html_text
 from antiphase._report.chart import Chart
 from antiphase._report.content import Content
 from antiphase._report.drawing import draw
@@ -43,11 +43,11 @@ def _page(content: Content) -> Iterator[str]:
     parts = _sections(content)
     links = "".join(f'<li><a href="#{name}">{SECTIONS[name]}</a></li>' for name in parts)
     yield f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main id="main">'
-    yield f'<div class="answer"><strong>{escape(content.headline)}</strong>{_answer(content)}</div>'
-    yield from (f'<p class="remark">{escape(text)}</p>' for text in content.remarks)
+    yield f'<div class="answer"><strong>{html_text(content.headline)}</strong>{_answer(content)}</div>'
+    yield from (f'<p class="remark">{html_text(text)}</p>' for text in content.remarks)
     for name, body in parts.items():
         yield f'<section aria-labelledby="{name}"><h2 id="{name}">{SECTIONS[name]}</h2>{body}</section>'
-    yield from (f'<p class="dim">{escape(text)}</p>' for text in content.left_out)
+    yield from (f'<p class="dim">{html_text(text)}</p>' for text in content.left_out)
     plan = content.source.plan.fingerprint[:16]
     yield f"</main><footer>Written by antiphase {__version__} from plan {plan}.</footer></body></html>"
 
@@ -58,7 +58,7 @@ def _answer(content: Content) -> str:
         f"Unit: one {plan.problem.unit}. Adjacency: {plan.mechanism.adjacency}. Kind of bound: {plan.guarantee.kind}. "
         f"Accounting: {plan.guarantee.method}."
     )
-    return f'<p class="dim">{escape(words)}</p>'
+    return f'<p class="dim">{html_text(words)}</p>'
 
 
 def _sections(content: Content) -> dict[str, str]:
@@ -71,14 +71,14 @@ def _sections(content: Content) -> dict[str, str]:
     if content.heats:
         parts["matrices"] = _heats(content.heats)
     if content.source.plan.candidates:
-        notes = "".join(f"<li>{escape(text)}</li>" for text in content.advice)
+        notes = "".join(f"<li>{html_text(text)}</li>" for text in content.advice)
         parts["candidates"] = (f"<ul>{notes}</ul>" if notes else "") + _table(candidates(content.source.plan))
     parts["changes"] = _table(changes(content))
     return parts
 
 
 def _definitions(items: Iterable[tuple[str, str]]) -> str:
-    return f"<dl>{''.join(f'<dt>{escape(a)}</dt><dd>{escape(b)}</dd>' for a, b in items)}</dl>"
+    return f"<dl>{''.join(f'<dt>{html_text(a)}</dt><dd>{html_text(b)}</dd>' for a, b in items)}</dl>"
 
 
 def _figures(charts: Sequence[Chart], name: str) -> str:
@@ -86,16 +86,16 @@ def _figures(charts: Sequence[Chart], name: str) -> str:
     for i, chart in enumerate(charts):
         numbers = _table(chart_table(chart))
         parts.append(
-            f"<figure><figcaption>{escape(chart.title)}</figcaption>{draw(chart, f'{name}-{i}')}"
-            f"<details><summary>Data: {escape(chart.title)}</summary>{numbers}</details></figure>"
+            f"<figure><figcaption>{html_text(chart.title)}</figcaption>{draw(chart, f'{name}-{i}')}"
+            f"<details><summary>Data: {html_text(chart.title)}</summary>{numbers}</details></figure>"
         )
     return f'<div class="grid2">{"".join(parts)}</div>'
 
 
 def _heats(heats: Sequence[HeatMap]) -> str:
     parts = (
-        f"<figure><figcaption>{escape(heat.title)}</figcaption>{draw_heat(heat, f'heat-{i}')}"
-        f'<p class="dim">{escape(heat.summary)} Blue is negative, orange positive, white zero; the colour grows with '
+        f"<figure><figcaption>{html_text(heat.title)}</figcaption>{draw_heat(heat, f'heat-{i}')}"
+        f'<p class="dim">{html_text(heat.summary)} Blue is negative, orange positive, white zero; the colour grows with '
         "the square root of the magnitude.</p></figure>"
         for i, heat in enumerate(heats)
     )
@@ -103,14 +103,14 @@ def _heats(heats: Sequence[HeatMap]) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th{_words(table, i)} scope=col>{escape(name)}</th>" for i, name in enumerate(table.columns))
+    head = "".join(f"<th{_words(table, i)} scope=col>{html_text(name)}</th>" for i, name in enumerate(table.columns))
     body = "".join(
-        "<tr>" + "".join(f"<td{_words(table, i)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
+        "<tr>" + "".join(f"<td{_words(table, i)}>{html_text(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
         for row in table.rows
     )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.caption)}"><table>'
-        f"<caption>{escape(table.caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{html_text(table.caption)}"><table>'
+        f"<caption>{html_text(table.caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

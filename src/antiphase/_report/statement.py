@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antiphase._accounting import zcdp
-from antiphase._bound import Bound, rounded_up
+from antiphase._bound import Bound, digits_up, rounded_up
 from antiphase._errors import NotProved
 from antiphase._report.reading import ReportSource
 from antiphase._report.words import ADJACENCY, KIND, participation_words
@@ -28,7 +28,7 @@ def headline(source: ReportSource) -> str:
     if bound is None:
         return "No step has been taken: nothing has been released."
     what = "would be" if source.run is None else "is"
-    text = f"Training {what} (epsilon = {rounded_up(bound.value)}, delta = {delta:g})-differentially private"
+    text = f"Training {what} (epsilon = {rounded_up(bound.value)}, delta = {digits_up(delta)})-differentially private"
     if source.run is None or source.run.steps_run == source.plan.steps:
         return f"{text}."
     planned = rounded_up(source.plan.guarantee.value)
@@ -52,7 +52,10 @@ def statement(source: ReportSource) -> Iterator[Item]:
     if run is not None:
         labels = [f"{p.label} (after {p.steps:,} steps)" for p in run.publications]
         yield "Published", "; ".join(labels) or "nothing so far"
-    yield "Unit of privacy", f"One {unit}, whose contribution to a step has norm at most {problem.clip_norm:g}."
+    yield (
+        "Unit of privacy",
+        f"One {unit}, whose contribution to a step has norm at most {digits_up(problem.clip_norm)}.",
+    )
     yield "Neighbouring data sets", ADJACENCY[mechanism.adjacency].format(unit=unit)
     yield "Participation assumed", participation_words(mechanism.participation, unit, source.plan.steps)
     bound = guarantee(source) or source.plan.guarantee
@@ -95,7 +98,7 @@ def _formal(source: ReportSource) -> str:
     bound, delta = guarantee(source), source.plan.problem.budget.delta
     if bound is None:
         return "No step has been taken, so nothing is stated."
-    text = f"(epsilon = {rounded_up(bound.value)}, delta = {delta:g})-DP"
+    text = f"(epsilon = {rounded_up(bound.value)}, delta = {digits_up(delta)})-DP"
     if source.run is not None and source.run.steps_run != source.plan.steps:
         planned = rounded_up(source.plan.guarantee.value)
         return f"{text} for the steps that ran; the plan is {source.plan.steps:,} steps at epsilon = {planned}."

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from antiphase import _check
 from antiphase._durable import DirectoryLock
 from antiphase._errors import Corrupted, InvalidArgument, Refused
+from antiphase._escape import reorders
 from antiphase._ledger import Ledger
 from antiphase._noise import NoiseStream, check_host_noise, check_last_step, named
 from antiphase._participation import Deterministic
@@ -461,6 +462,9 @@ class Run:
 def _check_label(label: object) -> str:
     """A label as the ledger and reports can hold it: one line of text of bounded length."""
     text = _check.text("Run.publish", "label", str(label), "a few words that say what is published")
+    if reorders(text):
+        hint = "remove the controls of writing direction, such as U+202E"
+        raise _check.invalid("Run.publish", "label", "text that is read in the order it is written", text, hint)
     if len(text) > LONGEST_LABEL or any(unicodedata.category(character) in NO_TEXT for character in text):
         raise _check.invalid(
             "Run.publish",
