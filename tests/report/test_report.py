@@ -268,7 +268,7 @@ def test_delta_and_the_clipping_norm_are_rounded_up(delta, clip_norm):
     guarantee = ap.epsilon(made.mechanism, delta)
     budget = ap.Budget(max(guarantee.value, made.problem.budget.epsilon), delta)
     problem = replace(made.problem, budget=budget, clip_norm=clip_norm)
-    source = Source(ap.Plan(problem, made.mechanism, guarantee, made.error))
+    source = ReportSource(ap.Plan(problem, made.mechanism, guarantee, made.error))
     said = dict(statement(source))
     for text in (headline(source), said["Formal statement"]):
         assert delta <= float(re.search(r"delta = ([-+.e\d]+)\)", text)[1]) < 1.00001 * delta

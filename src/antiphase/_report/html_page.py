@@ -95,8 +95,8 @@ def _figures(charts: Sequence[Chart], name: str) -> str:
 def _heats(heats: Sequence[HeatMap]) -> str:
     parts = (
         f"<figure><figcaption>{html_text(heat.title)}</figcaption>{draw_heat(heat, f'heat-{i}')}"
-        f'<p class="dim">{html_text(heat.summary)} Blue is negative, orange positive, white zero; the colour grows with '
-        "the square root of the magnitude.</p></figure>"
+        f'<p class="dim">{html_text(heat.summary)} Blue is negative, orange positive, white zero; the colour grows '
+        "with the square root of the magnitude.</p></figure>"
         for i, heat in enumerate(heats)
     )
     return f'<div class="grid2">{"".join(parts)}</div>'
