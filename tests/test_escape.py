@@ -123,7 +123,7 @@ def test_html_has_no_character_that_reorders_the_page():
     made = plan_for(STRATEGIES["toeplitz"])
     row = candidate_of(made, "\u202eretfa\u2066")
     plan = ap.Plan(made.problem, made.mechanism, made.guarantee, made.error, (row,), notes=("\u202enote",))
-    page = html(gather(Source(plan)))
+    page = html(gather(ReportSource(plan)))
     assert "\\u202eretfa\\u2066" in page
     assert not reorders(page)
 
