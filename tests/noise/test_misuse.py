@@ -78,3 +78,8 @@ def test_a_lookahead_from_numpy_can_be_saved(tmp_path):
     made = stream(Toeplitz([1.0, 0.5, 0.2], 9), [(3,)], lookahead=np.int64(2))
     made.next()
     made.save(tmp_path / "state")
+
+
+def test_a_state_that_does_not_fit_is_refused_by_name():
+    with pytest.raises(ap.NotEnoughMemory, match="noise state"):
+        stream(Toeplitz([1.0, 0.5], 4), [(1 << 59,)])
