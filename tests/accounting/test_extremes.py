@@ -163,3 +163,9 @@ def test_more_steps_than_any_grid_can_add_up_promise_nothing():
 def test_a_blt_too_long_for_one_pass_is_refused(participation):
     with pytest.raises(ap.NotProved, match="too long"):
         ap.sensitivity(BLT([0.9], [0.2], 2**50), participation)
+
+
+def test_no_blt_is_searched_for_that_could_not_be_measured():
+    problem = ap.Problem(steps=10**12, budget=ap.Budget(1.0, 1e-6), participation=ap.MinSeparation(10**6))
+    with pytest.raises(ap.NotProved, match="too long"):
+        ap.plan(problem, families=["blt"])
