@@ -368,3 +368,8 @@ def test_a_missing_file_or_directory_is_a_clear_error(tmp_path):
         Secret.load(tmp_path)
     with pytest.raises(InvalidArgument, match="cannot be written"):
         Secret.generate().save(tmp_path / "none" / "secret")
+
+
+def test_a_secret_whose_making_was_interrupted_can_be_shown():
+    """As a debugger or a traceback does."""
+    assert repr(object.__new__(Secret)) == "<Secret>"

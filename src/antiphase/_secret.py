@@ -129,7 +129,7 @@ class Secret:
         return hmac.compare_digest(self._key, other._key) and self._insecure == other._insecure
 
     def __repr__(self) -> str:
-        return "<Secret, insecure: made from an integer>" if self._insecure else "<Secret>"
+        return "<Secret, insecure: made from an integer>" if getattr(self, "_insecure", False) else "<Secret>"
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("a Secret cannot be changed")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import antiphase as ap
-from antiphase.strategies import Dense, Identity, Toeplitz
+from antiphase.strategies import BLT, Dense, Identity, Toeplitz
 
 
 @pytest.mark.parametrize("scale", [1e-162, 2.6e-162, 1e160])
@@ -150,3 +150,22 @@ def test_the_smallest_deltas_that_are_accounted_for():
     assert ap.epsilon(sampled, 1e-200, quick).value <= ap.epsilon(promised, 1e-200).value * (1 + 1e-6)
     with pytest.raises(ap.InvalidArgument, match="delta"):
         ap.epsilon(sampled, 1e-201)
+
+
+def test_more_steps_than_any_grid_can_add_up_promise_nothing():
+    """The rounding of 10^12 losses widens their sum more than a coarser grid saves: no bound, and no error either."""
+    mechanism = ap.Mechanism(Identity(10**12), ap.Poisson(1e-7), 2.0)
+    assert ap.epsilon(mechanism, 1e-6).value == math.inf
+    assert ap.delta(mechanism, 1.0).value == 1.0
+
+
+@pytest.mark.parametrize("participation", [ap.SingleParticipation(), ap.MinSeparation(10**6)])
+def test_a_blt_too_long_for_one_pass_is_refused(participation):
+    with pytest.raises(ap.NotProved, match="too long"):
+        ap.sensitivity(BLT([0.9], [0.2], 2**50), participation)
+
+
+def test_no_blt_is_searched_for_that_could_not_be_measured():
+    problem = ap.Problem(steps=10**12, budget=ap.Budget(1.0, 1e-6), participation=ap.MinSeparation(10**6))
+    with pytest.raises(ap.NotProved, match="too long"):
+        ap.plan(problem, families=["blt"])

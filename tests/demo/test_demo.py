@@ -81,3 +81,14 @@ def test_without_scikit_learn_the_demo_says_how_to_get_it(monkeypatch, tmp_path)
     assert "not installed" in message
     assert "pip install 'antiphase[demo]'" in hint
     assert not (tmp_path / "demo").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_refused_before_the_work(tmp_path, monkeypatch):
+    def compare(*_):
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr("antiphase._cli.demo.compare", compare)
+    (tmp_path / "file").write_text("")
+    result = run("demo", "--output", str(tmp_path / "file" / "demo"))
+    assert result.exit_code != 0
+    assert "cannot be made" in result.stderr.replace("\n", " ")

@@ -82,3 +82,8 @@ def test_a_lookahead_from_numpy_can_be_saved(tmp_path):
     mechanism = ap.Mechanism(strategy, ap.SingleParticipation(), 1.0)
     again = ap.NoiseStream.load(tmp_path / "state", mechanism, SECRET)
     np.testing.assert_array_equal(again.next()[0], made.next()[0])
+
+
+def test_a_state_that_does_not_fit_is_refused_by_name():
+    with pytest.raises(ap.NotEnoughMemory, match="noise state"):
+        stream(Toeplitz([1.0, 0.5], 4), [(1 << 59,)])

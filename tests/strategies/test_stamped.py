@@ -107,3 +107,9 @@ def test_wrong_lengths_and_steps_beyond_the_run():
         stream.step(np.ones((1, 1)))
     with pytest.raises(InvalidArgument, match="the run is over"):
         stream.step(np.ones((1, 1)))
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_no_columns_at_all_are_solved(base):
+    stamped = Stamped(base, 2)
+    assert stamped.solve(np.zeros((stamped.rows, 0))).shape == (stamped.steps, 0)

@@ -21,6 +21,7 @@ FINE, COARSE = 0.02, 0.1
 LARGEST_GRID = 1 << 18  # points for one step
 LARGEST_SPREAD = 1 << 17  # points in a standard deviation of the sum
 SMALLEST_INTERVAL = 1e-15
+LARGEST_INTERVAL = 1e30  # the sum of 2^53 losses of LARGEST_MU needs one of 1e17
 SMALLEST_MU, LARGEST_MU = 1e-10, 1e4  # where the arithmetic of the grids holds; 1e4 means epsilon 5e7
 SMALLEST_LOG = -720.0  # delta is no number below e^-745
 
@@ -74,7 +75,7 @@ def epsilon(parts: Sequence[GaussianSteps], delta: float, resolution: float = FI
     if any(part.mu > LARGEST_MU for part in parts):
         return math.inf
     log_tail = max(math.log(TAIL) + math.log(delta) - math.log(_count(parts)), SMALLEST_LOG)
-    return _largest(parts, resolution, log_tail, lambda total: total.epsilon(delta))
+    return _largest(parts, resolution, log_tail, lambda total: total.epsilon(delta), math.inf)
 
 
 def delta(parts: Sequence[GaussianSteps], epsilon: float, resolution: float = FINE) -> float:
@@ -82,16 +83,24 @@ def delta(parts: Sequence[GaussianSteps], epsilon: float, resolution: float = FI
     if any(part.mu > LARGEST_MU for part in parts):
         return 1.0
     log_tail = math.log(1e-30) - math.log(_count(parts))
-    found = _largest(parts, resolution, log_tail, lambda total: total.delta(epsilon))
+    found = _largest(parts, resolution, log_tail, lambda total: total.delta(epsilon), 1.0)
     if found > 1e-25:
         return found
-    return _largest(parts, resolution, SMALLEST_LOG, lambda total: total.delta(epsilon))
+    return _largest(parts, resolution, SMALLEST_LOG, lambda total: total.delta(epsilon), 1.0)
 
 
 def _largest(
-    parts: Sequence[GaussianSteps], resolution: float, log_tail: float, value: Callable[[LossSum], float]
+    parts: Sequence[GaussianSteps],
+    resolution: float,
+    log_tail: float,
+    value: Callable[[LossSum], float],
+    nothing: float,
 ) -> float:
-    """Return the larger value of the two directions, on a grid as fine as requested or as memory allows."""
+    """Return the larger value of the two directions, on a grid as fine as requested or as memory allows.
+
+    Returns `nothing`, which holds for any mechanism, if no grid will do: with so many steps, rounding their losses widens
+    the sum by more than a coarser grid saves.
+    """
     parts = [replace(part, mu=max(part.mu, SMALLEST_MU)) for part in parts]  # more is revealed by a larger shift
     interval = _interval(parts, resolution, log_tail)
     directions = ["removal"] if all(part.symmetric for part in parts) else ["removal", "addition"]
@@ -103,6 +112,8 @@ def _largest(
             )
         except TooWide as error:
             interval = error.interval
+            if interval > LARGEST_INTERVAL:
+                return nothing
 
 
 def _interval(parts: Sequence[GaussianSteps], resolution: float, log_tail: float) -> float:

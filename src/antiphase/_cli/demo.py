@@ -9,7 +9,8 @@ import typer
 
 from antiphase._cli.output import print_json, progress_bar, talk
 from antiphase._demo import SEEDS, Comparison, as_markdown, as_text, compare
-from antiphase._durable import write_output
+from antiphase._durable import make_directory, write_output
+from antiphase._errors import InvalidArgument
 
 
 def demo(
@@ -24,7 +25,7 @@ def demo(
 
     Example: antiphase demo --output my-demo
     """
-    directory = _unused(output)
+    directory = _makeable(_unused(output))
     with progress_bar() as tell:
         found = compare(directory, seeds, tell)
     found.chosen.plan.save(directory / "plan.json")
@@ -47,6 +48,18 @@ def _unused(output: Path) -> Path:
     while path.exists():
         path, number = output.with_name(f"{output.name}-{number}"), number + 1
     return path
+
+
+def _makeable(directory: Path) -> Path:
+    """The directory, if it can be made: tried before the work begins, and left to the first run to make."""
+    try:
+        make_directory(directory)
+        directory.rmdir()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        hint = "give --output a directory that can be made"
+        raise InvalidArgument(f"The directory {directory} cannot be made: {why}.", hint=hint) from error
+    return directory
 
 
 def _plain(found: Comparison) -> dict[str, object]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._check import Array
+from antiphase._errors import NotEnoughMemory
 from antiphase.strategies import Recursion
 
 Noise = NDArray[Any]  # float32 or float64
@@ -116,7 +117,13 @@ class Correlator(ABC):
 
     def allocate(self, rows: int) -> Noise:
         """State of this many rows."""
-        return np.zeros((-(-self.entries // LANES), rows, LANES), dtype=self.dtype)
+        try:
+            return np.zeros((-(-self.entries // LANES), rows, LANES), dtype=self.dtype)
+        except (MemoryError, ValueError) as error:
+            raise NotEnoughMemory(
+                f"The noise state does not fit in memory: {rows} x {self.entries:,} numbers of {self.dtype.name}.",
+                hint="choose a strategy with fewer buffers, see memory_copies, or shard the model over more workers",
+            ) from error
 
 
 def part_for(lookahead: int) -> int:

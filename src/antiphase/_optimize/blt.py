@@ -19,6 +19,7 @@ from antiphase._optimize.newton import newton_minimize
 from antiphase._optimize.participation_limits import ParticipationLimits, worst_case_limits
 from antiphase._optimize.solution import SearchLimits, Solution
 from antiphase._participation import Participation
+from antiphase._sensitivity.toeplitz import check_one_pass
 from antiphase._workload import PrefixSum, Workload
 from antiphase.strategies import BLT
 
@@ -70,6 +71,7 @@ def optimize_blt(
         )
     if buffers is not None and not 1 <= _check.positive_integer(OWNER, "buffers", buffers) <= MAX_BUFFERS:
         raise _check.invalid(OWNER, "buffers", f"at most {MAX_BUFFERS}", buffers, "a few buffers are nearly optimal")
+    check_one_pass(steps)  # before a search whose result could not be accounted for
     search = _Search(steps, allowed, workload, objective, limits)
     point, log_loss = search.best(buffers)
     strategy = blt_at(point, steps)

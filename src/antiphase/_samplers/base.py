@@ -96,6 +96,8 @@ class Sampler(ABC):
         return Batch(np.pad(indices, (0, padding)), mask)
 
     def __repr__(self) -> str:
+        if not hasattr(self, "extendable"):  # its making was refused, and a debugger looks at it
+            return f"<{type(self).__name__}, not made>"
         return f"<sampler of {self.participation!r}: {self.examples} examples, {self.steps} steps>"
 
 

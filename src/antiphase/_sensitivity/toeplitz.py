@@ -14,6 +14,7 @@ from antiphase._sensitivity.gram import Gram, Indices
 from antiphase.strategies import BLT, BandedInverse, Identity, Strategy, Toeplitz, convolve
 
 LARGEST_COLUMN = 1 << 24  # steps for which a column is held in memory
+LONGEST_PASS = 1 << 34  # steps, which take a minute or two and cannot be interrupted
 DIRECT = 2048
 LONG = 1 << 16
 Signs = Literal["signed", "absolute", "majorant"]
@@ -154,9 +155,19 @@ def column_square(column: Array, steps: int, separation: int, count: int, signs:
     return float(blocks.times @ np.einsum("ij,ij->i", blocks.values, blocks.values))
 
 
+def check_one_pass(steps: int) -> None:
+    """Refuse a BLT that nothing can be proved of in bearable time."""
+    if steps > LONGEST_PASS:
+        raise NotProved(
+            f"A BLT of {steps} steps cannot be measured: one pass over more than 2^34 steps takes too long.",
+            hint="plan for fewer steps",
+        )
+
+
 def _buffered_square(strategy: BLT, separation: int, count: int, signs: Signs) -> float:
     from antiphase._kernels import buffered_square
 
+    check_one_pass(strategy.steps)
     scale = strategy.scale if signs == "signed" else np.abs(strategy.scale)
     first = max(1.0, math.fsum(scale)) if signs == "majorant" else 1.0
     return float(buffered_square(strategy.decay, scale, first, strategy.steps, separation, count))

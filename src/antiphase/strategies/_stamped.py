@@ -118,7 +118,7 @@ class Stamped(Strategy):
     def _blockwise(self, apply: Callable[[Array], Array], x: Array, block: int) -> Array:
         side_by_side = np.swapaxes(x.reshape(self.repeats, block, *x.shape[1:]), 0, 1)
         out = np.swapaxes(apply(side_by_side), 0, 1)
-        return out.reshape(-1, *x.shape[1:])
+        return out.reshape(self.repeats * out.shape[1], *x.shape[1:])
 
 
 class _Encoding(Stream):
