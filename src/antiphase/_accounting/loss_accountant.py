@@ -98,8 +98,8 @@ def _largest(
 ) -> float:
     """Return the larger value of the two directions, on a grid as fine as requested or as memory allows.
 
-    Returns `nothing`, which holds for any mechanism, if no grid will do: with so many steps, rounding their losses widens
-    the sum by more than a coarser grid saves.
+    Returns `nothing`, which holds for any mechanism, if no grid will do: with so many steps, rounding their losses
+    widens the sum by more than a coarser grid saves.
     """
     parts = [replace(part, mu=max(part.mu, SMALLEST_MU)) for part in parts]  # more is revealed by a larger shift
     interval = _interval(parts, resolution, log_tail)
