@@ -66,7 +66,7 @@ BAD = {
     "private part emptied": lambda d: edit(d, "private/ledger.jsonl", lambda b: b""),
 }
 REASONS = {
-    "nothing there": "nothing at",
+    "nothing there": "does not exist",
     "an empty directory": r"run\.json",
     "no header": r"run\.json",
     "no plan": r"plan\.json",

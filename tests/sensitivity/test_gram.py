@@ -151,7 +151,8 @@ class Doubled(Strategy):
     def encoding_stream(self):
         return Identity(4).encoding_stream()
 
-    noising_stream = encoding_stream
+    def recursion(self):
+        return Identity(4).recursion()
 
     def encoder(self):
         return 2.0 * np.eye(4)

@@ -19,7 +19,7 @@ from antiphase._optimize.newton import newton_minimize
 from antiphase._optimize.participation_limits import ParticipationLimits, worst_case_limits
 from antiphase._optimize.solution import SearchLimits, Solution
 from antiphase._participation import Participation
-from antiphase._sensitivity.toeplitz import check_one_pass
+from antiphase._sensitivity import check_one_pass
 from antiphase._workload import PrefixSum, Workload
 from antiphase.strategies import BLT
 

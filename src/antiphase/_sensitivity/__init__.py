@@ -17,7 +17,7 @@ from antiphase._sensitivity.gram import BandedGram, BlockGram, DenseGram, Gram, 
 from antiphase._sensitivity.rounding import outward, roundings
 from antiphase._sensitivity.structure import check_square
 from antiphase._sensitivity.table import METHODS, methods, page, solve
-from antiphase._sensitivity.toeplitz import ToeplitzGram, coefficients
+from antiphase._sensitivity.toeplitz import ToeplitzGram, check_one_pass, coefficients
 from antiphase.strategies import Strategy
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Gram",
     "ToeplitzGram",
     "TreeGram",
+    "check_one_pass",
     "coefficients",
     "column_norms",
     "earliest_blocks",
