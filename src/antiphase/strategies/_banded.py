@@ -12,6 +12,7 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._base import Rescale, Strategy, exponents
+from antiphase.strategies._gram import BandedGram
 from antiphase.strategies._recursion import Feedback
 from antiphase.strategies._stream import Stream
 
@@ -90,6 +91,10 @@ class Banded(Strategy):
     def band_columns(self) -> Array:
         """The columns."""
         return self.columns
+
+    def gram(self, *, absolute: bool = False) -> BandedGram:
+        """From products of columns that overlap."""
+        return BandedGram(np.abs(self.columns) if absolute else self.columns)
 
     def scale_exponents(self) -> tuple[int, int]:
         """Of the diagonal."""

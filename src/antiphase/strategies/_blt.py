@@ -15,6 +15,7 @@ from antiphase._record import record
 from antiphase.strategies._base import Strategy, check_steps
 from antiphase.strategies._recursion import Buffers
 from antiphase.strategies._stream import Stream
+from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 
 
 @final
@@ -124,6 +125,16 @@ class BLT(Strategy):
     def first(self, steps: int) -> BLT:
         """The leading block."""
         return replace(self, steps=steps)
+
+    def toeplitz_column(self) -> Array:
+        """All coefficients; raises `NotProved` if there are too many."""
+        check_column(self.steps)
+        return self.coefficients()
+
+    def gram(self, *, absolute: bool = False) -> ToeplitzGram:
+        """From the autocorrelation of the coefficients."""
+        column = self.toeplitz_column()
+        return ToeplitzGram(np.abs(column) if absolute else column, self.steps)
 
     def encoding_stream(self) -> Stream:
         """C x with one buffer for each decay."""

@@ -12,8 +12,10 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._base import Strategy, check_rows, check_steps
+from antiphase.strategies._gram import Gram
 from antiphase.strategies._recursion import WholeMatrix
 from antiphase.strategies._stream import Stream
+from antiphase.strategies._toeplitz_gram import SymmetricGram
 
 Decoder = Literal["direct", "optimal"]
 Spectrum = NDArray[np.complex128]
@@ -94,6 +96,10 @@ class Fourier(Strategy):
     def first_is_monotone(self) -> bool:
         """Always: `first` is all of C."""
         return True
+
+    def gram(self, *, absolute: bool = False) -> Gram:
+        """Symmetric Toeplitz, from `gram_column`."""
+        return super().gram(absolute=True) if absolute else SymmetricGram(self.gram_column())
 
     def encoding_stream(self) -> Stream:
         """All rows of C x after the last step."""

@@ -12,6 +12,7 @@ from antiphase._record import record
 from antiphase.strategies._base import Strategy, check_steps
 from antiphase.strategies._recursion import Feedback
 from antiphase.strategies._stream import Stream
+from antiphase.strategies._toeplitz_gram import ToeplitzGram
 
 
 @final
@@ -58,6 +59,19 @@ class Identity(Strategy):
     def band_columns(self) -> Array:
         """A column of ones."""
         return np.ones((self.steps, 1))
+
+    def toeplitz_column(self) -> Array:
+        """A single one."""
+        return np.ones(1)
+
+    @property
+    def stores_column(self) -> bool:
+        """Always."""
+        return True
+
+    def gram(self, *, absolute: bool = False) -> ToeplitzGram:
+        """I."""
+        return ToeplitzGram(np.ones(1), self.steps)
 
     def encoding_stream(self) -> Stream:
         """x passes through."""

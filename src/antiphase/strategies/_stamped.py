@@ -13,6 +13,7 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._base import Rescale, Strategy, check_rows
+from antiphase.strategies._gram import BlockGram
 from antiphase.strategies._recursion import Restart
 from antiphase.strategies._stream import Stream
 
@@ -92,6 +93,20 @@ class Stamped(Strategy):
     def first(self, steps: int) -> Stamped:
         """Whole blocks, up to the one under way."""
         return Stamped(self.strategy, -(-steps // self.strategy.steps))
+
+    @property
+    def block(self) -> Strategy:
+        """C_0."""
+        return self.strategy
+
+    @property
+    def blocks(self) -> int:
+        """As `repeats`."""
+        return self.repeats
+
+    def gram(self, *, absolute: bool = False) -> BlockGram:
+        """That of one block, repeated along the diagonal."""
+        return BlockGram(self.strategy.gram(absolute=absolute), self.repeats)
 
     def scale_exponents(self) -> tuple[int, int]:
         """Those of one block."""

@@ -11,6 +11,7 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._base import Strategy, check_rows, check_steps
+from antiphase.strategies._gram import TreeGram
 from antiphase.strategies._recursion import TreeNodes, WholeMatrix, own_weight
 from antiphase.strategies._stream import Stream
 
@@ -111,6 +112,15 @@ class Tree(Strategy):
         Each output of the full decoder uses all of z, so there it is all of C.
         """
         return Tree(steps) if self.decoder == "online" else self
+
+    @property
+    def tree_height(self) -> int:
+        """As `height`."""
+        return self.height
+
+    def gram(self, *, absolute: bool = False) -> TreeGram:
+        """From the common ancestors of two steps; C has no negative entry."""
+        return TreeGram(self.steps)
 
     def encoding_stream(self) -> Stream:
         """C x from the sums of the finished nodes whose parents are not finished."""
