@@ -106,7 +106,7 @@ class Banded(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""
-        return _Encoding(row_bands(self.columns))
+        return _BandedEncoding(row_bands(self.columns))
 
     def recursion(self) -> Feedback:
         """Forward substitution from the last bands - 1 outputs."""
@@ -133,7 +133,7 @@ def outside(columns: Array) -> Array:
     return np.where(j + r >= steps, columns, 0.0)
 
 
-class _Encoding(Stream):
+class _BandedEncoding(Stream):
     def __init__(self, rows: Array) -> None:
         self._rows = rows
         self._past: deque[Array] = deque(maxlen=rows.shape[1])

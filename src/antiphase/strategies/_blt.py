@@ -138,14 +138,14 @@ class BLT(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C x with one buffer for each decay."""
-        return _Encoding(self)
+        return _BufferEncoding(self)
 
     def recursion(self) -> Buffers:
         """The same buffers, fed with the output."""
         return Buffers(self.steps, self.decay, self.scale)
 
 
-class _Encoding(Stream):
+class _BufferEncoding(Stream):
     """Alg. 2 of McMahan, Xu and Zhang 2024."""
 
     def __init__(self, strategy: BLT) -> None:

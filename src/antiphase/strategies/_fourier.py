@@ -103,7 +103,7 @@ class Fourier(Strategy):
 
     def encoding_stream(self) -> Stream:
         """All rows of C x after the last step."""
-        return _Encoding(self)
+        return _FourierEncoding(self)
 
     def recursion(self) -> WholeMatrix:
         """The whole matrix."""
@@ -157,7 +157,7 @@ def wrapped(first: Array) -> Array:
     return np.concatenate([[0.0], first[:0:-1]])
 
 
-class _Encoding(Stream):
+class _FourierEncoding(Stream):
     def __init__(self, strategy: Fourier) -> None:
         self._strategy = strategy
         self._past: list[Array] = []

@@ -75,13 +75,13 @@ class Identity(Strategy):
 
     def encoding_stream(self) -> Stream:
         """x passes through."""
-        return _Encoding()
+        return _IdentityEncoding()
 
     def recursion(self) -> Feedback:
         """z passes through."""
         return Feedback.toeplitz(np.ones(1), self.steps)
 
 
-class _Encoding(Stream):
+class _IdentityEncoding(Stream):
     def step(self, value: Array) -> Array:
         return value[None]

@@ -124,7 +124,7 @@ class Stamped(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C_0 x, started again for every block."""
-        return _Encoding(self)
+        return _StampedEncoding(self)
 
     def recursion(self) -> Restart:
         """That of N_0, started again for every block."""
@@ -136,7 +136,7 @@ class Stamped(Strategy):
         return out.reshape(self.repeats * out.shape[1], *x.shape[1:])
 
 
-class _Encoding(Stream):
+class _StampedEncoding(Stream):
     def __init__(self, strategy: Stamped) -> None:
         self._strategy = strategy
         self._stream, self._step = strategy.strategy.encoding_stream(), 0

@@ -143,7 +143,7 @@ class Toeplitz(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""
-        return _Encoding(self)
+        return _ToeplitzEncoding(self)
 
     def recursion(self) -> Feedback:
         """Forward substitution from the last bands - 1 outputs."""
@@ -152,7 +152,7 @@ class Toeplitz(Strategy):
         )
 
 
-class _Encoding(Stream):
+class _ToeplitzEncoding(Stream):
     def __init__(self, strategy: Toeplitz) -> None:
         self._sum = noising_stream(MovingSum(strategy.steps, strategy.coefficients))
         self._scales = 1.0 / strategy.column_scales()

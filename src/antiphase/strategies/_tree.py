@@ -124,7 +124,7 @@ class Tree(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C x from the sums of the finished nodes whose parents are not finished."""
-        return _Encoding(self)
+        return _TreeEncoding(self)
 
     def recursion(self) -> TreeNodes | WholeMatrix:
         """The estimates of those nodes, or the whole matrix for the full decoder."""
@@ -181,7 +181,7 @@ def _full(tree: Tree, z: Array) -> Array:
     return final
 
 
-class _Encoding(Stream):
+class _TreeEncoding(Stream):
     def __init__(self, tree: Tree) -> None:
         self._tree, self._step = tree, 0
         self._nodes: list[Array] = []
