@@ -142,7 +142,7 @@ _EARLY = ("earliest", "dynamic-program", "majorant", "row-sum", "spectral")
 
 
 @dataclass(frozen=True)
-class Row:
+class StrategyRow:
     """What the methods know about one class of strategies.
 
     Args:
@@ -154,7 +154,7 @@ class Row:
     rounding: RoundingRule
 
 
-def _row(fixed: tuple[str, ...], separated: tuple[str, ...], rule: RoundingRule) -> Row:
+def _row(fixed: tuple[str, ...], separated: tuple[str, ...], rule: RoundingRule) -> StrategyRow:
     methods: dict[type[Deterministic], tuple[str, ...]] = {
         SingleParticipation: _COLUMN,
         EveryStep: fixed,
@@ -162,10 +162,10 @@ def _row(fixed: tuple[str, ...], separated: tuple[str, ...], rule: RoundingRule)
         ShuffledEpochs: _CHAIN,
         MinSeparation: separated,
     }
-    return Row(methods, rule)
+    return StrategyRow(methods, rule)
 
 
-TABLE: dict[type[Strategy], Row] = {
+TABLE: dict[type[Strategy], StrategyRow] = {
     Identity: _row(("orthogonal",), ("orthogonal",), rounding.INTEGERS),
     Dense: _row(_BANDED, _APART, rounding.DENSE),
     Banded: _row(_BANDED, _APART, rounding.BANDED),
@@ -186,7 +186,7 @@ TABLE: dict[type[Strategy], Row] = {
         ),
     ),
 }
-UNKNOWN_STRATEGY = Row(TABLE[Dense].methods, rounding.UNKNOWN)
+UNKNOWN_STRATEGY = StrategyRow(TABLE[Dense].methods, rounding.UNKNOWN)
 
 
 def methods(strategy: Strategy, participation: Deterministic) -> dict[str, Method]:
