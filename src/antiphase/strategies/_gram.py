@@ -1,4 +1,4 @@
-"""Gram matrices X = C^T C by their diagonals: no dense matrix where C has structure."""
+"""Gram matrices X = C^T C by their diagonals: no dense matrix is formed if C has structure."""
 
 from __future__ import annotations
 
@@ -8,29 +8,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._check import Array
+from antiphase._errors import InvalidArgument
 
 Indices = NDArray[np.int64]
-DEAR = 1 << 28  # entries of X beyond which C itself is the cheaper way
+MOST_GRAM_ENTRIES = 1 << 28  # entries of X to sum over; beyond it, products with C are cheaper
+SMALLEST_SQUARE, LARGEST_SQUARE = 1e-270, 1e270  # squares beyond these have lost digits
 
 
 class Gram(ABC):
     """X = C^T C.
 
-    `bands`: X[i, j] = 0 for |i - j| >= bands. `first_is_worst`: of the shifts of a pattern the earliest has the
-    largest sensitivity, because every later one has the Gram matrix of the earliest less something positive
-    semidefinite, or a part of it.
+    Attributes:
+        steps: number of steps, n.
+        bands: X[i, j] = 0 for |i - j| >= bands.
+        first_is_worst: whether the earliest of all shifts of a pattern has the largest sensitivity. It does if the
+            Gram matrix of every later shift is that of the earliest minus a positive semidefinite matrix, or a part
+            of it.
+        norms_decrease: whether each column is a shifted part of every earlier one. Then, if the columns of a pattern
+            are orthogonal, the earliest pattern is the worst.
     """
 
     steps: int
     bands: int
     first_is_worst = False
+    norms_decrease = False
 
     @abstractmethod
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
         """X[i, i + lag] for i = start, ..., stop - 1; by default to the end."""
 
     def diagonals(self, start: int, stop: int) -> Array:
-        """All of them: entry [i - start, r] is X[i, i + r], zero past the last step."""
+        """All diagonals: entry [i - start, r] is X[i, i + r], zero past the last step."""
         out = np.zeros((stop - start, self.bands))
         for lag in range(self.bands):
             last = min(stop, self.steps - lag)
@@ -39,15 +47,15 @@ class Gram(ABC):
         return out
 
     def envelope(self) -> Array:
-        """For each lag < bands a number that no |X[i, i + lag]| exceeds."""
+        """For each lag < bands, an upper bound on |X[i, i + lag]| over all i."""
         return np.array([np.abs(self.diagonal(lag)).max() for lag in range(self.bands)])
 
     def squares(self, weights: Array) -> tuple[float, float] | None:
-        """||C w||^2 and a bound on sum_ij w_i |X_ij| w_j for w >= 0, equal for C >= 0; None where that is dear."""
+        """||C w||^2 and a bound on sum_ij w_i |X_ij| w_j for w >= 0, equal for C >= 0; None if that is expensive."""
         return None
 
     def eigenvalue_bound(self) -> float | None:
-        """A number that no eigenvalue exceeds, for any number of steps; None where the structure gives none."""
+        """An upper bound on the eigenvalues, for any number of steps; None if the structure gives none."""
         return None
 
     def residues(self, period: int) -> Indices:
@@ -57,12 +65,12 @@ class Gram(ABC):
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
         """Sums over the residue classes modulo `period`: residues that may be worst, sums of |X|, sums of X.
 
-        By the diagonals at multiples of the period; where those are many, by C itself, which for C with mixed
-        signs makes the sums of |X| larger, never smaller.
+        Computed from the diagonals at multiples of the period. If there are many, computed from C itself, which for
+        a C with mixed signs can make the sums of |X| larger, never smaller.
         """
         residues = self.residues(period)
         lags = range(0, self.bands, period)
-        if len(lags) * self.steps > DEAR and len(lags) > max(2, len(residues)):
+        if len(lags) * self.steps > MOST_GRAM_ENTRIES and len(lags) > max(2, len(residues)):
             found = [self.squares(_indicator(r, period, self.steps)) for r in residues]
             sums = np.array([pair for pair in found if pair is not None])
             if len(sums):
@@ -75,7 +83,7 @@ class Gram(ABC):
         return residues, absolute, plain
 
     def class_blocks(self, period: int, residues: Indices) -> Array:
-        """X on each residue class, filled up with zeros to the longest: shape (residues, k, k)."""
+        """X on each residue class, padded with zeros to the longest: shape (residues, k, k)."""
         k = -(-self.steps // period)
         out = np.zeros((len(residues), k, k))
         for m, lag in enumerate(range(0, self.bands, period)):
@@ -86,8 +94,19 @@ class Gram(ABC):
             out[:, i, i + m] = out[:, i + m, i] = entries
         return out
 
+    def folded(self, period: int) -> Array:
+        """The Gram matrix of the sums of the columns in each residue class: shape (period, period)."""
+        out = np.zeros((period, period))
+        i = np.arange(period)
+        for lag in range(self.bands):
+            sums = _folded(self.diagonal(lag), period)  # X[t, t + lag] belongs to the classes of t and t + lag
+            out[i, (i + lag) % period] += sums
+            if lag:
+                out[(i + lag) % period, i] += sums
+        return out
+
     def dense(self) -> Array:
-        """X, for small cases."""
+        """X as a dense array, for small cases."""
         upper = np.zeros((self.steps, self.steps))
         for lag in range(self.bands):
             i = np.arange(self.steps - lag)
@@ -96,7 +115,7 @@ class Gram(ABC):
 
 
 class DenseGram(Gram):
-    """Of a matrix without structure."""
+    """X of a matrix without structure."""
 
     def __init__(self, matrix: Array) -> None:
         self._matrix = matrix
@@ -126,9 +145,17 @@ class DenseGram(Gram):
             out = np.maximum(out, np.abs(rows).max(axis=0))
         return out
 
+    def folded(self, period: int) -> Array:
+        """By products of the sums."""
+        rows, steps = self._matrix.shape
+        padded = np.zeros((rows, -(-steps // period) * period))
+        padded[:, :steps] = self._matrix
+        sums = padded.reshape(rows, -1, period).sum(axis=1)
+        return sums.T @ sums
+
 
 class BandedGram(Gram):
-    """Of a banded lower-triangular matrix, columns[j, r] = C[j + r, j]."""
+    """X of a banded lower-triangular matrix, columns[j, r] = C[j + r, j]."""
 
     def __init__(self, columns: Array) -> None:
         used = np.flatnonzero(np.abs(columns).max(axis=0))[-1] + 1
@@ -143,19 +170,19 @@ class BandedGram(Gram):
 
 
 class TreeGram(Gram):
-    """Of the binary tree: X[i, j] is the number of nodes above both steps."""
+    """X of the binary tree: X[i, j] is the number of nodes above both steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps = self.bands = steps
         self.levels = (steps - 1).bit_length() + 1
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """The levels less those below the first common node."""
+        """The number of levels from the first common node up to the root."""
         i = np.arange(start, self.steps - lag if stop is None else stop)
         return self.levels - _bit_length(i ^ (i + lag))
 
     def envelope(self) -> Array:
-        """Two steps are never closer in the tree than 0 and their distance."""
+        """Of all steps a given lag apart, 0 and the lag are the closest in the tree."""
         return self.levels - _bit_length(np.arange(self.steps))
 
     def squares(self, weights: Array) -> tuple[float, float]:
@@ -168,7 +195,7 @@ class TreeGram(Gram):
 
 
 class BlockGram(Gram):
-    """Of a repeated strategy: one Gram matrix along the diagonal."""
+    """X of a repeated strategy: one Gram matrix, repeated along the diagonal."""
 
     def __init__(self, block: Gram, repeats: int) -> None:
         self.block, self.repeats = block, repeats
@@ -183,7 +210,7 @@ class BlockGram(Gram):
         return once[np.arange(start, stop) % self.block.steps]
 
     def envelope(self) -> Array:
-        """That of a block."""
+        """As for one block."""
         return self.block.envelope()
 
     def squares(self, weights: Array) -> tuple[float, float] | None:
@@ -195,8 +222,17 @@ class BlockGram(Gram):
         return sum(part[0] for part in known), sum(part[1] for part in known)
 
     def eigenvalue_bound(self) -> float | None:
-        """That of a block."""
+        """As for one block."""
         return self.block.eigenvalue_bound()
+
+
+def check_square(value: float) -> None:
+    """Refuse a squared norm that has lost digits to underflow or overflow."""
+    if not SMALLEST_SQUARE <= value <= LARGEST_SQUARE:
+        raise InvalidArgument(
+            f"The squared norms of this strategy are outside the range of floating point: got {value:.3g}.",
+            hint="divide C by its largest column norm",
+        )
 
 
 def _indicator(residue: int, period: int, steps: int) -> Array:
@@ -206,7 +242,7 @@ def _indicator(residue: int, period: int, steps: int) -> Array:
 
 
 def _folded(values: Array, period: int) -> Array:
-    """Sums over the residue classes of the index."""
+    """Return the sums over the residue classes of the index."""
     padded = np.zeros(-(-len(values) // period) * period)
     padded[: len(values)] = values
     return padded.reshape(-1, period).sum(axis=0)
@@ -217,7 +253,7 @@ def _bit_length(values: Indices) -> Array:
 
 
 def _row_width(matrix: Array) -> int:
-    """The largest distance between two non-zero entries of a row, plus one."""
+    """Return the largest distance between two non-zero entries of a row, plus one."""
     used = matrix != 0
     rows = used.any(axis=1)
     first, last = used.argmax(axis=1), matrix.shape[1] - 1 - used[:, ::-1].argmax(axis=1)
