@@ -8,9 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from antiphase._report.chart import Chart, series, thinned
+from antiphase._report.chart import Axis, Chart, _look, axis, draw, series, thinned, tick_text
 from antiphase._report.curves import _coarse_to_fine
-from antiphase._report.drawing import Axis, _look, axis, draw, tick_text
 from antiphase._report.heat_map import HeatMap, colours, condensed, draw_heat, png
 
 SVG = "{http://www.w3.org/2000/svg}"

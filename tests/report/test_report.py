@@ -4,7 +4,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ import pytest
 import antiphase as ap
 from antiphase._participation import Participation
 from antiphase._report import gather, html, markdown, plain, read
-from antiphase._report.changes import more_steps, smaller_separation
 from antiphase._report.reading import ReportSource
 from antiphase._report.statement import headline, statement
-from antiphase._report.words import participation_words
+from antiphase._report.what_if import more_steps, smaller_separation
 from antiphase.strategies import BLT, Identity, Toeplitz, Tree
 from tests.report.cases import STEPS, command, made_plan, made_run, searched_plan, with_less_noise
 
@@ -72,7 +70,7 @@ EVERY = {
 
 def test_every_participation_has_words():
     for given, words in EVERY.items():
-        assert words in participation_words(given, "user", 15)
+        assert words in given.describe("user", 15)
     names = {c.__name__ for c in [*Participation.__subclasses__(), *Participation.__subclasses__()[0].__subclasses__()]}
     assert {type(p).__name__ for p in EVERY} == names - {"Deterministic"}
 
@@ -166,45 +164,6 @@ def test_what_a_smaller_separation_would_cost():
     fixed = made_plan(participation=ap.FixedEpochs(4, 6))
     assert next(smaller_separation(fixed)).what == "at least 6 steps apart instead of exactly 6"
     assert list(smaller_separation(made_plan(Identity(STEPS), ap.CyclicPoisson(4, 0.5)))) == []
-
-
-class Balanced(HTMLParser):
-    """Collects what a page would fetch or run, and whether its elements close."""
-
-    VOID = ("meta", "link", "br", "line", "image")
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.references, self.tags = [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.references += [value for name, value in attrs if name in ("href", "src", "action") and value]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-@pytest.mark.parametrize("which", ["of_plan", "of_run"])
-def test_the_page_is_whole_and_needs_nothing_else(which, request):
-    text = html(request.getfixturevalue(which))
-    page = Balanced()
-    page.feed(text)
-    assert page.open == []
-    assert {"script", "iframe", "img"} & set(page.tags) == set()
-    assert all(r.startswith(("#", "data:")) for r in page.references)
-    anchors = {r[1:] for r in page.references if r.startswith("#")}
-    assert all(f'id="{name}"' in text for name in anchors)
-    assert "default-src 'none'" in text
-    assert "url(" not in text
-    assert "@import" not in text
 
 
 def test_what_users_wrote_is_shown_as_text(of_run):

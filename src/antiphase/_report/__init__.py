@@ -1,8 +1,7 @@
 """The privacy report of a plan or a run, as HTML, Markdown and JSON."""
 
-from antiphase._report.chart import Chart, series, thinned
+from antiphase._report.chart import Chart, draw, series, thinned
 from antiphase._report.content import Content, gather
-from antiphase._report.drawing import draw
 from antiphase._report.heat_map import HeatMap, draw_heat
 from antiphase._report.html_page import html
 from antiphase._report.reading import ReportSource, check_not_federated, read

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from antiphase._plan import Plan
-from antiphase._report.changes import Change, more_steps, smaller_separation
 from antiphase._report.chart import Chart
 from antiphase._report.curves import by_delta, by_step, coefficients, error_by_step
 from antiphase._report.heat_map import HeatMap
 from antiphase._report.reading import ReportSource
 from antiphase._report.statement import Item, headline, statement
+from antiphase._report.what_if import Change, more_steps, smaller_separation
 from antiphase.strategies import Strategy
 
 MAX_MATRIX_STEPS = 1024

@@ -11,10 +11,20 @@ from antiphase._accounting import zcdp
 from antiphase._bound import Bound, digits_up, rounded_up
 from antiphase._errors import NotProved
 from antiphase._report.reading import ReportSource
-from antiphase._report.words import ADJACENCY, KIND, participation_words
 
 Item = tuple[str, str]
 NEGLIGIBLE_DELTA = 1e-300
+ADJACENCY = {
+    "zero-out": "Two data sets are neighbours if one comes from the other by setting all contributions of one {unit} "
+    "to zero; the number of {unit}s stays the same.",
+    "add-or-remove": "Two data sets are neighbours if one has one {unit} more than the other.",
+    "replace": "Two data sets are neighbours if they differ in the contents of one {unit}.",
+}
+KIND = {
+    "exact": "the true value, up to floating-point rounding",
+    "upper": "an upper bound, never below the true value",
+    "confident": "an upper bound from samples; the probability that it fails is already part of delta",
+}
 
 
 def guarantee(source: ReportSource) -> Bound | None:
@@ -57,7 +67,7 @@ def statement(source: ReportSource) -> Iterator[Item]:
         f"One {unit}, whose contribution to a step has norm at most {digits_up(problem.clip_norm)}.",
     )
     yield "Neighbouring data sets", ADJACENCY[mechanism.adjacency].format(unit=unit)
-    yield "Participation assumed", participation_words(mechanism.participation, unit, source.plan.steps)
+    yield "Participation assumed", mechanism.participation.describe(unit, source.plan.steps)
     bound = guarantee(source) or source.plan.guarantee
     yield "Accounting", f"{bound.method}. {bound.reference}."
     yield "Kind of bound", f"{bound.kind}: {KIND[bound.kind]}."
