@@ -12,7 +12,7 @@ import antiphase as ap
 from antiphase._escape import reorders
 from antiphase._report import gather, html, read
 from antiphase._report.chart import Chart, draw, series
-from antiphase._report.heat_map import HeatMap, draw_heat
+from antiphase._report.heat_map import HeatMap, draw_heat_map
 from antiphase._report.html_page import environment
 from antiphase._report.reading import ReportSource
 from tests.report.cases import made_run, searched_plan
@@ -147,7 +147,7 @@ def test_no_text_of_a_report_becomes_markup(which, request):
         ("statement",),
         ("advice",),
         ("charts",),
-        ("heats",),
+        ("heat_maps",),
         ("changes",),
         ("left_out",),
         ("plan", "problem", "unit"),
@@ -193,7 +193,7 @@ def test_charts_and_matrices_escape_their_texts():
     heat = HeatMap(ATTACK, line.x[None])
     for attacked, clean in (
         (draw(chart, "c"), draw(plain, "c")),
-        (draw_heat(heat, "h"), draw_heat(replace(heat, title="t"), "h")),
+        (draw_heat_map(heat, "h"), draw_heat_map(replace(heat, title="t"), "h")),
     ):
         assert Page(attacked).tags == Page(clean).tags
         assert SHOWN in Page(attacked).text

@@ -10,7 +10,7 @@ import pytest
 
 import antiphase as ap
 from antiphase._participation import Participation
-from antiphase._report import gather, html, markdown, plain, read
+from antiphase._report import gather, html, json_data, markdown, read
 from antiphase._report.reading import ReportSource
 from antiphase._report.statement import headline, statement
 from antiphase._report.what_if import more_steps, smaller_separation
@@ -96,15 +96,15 @@ def test_a_run_is_reported_by_what_ran(of_run):
     # Where the outputs decided when to stop, only the plan's guarantee holds.
     assert f"epsilon = {math.ceil(plan.guarantee.value * 1e4) / 1e4:.4f} otherwise" in of_run.headline
     assert any("Stopped after 10 of 24" in text for text in of_run.remarks)
-    assert plain(of_run)["ran"]["publications"] == [{"label": "<script>alert(1)</script> & co", "steps": 10}]
-    assert plain(of_run)["guarantee"]["epsilon"] == bound.value < plan.guarantee.value
+    assert json_data(of_run)["ran"]["publications"] == [{"label": "<script>alert(1)</script> & co", "steps": 10}]
+    assert json_data(of_run)["guarantee"]["epsilon"] == bound.value < plan.guarantee.value
 
 
 def test_a_run_without_steps_states_nothing(tmp_path):
     made_run(tmp_path / "run", made_plan(), 0)
     content = gather(read(tmp_path / "run"))
     assert content.headline == "No step has been taken: nothing has been released."
-    assert plain(content)["guarantee"] is None
+    assert json_data(content)["guarantee"] is None
     assert "nothing is stated" in dict(content.statement)["Formal statement"]
 
 
@@ -172,7 +172,7 @@ def test_what_users_wrote_is_shown_as_text(of_run):
 
 
 def test_all_candidates_are_in_every_form(of_plan):
-    forms = (html(of_plan), markdown(of_plan), json.dumps(plain(of_plan)))
+    forms = (html(of_plan), markdown(of_plan), json.dumps(json_data(of_plan)))
     for candidate in of_plan.source.plan.candidates:
         assert all(candidate.name in form for form in forms)
 
@@ -184,14 +184,14 @@ def test_a_long_run_with_a_large_matrix_stays_small():
     assert len(html(gather(ReportSource(big))).encode()) < 1_000_000  # at most 192 cells per side are drawn
     long = made_plan(BLT([0.99, 0.5], [0.1, 0.2], 100_000), ap.MinSeparation(1000))
     content = gather(ReportSource(long))
-    assert [heat.matrix.shape for heat in content.heats] == [(512, 512)] * 2
-    assert "the first 512 steps" in content.heats[0].title
-    np.testing.assert_allclose(content.heats[0].matrix @ content.heats[1].matrix, np.eye(512), atol=1e-9)
+    assert [heat.matrix.shape for heat in content.heat_maps] == [(512, 512)] * 2
+    assert "the first 512 steps" in content.heat_maps[0].title
+    np.testing.assert_allclose(content.heat_maps[0].matrix @ content.heat_maps[1].matrix, np.eye(512), atol=1e-9)
 
 
 def test_matrices_too_large_to_draw_are_said_so():
     content = gather(ReportSource(made_plan(Tree(1500, "full"), ap.MinSeparation(500))))
-    assert content.heats == ()
+    assert content.heat_maps == ()
     assert "The matrices are too large to draw." in content.left_out
 
 

@@ -16,7 +16,7 @@ from antiphase._cli.account import account
 from antiphase._cli.bench import bench
 from antiphase._cli.demo import demo
 from antiphase._cli.memory import limit_memory
-from antiphase._cli.output import talk
+from antiphase._cli.output import print_message
 from antiphase._cli.plan import plan
 from antiphase._cli.report import report
 from antiphase._cli.reproduce import reproduce
@@ -40,7 +40,7 @@ class _Commands(TyperGroup):
             ):  # click ends quietly at a closed pipe
                 raise
             message, hint = _explained(error)
-            talk(f"error: {message}", "", f"hint: {hint}")
+            print_message(f"error: {message}", "", f"hint: {hint}")
             _drop_stdout()
             raise typer.Exit(1) from error
 

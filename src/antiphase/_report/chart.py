@@ -104,7 +104,7 @@ def draw(chart: Chart, name: str, style: str = "") -> str:
         *_grid(x, y, below),
         *_marks(chart, x, below),
         *(_line(s, FAINT, x, y) for s in chart.series if s.faint),
-        *(_line(s, _look(i), x, y) for i, s in enumerate(clear)),
+        *(_line(s, _stroke(i), x, y) for i, s in enumerate(clear)),
         _text(LEFT + (WIDTH - LEFT - RIGHT) / 2, below + 36, chart.x_label, "middle"),
         f'<text transform="translate(13 {TOP + PLOT_HEIGHT / 2:g}) rotate(-90)" text-anchor="middle">'
         f"{html_text(chart.y_label)}</text>",
@@ -142,7 +142,7 @@ def _line(line: Series, look: str, x: Axis, y: Axis) -> str:
     return f'<path {look} d="M{" L".join(points)}"><title>{html_text(line.name)}</title></path>'
 
 
-def _look(index: int) -> str:
+def _stroke(index: int) -> str:
     """Colour and dashes: unique for the first 36 lines; among the first six, both differ."""
     dash = DASHES[(index + index // COLOURS) % len(DASHES)]
     return f'class="line c{index % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
@@ -167,7 +167,7 @@ def _legend(rows: list[list[tuple[int, str, float]]], top: float) -> list[str]:
     for row, entries in enumerate(rows):
         y = top + ROW * row + 8.0
         for i, name, left in entries:
-            found.append(f'<path {_look(i)} d="M{left:.1f} {y:g} h26"/>')
+            found.append(f'<path {_stroke(i)} d="M{left:.1f} {y:g} h26"/>')
             found.append(_text(left + 31, y + 4, name, "start"))
     return found
 

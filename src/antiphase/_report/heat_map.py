@@ -36,7 +36,7 @@ class HeatMap:
         )
 
 
-def draw_heat(heat: HeatMap, name: str, width: int | None = None) -> str:
+def draw_heat_map(heat: HeatMap, name: str, width: int | None = None) -> str:
     """The matrix as an image inside an SVG element, with a description. `width` is for an SVG file of its own."""
     size = "" if width is None else f' width="{width}"'
     data = base64.b64encode(png(colours(condensed(heat.matrix)))).decode()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from antiphase._escape import terminal_text
 from antiphase._report.chart import Chart, draw
 from antiphase._report.content import Content
-from antiphase._report.heat_map import HeatMap, draw_heat
+from antiphase._report.heat_map import HeatMap, draw_heat_map
 from antiphase._report.statement import guarantee
 from antiphase._report.style import page_style
 from antiphase._report.tables import candidates, changes, chart_table, comparison
@@ -39,7 +39,7 @@ def html(content: Content) -> str:
     if plan.candidates:
         tables["candidates"] = candidates(plan)
     left_out = {name for name in ("ran", "candidates") if name not in tables}
-    if not content.heats:
+    if not content.heat_maps:
         left_out.add("matrices")
     error_charts = [charts[name] for name in ("error", "coefficients") if name in charts]
     return (
@@ -56,7 +56,7 @@ def html(content: Content) -> str:
             tables=tables,
             epsilon_charts=[_chart(c, f"epsilon-{i}") for i, c in enumerate((charts["delta"], charts["steps"]))],
             error_charts=[_chart(c, f"error-{i}") for i, c in enumerate(error_charts)],
-            heat_maps=[_heat_map(heat, f"heat-{i}") for i, heat in enumerate(content.heats)],
+            heat_maps=[_heat_map(heat, f"heat-{i}") for i, heat in enumerate(content.heat_maps)],
         )
     )
 
@@ -94,5 +94,5 @@ def _chart(chart: Chart, name: str) -> dict[str, Any]:
 def _heat_map(heat: HeatMap, name: str) -> dict[str, Any]:
     from markupsafe import Markup
 
-    svg = Markup(draw_heat(heat, name))  # `draw_heat` escapes every text in it
+    svg = Markup(draw_heat_map(heat, name))  # `draw_heat_map` escapes every text in it
     return {"title": heat.title, "summary": heat.summary, "svg": svg}

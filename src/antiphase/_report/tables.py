@@ -15,12 +15,12 @@ MODEL_MEGABYTES = 4.0  # one million float32 parameters
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `words` are the indices of columns with running text."""
+    """A table; `text_columns` are the indices of columns with running text."""
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    words: tuple[int, ...] = ()
+    text_columns: tuple[int, ...] = ()
 
 
 def candidates(plan: Plan) -> Table:
@@ -74,7 +74,7 @@ def changes(content: Content) -> Table:
         for c in content.changes
     )
     caption = f"Epsilon at delta {plan.problem.budget.delta:g} with the same noise"
-    return Table(caption, ("change", "epsilon", "kind", "reason if none"), (now, *rows), words=(3,))
+    return Table(caption, ("change", "epsilon", "kind", "reason if none"), (now, *rows), text_columns=(3,))
 
 
 def chart_table(chart: Chart, most: int = 12) -> Table:

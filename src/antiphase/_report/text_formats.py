@@ -47,7 +47,7 @@ def _table(table: Table) -> Iterator[str]:
     yield from (f"| {' | '.join(map(markdown_text, row))} |" for row in table.rows)
 
 
-def plain(content: Content) -> dict[str, Any]:
+def json_data(content: Content) -> dict[str, Any]:
     """The report as JSON data: everything but the pictures."""
     plan, run = content.source.plan, content.source.run
     return {
