@@ -46,7 +46,7 @@ class _Commands(TyperGroup):
 
 
 def _explained(error: AntiphaseError | OSError | MemoryError) -> tuple[str, str]:
-    """Message and hint for an error."""
+    """Return the message and the hint for an error."""
     if isinstance(error, AntiphaseError):
         return error.message, error.hint
     if isinstance(error, MemoryError):

@@ -43,7 +43,7 @@ def demo(
 
 
 def _unused(output: Path) -> Path:
-    """The directory, or its name with the first free number appended: the demo overwrites nothing."""
+    """Return the directory, or its name with the first free number appended: the demo overwrites nothing."""
     path, number = output, 2
     while path.exists():
         path, number = output.with_name(f"{output.name}-{number}"), number + 1
@@ -51,7 +51,7 @@ def _unused(output: Path) -> Path:
 
 
 def _creatable(directory: Path) -> Path:
-    """The directory, if it can be created; checked before training starts, then removed for the first run to create."""
+    """Return the directory, or raise before training starts if it cannot be created. The first run creates it."""
     try:
         make_directory(directory)
         directory.rmdir()

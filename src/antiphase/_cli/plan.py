@@ -98,7 +98,7 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _copies(copies: int | None, parameters: int | None, memory_gb: float | None, machines: int) -> int | None:
-    """The given limit, or the number of copies that fit into the memory of all machines."""
+    """Return the given limit, or the number of copies that fit into the memory of all machines."""
     if memory_gb is None:
         return copies
     if parameters is None or copies is not None:
@@ -166,7 +166,7 @@ def _title(problem: ap.Problem) -> str:
 
 
 def _worth_showing(found: ap.Plan) -> set[ap.Candidate]:
-    """The Pareto front, and the best candidate of each family with each kind of batches."""
+    """Return the Pareto front, and the best candidate of each family with each kind of batches."""
     best: dict[tuple[str, str], ap.Candidate] = {}
     for candidate in found.candidates:
         best.setdefault((candidate.family, candidate.batches), candidate)

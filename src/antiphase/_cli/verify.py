@@ -62,7 +62,7 @@ def _plan(path: Path, attempt: int, progress: Progress) -> Facts:
 
 
 def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
-    """The guarantee that loading derived again; a sampled one is verified with fresh samples."""
+    """Return the guarantee, which loading derived again; verify a sampled one with fresh samples."""
     bound, delta = plan.guarantee, plan.problem.budget.delta
     try:
         found = verify_claim(plan, attempt=attempt) if bound.kind == "confident" else bound

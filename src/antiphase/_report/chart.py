@@ -71,14 +71,14 @@ class Chart:
 
 
 def series(name: str, x: ArrayLike, y: ArrayLike, *, faint: bool = False) -> Series:
-    """A line through the points that are finite."""
+    """Return a line through the points that are finite."""
     across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     kept = np.isfinite(across) & np.isfinite(up)
     return Series(name, across[kept], up[kept], faint)
 
 
 def thinned(count: int, most: int = 256) -> Array:
-    """At most `most` of the indices of `count` points, evenly spaced, including the first and the last.
+    """Return at most `most` of the indices of `count` points, evenly spaced, including the first and the last.
 
     >>> thinned(10, 4).tolist()
     [0, 3, 6, 9]
@@ -87,7 +87,7 @@ def thinned(count: int, most: int = 256) -> Array:
 
 
 def draw(chart: Chart, name: str, style: str = "") -> str:
-    """The chart as an SVG element. `style` is CSS to include, for an SVG file of its own."""
+    """Return the chart as an SVG element. Give `style`, CSS to include, for a standalone file."""
     below = TOP + PLOT_HEIGHT
     clear = [s for s in chart.series if not s.faint]
     rows = _legend_rows(clear)
@@ -143,13 +143,13 @@ def _line(line: Series, look: str, x: Axis, y: Axis) -> str:
 
 
 def _stroke(index: int) -> str:
-    """Colour and dashes: unique for the first 36 lines; among the first six, both differ."""
+    """Return the attributes for colour and dashes: unique for the first 36 lines; among the first six, both differ."""
     dash = DASHES[(index + index // COLOURS) % len(DASHES)]
     return f'class="line c{index % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def _legend_rows(lines: list[Series]) -> list[list[tuple[int, str, float]]]:
-    """Legend entries (index, name, left edge), in rows that fit the width."""
+    """Return legend entries (index, name, left edge), in rows that fit the width."""
     rows: list[list[tuple[int, str, float]]] = []
     at = WIDTH
     for i, line in enumerate(lines):
@@ -187,7 +187,7 @@ class Axis:
     log: bool
 
     def place(self, value: float) -> float:
-        """Position of a number."""
+        """Return the position of a number."""
         if self.log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:
@@ -195,12 +195,12 @@ class Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Round numbers within the range, one per tick."""
+        """Return round numbers within the range, one per tick."""
         return _decades(self.low, self.high) if self.log else _round_steps(self.low, self.high)
 
 
 def axis(values: list[Array], start: float, end: float, log: bool) -> Axis:
-    """An axis that shows all values; a linear one starts at 0 if that wastes little space."""
+    """Return an axis that shows all values; a linear one starts at 0 if that wastes little space."""
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
     if log:
         return Axis(low / 1.1, high * 1.1, start, end, True) if high > low else Axis(low / 2, low * 2, start, end, True)
@@ -212,7 +212,7 @@ def axis(values: list[Array], start: float, end: float, log: bool) -> Axis:
 
 
 def tick_text(value: float) -> str:
-    """A number in a few characters.
+    """Format a number in a few characters.
 
     >>> tick_text(0.0), tick_text(2000.0), tick_text(1e-5), tick_text(0.25)
     ('0', '2,000', '1e-5', '0.25')

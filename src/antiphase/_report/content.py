@@ -89,7 +89,7 @@ def gather(source: ReportSource, progress: Progress = lambda what, share: None) 
 
 
 def _shown(plan: Plan) -> Strategy | None:
-    """The strategy, or its first steps if it is long; None if it cannot be shortened."""
+    """Return the strategy, or its first steps if it is long; None if it cannot be shortened."""
     strategy = plan.mechanism.strategy
     if strategy.steps > MAX_MATRIX_STEPS:
         strategy = plan.mechanism.first(SHOWN_MATRIX_STEPS).strategy

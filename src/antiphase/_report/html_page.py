@@ -29,7 +29,7 @@ SECTIONS = {
 
 
 def html(content: Content) -> str:
-    """The report as an HTML page."""
+    """Return the report as an HTML page."""
     from markupsafe import Markup
 
     plan, charts = content.source.plan, content.charts
@@ -63,7 +63,7 @@ def html(content: Content) -> str:
 
 @cache
 def environment() -> Environment:
-    """Templates that escape every value and raise for a value that is missing."""
+    """Return the template environment, which escapes every value and raises if one is missing."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -78,7 +78,7 @@ def environment() -> Environment:
 
 
 def _without_control_characters(value: Any) -> Any:
-    """Text with control and bidirectional characters as escape sequences; Jinja escapes the markup afterwards."""
+    """Replace control and bidirectional characters by escape sequences; Jinja escapes the markup afterwards."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return terminal_text(value)
     return value

@@ -28,12 +28,12 @@ KIND = {
 
 
 def guarantee(source: ReportSource) -> Bound | None:
-    """The guarantee of the steps that ran, or of the plan if there is no run; None if the run has taken no step."""
+    """Return the guarantee of the steps that ran, None if there are none; for a plan without a run, its guarantee."""
     return source.plan.guarantee if source.run is None else source.run.guarantee
 
 
 def headline(source: ReportSource) -> str:
-    """The guarantee in one sentence."""
+    """Return the guarantee in one sentence."""
     bound, delta = guarantee(source), source.plan.problem.budget.delta
     if bound is None:
         return "No step has been taken: nothing has been released."
@@ -46,7 +46,7 @@ def headline(source: ReportSource) -> str:
 
 
 def statement(source: ReportSource) -> Iterator[Item]:
-    """The items of the statement, in the order of the checklist."""
+    """Yield the items of the statement, in the order of the checklist."""
     problem, mechanism, run = source.plan.problem, source.plan.mechanism, source.run
     unit = problem.unit
     yield (
@@ -94,7 +94,7 @@ def _noise(source: ReportSource) -> str:
 
 
 def _tail(source: ReportSource) -> str:
-    """What is assumed or covered in the tail of the noise."""
+    """Return what the report assumes or covers about the tail of the noise."""
     if source.run is None:
         return "Accounted for as ideal Gaussian noise; the report of a run states what its own noise covers."
     if source.run.smallest_delta is None:

@@ -20,15 +20,15 @@ CHART = """
 
 
 def themed(selector: str) -> str:
-    """Colours for a selector, light or dark as the reader's system asks."""
+    """Return colours for a selector, light or dark as the reader's system asks."""
     return f"{selector}{{color-scheme:light dark;{LIGHT}}}@media(prefers-color-scheme:dark){{{selector}{{{DARK}}}}}"
 
 
 def page_style() -> str:
-    """Colours and chart styles for the HTML page."""
+    """Return colours and chart styles for the HTML page."""
     return (themed(":root") + CHART).replace("\n", "")
 
 
 def file_style() -> str:
-    """CSS for a standalone SVG file, with a background."""
+    """Return CSS for a standalone SVG file, with a background."""
     return (themed("svg") + "svg{background:var(--back)}" + CHART).replace("\n", "")

@@ -24,7 +24,7 @@ class Table:
 
 
 def candidates(plan: Plan) -> Table:
-    """All candidates of a plan."""
+    """Return all candidates of a plan."""
     return Table(
         "All candidates that the planner tried, best first, as recorded in the plan, at epsilon "
         f"{plan.problem.budget.epsilon:g} and delta {plan.problem.budget.delta:g}; memory for one "
@@ -47,7 +47,7 @@ def candidates(plan: Plan) -> Table:
 
 
 def comparison(content: Content) -> Table:
-    """The plan compared with the run, from the ledger."""
+    """Return the plan compared with the run, from the ledger."""
     run = content.source.run
     assert run is not None
     rows = [
@@ -61,7 +61,7 @@ def comparison(content: Content) -> Table:
 
 
 def changes(content: Content) -> Table:
-    """The epsilon of each change."""
+    """Return the epsilon of each change."""
     plan = content.source.plan
     now = ("as planned", rounded_up(plan.guarantee.value), plan.guarantee.kind, "")
     rows = tuple(
@@ -78,7 +78,7 @@ def changes(content: Content) -> Table:
 
 
 def chart_table(chart: Chart, most: int = 12) -> Table:
-    """The data of a chart, thinned."""
+    """Return the data of a chart, thinned."""
     return Table(f"{chart.title}: data", ("line", chart.x_label, chart.y_label), tuple(_points(chart, most)))
 
 

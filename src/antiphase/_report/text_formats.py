@@ -15,7 +15,7 @@ from antiphase._report.tables import Table, candidates, changes, chart_table, co
 
 
 def markdown(content: Content) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     return "\n".join(_lines(content)) + "\n"
 
 
@@ -48,7 +48,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def json_data(content: Content) -> dict[str, Any]:
-    """The report as JSON data: everything but the pictures."""
+    """Return the report as JSON data: everything but the pictures."""
     plan, run = content.source.plan, content.source.run
     return {
         "headline": content.headline,
