@@ -67,7 +67,7 @@ def _check_memory(needed: int) -> None:
 
 
 def _noise(mechanism: ap.Mechanism, parameters: int) -> float:
-    """Return the mean seconds per step, over whole blocks of precomputed steps, without the first step, which compiles."""
+    """Return the mean seconds per step over whole blocks of steps, without the first step, which compiles."""
     import numpy as np
 
     stream, gradient = (
