@@ -119,7 +119,7 @@ def test_rising_coefficients_make_a_later_pattern_worse():
     bound = sensitivity(strategy, participation)
     assert bound.value**2 >= truth.low * (1 - 1e-9)
     assert truth.low >= earliest
-    with pytest.raises(NotProved):
+    with pytest.raises(NotProved, match="non-increasing"):
         sensitivity(strategy, participation, "earliest")
 
 

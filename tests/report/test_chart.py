@@ -8,10 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from antiphase._report.chart import Chart, series, thinned
+from antiphase._report.chart import Axis, Chart, _stroke, axis, draw, series, thinned, tick_text
 from antiphase._report.curves import _coarse_to_fine
-from antiphase._report.drawing import Axis, _look, axis, draw, tick_text
-from antiphase._report.heat_map import HeatMap, colours, condensed, draw_heat, png
+from antiphase._report.heat_map import HeatMap, colours, condensed, draw_heat_map, png
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -43,7 +42,7 @@ def test_points_stand_where_the_axes_say():
 
 
 def test_no_two_of_36_lines_look_alike():
-    assert len({_look(i) for i in range(36)}) == 36
+    assert len({_stroke(i) for i in range(36)}) == 36
 
 
 def test_points_that_are_not_finite_are_left_out():
@@ -119,5 +118,5 @@ def test_a_single_large_entry_survives_condensing():
 
 
 def test_a_heat_map_says_what_it_shows():
-    root = ElementTree.fromstring(draw_heat(HeatMap("C", np.array([[1.0, 0.0], [-0.5, 1.0]])), "h"))
+    root = ElementTree.fromstring(draw_heat_map(HeatMap("C", np.array([[1.0, 0.0], [-0.5, 1.0]])), "h"))
     assert "from -0.5 to 1; 25 % are below zero" in root.find(f"{SVG}desc").text

@@ -26,7 +26,7 @@ class Change:
 
 
 def more_steps(plan: Plan) -> Iterator[Change]:
-    """Longer runs with the same noise, and a second run of the same plan."""
+    """Yield longer runs with the same noise, and a second run of the same plan."""
     for factor in STEP_FACTORS:
         steps = -int(-factor * plan.steps // 1)
         yield _change(f"{steps:,} steps instead of {plan.steps:,}", partial(_extended, plan, steps))
@@ -35,7 +35,7 @@ def more_steps(plan: Plan) -> Iterator[Change]:
 
 
 def smaller_separation(plan: Plan) -> Iterator[Change]:
-    """The same noise with participations closer together; empty if the guarantee does not rest on a separation."""
+    """Yield smaller separations with the same noise; nothing if the guarantee does not rest on a separation."""
     worst = plan.mechanism.participation.worst_case
     if plan.mechanism.participation is not worst or not isinstance(worst, (FixedEpochs, MinSeparation)):
         return
