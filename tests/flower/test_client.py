@@ -188,12 +188,12 @@ def test_a_damaged_timer_is_refused(tmp_path):
     mod = participation_mod(tmp_path)
     ask(mod, 0)
     (tmp_path / "client.json").write_text('{"client": "x"')
-    with pytest.raises(ap.Corrupted, match="too often"):
+    with pytest.raises(ap.Corrupted, match="client could take part too often"):
         ask(mod, 1)
 
 
 def test_a_client_asked_for_a_lost_release_again_declines_and_shows_why(tmp_path):
-    """The server asks for release 5, then, put back, for 4, or for 5 under another mark. No timer is running."""
+    """The server asks for release 5, then, from an older copy, for 4, or for 5 with another token; no timer is running."""
     mod = participation_mod(tmp_path)
     ask(mod, 5, separation=9)
     ask(mod, 6, separation=9)  # declined, and yet remembered

@@ -84,12 +84,12 @@ def test_shardings_need_not_be_said(tmp_path, source):
 
 
 def test_every_device_asks_for_its_own_part_alone(tmp_path, monkeypatch):
-    from antiphase.jax import _host
+    from antiphase.jax import _host_noise
 
     asked = []
-    original = _host.io_callback
+    original = _host_noise.io_callback
     monkeypatch.setattr(
-        _host, "io_callback", lambda f, shape, *args: asked.append(shape.shape) or original(f, shape, *args)
+        _host_noise, "io_callback", lambda f, shape, *args: asked.append(shape.shape) or original(f, shape, *args)
     )
     shardings = shardings_for(AxisType.Auto)
     with run_for(plan_for(STRATEGIES["blt"]), tmp_path, PARAMS) as run:

@@ -74,7 +74,7 @@ def test_parts_of_different_steps_give_no_noise_however_put_together(tmp_path):
         optimizer = optax.chain(apj.add_noise(run, "device"))
         _, older, newer = states_of(run, optimizer, 3)
         forged = (newer[0]._replace(private=older[0].private), *newer[1:])
-        check_refused(run, optimizer.update, (PARAMS, forged, PARAMS), "private part that of another step")
+        check_refused(run, optimizer.update, (PARAMS, forged, PARAMS), "private part belongs to another step")
         public = apj.split(newer)[0]
         for update in (optimizer.update, jax.jit(optimizer.update)):
             with pytest.raises(ap.Refused, match="private part is missing"):
