@@ -22,7 +22,7 @@ def planned_participation(plan: Plan) -> MinSeparation:
         )
     if plan.mechanism.adjacency == "add-or-remove":
         raise NotProved(
-            "Add-or-remove adjacency is not proved for a report goal: one client more or less changes who else takes part.",
+            "Add-or-remove adjacency is not proved: with a report goal, an added client changes who else takes part.",
             hint="plan with adjacency='zero-out', which sets a client's contributions to zero",
         )
     return participation

@@ -165,8 +165,8 @@ def _remarks(
     if guarantee is not None and run.guarantee is not None:
         remarks.append(
             "The statement uses the achieved participation. It assumes that who takes part, and when, does not depend "
-            "on the clients' data. If clients may have looked at the models before they decided whether to reply, rely on "
-            f"the enforced participation instead: epsilon = {rounded_up(run.guarantee.value)}."
+            "on the clients' data. If clients may have looked at the models before they decided whether to reply, rely "
+            f"on the enforced participation instead: epsilon = {rounded_up(run.guarantee.value)}."
         )
         planned = MinSeparation(settings["planned"]["separation"], settings["planned"]["limit"])
         before = epsilon(replace(plan.mechanism, participation=planned), plan.problem.budget.delta).value
