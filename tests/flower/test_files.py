@@ -53,7 +53,7 @@ def test_a_partial_copy_is_refused_and_left_as_it_is(whole, tmp_path, names):
         opened(directory).close()
         return
     with pytest.raises(
-        ap.Corrupted, match=r"is incomplete\. Missing: |secret is missing|state file has 0 releases, but"
+        ap.Corrupted, match=r"is (incomplete|not whole)\. Missing: |secret is missing|state file has 0 releases, but"
     ):
         opened(directory)
     assert content(directory) == before

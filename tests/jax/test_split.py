@@ -119,7 +119,7 @@ def test_the_state_of_a_device_is_that_of_the_run(tmp_path):
     with open_run(tmp_path) as run:
         state = apj.add_noise(run, "device").init(PARAMS)
         assert isinstance(state.private, PrivateNoiseState)
-        assert np.array_equal(state.run, run_id_words(run.run_id))
+        assert np.array_equal(state.run_id, run_id_words(run.run_id))
         assert np.array_equal(state.private.run_id, state.run_id)
 
 
