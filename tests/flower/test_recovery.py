@@ -295,7 +295,7 @@ def test_counts_are_entered_once_where_the_ledger_fails_after_the_release(tmp_pa
             raise OSError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "_follow", full)
+        patch.setattr(Session, "_update_ledgers", full)
         with pytest.raises(OSError, match="no space"):
             started(tmp_path, 1)
     assert report(tmp_path / "s", secret=SECRET).counts["accepted"] == GOAL
