@@ -36,10 +36,10 @@ def test_the_buffers_of_a_shorter_tree_are_refused(tmp_path):
     with run_for(plan.extend(9), tmp_path, PARAMS) as run:
         optimizer = apj.add_noise(run, "device")
         update = jax.jit(optimizer.update)
-        with pytest.raises(ap.Refused, match="that of another plan"):
+        with pytest.raises(ap.Refused, match="belongs to another plan"):
             update(gradient(3.0), state)
         state = optimizer.init(PARAMS)
-        assert state.hidden.buffers[0].shape != first.hidden.buffers[0].shape
+        assert state.private.buffers[0].shape != first.private.buffers[0].shape
         for step in range(9):  # from the start: the first three steps are replays
             updates, state = update(gradient(step), state)
             apj.commit(run, state, updates)
@@ -65,7 +65,7 @@ def test_more_precision_than_the_noise_has_is_refused(tmp_path, source):
 def test_device_noise_of_another_dtype_than_the_runs_is_refused(tmp_path):
     """Without float64 in JAX the draws would end at 7.4, where the report of a float64 run says 11.5."""
     with jax.enable_x64(False), run_for(plan_for(Identity(3)), tmp_path, PARAMS, dtype="float64") as run:
-        with pytest.raises(ap.Refused, match="noise is of float64, but JAX would make it on the device in float32"):
+        with pytest.raises(ap.Refused, match="noise is float64, but JAX would make it on the device in float32"):
             apj.add_noise(run, "device")
         optimizer = apj.add_noise(run, "host")  # made in float64 and rounded; the refusal has not bound the run
         updates, _ = optimizer.update(gradient(1.0), optimizer.init(PARAMS))
@@ -311,15 +311,15 @@ def test_replicas_that_were_not_added_up_first_are_refused(tmp_path, source):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16])
-def test_a_mark_sees_every_number(dtype):
-    from antiphase.jax._mark import next_mark
+def test_the_history_hash_depends_on_every_number(dtype):
+    from antiphase.jax._state import next_hash
 
     with jax.enable_x64(dtype == jnp.float64):
         start = jnp.zeros(2, jnp.uint32)
         leaves = [jnp.arange(5.0, dtype=dtype), jnp.zeros((0, 3), dtype), jnp.ones((), dtype)]
         changed = [[leaves[0].at[i].add(0.25), *leaves[1:]] for i in range(5)]
         changed += [[leaves[0], leaves[1], -leaves[2]], leaves[:1], leaves[::-1]]
-        marks = [next_mark(start, arrays) for arrays in (leaves, *changed)]
-        marks.append(next_mark(marks[0], leaves))
-        assert len({mark.tobytes() for mark in marks}) == len(marks)
-        assert marks[0].tobytes() == jax.jit(next_mark)(start, leaves).tobytes()
+        hashes = [next_hash(start, arrays) for arrays in (leaves, *changed)]
+        hashes.append(next_hash(hashes[0], leaves))
+        assert len({mark.tobytes() for mark in hashes}) == len(hashes)
+        assert hashes[0].tobytes() == jax.jit(next_hash)(start, leaves).tobytes()

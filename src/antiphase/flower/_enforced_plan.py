@@ -1,4 +1,4 @@
-"""The plan as the server carries it out: what the run directory states must be what runs."""
+"""The plan that the server enforces: the run directory must state the mechanism that actually runs."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ DEVIATION = "the server enforces the participation and adds the noise that it wa
 
 
 def planned_participation(plan: Plan) -> MinSeparation:
-    """The participation of a plan that a federation can keep."""
+    """Return the participation of a plan, which must be one that a federation can enforce."""
     participation = plan.mechanism.participation
     if not isinstance(participation, MinSeparation):
         raise InvalidArgument(
-            f"The plan must be for MinSeparation(separation). Got {participation} instead.",
-            hint="clients come when they like: Problem(participation=antiphase.flower.cohort(...))",
+            f"The plan of a federated run must have MinSeparation participation. Got {participation} instead.",
+            hint="plan with Problem(participation=antiphase.flower.cohort(...)), since clients cannot be sampled",
         )
     if plan.mechanism.adjacency == "add-or-remove":
         raise NotProved(
-            "With a report goal, one client more or less changes who else takes part: add-or-remove is not proved.",
-            hint="plan with adjacency='zero-out', under which a client's contributions become zero",
+            "Add-or-remove adjacency is not proved: with a report goal, an added client changes who else takes part.",
+            hint="plan with adjacency='zero-out', which sets a client's contributions to zero",
         )
     return participation
 
 
-def plan_in_force(plan: Plan, participation: MinSeparation, noise_scale: float) -> Plan:
-    """The plan with the separation that is enforced and the noise that is added, and the guarantee of that.
+def enforced_plan(plan: Plan, participation: MinSeparation, noise_scale: float) -> Plan:
+    """Return the plan with the separation that is enforced, the noise that is added, and the guarantee of both.
 
-    **Guarantee**: whoever reads the run directory, with whatever tool, finds the mechanism that ran.
+    **Guarantee**: the plan in the run directory states the mechanism that ran, whatever tool reads it.
 
     Args:
-        plan: as it was made.
-        participation: what the server enforces.
+        plan: the original plan.
+        participation: the participation that the server enforces.
         noise_scale: 1, or less in a simulation with few clients.
     """
     if participation == plan.mechanism.participation and noise_scale == 1.0:
