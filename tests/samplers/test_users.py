@@ -1,6 +1,10 @@
 """User-level sampling and splitting by rank."""
 
+import datetime
+import enum
+import uuid
 from collections import Counter
+from decimal import Decimal
 from itertools import combinations
 
 import numpy as np
@@ -87,6 +91,138 @@ def test_a_new_user_at_the_end_renumbers_nobody():
 def test_bad_owners_are_refused(owners):
     with pytest.raises(InvalidArgument, match="user_of_example"):
         UserIndex(owners)
+
+
+class NoTruthValue:
+    """Compares as pandas.NA does."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        return self
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+class Elsewhere:
+    """An id without equality by value."""
+
+
+def column(*ids):
+    made = np.empty(len(ids), object)
+    made[:] = ids
+    return made
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        column(2, NAN, 1, NAN, 2),
+        [2, NAN, 1, NAN, 2],
+        np.array([2.0, NAN, 1.0]),
+        column("a", None, "a"),
+        ["a", None],
+        column(1, NoTruthValue()),
+        column((1, NAN), (1, 2.0)),
+        column(frozenset([NAN])),
+        np.array(["2020-01-01", "NaT"], "datetime64[D]"),
+        [np.datetime64("NaT")],
+        np.array([(1, NAN)], "i4,f4"),
+        np.ma.array([1, 1, 2], mask=[0, 1, 0]),
+        [Decimal("NaN")],
+        [Decimal("sNaN")],
+    ],
+)
+def test_a_missing_id_is_refused_by_name(owners):
+    with pytest.raises(InvalidArgument, match=r"user_of_example.*an id for every example"):
+        UserIndex(owners)
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [1, 1.0, "x"],
+        [1, "1"],
+        [True, 1],
+        column(True, 1),
+        ["ann", b"ann"],
+        [datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1)],
+        [Decimal(1), 1],
+        [(1,), 1],
+    ],
+)
+def test_ids_of_several_types_are_refused(owners):
+    with pytest.raises(InvalidArgument, match="ids of one type"):
+        UserIndex(owners)
+
+
+@pytest.mark.parametrize("owners", [[[1], [1]], [{}], [Elsewhere(), Elsewhere()], [np.zeros(2)], column(len)])
+def test_ids_without_equality_by_value_are_refused(owners):
+    with pytest.raises(InvalidArgument, match="user_of_example"):
+        UserIndex(owners)
+
+
+class Shouting(str):
+    """A string that hashes and compares as it likes."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return self is other
+
+    def __hash__(self):
+        return id(self)
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Tensor:
+    """Hashes by address and compares by entry, as a tensor of no dimensions does."""
+
+    ndim = 0
+
+    def __init__(self, value):
+        self.value = value
+
+    def item(self):
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("owners", "users"),
+    [
+        ([frozenset(word) for word in ("ab", "c", "ab", "d", "ac", "ba", "c")], "abacdab"),
+        ([(1, 2.0), (0, 1.0), (1.0, 2), (0, 1.0)], "abab"),
+        ([1, 1.0, np.int8(1), np.float32(2), 2], "aaabb"),
+        ([0.0, -0.0, 1.0], "aab"),
+        (np.array([0.0, -0.0, 1.0]), "aab"),
+        ([2**63, -1, 2**63, 2**63 + 1], "abac"),
+        (["a", "a\0", "a", np.str_("a")], "abaa"),
+        ([Shouting("a"), "b", Shouting("a")], "aba"),
+        (np.array([(1, 2), (1, 3), (1, 2)], "i4,i4"), "aba"),
+        (np.array([b"x", b"y", b"x"]), "aba"),
+        ([uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=1)], "aba"),
+        ([Colour.RED, Colour.BLUE, Colour.RED], "aba"),
+        ([np.datetime64("2020-01-01"), np.datetime64("2020-01-01T00", "ns")], "aa"),
+        ([True, False, np.True_], "aba"),
+        (range(3), "abc"),
+        ([Tensor(3), 3, Tensor(4)], "aab"),
+        ([Decimal("1.0"), Decimal("1.00")], "aa"),
+    ],
+)
+def test_equal_ids_are_one_user_and_different_ids_are_not(owners, users):
+    index = UserIndex(owners)
+    batch = index.expand(0, *everyone(index))
+    found = dict(zip(batch.indices.tolist(), batch.places.tolist(), strict=True))
+    names = list(dict.fromkeys(users))
+    assert [found[i] for i in range(len(users))] == [names.index(user) for user in users]
 
 
 def test_a_cap_needs_a_secret_and_a_positive_number():

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+import datetime
+import decimal
+import enum
+import fractions
+import uuid
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphase import _check
-from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
 from antiphase._samplers.stream import DrawStream, Ids
 from antiphase._secret import Secret, require_secret
+
+_MISSING = "give those examples an id each, or leave them out: a missing id does not say whose example it is"
+_NUMBERS = "iufcbmM"  # kinds of NumPy arrays that sort totally once NaN and NaT are refused
+_VALUES = (
+    bytes,
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    uuid.UUID,
+    decimal.Decimal,
+    fractions.Fraction,
+)
 
 
 class UserBatch(NamedTuple):
@@ -30,10 +48,12 @@ class UserIndex:
 
     **Guarantee**: the user is what is sampled, so the participation holds for users. With `max_examples`
     a larger user gives a uniformly random subset of that size, fresh at every step and independent of
-    the other users.
+    the other users. Examples with equal ids belong to one user. An id that is missing, and ids of
+    several types, are refused, since one user might count as several.
 
     Args:
-        user_of_example: the user of each example: integers, strings, anything that NumPy can sort.
+        user_of_example: the user of each example, in an array or a list: integers, strings, bytes, floats, dates,
+            UUIDs, enumerations, or tuples or frozensets of these.
         max_examples: largest number of examples of one user in one batch; None takes all.
         secret: determines which examples are taken; only needed with `max_examples`.
 
@@ -48,16 +68,9 @@ class UserIndex:
     def __init__(
         self, user_of_example: ArrayLike, max_examples: int | None = None, secret: Secret | None = None
     ) -> None:
-        owners = np.asarray(user_of_example)
-        if owners.ndim != 1 or owners.size == 0:
-            raise invalid(
-                "UserIndex", "user_of_example", "a non-empty list of users", owners.shape, "give one user per example"
-            )
-        _, first, number = np.unique(owners, return_index=True, return_inverse=True)
-        rank = np.empty(first.size, np.int64)
-        rank[np.argsort(first)] = np.arange(first.size)
-        self._sizes: Ids = np.bincount(rank[number]).astype(np.int64)
-        self._order: Ids = np.argsort(rank[number], kind="stable").astype(np.int64)
+        number = _number(user_of_example)
+        self._sizes: Ids = np.bincount(number).astype(np.int64)
+        self._order: Ids = np.argsort(number, kind="stable").astype(np.int64)
         self._starts: Ids = np.cumsum(self._sizes) - self._sizes
         self.max_examples = max_examples
         self._stream = None if max_examples is None else self._choice(max_examples, secret)
@@ -92,3 +105,104 @@ class UserIndex:
     def _choice(self, max_examples: int, secret: Secret | None) -> DrawStream:
         _check.positive_integer("UserIndex", "max_examples", max_examples, "None takes all examples of a user")
         return DrawStream(require_secret("UserIndex", secret), ("UserIndex", max_examples, "choice"))
+
+
+def _number(given: Any) -> Ids:
+    """Return the number of each example's user, in the order in which the users first appear."""
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        # Not through NumPy, which turns [1, 1.0, "x"] into the strings "1", "1.0" and "x".
+        return _number_objects(list(given))
+    if np.ma.is_masked(given):
+        raise _refused("an id for every example", "a masked array", _MISSING)
+    owners = np.asarray(given)
+    if owners.ndim != 1:
+        raise _refused("a non-empty list of users", f"shape {owners.shape}", "give one user per example")
+    if owners.dtype.kind in _NUMBERS and owners.size:
+        return _number_sorted(owners)
+    for field in owners.dtype.names or ():
+        _refuse_nan(owners[field])
+    return _number_objects(owners.tolist())
+
+
+def _number_sorted(owners: np.ndarray[Any, Any]) -> Ids:
+    _refuse_nan(owners)
+    _, first, number = np.unique(owners, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    return rank[number]
+
+
+def _refuse_nan(owners: np.ndarray[Any, Any]) -> None:
+    kind = owners.dtype.kind
+    missing = np.isnan(owners) if kind in "fc" else np.isnat(owners) if kind in "mM" else np.zeros(1, bool)
+    if missing.any():
+        raise _missing(owners[missing.argmax()].item(), int(missing.argmax()))
+
+
+def _number_objects(owners: list[Any]) -> Ids:
+    """Number ids by hash and equality, which unlike sorting need no order."""
+    if not owners:
+        raise _refused("a non-empty list of users", "no user", "give one user per example")
+    types = set(map(type, owners))
+    if types <= {np.datetime64} or types <= {np.timedelta64}:
+        return _number_sorted(np.asarray(owners))
+    if len(types) > 1 or not types <= {int, str, bytes, bool}:
+        kinds: dict[str, int] = {}
+        for i, owner in enumerate(owners):
+            kind, owners[i] = _plain(owner, i)
+            kinds.setdefault(kind, i)
+        if len(kinds) > 1:
+            raise _refused(
+                "ids of one type",
+                " and ".join(f"a {kind} for example {i}" for kind, i in kinds.items()),
+                "convert all of them to one type: 1 and '1' would count as two users",
+            )
+    numbers: dict[Any, int] = {}
+    return np.fromiter((numbers.setdefault(owner, len(numbers)) for owner in owners), np.int64, len(owners))
+
+
+def _plain(owner: Any, i: int) -> tuple[str, Any]:
+    """Return the kind of an id and its plain value, which has the hash and the equality of Python's own types."""
+    if getattr(owner, "ndim", None) == 0 and not isinstance(owner, (np.datetime64, np.timedelta64)):
+        owner = owner.item()  # a NumPy scalar, or a tensor without dimensions, whose hash is its address
+    if isinstance(owner, tuple):
+        return "tuple", tuple(_plain(part, i)[1] for part in tuple.__iter__(owner))
+    if isinstance(owner, frozenset):
+        return "frozenset", frozenset(_plain(part, i)[1] for part in frozenset.__iter__(owner))
+    if _is_missing(owner):
+        raise _missing(owner, i)
+    if isinstance(owner, enum.Enum):
+        return type(owner).__name__, owner
+    if isinstance(owner, bool):
+        return "bool", owner
+    if isinstance(owner, int):
+        return "number", int.__index__(owner)
+    if isinstance(owner, (float, np.longdouble)):
+        return "number", owner if isinstance(owner, np.longdouble) else float.__float__(owner)
+    if isinstance(owner, str):
+        return "str", str.__str__(owner)
+    for kind in _VALUES:
+        if isinstance(owner, kind):
+            return kind.__name__, owner
+    raise _refused(
+        "integers, strings, bytes, floats, dates, UUIDs or tuples of these",
+        f"a {type(owner).__name__} for example {i}",
+        "convert each id to a string that is the same for all examples of one user",
+    )
+
+
+def _is_missing(owner: Any) -> bool:
+    """Whether an id is None, NaN, NaT, or pandas.NA, whose comparison has no truth value."""
+    try:
+        return owner is None or not bool(owner == owner)  # noqa: PLR0124
+    except (TypeError, ValueError, ArithmeticError):
+        return True
+
+
+def _missing(owner: Any, i: int) -> InvalidArgument:
+    return _refused("an id for every example", f"{_check.shown(owner)} for example {i}", _MISSING)
+
+
+def _refused(must: str, got: str, hint: str) -> InvalidArgument:
+    message = f"The 'user_of_example' parameter of UserIndex must be {must}. Got {got} instead."
+    return InvalidArgument(message, hint=hint)
