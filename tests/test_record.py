@@ -111,3 +111,67 @@ def test_stored_plans_are_written_again_as_they_were(path):
     plan = from_json(data | {"candidates": [upgraded(candidate) for candidate in data["candidates"]]})
     written = to_json(plan) | {"candidates": [digestible(candidate) for candidate in plan.candidates]}
     assert written == {"deviation": "", **data}
+
+
+class Liar(str):
+    """A string that equals and prints as it likes."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 0
+
+    def __str__(self):
+        return "zero-out"
+
+    __repr__ = __str__
+
+
+def test_strings_are_stored_as_plain_strings():
+    mechanism = ap.Mechanism(ap.strategies.Identity(1), ap.EveryStep(), 1.0, Liar("add-or-remove"))
+    assert type(mechanism.adjacency) is str
+    assert mechanism == ap.Mechanism(ap.strategies.Identity(1), ap.EveryStep(), 1.0, "add-or-remove")
+    assert type(ap.strategies.Tree(3, Liar("full")).decoder) is str
+    problem = ap.Problem(
+        1,
+        ap.Budget(1.0, 1e-6),
+        participation=ap.EveryStep(),
+        adjacency=Liar("replace"),
+        objective=Liar("max"),
+        unit=Liar("user"),
+    )
+    assert [problem.adjacency, problem.objective, problem.unit] == ["replace", "max", "user"]
+    assert {type(problem.adjacency), type(problem.objective), type(problem.unit)} == {str}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: ap.Mechanism(ap.strategies.Identity(1), ap.EveryStep(), 1.0, name),
+        lambda name: ap.strategies.Tree(3, name),
+        lambda name: ap.strategies.Fourier(3, name),
+        lambda name: ap.Problem(1, ap.Budget(1.0, 1e-6), participation=ap.EveryStep(), adjacency=name),
+        lambda name: ap.loss(ap.strategies.Identity(1), ap.PrefixSum(), ap.EveryStep(), name),
+    ],
+)
+def test_a_string_that_equals_everything_is_refused(make):
+    with pytest.raises(ap.InvalidArgument, match=" or "):
+        make(Liar("nothing"))
+
+
+def test_a_record_inherits_the_checks_of_its_base():
+    class Checked:
+        def __post_init__(self):
+            assert self.size > 0
+
+    @record
+    class Sized(Checked):
+        size: int
+        name: str = "a"
+
+    assert type(Sized(1, Liar("b")).name) is str
+    with pytest.raises(AssertionError):
+        Sized(0)

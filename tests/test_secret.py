@@ -373,3 +373,22 @@ def test_a_missing_file_or_directory_is_a_clear_error(tmp_path):
 def test_a_secret_whose_making_was_interrupted_can_be_shown():
     """As a debugger or a traceback does."""
     assert repr(object.__new__(Secret)) == "<Secret>"
+
+
+def test_labels_of_a_subclass_are_taken_by_their_content():
+    class Text(str):
+        __slots__ = ()
+
+        def encode(self, *args):
+            return b"same"
+
+    class Data(bytes):
+        def __len__(self):
+            return 0
+
+    class Number(int):
+        def __int__(self):
+            return 0
+
+    key = Secret.insecure(1).derive
+    assert key(Text("a"), Data(b"b"), Number(3)) == key("a", b"b", 3)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from antiphase._errors import InvalidArgument
 
 Array = NDArray[np.float64]
+T = TypeVar("T", bound=str)
 LARGEST_COUNT = 1 << 53  # above it a float cannot hold every integer
 LONGEST_SHOWN = 200  # characters of an invalid value
 
@@ -50,13 +52,29 @@ def text(owner: str, name: str, value: Any, hint: str) -> str:
     """Return `value` as a string that can be written to a file, so without lone surrogates."""
     if not isinstance(value, str):
         raise invalid(owner, name, "a string", value, hint)
+    value = plain(value)
     try:
         value.encode()
     except UnicodeEncodeError:
         raise invalid(
             owner, name, "text that can be encoded in UTF-8", value, "remove the lone surrogates, such as '\\ud800'"
         ) from None
-    return str(value)
+    return value
+
+
+def plain(value: str) -> str:
+    """Return the characters of a string as a `str`; a subclass may encode, compare and print as it likes."""
+    return str.__str__(value)
+
+
+def one_of(owner: str, name: str, value: Any, allowed: Sequence[T], hint: str) -> T:
+    """Return the one of the `allowed` strings that `value` equals, as a plain `str`."""
+    given = plain(value) if isinstance(value, str) else None
+    for known in allowed:
+        if known == given:
+            return known
+    names = [repr(known) for known in allowed]
+    raise invalid(owner, name, f"{', '.join(names[:-1])} or {names[-1]}", value, hint)
 
 
 def real(owner: str, name: str, value: Any, low: float, high: float, hint: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from antiphase._check import invalid
+from antiphase._check import one_of
 from antiphase._error import error
 from antiphase._participation import Participation
 from antiphase._sensitivity import sensitivity
@@ -27,14 +27,12 @@ def loss(strategy: Strategy, workload: Workload, participation: Participation, o
     >>> loss(strategies.Identity(4), PrefixSum(), SingleParticipation(), "max")
     2.0
     """
-    check_objective("loss", objective)
+    objective = check_objective("loss", objective)
     value = error(strategy, workload)
     return sensitivity(strategy, participation).value * (value.rms if objective == "rms" else value.max)
 
 
-def check_objective(owner: str, objective: str) -> None:
-    """Raise unless the objective is "rms" or "max"."""
-    if objective not in get_args(Objective):
-        raise invalid(
-            owner, "objective", "'rms' or 'max'", objective, "rms averages over the steps, max takes the worst"
-        )
+def check_objective(owner: str, objective: str) -> Objective:
+    """Return the objective, "rms" or "max"; raise for anything else."""
+    names: tuple[Objective, ...] = get_args(Objective)
+    return one_of(owner, "objective", objective, names, "rms averages over the steps, max takes the worst")

@@ -72,8 +72,8 @@ class Problem:
             self._store("memory_copies", int(copies))
         hint = "the largest norm of one contribution"
         self._store("clip_norm", _check.real(owner, "clip_norm", self.clip_norm, 1e-300, 1e300, hint))
-        check_objective(owner, self.objective)
-        check_adjacency(owner, self.adjacency)
+        object.__setattr__(self, "objective", check_objective(owner, self.objective))
+        object.__setattr__(self, "adjacency", check_adjacency(owner, self.adjacency))
         if not _check.text(owner, "unit", self.unit, "'example' or 'user'"):
             raise _check.invalid(owner, "unit", "a word", self.unit, "'example' or 'user'")
         if reorders(self.unit):

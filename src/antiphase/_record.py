@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, 
 
 import numpy as np
 
-from antiphase._check import shown
+from antiphase._check import plain, shown
 from antiphase._errors import InvalidArgument
 
 T = TypeVar("T")
@@ -53,6 +53,14 @@ def record(cls: type[Any] | None = None, /, *, tag: str = "") -> Any:
 def _register(cls: type[T], tag: str) -> type[T]:
     if tag in _classes:
         raise TypeError(f"the records {_classes[tag].__qualname__} and {cls.__qualname__} have the same tag, {tag!r}")
+    check = getattr(cls, "__post_init__", None)
+
+    def __post_init__(self: Any) -> None:
+        _make_strings_plain(self)
+        if check is not None:
+            check(self)
+
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
     made = dataclass(frozen=True, eq=False)(cls)
     made.__eq__ = _equal  # type: ignore[method-assign]
     made.__hash__ = _hash  # type: ignore[method-assign]
@@ -142,6 +150,14 @@ def json_digest(data: Any) -> str:
     """Return the SHA-256 of JSON data in canonical form: sorted keys, no blanks."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _make_strings_plain(self: Any) -> None:
+    """Replace strings of a subclass, which may compare and print as they like, with their characters."""
+    for f in fields(self):
+        value = getattr(self, f.name, None)
+        if isinstance(value, str) and type(value) is not str:
+            object.__setattr__(self, f.name, plain(value))
 
 
 def _is_left_out(f: Field[Any], value: Any) -> bool:

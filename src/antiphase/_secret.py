@@ -15,7 +15,7 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 
-from antiphase._check import invalid
+from antiphase._check import invalid, plain
 from antiphase._durable import OTHERS, open_file, replacing
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument
 
@@ -174,11 +174,12 @@ def _kinds(given: tuple[object, ...], named: dict[str, object]) -> str:
 
 def _encode(label: str | bytes | int) -> bytes:
     if isinstance(label, str):
-        kind, data = b"s", label.encode()
+        kind, data = b"s", plain(label).encode()  # a subclass may encode different names to the same bytes
     elif isinstance(label, bytes):
-        kind, data = b"b", label
+        kind, data = b"b", bytes.__add__(label, b"")
     elif isinstance(label, (int, np.integer)) and not isinstance(label, bool):
-        kind, data = b"i", str(int(label)).encode()
+        number = int.__index__(label) if isinstance(label, int) else int(label)
+        kind, data = b"i", str(number).encode()
     else:
         raise invalid("Secret.derive", "labels", "strings, bytes or integers", type(label).__name__, "write it as text")
     return kind + len(data).to_bytes(8, "big") + data

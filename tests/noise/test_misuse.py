@@ -91,3 +91,42 @@ def test_a_lookahead_from_numpy_can_be_saved(tmp_path):
 def test_a_state_that_does_not_fit_is_refused_by_name():
     with pytest.raises(ap.NotEnoughMemory, match="noise state"):
         stream(Toeplitz([1.0, 0.5], 4), [(1 << 59,)])
+
+
+class Alias(str):
+    """A string that encodes, compares, hashes and prints as another one."""
+
+    __slots__ = ()
+
+    def encode(self, *args):
+        return b"x"
+
+    def __eq__(self, other):
+        return self is other
+
+    def __hash__(self):
+        return id(self)
+
+    def __str__(self):
+        return "x"
+
+
+def test_a_name_that_encodes_as_another_one_does_not_share_its_noise():
+    odd = stream(Identity(1), {Alias("weight"): (5,), Alias("bias"): (5,)}, run_id=Alias("a"))
+    plain = stream(Identity(1), {"weight": (5,), "bias": (5,)}, run_id="a")
+    assert [type(name) for name in odd.leaves] == [str, str]
+    assert type(odd.run_id) is str
+    weight, bias = odd.next()
+    assert not np.array_equal(weight, bias)
+    np.testing.assert_array_equal([weight, bias], plain.next())
+
+
+def test_two_names_with_the_same_characters_are_refused():
+    with pytest.raises(ap.InvalidArgument, match="named differently"):
+        stream(Identity(1), {Alias("weight"): (5,), Alias("weight"): (5,)})
+
+
+def test_a_source_that_compares_as_another_one_does_not_pass_for_it():
+    assert not stream(Identity(1), [(5,)], source=Alias("simulation")).is_secure
+    with pytest.raises(ap.InvalidArgument, match="'aes' or 'simulation'"):
+        stream(Identity(1), [(5,)], source=Alias("AES"))

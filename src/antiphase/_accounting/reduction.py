@@ -67,7 +67,7 @@ def check_setting(
         raise invalid(owner, "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
     if not isinstance(participation, Participation):
         raise invalid(owner, "participation", "a participation", participation, "such as FixedEpochs(epochs, steps)")
-    check_adjacency(owner, adjacency)
+    adjacency = check_adjacency(owner, adjacency)
     if examples is not None:
         examples = _check.positive_integer(owner, "examples", examples, "it is the number of examples")
     return strategy, participation, adjacency, examples

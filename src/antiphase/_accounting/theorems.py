@@ -13,7 +13,7 @@ from antiphase._accounting.fixed_size import FixedSizeSampled
 from antiphase._accounting.poisson import PoissonSampled, Truncation
 from antiphase._accounting.release import Gaussian, Release
 from antiphase._bound import Kind
-from antiphase._check import invalid
+from antiphase._check import invalid, one_of
 from antiphase._errors import NotProved
 from antiphase._participation import (
     BallsInBins,
@@ -35,11 +35,9 @@ Strategies = Literal["any", "one band", "bands <= groups", "lower triangular", "
 
 
 def check_adjacency(owner: str, adjacency: Any) -> Adjacency:
-    """Return `adjacency` if it is one of the three names, else raise."""
-    if adjacency not in get_args(Adjacency):
-        known = ", ".join(repr(name) for name in get_args(Adjacency))
-        raise invalid(owner, "adjacency", f"one of {known}", adjacency, "'zero-out' is the most common choice")
-    return adjacency
+    """Return the one of the three names that `adjacency` is, else raise."""
+    names: tuple[Adjacency, ...] = get_args(Adjacency)
+    return one_of(owner, "adjacency", adjacency, names, "'zero-out' is the most common choice")
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,10 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
         )
     if not all(isinstance(name, str) for name, _ in items):
         raise invalid("NoiseStream", "leaves", "named by strings", list(leaves), "the name is part of the noise's key")
-    for name, _ in items:
-        text("NoiseStream", "leaves", name, "the name is part of the noise's key")
-    return {name: leaf if isinstance(leaf, Leaf) else Leaf(leaf) for name, leaf in items}
+    names = [text("NoiseStream", "leaves", name, "the name is part of the noise's key") for name, _ in items]
+    if len(set(names)) < len(names):
+        raise invalid("NoiseStream", "leaves", "named differently", names, "leaves of one name would share their noise")
+    return {name: leaf if isinstance(leaf, Leaf) else Leaf(leaf) for name, (_, leaf) in zip(names, items, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import Any, Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._check import invalid
+from antiphase._check import one_of
 from antiphase._errors import AntiphaseError
 from antiphase._noise.leaves import Leaf
 from antiphase._secret import Secret
@@ -91,10 +91,14 @@ class Simulation(Source):
         out.view(np.uint64)[:] = philox.random_raw(len(out) // 8)
 
 
+def check_source(name: str) -> SourceName:
+    """Return the name of a source, "aes" or "simulation"; raise for anything else."""
+    names: tuple[SourceName, ...] = get_args(SourceName)
+    return one_of("NoiseStream", "source", name, names, "use 'aes' wherever privacy matters")
+
+
 def source_maker(name: SourceName, keys: list[bytes]) -> Callable[[], Source]:
     """What makes a source for a thread."""
-    if name not in get_args(SourceName):
-        raise invalid("NoiseStream", "source", "'aes' or 'simulation'", name, "use 'aes' wherever privacy matters")
     if sys.byteorder != "little":
         raise AntiphaseError("Noise streams need a little-endian machine.", hint="every common one is")
     return lambda: Aes(keys) if name == "aes" else Simulation(keys)

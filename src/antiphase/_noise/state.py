@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from antiphase import _check
 from antiphase._durable import regular_target
 from antiphase._noise.leaves import Leaf, Leaves, named
-from antiphase._noise.source import SourceName
+from antiphase._noise.source import SourceName, check_source
 from antiphase._record import from_json, to_json
 from antiphase._sealed import Header, Kind, read_sealed, write_sealed
 from antiphase._secret import Secret
@@ -58,12 +58,12 @@ def checked_settings(
     leaves: Leaves, run_id: str, dtype: DTypeLike, source: SourceName, lookahead: int | None, regenerate: bool
 ) -> Settings:
     """Settings from what a caller gave."""
-    _check.text("NoiseStream", "run_id", run_id, "two runs need different ones")
+    run_id = _check.text("NoiseStream", "run_id", run_id, "two runs need different ones")
     if lookahead is not None:
         lookahead = _check.positive_integer("NoiseStream", "lookahead", lookahead, "1 makes each step when asked for")
     if not isinstance(regenerate, bool):
         raise _check.invalid("NoiseStream", "regenerate", "True or False", regenerate, "False keeps old z in memory")
-    return Settings(named(leaves), run_id, checked_dtype(dtype), source, lookahead, regenerate)
+    return Settings(named(leaves), run_id, checked_dtype(dtype), check_source(source), lookahead, regenerate)
 
 
 def checked_dtype(dtype: DTypeLike) -> np.dtype[Any]:

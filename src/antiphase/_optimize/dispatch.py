@@ -84,7 +84,7 @@ def optimize(
     if not isinstance(workload, Workload):
         raise _check.invalid(owner, "workload", "a workload", workload, "such as PrefixSum() or Momentum(0.9)")
     n = _check.positive_integer(owner, "steps", steps, "a run has at least one step")
-    check_objective(owner, objective)
+    objective = check_objective(owner, objective)
     if time_limit is not None:
         _check.real(owner, "time_limit", time_limit, 0.0, 1e9, "seconds, or None for no limit")
     if max_iterations is not None:

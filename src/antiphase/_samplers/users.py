@@ -7,7 +7,7 @@ import decimal
 import enum
 import fractions
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -20,15 +20,17 @@ from antiphase._secret import Secret, require_secret
 
 _MISSING = "give those examples an id each, or leave them out: a missing id does not say whose example it is"
 _NUMBERS = "iufcbmM"  # kinds of NumPy arrays that sort totally once NaN and NaT are refused
-_VALUES = (
-    bytes,
-    datetime.datetime,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    uuid.UUID,
-    decimal.Decimal,
-    fractions.Fraction,
+_OTHERS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal)
+# Type, name in errors, and what makes a plain value of a subclass; bool comes before int, and datetime before date.
+_VALUES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
+    (bool, "bool", bool),
+    (int, "number", int.__index__),
+    (float, "number", float.__float__),
+    (np.longdouble, "number", np.longdouble),
+    (complex, "complex", complex),
+    (str, "str", str.__str__),
+    (bytes, "bytes", bytes),
+    *((kind, kind.__name__, lambda owner: owner) for kind in (*_OTHERS, fractions.Fraction)),
 )
 
 
@@ -173,17 +175,9 @@ def _plain(owner: Any, i: int) -> tuple[str, Any]:
         raise _missing(owner, i)
     if isinstance(owner, enum.Enum):
         return type(owner).__name__, owner
-    if isinstance(owner, bool):
-        return "bool", owner
-    if isinstance(owner, int):
-        return "number", int.__index__(owner)
-    if isinstance(owner, (float, np.longdouble)):
-        return "number", owner if isinstance(owner, np.longdouble) else float.__float__(owner)
-    if isinstance(owner, str):
-        return "str", str.__str__(owner)
-    for kind in _VALUES:
+    for kind, name, plain in _VALUES:
         if isinstance(owner, kind):
-            return kind.__name__, owner
+            return name, plain(owner)
     raise _refused(
         "integers, strings, bytes, floats, dates, UUIDs or tuples of these",
         f"a {type(owner).__name__} for example {i}",

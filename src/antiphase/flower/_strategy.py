@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, TypeVar, final, get_args
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -41,6 +41,7 @@ from antiphase.flower._wire import (
 
 LOG = logging.getLogger("flwr")
 SMALLEST_CLIP = 1e-100  # squares of smaller entries underflow in float64, so they would pass unclipped
+T = TypeVar("T", bound=str)
 WhenShort = Literal["retry", "release"]
 
 
@@ -137,11 +138,10 @@ class DPFTRL(Strategy):
         self._noise_scale = self._places / self.goal
         self.plan = enforced_plan(plan, MinSeparation(self._separation, self._limit), self._noise_scale)
         self._planned = {"separation": planned.separation, "limit": self._limit}
-        _one_of("identity", identity, ("pseudonym", "key"))
-        _one_of("when_short", when_short, ("retry", "release"))
-        _one_of("dropouts", dropouts, get_args(Dropouts))
-        self._dropouts: Dropouts = dropouts
-        self._identity, self._when_short, self._raw_metrics = identity, when_short, bool(raw_metrics)
+        identity = _one_of("identity", identity, get_args(Identity))
+        self._dropouts: Dropouts = _one_of("dropouts", dropouts, get_args(Dropouts))
+        self._when_short: WhenShort = _one_of("when_short", when_short, get_args(WhenShort))
+        self._identity, self._raw_metrics = identity, bool(raw_metrics)
         self._oversampling = _check.real(
             "DPFTRL", "oversampling", oversampling, 1.0, 1e6, "1.3 asks 30% more clients than needed"
         )
@@ -470,9 +470,8 @@ class DPFTRL(Strategy):
         )
 
 
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise _check.invalid("DPFTRL", name, f"one of {', '.join(allowed)}", value, f"omit it for {allowed[0]!r}")
+def _one_of(name: str, value: object, allowed: tuple[T, ...]) -> T:
+    return _check.one_of("DPFTRL", name, value, allowed, f"omit it for {allowed[0]!r}")
 
 
 def _evaluate(

@@ -114,7 +114,7 @@ class PrivacyEngine:
         if opacus.get("max_grad_norm") == plan.problem.clip_norm:
             del opacus["max_grad_norm"]  # what the plan says too
         refuse_options("make_private", opacus)
-        check_mode(clipping, grad_sample_mode, loss_reduction)
+        clipping, grad_sample_mode, loss_reduction = check_mode(clipping, grad_sample_mode, loss_reduction)
         _check_processes(module, grad_sample_mode)
         options = dict(loader_options or {})
         check_loader_options(options)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from antiphase._check import invalid
+from antiphase._check import invalid, one_of
 from antiphase._errors import InvalidArgument
 from antiphase._plan import Plan
 
@@ -37,18 +37,15 @@ def refuse_options(owner: str, options: dict[str, Any]) -> None:
         raise InvalidArgument(f"{owner} has no parameter {name!r}.", hint="see its documentation")
 
 
-def check_mode(clipping: str, mode: str, loss_reduction: str) -> None:
-    """Raise where Opacus has no optimizer, or no guarantee is proved."""
+def check_mode(clipping: str, mode: str, loss_reduction: str) -> tuple[str, str, str]:
+    """Return the three names; raise where Opacus has no optimizer, or no guarantee is proved."""
     owner = "make_private"
-    if clipping not in ("flat", "per_layer"):
-        hint = "adaptive clipping changes the mechanism from step to step, and no guarantee is proved for that"
-        raise invalid(owner, "clipping", "'flat' or 'per_layer'", clipping, hint)
-    if mode not in MODES:
-        raise invalid(owner, "grad_sample_mode", f"one of {', '.join(MODES)}", mode, "'hooks' works for most models")
+    hint = "adaptive clipping changes the mechanism from step to step, and no guarantee is proved for that"
+    clipping = one_of(owner, "clipping", clipping, ("flat", "per_layer"), hint)
+    mode = one_of(owner, "grad_sample_mode", mode, tuple(MODES), "'hooks' works for most models")
     if "ghost" in mode and clipping != "flat":
         raise invalid(owner, "clipping", "'flat' with ghost clipping", clipping, "use grad_sample_mode='hooks'")
-    if loss_reduction not in ("mean", "sum"):
-        raise invalid(owner, "loss_reduction", "'mean' or 'sum'", loss_reduction, "that of your loss")
+    return clipping, mode, one_of(owner, "loss_reduction", loss_reduction, ("mean", "sum"), "that of your loss")
 
 
 def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float] | None) -> list[float]:

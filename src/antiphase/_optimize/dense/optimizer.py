@@ -78,6 +78,8 @@ def optimize_dense(
     (215.574, 215.574)
     """
     allowed = worst_case_limits(OWNER, participation, steps)
+    names: tuple[Constraint, ...] = get_args(Constraint)
+    constraint = _check.one_of(OWNER, "constraint", constraint, names, "'pattern' is the default")
     _check_options(steps, participation, allowed, constraint, equal_norms)
     accuracy = DEFAULT_TOLERANCES[objective] if tolerance is None else tolerance
     _check.real(OWNER, "tolerance", accuracy, 1e-12, 1.0, "1e-4 means 0.01 %")
@@ -187,10 +189,6 @@ def _factor(X: Array) -> Array:
 def _check_options(
     steps: int, participation: Participation, allowed: ParticipationLimits, constraint: str, equal_norms: bool
 ) -> None:
-    if constraint not in get_args(Constraint):
-        raise _check.invalid(
-            OWNER, "constraint", f"one of {', '.join(get_args(Constraint))}", constraint, "'pattern' is the default"
-        )
     if steps > MAX_DENSE_STEPS:
         raise NotEnoughMemory(
             f"{OWNER} supports at most {MAX_DENSE_STEPS} steps, because time grows with their cube. Got {steps}.",
