@@ -1,14 +1,18 @@
 """Records: tags that outlive a rename, and fields that can be added later."""
 
+import copy
 import json
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import antiphase as ap
 from antiphase import _record
 from antiphase._plan.candidate import digestible, upgraded
 from antiphase._record import fingerprint, from_json, optional, record, tag_of, to_json
+from tests.catalog import every_strategy
 
 STORED = Path(__file__).parent / "stored"
 
@@ -175,3 +179,38 @@ def test_a_record_inherits_the_checks_of_its_base():
     assert type(Sized(1, Liar("b")).name) is str
     with pytest.raises(AssertionError):
         Sized(0)
+
+
+def arrays_of(value):
+    return [array for array in vars(value).values() if isinstance(array, np.ndarray)]
+
+
+ARRAYS = [
+    *(pytest.param(made, id=name) for name, made in every_strategy(6)),
+    pytest.param(ap.Momentum(0.5, np.linspace(1.0, 0.5, 6)), id="momentum"),
+    pytest.param(ap.strategies.Dense(np.asfortranarray(np.tril(np.arange(1.0, 17.0).reshape(4, 4)))), id="fortran"),
+    pytest.param(ap.strategies.Toeplitz(np.arange(1.0, 9.0)[::2], 5), id="strided"),
+]
+
+
+@pytest.mark.parametrize("value", ARRAYS)
+def test_no_flag_makes_the_arrays_of_a_record_writeable(value):
+    for copied in (value, copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+        assert copied == value
+        for array in arrays_of(copied):
+            owner = array
+            while isinstance(owner, np.ndarray):
+                with pytest.raises(ValueError, match="WRITEABLE"):
+                    owner.setflags(write=True)
+                owner = owner.base
+    assert from_json(json.loads(json.dumps(to_json(value)))) == value
+
+
+def test_a_copy_keeps_the_order_of_memory():
+    """Linear algebra in another order rounds differently."""
+    matrix = np.asfortranarray(np.tril(np.arange(1.0, 17.0).reshape(4, 4)))
+    stored = ap.strategies.Dense(matrix).matrix
+    assert stored.strides == matrix.strides
+    np.testing.assert_array_equal(stored, matrix)
+    turned = ap.strategies.Dense(np.tril(np.arange(1.0, 37.0).reshape(6, 6))[::-1, ::-1].T[:4, :4]).matrix
+    assert turned.flags.f_contiguous

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -89,18 +89,33 @@ def real(owner: str, name: str, value: Any, low: float, high: float, hint: str) 
 
 
 def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
-    """Return `value` as a read-only, finite, non-empty float64 array of `ndim` dimensions."""
+    """Return `value` as an immutable, finite, non-empty float64 array of `ndim` dimensions."""
     try:
-        result = np.array(value, dtype=np.float64)
+        result = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise invalid(owner, name, "an array of numbers", value, "pass a NumPy array or nested lists") from error
     if result.ndim != ndim or result.size == 0:
         raise invalid(
             owner, name, f"a non-empty array of {ndim} dimension(s)", f"shape {result.shape}", "check its shape"
         )
+    result = immutable(result)
     if not np.isfinite(result).all():
         raise invalid(
             owner, name, "finite in every entry", "NaN or infinity", "look for a division by zero in what computes it"
         )
-    result.setflags(write=False)
     return result
+
+
+def immutable(value: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy of an array of numbers that stays read-only.
+
+    A flag can be lifted by whoever owns the memory. This memory belongs to a `bytes` object, which nobody can write to.
+
+    >>> immutable(np.ones(3)).setflags(write=True)
+    Traceback (most recent call last):
+    ValueError: cannot set WRITEABLE flag to True of this array
+    """
+    if not (value.flags.c_contiguous or value.flags.f_contiguous):
+        value = np.array(value)  # in the order of memory that is closest to that of the view
+    order: Literal["C", "F"] = "C" if value.flags.c_contiguous else "F"
+    return np.frombuffer(value.tobytes(order), value.dtype).reshape(value.shape, order=order)

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, 
 
 import numpy as np
 
-from antiphase._check import plain, shown
+from antiphase._check import immutable, plain, shown
 from antiphase._errors import InvalidArgument
 
 T = TypeVar("T")
@@ -64,6 +64,7 @@ def _register(cls: type[T], tag: str) -> type[T]:
     made = dataclass(frozen=True, eq=False)(cls)
     made.__eq__ = _equal  # type: ignore[method-assign]
     made.__hash__ = _hash  # type: ignore[method-assign]
+    made.__setstate__ = _set_state  # type: ignore[attr-defined]
     _classes[tag], _tags[made] = made, tag
     return made
 
@@ -246,6 +247,14 @@ def _equal(self: Any, other: Any) -> bool:
     return all(
         np.array_equal(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else a == b for a, b in pairs
     )
+
+
+def _set_state(self: Any, state: dict[str, Any]) -> None:
+    """Restore a pickle or a copy, whose arrays are writeable."""
+    names = {f.name for f in fields(self)}
+    for name, value in state.items():
+        stays = name not in names or not isinstance(value, np.ndarray) or value.size == 0
+        object.__setattr__(self, name, value if stays else immutable(value))
 
 
 def _hash(self: Any) -> int:
