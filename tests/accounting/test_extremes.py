@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -169,3 +170,43 @@ def test_no_blt_is_searched_for_that_could_not_be_measured():
     problem = ap.Problem(steps=10**12, budget=ap.Budget(1.0, 1e-6), participation=ap.MinSeparation(10**6))
     with pytest.raises(ap.NotProved, match="too long"):
         ap.plan(problem, families=["blt"])
+
+
+def one_step(noise_std):
+    return ap.Mechanism(Identity(1), ap.SingleParticipation(), noise_std)
+
+
+EXTREMES = [5e-324, 1e-310, 1e-200, 1e-162, 1e-155, 1e155, 1e160, 3e161, 1e163, 1e200, 1e300, 1.7e308]
+
+
+def test_noise_whose_square_underflows_composes_as_its_sum():
+    """The squares of 1e163 vanished beside that of 1e161: epsilon came out as 0.29 of the truth."""
+    found = ap.compose([one_step(1e161)] + [one_step(1e163)] * 100_000, 1e-170).value
+    truth = ap.epsilon(one_step(1e161 / math.sqrt(11.0)), 1e-170).value
+    assert truth * (1.0 - 1e-13) <= found <= truth * (1.0 + 1e-12)
+
+
+@pytest.mark.parametrize("noise_std", EXTREMES)
+def test_one_mechanism_composes_to_itself_at_any_noise(noise_std):
+    for target in (1e-6, 1e-300):
+        alone = ap.epsilon(one_step(noise_std), target).value
+        assert alone <= ap.compose([one_step(noise_std)], target).value <= alone * (1.0 + 1e-12)
+        assert ap.compose([one_step(noise_std), one_step(1.0)], target).value >= alone
+
+
+@pytest.mark.parametrize("noise_std", EXTREMES)
+def test_zcdp_and_groups_round_up_at_any_noise(noise_std):
+    rho = ap.zcdp(one_step(noise_std)).value
+    truth = 1 / (2 * Fraction(noise_std) ** 2)
+    assert rho == math.inf or Fraction(rho) >= truth
+    if 1e-150 < truth < 1e150:
+        assert rho == pytest.approx(float(truth), rel=1e-12)
+    alone = ap.epsilon(one_step(noise_std), 1e-6).value
+    assert ap.group_epsilon(one_step(noise_std), 3, 1e-6).value >= alone
+
+
+def test_a_multiplier_that_overflows_counts_as_the_largest():
+    mechanism = ap.Mechanism(Toeplitz([1e-130], 1), ap.SingleParticipation(), 1e300)
+    assert ap.epsilon(mechanism, 1e-6).value == 0.0
+    assert 0.0 < ap.delta(mechanism, 1.0).value < 1e-300
+    assert ap.zcdp(mechanism).value > 0.0

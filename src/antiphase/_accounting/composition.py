@@ -9,6 +9,7 @@ from antiphase._accounting import loss_accountant
 from antiphase._accounting.budget import check_delta
 from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.poisson import FAILURE_SHARE
+from antiphase._accounting.reduction import SMALLEST_MULTIPLIER
 from antiphase._accounting.release import Gaussian, Release
 from antiphase._bound import Bound, Kind, worst_kind
 from antiphase._check import invalid
@@ -61,8 +62,22 @@ Found = tuple[float, Kind, str, str] | None
 def _gaussian(releases: Sequence[Release], delta: float) -> Found:
     if not all(isinstance(release, Gaussian) for release in releases):
         return None
-    together = Gaussian(1.0 / math.sqrt(math.fsum(release.multiplier**-2 for release in releases)) * (1.0 - 1e-15))
-    return together.epsilon(delta), "exact", "analytic Gaussian", "Dong, Roth and Su 2019, Cor. 3.3"
+    multiplier = _combined([release.multiplier for release in releases])
+    return Gaussian(multiplier).epsilon(delta), "exact", "analytic Gaussian", "Dong, Roth and Su 2019, Cor. 3.3"
+
+
+def _combined(multipliers: Sequence[float]) -> float:
+    """(sum of m^-2)^(-1/2), rounded down.
+
+    Multipliers are in units of the power of two below the smallest one, so that its square, the largest term, neither
+    overflows nor underflows. Terms that underflow are below 1e-300 of it.
+
+    >>> round(_combined([2e200, 2e200, 1e300, 2e200, 2e200]) / 1e200, 12)
+    1.0
+    """
+    unit = math.ldexp(1.0, math.frexp(min(multipliers))[1] - 1)
+    total = math.fsum((multiplier / unit) ** -2 for multiplier in multipliers)
+    return max(unit / math.sqrt(total) * (1.0 - 1e-15), SMALLEST_MULTIPLIER)
 
 
 def _losses(releases: Sequence[Release], delta: float) -> Found:

@@ -10,6 +10,7 @@ from antiphase._accounting.budget import check_delta
 from antiphase._accounting.guarantee import epsilon
 from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.poisson import PoissonSampled
+from antiphase._accounting.reduction import SMALLEST_MULTIPLIER
 from antiphase._accounting.release import Gaussian, Release
 from antiphase._bound import Bound, worst_kind
 
@@ -46,7 +47,7 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     reduction = mechanism.reduction
     release = reduction.release(mechanism.noise_std)
     if isinstance(release, Gaussian):
-        value = release.with_multiplier(release.multiplier / k).epsilon(target)
+        value = release.with_multiplier(max(release.multiplier / k, SMALLEST_MULTIPLIER)).epsilon(target)
         return reduction.bound(value, f"{release.method} for a group of {k}")
     found = reduction.bound(_generic(_for_group(release, k), k, target), f"{release.method}, group privacy for {k}")
     return Bound(

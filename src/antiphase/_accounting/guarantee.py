@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from antiphase._accounting.amplified import amplified_delta, amplified_epsilon, fresh_entropy
 from antiphase._accounting.budget import check_delta, check_epsilon
 from antiphase._accounting.mechanism import Mechanism
@@ -9,6 +11,8 @@ from antiphase._accounting.release import Gaussian
 from antiphase._bound import Bound
 from antiphase._errors import NotProved
 from antiphase._montecarlo import MonteCarlo, check_sampling
+
+SMALLEST_SQUARED, LARGEST_SQUARED = 1e-150, 1e150  # between them squares have all their digits
 
 
 def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
@@ -125,7 +129,13 @@ def zcdp(mechanism: Mechanism) -> Bound:
     0.125
     """
     multiplier = _gaussian(mechanism, "zcdp").multiplier
-    return mechanism.reduction.bound(0.5 / multiplier**2, "rho of a Gaussian")
+    rho = 0.5 / multiplier**2 if SMALLEST_SQUARED < multiplier < LARGEST_SQUARED else _extreme_rho(1.0 / multiplier)
+    return mechanism.reduction.bound(rho, "rho of a Gaussian")
+
+
+def _extreme_rho(mu: float) -> float:
+    """mu^2 / 2 rounded up, to infinity or the smallest number where it overflows or underflows."""
+    return math.nextafter(mu * (mu / 2.0) * (1.0 + 1e-14), math.inf)
 
 
 def gdp(mechanism: Mechanism) -> Bound:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +16,8 @@ from antiphase._errors import NotProved
 from antiphase._participation import Deterministic, Participation, SingleParticipation
 from antiphase.strategies import Strategy
 
-SMALLEST_MULTIPLIER = 5e-324  # a multiplier that underflows to zero has no inverse
+SMALLEST_MULTIPLIER = math.ulp(0.0)  # a multiplier that underflows to zero has no inverse
+LARGEST_MULTIPLIER = sys.float_info.max  # one that overflows to infinity leaves no noise to account for
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Reduction:
     def release(self, noise_std: float) -> Release:
         """Return the standard mechanism for this noise."""
         multiplier = noise_std / (self.theorem.factor * self.sensitivity.value)
-        return self.theorem.release(self.setting, max(multiplier, SMALLEST_MULTIPLIER))
+        return self.theorem.release(self.setting, min(max(multiplier, SMALLEST_MULTIPLIER), LARGEST_MULTIPLIER))
 
     def before_rounding(self) -> Reduction:
         """Return the reduction with the sensitivity before it was rounded outward."""
