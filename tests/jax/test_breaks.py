@@ -250,7 +250,7 @@ def test_a_trained_model_is_not_given_the_first_noise_again(tmp_path, source):
             apj.commit(run, state, params)
     with run_for(plan, tmp_path, PARAMS) as run:
         optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
-        with pytest.raises(ap.Refused, match="begun with other parameters"):
+        with pytest.raises(ap.Refused, match="started with other parameters"):
             optimizer.update(gradient(1.0), optimizer.init(params))
         updates, state = optimizer.update(gradient(2.0), jax.jit(optimizer.init)(PARAMS))  # begin again
         apj.commit(run, state, updates)

@@ -121,14 +121,14 @@ def test_a_run_keeps_to_its_source(tmp_path):
         optimizer = optimizer_for(run, "device")
         _, state = train(run, optimizer, PARAMS, optimizer.init(PARAMS), stop=2)
     with open_run(tmp_path / "device") as run:
-        with pytest.raises(ap.Refused, match="begun with noise from another source"):
+        with pytest.raises(ap.Refused, match="started with noise from another source"):
             apj.add_noise(run, "host")
         assert any("Threefry" in remark for remark in run.report().remarks)
     with open_run(tmp_path / "host") as run:
         host = apj.add_noise(run)
         _, first = host.update(PARAMS, host.init(PARAMS))
         apj.commit(run, first, PARAMS, run.batch(0).indices)
-        with pytest.raises(ap.Refused, match="begun with noise from another source"):
+        with pytest.raises(ap.Refused, match="started with noise from another source"):
             apj.add_noise(run, "device")
         with pytest.raises(ap.Refused, match="not one of this source"):
             host.update(PARAMS, state[0])

@@ -91,7 +91,7 @@ def test_a_replay_with_changed_data_is_free_while_nothing_was_published(tmp_path
         report = run.report()
     assert report.rewinds == 1
     assert report.steps_run == 6
-    assert any("taken again" in remark for remark in report.remarks)
+    assert any("replaced 1 time" in remark for remark in report.remarks)
 
 
 def test_a_replay_with_changed_data_is_refused_after_a_publication(tmp_path):
@@ -160,7 +160,7 @@ def test_a_second_live_process_is_refused(tmp_path):
 )
 def test_resuming_with_anything_changed_is_refused(tmp_path, change):
     opened(tmp_path).close()
-    with pytest.raises(ap.InvalidArgument, match="was made for"):
+    with pytest.raises(ap.InvalidArgument, match="was created for"):
         opened(tmp_path, **change)
 
 
@@ -243,7 +243,7 @@ def test_a_matrix_that_depends_on_the_steps_cannot_be_extended(name):
 def test_a_run_whose_ledger_cannot_be_written_lets_others_in(tmp_path, monkeypatch):
     run = opened(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(type(run._ledger), "keep", lambda ledger: (_ for _ in ()).throw(OSError("no space left")))
+        patched.setattr(type(run._journal.ledger), "keep", lambda ledger: (_ for _ in ()).throw(OSError("no space left")))
         with pytest.raises(OSError, match="no space left"):
             run.close()
     opened(tmp_path).close()

@@ -131,9 +131,9 @@ def test_every_row_of_z_and_every_entry_of_the_whole_leaves_counts():
 def test_the_tail_of_a_device_is_stated_as_an_assumption(tmp_path, source, words):
     plan = plan_for(STRATEGIES["toeplitz"])
     with ap.Run.open(plan, tmp_path, leaves=LEAVES, examples=40, secret=SECRET) as run:
-        integration.noise_was_read(run, source, 0)
+        integration.record_noise_read(run, source, 0)
         run.commit(0, bytes(32))
         found = run.report()
-        assert integration.covered(run, partial(epsilon, plan.mechanism), 1e-6) == epsilon(plan.mechanism, 1e-6)
+        assert integration.epsilon_with_tail(run, partial(epsilon, plan.mechanism), 1e-6) == epsilon(plan.mechanism, 1e-6)
     assert found.smallest_delta is None
     assert any("assumes that the draws" in text and words in text for text in found.remarks)

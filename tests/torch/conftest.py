@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import antiphase._run
+import antiphase._run.opening
 
 torch.set_num_threads(1)
 
@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 @pytest.fixture
 def same_run_id(monkeypatch):
     """Runs in different directories have the same noise and batches."""
-    monkeypatch.setattr(antiphase._run, "fresh_run_id", lambda: "0" * 32)
+    monkeypatch.setattr("antiphase._run.opening.fresh_run_id", lambda: "0" * 32)
 
 
 @pytest.fixture

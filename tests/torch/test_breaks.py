@@ -302,7 +302,7 @@ def test_old_gradients_of_frozen_parameters_move_nothing(tmp_path, participation
 def test_the_noise_state_of_another_run_is_not_used(tmp_path, monkeypatch):
     states = {}
     for name in "ab":
-        monkeypatch.setattr("antiphase._run.fresh_run_id", lambda name=name: name * 32)
+        monkeypatch.setattr("antiphase._run.opening.fresh_run_id", lambda name=name: name * 32)
         weight = torch.zeros(3, requires_grad=True)
         with NoiseAdder([weight], plan_for(), tmp_path / name, secret=SECRET) as noise:
             for _ in range(3):

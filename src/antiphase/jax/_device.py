@@ -11,7 +11,7 @@ from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
 
 from antiphase._errors import InvalidArgument
-from antiphase._run import Run, check_mark, check_step, noise_was_read, take_noise_from
+from antiphase._run import Run, check_lineage, check_step, record_noise_read, set_noise_source
 from antiphase.jax._keys import SOURCE, device_key
 from antiphase.jax._mark import mark_bytes
 from antiphase.jax._refusals import forget, must_not_raise, remember
@@ -31,7 +31,7 @@ class DeviceKey:
     """
 
     def __init__(self, run: Run) -> None:
-        take_noise_from(run, SOURCE)
+        set_noise_source(run, SOURCE)
         self._run, self._key = run, device_key(run)
         self._lock = threading.Lock()  # devices ask from threads of their own
 
@@ -50,7 +50,7 @@ class DeviceKey:
         t = int(np.asarray(step))
         try:
             with self._lock:
-                noise_was_read(self._run, SOURCE, self._allowed(step, run_id, mark, *held))
+                record_noise_read(self._run, SOURCE, self._allowed(step, run_id, mark, *held))
         except Exception as error:
             if not must_not_raise():
                 raise
@@ -68,7 +68,7 @@ class DeviceKey:
                 f"The state is that of step {t}, its private part that of another step or run.",
                 hint="put a state together with antiphase.jax.join, from the two parts of one split",
             )
-        check_mark(self._run, t, mark_bytes(mark))
+        check_lineage(self._run, t, mark_bytes(mark))
         return t
 
     def ask(self, state: NoiseState, mesh_of: NamedSharding | None) -> tuple[jax.Array, jax.Array]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
-from antiphase._run import Run, check_mark, check_step, is_open, leaves_of, take_noise_from
+from antiphase._run import Run, awaits_commit, check_lineage, check_step, leaves_of, set_noise_source
 from antiphase.jax._mark import mark_bytes
 from antiphase.jax._refusals import forget, must_not_raise, remember
 from antiphase.jax._state import NoiseState, check_run
@@ -64,15 +64,15 @@ class HostNoise:
         """The step, where the state is one of this run and goes on from what its ledger has."""
         t = int(np.asarray(step))
         check_run(run_id, self._run.run_id)
-        take_noise_from(self._run, "host")  # refused once the run is closed
-        check_mark(self._run, t, mark_bytes(mark))
+        set_noise_source(self._run, "host")  # refused once the run is closed
+        check_lineage(self._run, t, mark_bytes(mark))
         return t
 
     def _read(self, step: Any, run_id: Any, mark: Any) -> list[NDArray[Any]]:
         with self._lock:
             t = self._allowed(step, run_id, mark)
             asked = (t, self._run.committed)
-            if self._made is None or self._made[0] != asked or not is_open(self._run, t):  # the run wants to know
+            if self._made is None or self._made[0] != asked or not awaits_commit(self._run, t):  # the run wants to know
                 self._made = (asked, [array.astype(self._dtype) for array in self._run.noise(t)])
             return self._made[1]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphase._errors import Refused
-from antiphase._run import PrivacyReport, Run, commit_marked, digest, examples_of, leaves_of
+from antiphase._run import PrivacyReport, Run, commit_with_lineage, digest, examples_of, leaves_of
 from antiphase.jax._leaves import check_leaves
 from antiphase.jax._mark import mark_bytes
 from antiphase.jax._refusals import raise_refusal
@@ -44,7 +44,7 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     check_leaves(leaves_of(run), params, "parameters")
     _check_batch(run, step, indices)
     made = jax.tree.leaves((params, output_of(state)))
-    commit_marked(run, step, digest([_numbers(leaf) for leaf in made]), mark_bytes(noise.mark))
+    commit_with_lineage(run, step, digest([_numbers(leaf) for leaf in made]), mark_bytes(noise.mark))
 
 
 def report(run: Run, state: Any) -> PrivacyReport:
