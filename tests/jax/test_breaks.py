@@ -209,7 +209,7 @@ def test_a_state_of_withdrawn_steps_is_refused(tmp_path, source):
     with run_for(plan, tmp_path, PARAMS) as run:  # what the ledger has is known in every process
         optimizer = begin(run)
         state = apj.load(tmp_path / "old", start, run)
-        check_refused(run, optimizer.update, (gradient(0.0), state), "other outputs of the 1 steps")
+        check_refused(run, optimizer.update, (gradient(0.0), state), "outputs of the 1 steps before it")
         state = apj.load(tmp_path / "new", start, run)
         for step in range(1, 4):
             updates, state = optimizer.update(gradient(step), state)
@@ -306,7 +306,7 @@ def test_replicas_that_were_not_added_up_first_are_refused(tmp_path, source):
             apj.commit(run, *(jax.tree.map(lambda part: part[0], tree) for tree in (states, updates)))
         updates, states = update(several, states)
         assert np.isnan(updates["w"][1]).all()
-        with pytest.raises(ap.Refused, match="other outputs of the 2 steps"):
+        with pytest.raises(ap.Refused, match="outputs of the 2 steps before it"):
             apj.commit(run, *(jax.tree.map(lambda part: part[1], tree) for tree in (states, updates)))
 
 

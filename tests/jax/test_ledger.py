@@ -59,7 +59,7 @@ def test_batches_that_the_run_did_not_make_are_the_word_of_the_program(tmp_path)
         with pytest.raises(ap.Refused, match="cannot check it"):
             apj.commit(run, state, PARAMS, [1, 2])
         apj.commit(run, state, PARAMS)
-        assert any("made no batches" in remark for remark in apj.report(run, state).remarks)
+        assert any("drew no batches" in remark for remark in apj.report(run, state).remarks)
 
 
 def test_a_step_without_noise_cannot_be_committed(tmp_path):

@@ -83,7 +83,7 @@ def test_the_data_set_must_be_the_one_accounted_for(tmp_path):
 def test_amplification_needs_the_runs_own_batches(tmp_path):
     mechanism = ap.Mechanism(ap.strategies.Identity(STEPS), ap.Poisson(0.25), 3.0)
     plan = ap.Plan(replace(PLAN.problem, participation=None), mechanism, ap.epsilon(mechanism, 1e-6), 1.0)
-    with pytest.raises(ap.InvalidArgument, match="needs random batches \\(Poisson\\)"):
+    with pytest.raises(ap.InvalidArgument, match=r"needs random batches \(Poisson\)"):
         opened(tmp_path, plan, examples=None)
 
 
@@ -452,7 +452,7 @@ def test_a_missing_secret_is_not_replaced(tmp_path):
     with opened(tmp_path, secret=None) as run:
         train(run, fresh_model(), 2)
     (tmp_path / "private" / "secret").unlink()
-    with pytest.raises(ap.Corrupted, match="own secret is missing"):
+    with pytest.raises(ap.Corrupted, match="secret of the run is missing"):
         opened(tmp_path, secret=None)
 
 

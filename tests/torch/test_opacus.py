@@ -260,7 +260,7 @@ def test_what_fails_later_lets_the_directory_go(tmp_path):
     with pytest.raises(TypeError):
         private(tmp_path, plan_for(), loader_options={"colour": 1})
     engine, *_ = private(tmp_path, plan_for())
-    with pytest.raises(ap.Refused, match="serves a run already"):
+    with pytest.raises(ap.Refused, match="already has a run"):
         engine.make_private(network(), torch.optim.SGD(network().parameters()), data(), plan_for())
     engine.close()
 
