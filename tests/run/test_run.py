@@ -1,5 +1,6 @@
 """Runs: batches, noise and ledger move together; a restart repeats or is refused."""
 
+import hashlib
 import os
 import stat
 
@@ -166,7 +167,7 @@ def test_resuming_with_anything_changed_is_refused(tmp_path, change):
 
 def test_another_secret_is_refused(tmp_path):
     opened(tmp_path).close()
-    with pytest.raises(ap.Corrupted):
+    with pytest.raises(ap.Corrupted, match="not authentic"):
         opened(tmp_path, secret=ap.Secret.insecure(8))
 
 
@@ -187,12 +188,19 @@ def test_public_part_holds_neither_batches_nor_secrets(tmp_path):
     with opened(tmp_path, secret=None) as run:
         train(run, fresh_model(), STEPS)
         run.publish("all")
+        batches = [run.batch(step) for step in range(STEPS)]
     public = (tmp_path / "public" / "ledger.jsonl").read_text() + (tmp_path / "run.json").read_text()
     private = (tmp_path / "private" / "ledger.jsonl").read_text()
     for word in ("size", "indices"):
         assert word in private
         assert word not in public
-    assert (tmp_path / "private" / "secret").read_text().split()[-1] not in public
+    stored = dict(line.split(": ") for line in (tmp_path / "private" / "secret").read_text().splitlines()[1:])
+    assert len(bytes.fromhex(stored["key"])) == 32
+    assert stored["key"] not in public
+    for indices, mask in batches:
+        content = hashlib.sha256(np.asarray(indices[mask], "<i8").tobytes()).hexdigest()
+        assert content in private
+        assert content not in public
 
 
 EXTENDED = ["identity", "toeplitz", "blt", "banded-inverse", "tree"]
