@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import antiphase as ap
 import antiphase.torch
 from antiphase._noise import NoiseStream
-from antiphase.torch._shards import own_leaves
 from antiphase.torch._distributed import TorchDistributed
+from antiphase.torch._shards import own_leaves
 from benchmarks._measure import print_table, readable, sized
 
 WIDTH, LAYERS, BATCH = sized((1000, 4, 256), (10, 2, 4))

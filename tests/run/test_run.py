@@ -251,7 +251,9 @@ def test_a_matrix_that_depends_on_the_steps_cannot_be_extended(name):
 def test_a_run_whose_ledger_cannot_be_written_lets_others_in(tmp_path, monkeypatch):
     run = opened(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(type(run._journal.ledger), "keep", lambda ledger: (_ for _ in ()).throw(OSError("no space left")))
+        patched.setattr(
+            type(run._journal.ledger), "keep", lambda ledger: (_ for _ in ()).throw(OSError("no space left"))
+        )
         with pytest.raises(OSError, match="no space left"):
             run.close()
     opened(tmp_path).close()

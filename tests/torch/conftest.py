@@ -6,8 +6,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import antiphase._run.opening
-
 torch.set_num_threads(1)
 
 

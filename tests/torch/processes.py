@@ -17,8 +17,8 @@ from opacus.utils.fsdp_utils import FSDP2Wrapper
 
 import antiphase as ap
 import antiphase._run.opening
-from antiphase.torch import NoiseAdder
 from antiphase import Run
+from antiphase.torch import NoiseAdder
 from tests.torch import statistics
 from tests.torch.training import SECRET, local, network, plan_for, private, record, run, train
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from antiphase.torch._optimizer import PrivateOptimizer
 from antiphase import Run
+from antiphase.torch._optimizer import PrivateOptimizer
 from tests.torch.statistics import (
     CLIP,
     PLAN,

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import antiphase as ap
-from antiphase.torch import NoiseAdder
-from antiphase.torch._shards import own_leaves, whole_leaves
 from antiphase._run import Transport, open_shared
+from antiphase.torch import NoiseAdder
 from antiphase.torch._distributed import TorchDistributed
+from antiphase.torch._shards import own_leaves, whole_leaves
 from tests.torch import processes, statistics
 from tests.torch.training import HOOKS, SECRET, network, plan_for, run
 

@@ -34,7 +34,9 @@ def plan_for(strategy, noise_std, clip_norm=1.0):
 def white_rows(monkeypatch, dtype):
     """A known z in place of the generator's."""
     z = np.random.default_rng(4).standard_normal((STEPS, ENTRIES)).astype(np.float32)
-    monkeypatch.setattr(device.SeededNormals, "draw", lambda self, row, name, leaf: torch.as_tensor(z[row], dtype=dtype))
+    monkeypatch.setattr(
+        device.SeededNormals, "draw", lambda self, row, name, leaf: torch.as_tensor(z[row], dtype=dtype)
+    )
     return z.astype(np.float64)
 
 
