@@ -452,7 +452,7 @@ def test_a_missing_secret_is_not_replaced(tmp_path):
     with opened(tmp_path, secret=None) as run:
         train(run, fresh_model(), 2)
     (tmp_path / "private" / "secret").unlink()
-    with pytest.raises(ap.Corrupted, match="secret of the run is missing"):
+    with pytest.raises(ap.Corrupted, match="run's secret is missing"):
         opened(tmp_path, secret=None)
 
 

@@ -190,7 +190,7 @@ def own_secret(directory: Path, *, create: bool) -> Secret:
     if not file_exists(path):
         if not create:
             raise Corrupted(
-                "The secret of the run is missing: private/secret.",
+                "The run's secret is missing: private/secret.",
                 hint="restore private/secret, or pass the secret that the run was created with",
             )
         make_private_directory(path.parent)
