@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 import antiphase as ap
-from antiphase._run import opening
 from antiphase._report import gather, markdown, read
+from antiphase._run import opening
 from tests.report.cases import command, made_plan, made_run, searched_plan
 
 
