@@ -209,7 +209,7 @@ def test_a_state_of_withdrawn_steps_is_refused(tmp_path, source):
     with run_for(plan, tmp_path, PARAMS) as run:  # what the ledger has is known in every process
         optimizer = begin(run)
         state = apj.load(tmp_path / "old", start, run)
-        check_refused(run, optimizer.update, (gradient(0.0), state), "other outputs of the 1 steps")
+        check_refused(run, optimizer.update, (gradient(0.0), state), "outputs of the 1 steps before it")
         state = apj.load(tmp_path / "new", start, run)
         for step in range(1, 4):
             updates, state = optimizer.update(gradient(step), state)
@@ -250,7 +250,7 @@ def test_a_trained_model_is_not_given_the_first_noise_again(tmp_path, source):
             apj.commit(run, state, params)
     with run_for(plan, tmp_path, PARAMS) as run:
         optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
-        with pytest.raises(ap.Refused, match="begun with other parameters"):
+        with pytest.raises(ap.Refused, match="started with other parameters"):
             optimizer.update(gradient(1.0), optimizer.init(params))
         updates, state = optimizer.update(gradient(2.0), jax.jit(optimizer.init)(PARAMS))  # begin again
         apj.commit(run, state, updates)
@@ -306,7 +306,7 @@ def test_replicas_that_were_not_added_up_first_are_refused(tmp_path, source):
             apj.commit(run, *(jax.tree.map(lambda part: part[0], tree) for tree in (states, updates)))
         updates, states = update(several, states)
         assert np.isnan(updates["w"][1]).all()
-        with pytest.raises(ap.Refused, match="other outputs of the 2 steps"):
+        with pytest.raises(ap.Refused, match="outputs of the 2 steps before it"):
             apj.commit(run, *(jax.tree.map(lambda part: part[1], tree) for tree in (states, updates)))
 
 

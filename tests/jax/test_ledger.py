@@ -59,7 +59,7 @@ def test_batches_that_the_run_did_not_make_are_the_word_of_the_program(tmp_path)
         with pytest.raises(ap.Refused, match="cannot check which examples"):
             apj.commit(run, state, PARAMS, [1, 2])
         apj.commit(run, state, PARAMS)
-        assert any("made no batches" in remark for remark in apj.report(run, state).remarks)
+        assert any("drew no batches" in remark for remark in apj.report(run, state).remarks)
 
 
 def test_a_step_without_noise_cannot_be_committed(tmp_path):
@@ -121,14 +121,14 @@ def test_a_run_keeps_to_its_source(tmp_path):
         optimizer = optimizer_for(run, "device")
         _, state = train(run, optimizer, PARAMS, optimizer.init(PARAMS), stop=2)
     with open_run(tmp_path / "device") as run:
-        with pytest.raises(ap.Refused, match="begun with noise from another source"):
+        with pytest.raises(ap.Refused, match="started with noise from another source"):
             apj.add_noise(run, "host")
         assert any("Threefry" in remark for remark in run.report().remarks)
     with open_run(tmp_path / "host") as run:
         host = apj.add_noise(run)
         _, first = host.update(PARAMS, host.init(PARAMS))
         apj.commit(run, first, PARAMS, run.batch(0).indices)
-        with pytest.raises(ap.Refused, match="begun with noise from another source"):
+        with pytest.raises(ap.Refused, match="started with noise from another source"):
             apj.add_noise(run, "device")
         with pytest.raises(ap.Refused, match="made for another noise source"):
             host.update(PARAMS, state[0])

@@ -13,7 +13,7 @@ from antiphase._bound import Bound, rounded_up
 from antiphase._errors import InvalidArgument
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
-from antiphase._run import NO_BATCHES, PrivacyReport, covered
+from antiphase._run import NO_BATCHES, PrivacyReport, epsilon_with_tail
 from antiphase._secret import Secret
 from antiphase.flower._cohort import Dropouts
 from antiphase.flower._enforced_plan import DEVIATION
@@ -131,9 +131,9 @@ def _report(session: Session, plan: Plan, devices: int | None) -> FederatedRepor
     accounted = None if scaled or session.forgotten is not None else mechanism
     guarantee, group = None, None
     if accounted is not None:
-        guarantee = covered(session.run, partial(epsilon, accounted), run.delta)
+        guarantee = epsilon_with_tail(session.run, partial(epsilon, accounted), run.delta)
     if accounted is not None and devices is not None:
-        group = covered(session.run, partial(group_epsilon, accounted, devices), run.delta)
+        group = epsilon_with_tail(session.run, partial(group_epsilon, accounted, devices), run.delta)
     if session.forgotten is not None:
         run = replace(run, guarantee=None)
     happened = None if mechanism is None else mechanism.participation

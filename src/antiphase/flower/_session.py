@@ -26,7 +26,7 @@ from antiphase._durable import file_exists, make_directory, remove_unfinished, s
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._ledger import Entry, Ledger, ledger_exists
 from antiphase._plan import Plan
-from antiphase._run import Run, one_write
+from antiphase._run import Run, critical_section
 from antiphase._secret import Secret
 from antiphase.flower._cohort import Dropouts
 from antiphase.flower._participants import Participants
@@ -169,7 +169,7 @@ class Session:
         made = {name: np.asarray(value) for name, value in model.items()}
         state = ServerState(self.state.release + 1, made, optimizer, tuple(clients), dict(self.counts))
         _check_fits(self.state, state)
-        with one_write(self.run):
+        with critical_section(self.run):
             self.state = state.write(self._directory)
         self.counts.clear()  # they are in the state, from which the ledger gets them
         self._update_ledgers()

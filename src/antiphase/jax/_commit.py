@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphase._errors import Refused
-from antiphase._run import PrivacyReport, Run, commit_marked, digest, examples_of, leaves_of
+from antiphase._run import PrivacyReport, Run, commit_with_lineage, digest, examples_of, leaves_of
 from antiphase.jax._deferred_errors import raise_deferred
 from antiphase.jax._leaves import check_leaves
 from antiphase.jax._split import committed_state
@@ -42,7 +42,7 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     check_leaves(leaves_of(run), params, "parameters")
     _check_batch(run, step, indices)
     outputs = jax.tree.leaves((params, committed_state(state)))
-    commit_marked(run, step, digest([_as_numpy(leaf) for leaf in outputs]), hash_bytes(noise.history_hash))
+    commit_with_lineage(run, step, digest([_as_numpy(leaf) for leaf in outputs]), hash_bytes(noise.history_hash))
 
 
 def report(run: Run, state: Any) -> PrivacyReport:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from antiphase._check import Array, invalid
 from antiphase._errors import InvalidArgument
 from antiphase._noise import canonical, check_noise
-from antiphase._run import Run, check_mark, check_step, dtype_of, noise_was_read, secret_of, take_noise_from
+from antiphase._run import Run, check_lineage, check_step, dtype_of, record_noise_read, secret_of, set_noise_source
 from antiphase.jax._correlator import correlator
 from antiphase.jax._deferred_errors import clear_error, defer_error, must_defer
 from antiphase.jax._state import NoiseState, check_run_id, hash_bytes
@@ -48,7 +48,7 @@ class DeviceKey:
     """
 
     def __init__(self, run: Run) -> None:
-        take_noise_from(run, SOURCE)
+        set_noise_source(run, SOURCE)
         self._run, self._key = run, device_key(run)
         self._lock = threading.Lock()  # each device calls back from its own thread
 
@@ -67,7 +67,7 @@ class DeviceKey:
         t = int(np.asarray(step))
         try:
             with self._lock:
-                noise_was_read(self._run, SOURCE, self._allowed(step, run_id, history_hash, *private))
+                record_noise_read(self._run, SOURCE, self._allowed(step, run_id, history_hash, *private))
         except Exception as error:
             if not must_defer():
                 raise
@@ -85,7 +85,7 @@ class DeviceKey:
                 f"The state is at step {t}, but its private part belongs to another step or run.",
                 hint="use antiphase.jax.join to combine the two parts of the same split",
             )
-        check_mark(self._run, t, hash_bytes(history_hash))
+        check_lineage(self._run, t, hash_bytes(history_hash))
         return t
 
     def request(self, state: NoiseState, mesh_of: NamedSharding | None) -> tuple[jax.Array, jax.Array]:

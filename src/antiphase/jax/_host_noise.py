@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
-from antiphase._run import Run, check_mark, check_step, is_open, leaves_of, take_noise_from
+from antiphase._run import Run, awaits_commit, check_lineage, check_step, leaves_of, set_noise_source
 from antiphase.jax._deferred_errors import clear_error, defer_error, must_defer
 from antiphase.jax._state import NoiseState, check_run_id, hash_bytes
 
@@ -63,8 +63,8 @@ class HostNoise:
         """Return the step if the state belongs to this run and continues what the ledger has."""
         t = int(np.asarray(step))
         check_run_id(run_id, self._run.run_id)
-        take_noise_from(self._run, "host")  # raises once the run is closed
-        check_mark(self._run, t, hash_bytes(history_hash))
+        set_noise_source(self._run, "host")  # raises once the run is closed
+        check_lineage(self._run, t, hash_bytes(history_hash))
         return t
 
     def _read(self, step: Any, run_id: Any, history_hash: Any) -> list[NDArray[Any]]:
@@ -72,7 +72,7 @@ class HostNoise:
             t = self._allowed(step, run_id, history_hash)
             wanted = (t, self._run.committed)
             # Read again after a commit, even of the same step, so that the run counts it as a replay.
-            if self._made is None or self._made[0] != wanted or not is_open(self._run, t):
+            if self._made is None or self._made[0] != wanted or not awaits_commit(self._run, t):
                 self._made = (wanted, [array.astype(self._dtype) for array in self._run.noise(t)])
             return self._made[1]
 

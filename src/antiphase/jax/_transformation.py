@@ -16,7 +16,7 @@ from antiphase._check import invalid, real
 from antiphase._errors import Refused
 from antiphase._noise import Canonical, canonical, check_sizes
 from antiphase._plan import Plan
-from antiphase._run import Run, dtype_of, leaves_of, take_noise_from
+from antiphase._run import Run, dtype_of, leaves_of, set_noise_source
 from antiphase.jax._clip import LARGEST_NORM, SMALLEST_NORM
 from antiphase.jax._correlator import JaxCorrelator, correlator
 from antiphase.jax._device_noise import DeviceKey, check_addresses, check_device_noise, standard_normals
@@ -96,7 +96,7 @@ def add_noise(run: Run, source: Source = "host", *, shardings: Any = None) -> op
         raise invalid("add_noise", "source", "'host' or 'device'", source, "use 'host' unless it is too slow")
     mechanism, clip_norm = run.plan.mechanism, run.plan.problem.clip_norm
     check_sizes(mechanism.strategy, mechanism.noise_std, dtype, clip_norm=clip_norm)
-    take_noise_from(run, "host")
+    set_noise_source(run, "host")
     noise = HostNoise(run, dtype)
 
     def init(params: Any) -> NoiseState:

@@ -1,4 +1,4 @@
-"""How many per-example gradients a physical batch gave, and that each was clipped to the plan's norm."""
+"""Checks that every per-example gradient was clipped to the plan's norm, and counts them."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from antiphase._errors import Refused
-from antiphase.torch._criterion import forget_norms, is_sealed
+from antiphase.torch._criterion import is_unchanged, reset_norms
 
 
-class Rows(ABC):
-    """Reads off Opacus's objects what its optimizer is about to sum up."""
+class ClippingCheck(ABC):
+    """Inspects what Opacus's optimizer is about to sum."""
 
     def __init__(self, module: Any, parameters: list[torch.Tensor], clip_norms: tuple[float, ...]) -> None:
         self._module, self._parameters, self._clip_norms = module, parameters, clip_norms
 
     @abstractmethod
     def count(self, optimizer: DPOptimizer) -> int:
-        """The number of per-example gradients of this physical batch; each is counted once."""
+        """The number of per-example gradients of this physical batch. Each is counted once."""
 
-    def forget(self) -> None:
-        """Drop what a forward or backward pass that was broken off has left in Opacus's objects."""
+    def reset(self) -> None:
+        """Drop what an interrupted forward or backward pass left in Opacus's objects."""
         for p in self._module.parameters():
             p.grad_sample = None
             vars(p).pop("_current_grad_sample", None)
             if hasattr(p, "_forward_counter"):
                 p._forward_counter = 0
         for layer in self._module.modules():
-            if any(p.requires_grad for p in layer.parameters(recurse=False)):  # those that Opacus watches
+            if any(p.requires_grad for p in layer.parameters(recurse=False)):  # those that Opacus hooks
                 for name in ("activations", "max_batch_len", "_forward_counter"):
                     vars(layer).pop(name, None)
 
     def check_unchanged(self, optimizer: DPOptimizer) -> None:
-        """Refuse where the parameters or the clipping norms are no longer those that the noise was made for."""
+        """Refuse if the parameters or the clipping norms changed since `make_private`."""
         now = optimizer.params
         if len(now) != len(self._parameters) or any(p is not q for p, q in zip(now, self._parameters, strict=True)):
             raise Refused(
-                "The parameters that are trained are not those that make_private was given.",
-                hint="freeze and add parameters before make_private; for others start a new run",
+                "The trained parameters are not those that were passed to make_private.",
+                hint="freeze and add parameters before make_private; start a new run for other parameters",
             )
         if self._norms(optimizer) != self._clip_norms:
             raise Refused(
                 f"The clipping norms were changed from {self._clip_norms} to {self._norms(optimizer)}.",
-                hint="the noise is calibrated to the plan's clip_norm; make a plan with another one",
+                hint="the noise is calibrated to the plan's clip_norm; make a plan with another clip_norm",
             )
 
     def _norms(self, optimizer: DPOptimizer) -> tuple[float, ...]:
@@ -54,11 +54,11 @@ class Rows(ABC):
 
 
 @final
-class MaterializedRows(Rows):
-    """For the modes that keep a gradient for each example in `p.grad_sample`."""
+class PerExampleCheck(ClippingCheck):
+    """For the modes that keep every per-example gradient in `p.grad_sample`."""
 
     def count(self, optimizer: DPOptimizer) -> int:
-        """The length of `grad_sample`; an example whose gradient is not finite is made to count as zero.
+        """The length of `grad_sample`. Gradients that are not finite are set to zero.
 
         Gradients that autocast has rounded are clipped as they are, by norms in the precision of the parameters.
         """
@@ -67,7 +67,7 @@ class MaterializedRows(Rows):
         if len(rows) > 1:
             raise Refused(
                 f"The layers have gradients of different numbers of examples: {sorted(rows)}.",
-                hint="every layer must see the examples in its first dimension",
+                hint="every layer must have the examples in its first dimension",
             )
         finite = torch.stack([torch.isfinite(s).flatten(1).all(1).to(samples[0].device) for s in samples]).all(0)
         if not finite.all():
@@ -77,15 +77,15 @@ class MaterializedRows(Rows):
 
 
 @final
-class GhostRows(Rows):
+class GhostCheck(ClippingCheck):
     """For ghost clipping, which keeps only the norm of each example's gradient."""
 
     def count(self, optimizer: DPOptimizer) -> int:
-        """How many norms there are; they are forgotten, so that none is used for a second batch."""
+        """The number of norms. They are dropped, so that none is used for a second batch."""
         norms = self._module._per_sample_gradient_norms
-        if norms is not None and not all(is_sealed(p) for p in self._parameters):
+        if norms is not None and not all(is_unchanged(p) for p in self._parameters):
             raise Refused(
-                "Gradients were added that are not clipped.",
+                "Gradients were added that were not clipped.",
                 hint="call backward once for each batch, on the loss of the criterion that make_private returned",
             )
         if norms is None:
@@ -93,13 +93,13 @@ class GhostRows(Rows):
                 "Gradients were not clipped.",
                 hint="with ghost clipping, compute the loss with the criterion that make_private returned",
             )
-        forget_norms(self._module)
+        reset_norms(self._module)
         return len(norms)
 
-    def forget(self) -> None:
-        """The norms too."""
-        super().forget()
-        forget_norms(self._module)
+    def reset(self) -> None:
+        """Drop the norms too."""
+        super().reset()
+        reset_norms(self._module)
 
     def _norms(self, optimizer: DPOptimizer) -> tuple[float, ...]:
         return (self._module.max_grad_norm,)
@@ -111,11 +111,11 @@ def _one_pass(parameter: Any) -> torch.Tensor:
         sample = sample[0]
     if not isinstance(sample, torch.Tensor):
         raise Refused(
-            "There is not exactly one backward pass to take a step with.",
+            "A step needs the gradients of exactly one backward pass.",
             hint="call optimizer.zero_grad(), loss.backward() and optimizer.step() once for each batch",
         )
     if sample.dtype != parameter.dtype:
         sample = parameter.grad_sample = sample.to(parameter.dtype)
-    if sample.dim() == 1:  # of a single number: Opacus's sums over the dimensions of a parameter need one
+    if sample.dim() == 1:  # of a scalar parameter: Opacus sums over the dimensions of a parameter, and needs one
         sample = parameter.grad_sample = sample[:, None]
     return sample
