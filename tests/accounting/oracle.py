@@ -11,9 +11,9 @@ from scipy.special import ndtr
 Parts = Sequence[tuple[float, float]]
 
 
-def gaussian_delta(mu: float, epsilon: float) -> mpmath.mpf:
+def gaussian_delta(mu: float, epsilon: float, digits: int = 60) -> mpmath.mpf:
     """delta of one Gaussian mechanism with shift mu, to some 40 digits."""
-    with mpmath.workdps(60):
+    with mpmath.workdps(digits):
         m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
         a = e / m - m / 2
         tail = lambda x: mpmath.erfc(x / mpmath.sqrt(2)) / 2  # noqa: E731

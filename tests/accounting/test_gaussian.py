@@ -65,3 +65,24 @@ def test_noise_beyond_all_measure():
     assert gaussian.epsilon(1e300, 1e-6) == math.inf
     assert gaussian.delta(1e-300, 1.0) < 1e-300
     assert gaussian.delta(1e300, 1.0) == 1.0
+
+
+@settings(max_examples=300, deadline=None)
+@given(exponent=st.floats(0.0, 40.0), a=st.floats(-5.0, 20.0), steps=st.integers(-20, 20))
+def test_delta_is_rounded_up_where_its_argument_cancels(exponent, a, steps):
+    """epsilon / mu - mu / 2 has no digits left at mu = 4e16: delta came out as 0 where it is 0.5."""
+    mu = 10.0**exponent
+    epsilon = mu * (a + mu / 2.0)
+    epsilon += steps * math.ulp(epsilon)
+    if epsilon > 0.0:
+        found = gaussian.delta(mu, epsilon)
+        truth = gaussian_delta(mu, epsilon, digits=200)
+        assert truth <= mpmath.mpf(found)
+        if mu < 1e9:  # a is known to 1e-6
+            assert mpmath.mpf(found) <= truth * (1 + mpmath.mpf(1e-3))
+
+
+@pytest.mark.parametrize("mu", [1e18, 1e30, 1e100, 1e150])
+def test_delta_is_still_small_where_epsilon_leaves_no_doubt(mu):
+    assert gaussian.delta(mu, mu * mu / 2.0) == 1.0
+    assert gaussian.delta(mu, mu * mu * 0.51) < 1e-300

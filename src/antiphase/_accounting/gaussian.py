@@ -23,6 +23,8 @@ from antiphase._check import Array
 ROUNDING = 1e-12  # relative error of delta as computed from a and mu, with room to spare
 SHIFT = 1e-14  # relative step of a to the safe side
 FARTHEST = 100.0  # beyond it delta is below 1e-2000
+NEAREST = -40.0  # below it delta is 1 up to 1e-300
+LINEAR = 0.1  # relative change of delta up to which twice its derivative bounds it
 
 
 def delta(mu: float, epsilon: float) -> float:
@@ -32,10 +34,15 @@ def delta(mu: float, epsilon: float) -> float:
     0.126937
     """
     a = epsilon / mu - mu / 2.0
-    if a > FARTHEST:
-        return math.nextafter(0.0, 1.0)
     error_of_a = 1e-15 * (epsilon / mu + mu / 2.0)
-    relative = ROUNDING + error_of_a * 2.0 / _mills(max(a, -30.0))
+    if a == math.inf or a - error_of_a > FARTHEST:
+        return math.nextafter(0.0, 1.0)
+    relative = error_of_a * 2.0 / _mills(max(a, -30.0))
+    if relative > LINEAR:  # the two terms of a cancel so far that it is known to a few digits or none
+        a, relative = a - error_of_a, 0.0
+        if a < NEAREST:
+            return 1.0
+    relative += ROUNDING
     return min(1.0, math.nextafter(math.exp(log_delta(mu, a)) * (1.0 + relative), 1.0))
 
 
