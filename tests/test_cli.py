@@ -96,6 +96,21 @@ def test_account_for_another_delta_and_fewer_steps(plan_file):
     assert rounded_up(plan.guarantee.value, 6) in run("account", str(plan_file)).stdout
 
 
+def test_delta_is_printed_rounded_up(tmp_path):
+    """1.0000049e-5 was printed as 1e-05, at which epsilon is larger than the one beside it."""
+    mechanism = ap.Mechanism(ap.strategies.Identity(4), ap.EveryStep(), 0.02)
+    delta = 1.0000049e-5
+    problem = ap.Problem(4, ap.Budget(1e5, delta), participation=ap.EveryStep())
+    path = tmp_path / "plan.json"
+    ap.Plan(problem, mechanism, ap.epsilon(mechanism, delta), 1.0).save(path)
+    for command in ("account", "verify"):
+        lines = run(command, str(path)).stdout.splitlines()
+        (printed,) = [line.split()[1] for line in lines if line.startswith("delta ")]
+        assert delta <= float(printed) <= 1.00001e-5
+    planned = run("plan", "--steps", "4", "--epsilon", "2", "--delta", str(delta), *DATA, *FEW).stdout
+    assert planned.count("at delta 1.00001e-05") == 2
+
+
 def test_verify_finds_a_plan_and_a_run_in_order(plan_file, run_directory):
     before = {path: path.read_bytes() for path in run_directory.rglob("*") if path.is_file()}
     result = run("verify", str(plan_file), str(run_directory), "--json")

@@ -124,7 +124,7 @@ def test_statement_names_what_a_reader_must_know(tmp_path):
         "central",
         "user",
         "zero-out",
-        "zCDP",
+        "ideal Gaussian noise, which is unbounded, rho = ",
         "epsilon = ",
         "delta = 1e-06",
         "does not depend on",

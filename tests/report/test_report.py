@@ -234,3 +234,13 @@ def test_delta_and_the_clipping_norm_are_rounded_up(delta, clip_norm):
     assert (
         clip_norm <= float(re.search(r"norm at most ([-+.e\d]+)\.$", said["Unit of privacy"])[1]) < 1.00001 * clip_norm
     )
+
+
+def test_rho_is_stated_for_ideal_noise_alone(tmp_path):
+    """The draws of a run are bounded, so that no finite rho holds for it."""
+    plan = made_plan()
+    made_run(tmp_path / "run", plan, plan.steps)
+    for source in (ReportSource(plan), read(tmp_path / "run")):
+        said = dict(statement(source))["Formal statement"]
+        rho = float(re.search(r"; with ideal Gaussian noise, which is unbounded, rho = ([.\d]+) zCDP\.$", said)[1])
+        assert 0.0 <= rho - ap.zcdp(plan.mechanism).value < 1e-6

@@ -9,7 +9,7 @@ import typer
 
 import antiphase as ap
 from antiphase._accounting import drawn_like, epsilon_after
-from antiphase._bound import rounded_up
+from antiphase._bound import digits_up, rounded_up
 from antiphase._cli.output import print_facts, print_json
 from antiphase._plan import in_words
 
@@ -43,7 +43,7 @@ def account(
         [
             ("mechanism", f"{type(mechanism.strategy).__name__}, batches by {in_words(mechanism.participation)}"),
             ("epsilon", rounded_up(bound.value, 6)),
-            ("delta", f"{at:g}"),
+            ("delta", digits_up(at)),
             ("steps", f"{steps or plan.steps:,} of {plan.steps:,}"),
             ("adjacency", mechanism.adjacency),
             ("unit", plan.problem.unit),

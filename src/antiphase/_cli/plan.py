@@ -9,7 +9,7 @@ import typer
 
 import antiphase as ap
 from antiphase import _check
-from antiphase._bound import rounded_up
+from antiphase._bound import digits_up, rounded_up
 from antiphase._cli.output import print_facts, print_json, print_message, print_table, progress_bar
 from antiphase._durable import check_output
 from antiphase._errors import InvalidArgument
@@ -146,12 +146,12 @@ def _print(found: ap.Plan, show_all: bool) -> None:
 
 
 def _facts(found: ap.Plan) -> list[tuple[str, str]]:
-    bound = found.guarantee
+    bound, delta = found.guarantee, digits_up(found.problem.budget.delta)
     return [
         ("plan", found.candidates[0].name),
         ("noise", f"{found.mechanism.noise_std:.6g} x clipping norm, correlated across steps by the run"),
         ("batches", in_words(found.mechanism.participation)),
-        ("guarantee", f"epsilon {rounded_up(bound.value, 6)} at delta {found.problem.budget.delta:g} ({bound.kind})"),
+        ("guarantee", f"epsilon {rounded_up(bound.value, 6)} at delta {delta} ({bound.kind})"),
         ("proof", f"{bound.method}; {bound.reference}"),
         ("fingerprint", found.fingerprint),
     ]
@@ -161,7 +161,7 @@ def _title(problem: ap.Problem) -> str:
     data = ""
     if problem.epochs is not None:
         data = f" of {problem.batch_size:,} from {problem.examples:,} examples ({problem.epochs:.3g} passes)"
-    budget = f"epsilon {problem.budget.epsilon:g} at delta {problem.budget.delta:g}"
+    budget = f"epsilon {digits_up(problem.budget.epsilon)} at delta {digits_up(problem.budget.delta)}"
     return f"{problem.steps:,} steps{data}, {budget}, {problem.adjacency}"
 
 

@@ -12,7 +12,7 @@ import typer
 
 import antiphase as ap
 from antiphase._accounting import verify as verify_claim
-from antiphase._bound import rounded_up
+from antiphase._bound import digits_up, rounded_up
 from antiphase._cli.output import print_facts, print_json, progress_bar
 from antiphase._errors import Corrupted, Refused
 from antiphase._run import RunRecord, read_run
@@ -138,5 +138,5 @@ def _text(name: str, value: Any) -> str | list[str]:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return rounded_up(value, 6) if name.startswith("epsilon") else f"{value:.6g}"
+        return rounded_up(value, 6) if name.startswith("epsilon") else digits_up(value)
     return str(value)

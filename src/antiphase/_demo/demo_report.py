@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphase._bound import rounded_up
+from antiphase._bound import digits_up, rounded_up
 from antiphase._demo.comparison import NOISELESS_RATE, Arm, Comparison
 from antiphase._plan import in_words
 
@@ -30,7 +30,7 @@ def _title(found: Comparison) -> list[str]:
     problem, seeds = found.chosen.plan.problem, len(found.chosen.accuracies)
     return [
         f"Softmax regression on {problem.examples:,} handwritten digits, one epoch, {seeds} runs each.",
-        f"Every run satisfies epsilon {problem.budget.epsilon:g} at delta {problem.budget.delta:g}.",
+        f"Every run satisfies epsilon {digits_up(problem.budget.epsilon)} at delta {digits_up(problem.budget.delta)}.",
     ]
 
 

@@ -113,6 +113,8 @@ def _formal(source: ReportSource) -> str:
         planned = rounded_up(source.plan.guarantee.value)
         return f"{text} for the steps that ran; the plan is {source.plan.steps:,} steps at epsilon = {planned}."
     try:
-        return f"{text}; rho = {rounded_up(zcdp(source.plan.mechanism).value, 6)} zCDP."
+        rho = rounded_up(zcdp(source.plan.mechanism).value, 6)
     except NotProved:
         return f"{text}."
+    # Bounded draws have no finite rho: neighbouring data sets give outputs that the other one cannot.
+    return f"{text}; with ideal Gaussian noise, which is unbounded, rho = {rho} zCDP."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from antiphase._bound import Bound, rounded_up
+from antiphase._bound import Bound, digits_up, rounded_up
 from antiphase._plan import Plan
 from antiphase._report.chart import Chart, thinned
 from antiphase._report.content import Content
@@ -27,7 +27,7 @@ def candidates(plan: Plan) -> Table:
     """Return all candidates of a plan."""
     return Table(
         "All candidates that the planner tried, best first, as recorded in the plan, at epsilon "
-        f"{plan.problem.budget.epsilon:g} and delta {plan.problem.budget.delta:g}; memory for one "
+        f"{digits_up(plan.problem.budget.epsilon)} and delta {digits_up(plan.problem.budget.delta)}; memory for one "
         "million float32 parameters",
         ("mechanism", "error", "noise multiplier", "epsilon", "memory copies", "MB", "search seconds", "batches"),
         tuple(
@@ -52,7 +52,7 @@ def comparison(content: Content) -> Table:
     assert run is not None
     rows = [
         ("steps", f"{run.steps_planned:,}", f"{run.steps_run:,}"),
-        (f"epsilon at delta {run.delta:g}", _bound(run.planned), _bound(run.guarantee)),
+        (f"epsilon at delta {digits_up(run.delta)}", _bound(run.planned), _bound(run.guarantee)),
         ("publications", "", f"{len(run.publications)}"),
         ("unpublished steps replayed", "0", f"{run.rewinds}"),
     ]
@@ -73,7 +73,7 @@ def changes(content: Content) -> Table:
         )
         for c in content.changes
     )
-    caption = f"Epsilon at delta {plan.problem.budget.delta:g} with the same noise"
+    caption = f"Epsilon at delta {digits_up(plan.problem.budget.delta)} with the same noise"
     return Table(caption, ("change", "epsilon", "kind", "reason if none"), (now, *rows), text_columns=(3,))
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
-from antiphase._bound import Bound
+from antiphase._bound import Bound, digits_up
 from antiphase._errors import Refused
 from antiphase._noise import Leaf, end_of_tail, log_missing_mass
 from antiphase._plan import Plan
@@ -66,7 +66,7 @@ class Tail:
         """Raise if delta is too small for this epsilon, given the range of the draws."""
         smallest = self.smallest_delta(epsilon)
         if smallest is not None and delta < smallest:
-            covers = "no delta" if smallest >= 1.0 else f"deltas from {smallest:.2g}"
+            covers = "no delta" if smallest >= 1.0 else f"deltas from {digits_up(smallest, 2)}"
             raise Refused(
                 f"The noise does not cover delta = {delta:g} at epsilon = {epsilon:.6g}: its draws are bounded by "
                 f"{self.end:.1f} standard deviations, and at this epsilon a run of this size covers {covers}.",

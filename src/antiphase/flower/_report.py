@@ -9,7 +9,7 @@ from typing import final
 
 from antiphase import _check
 from antiphase._accounting import Mechanism, epsilon, group_epsilon, zcdp
-from antiphase._bound import Bound, rounded_up
+from antiphase._bound import Bound, digits_up, rounded_up
 from antiphase._errors import InvalidArgument
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
@@ -47,7 +47,7 @@ class FederatedReport:
         dropouts: the rule for clients that failed or stayed silent: "zero" or "replace" (see `DPFTRL`).
         guarantee: epsilon for one client. None before the first release, for a simulation with scaled noise, and if
             the directory was restored from an older copy.
-        zcdp: rho for one client.
+        zcdp: rho for one client, with ideal Gaussian noise.
         group: epsilon for all devices of one user together, if requested.
         counts: what happened to replies. They depend on the clients' data and are not private; do not publish them.
         remarks: further facts that a reader must know.
@@ -214,8 +214,8 @@ def _remarks(
 def _claim(value: Bound, rho: Bound | None, delta: float) -> str:
     assert rho is not None
     return (
-        f"rho = {rounded_up(rho.value, 6)} zCDP; epsilon = {rounded_up(value.value)} at delta = {delta:g} "
-        f"({value.kind}, {value.method})."
+        f"epsilon = {rounded_up(value.value)} at delta = {digits_up(delta)} ({value.kind}, {value.method}); with ideal "
+        f"Gaussian noise, which is unbounded, rho = {rounded_up(rho.value, 6)} zCDP."
     )
 
 
