@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from antiphase import BallsInBins
+from antiphase._errors import InvalidArgument
 from antiphase._montecarlo import MonteCarlo, bins_gram, calibrate, delta, epsilon, verify
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase._montecarlo.guarantee import pair_delta, pair_epsilon
@@ -177,3 +178,9 @@ def test_near_exact_figure_28_poisson(target, bands, noise):
     for shift, low, high in ((0.0005, 0.0, 1e-5), (-0.05 * noise, 5e-6, 1.0)):
         found = accounted_delta(Mechanism(strategy, sampling, (noise + shift) * math.sqrt(20.0)), target).value
         assert low < found <= high
+
+
+@pytest.mark.parametrize("noise", [1e-200, 1e-150, 1e150, 1e300])
+def test_noise_whose_square_is_outside_floating_point_is_refused_by_name(noise):
+    with pytest.raises(InvalidArgument, match=r"'noise_std' parameter .* \[1e-140, 1e\+140\]"):
+        delta(Toeplitz([1.0, 0.5], 4), BallsInBins(2, 2), noise, 1.0)

@@ -33,3 +33,14 @@ def test_singular_matrices():
 def test_an_indefinite_matrix_is_refused():
     with pytest.raises(AntiphaseError, match="eigenvalue"):
         split(np.array([[1.0, 2.0], [2.0, 1.0]]))
+
+
+@pytest.mark.parametrize("name", ["orthogonal", "correlated", "sparse", "uneven", "one", "a mode that is zero"])
+@pytest.mark.parametrize("exponent", [-440, -360, -200, 200, 440])
+def test_the_scale_of_c_does_not_matter(name, exponent):
+    """At scales of 1e-108 and below the rest was dropped, and samples exceeded their proved bound."""
+    gram = grams()[name]
+    scaled = split(np.ldexp(gram, 2 * exponent))
+    np.testing.assert_allclose(
+        np.ldexp(scaled.rho + scaled.rest, -2 * exponent), gram, atol=1e-12 * gram.max(), rtol=0.0
+    )

@@ -28,6 +28,7 @@ Amplified = BallsInBins | PoissonMinSeparation
 DELTA, EPSILON, CALIBRATE, VERIFY, ESTIMATE = range(5)  # what samples are for: no two purposes share any
 MOST_ATTEMPTS = 10**6
 LARGEST_EPSILON = 1e4
+SMALLEST_NOISE, LARGEST_NOISE = 1e-140, 1e140  # squares beyond these overflow or lose digits
 
 
 def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: float) -> Pair:
@@ -214,8 +215,8 @@ _PAIRS: dict[type[Participation], Callable[[Strategy, Any, float], Pair]] = {
 
 
 def _positive(name: str, value: float) -> float:
-    hint = "a standard deviation is greater than 0; without noise there is no privacy"
-    return _check.real("dominating_pair", name, value, 5e-324, math.inf, hint)
+    hint = "without noise there is no privacy; to change its scale, multiply C and noise_std by the same number"
+    return _check.real("dominating_pair", name, value, SMALLEST_NOISE, LARGEST_NOISE, hint)
 
 
 def _epsilon(owner: str, value: float) -> float:

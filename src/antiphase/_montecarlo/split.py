@@ -18,6 +18,7 @@ from antiphase._errors import AntiphaseError
 from antiphase._montecarlo.gaussian import SMALLEST_ROOT
 from antiphase._montecarlo.rounding import GRAM
 
+SMALLEST_SQUARE = 1e-280  # below the squared norm of any C that has an accountant; all modes may be 0
 NEGLIGIBLE = 1e-13  # eigenvalues relative to the largest that count as rounding errors
 
 
@@ -87,7 +88,7 @@ def split(gram: Array, *, common: bool = True) -> Split:
     1.5
     """
     values, vectors = np.linalg.eigh(gram)
-    floor = NEGLIGIBLE * max(values[-1], 1e-200)
+    floor = NEGLIGIBLE * max(values[-1], SMALLEST_SQUARE)
     along = vectors.sum(axis=0) ** 2
     rho = 1.0 / float((along / np.maximum(values, floor)).sum())
     if rho < SMALLEST_ROOT**2 or not common:
