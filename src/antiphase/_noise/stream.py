@@ -241,6 +241,11 @@ class NoiseStream:
         stream._engine.resume(header["step"], header["made"])
         return stream
 
+    def _continues(self, plan: Any, run_id: str, source: SourceName = "aes") -> bool:
+        """Whether it goes on with the noise of a new stream with these arguments, leaves and dtype being the same."""
+        mine = (self._origin.root, self._settings.run_id, self._settings.source)
+        return mine == (origin_of(plan).root, run_id, source)
+
     def close(self) -> None:
         """End the threads; the stream can still be used, and starts them again."""
         self._engine.team.close()

@@ -139,9 +139,10 @@ class StreamReplay:
 
     def _load(self, path: Path) -> NoiseStream:
         stream = NoiseStream.load(path, self._plan, self._secret, leaves=self._leaves, dtype=self._dtype)
-        if stream.run_id != self._run_id:
+        if not stream._continues(self._plan, self._run_id):
             raise Corrupted(
-                f"The noise state {path.name} belongs to another run.", hint="delete it; it can be replayed"
+                f"The noise state {path.name} belongs to another run, first plan or source of noise.",
+                hint="delete it; it can be replayed",
             )
         if stream.step != _step_of(path):
             raise Corrupted(
