@@ -25,9 +25,16 @@ def invalid(owner: str, name: str, must: str, got: Any, hint: str) -> InvalidArg
 def shown(value: Any) -> str:
     """Return `repr(value)`, with the middle left out if it is long.
 
+    Of arrays and bytes, which may be noise, gradients or keys, only type and size are shown: errors end up in logs.
+
     >>> shown(0.5), len(shown("x" * 10_000)), shown(10**5000)
     ('0.5', 205, 'an integer of 16610 bits')
+    >>> shown([np.zeros(3)]), shown(np.zeros(3)), shown(b"key")
+    ('a list of 1 with arrays or bytes', 'a ndarray of shape (3,) and dtype float64', '3 bytes')
     """
+    described = _without_contents(value)
+    if described is not None:
+        return described
     try:
         text = repr(value)
     except ValueError:  # Python refuses to write out integers of more than 4,300 digits
@@ -37,6 +44,20 @@ def shown(value: Any) -> str:
     if len(text) <= LONGEST_SHOWN:
         return text
     return f"{text[: LONGEST_SHOWN // 2]} ... {text[-LONGEST_SHOWN // 2 :]}"
+
+
+def _without_contents(value: Any, depth: int = 4) -> str | None:
+    """Describe an array, bytes, or what holds them up to `depth` levels down; None for anything else."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"{len(value)} bytes"
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        if depth and any(_without_contents(item, depth - 1) is not None for item in items):
+            return f"a {type(value).__name__} of {len(value)} with arrays or bytes"
+        return None
+    if isinstance(value, (type, np.generic)) or not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        return None
+    return f"a {type(value).__name__} of shape {tuple(value.shape)} and dtype {value.dtype}"
 
 
 def positive_integer(owner: str, name: str, value: Any, hint: str = "counts start at 1") -> int:

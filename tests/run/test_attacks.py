@@ -103,6 +103,62 @@ def test_a_renamed_noise_state_is_not_used(tmp_path):
         assert all(map(np.array_equal, noise, true_noise(run, 5)))
 
 
+FOREIGN = {
+    "another source": {"source": "simulation"},
+    "another first plan": {"first": plan_for(ap.strategies.Toeplitz([1.0, 0.5, 0.25], STEPS - 2))},
+    "another dtype": {"dtype": "float64"},
+    "another run": {"run_id": "another"},
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_state_of_other_noise_is_replaced_by_a_replay(tmp_path, kind):
+    """The run went on with noise that was not correlated with that of the steps before, and reported nothing."""
+    at = 5
+    with opened(tmp_path / "whole", secret=ap.Secret.insecure(7)) as run:
+        run_id, wanted = run.run_id, []
+        for step in range(STEPS):
+            wanted.append(run.noise(step))
+            run.commit(step, ap.digest(wanted[-1]))
+            if step == at - 1:
+                shutil.copytree(tmp_path / "whole", tmp_path / "part")
+    other = ap.NoiseStream(PLAN, LEAVES, SECRET, **{"run_id": run_id, "start_step": at, **FOREIGN[kind]})
+    path = tmp_path / "part" / "private" / f"noise-{at:012d}.state"
+    other.save(path)
+    with opened(tmp_path / "part") as run:
+        assert run.committed == at
+        with pytest.warns(RuntimeWarning, match="belongs to another"):
+            found = run.noise(at)
+        for step in range(at, STEPS):
+            found = run.noise(step)
+            assert all(map(np.array_equal, found, wanted[step]))
+            run.commit(step, ap.digest(found))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("wrong", ["array", "list", "dict", "short", "tensor", "step"])
+def test_an_error_shows_no_noise(tmp_path, wrong):
+    """Forgetting antiphase.digest wrote the noise of the step into the log."""
+    with opened(tmp_path / "run") as run:
+        noise = run.noise(0)
+        flat = noise[0].reshape(-1)
+        given = {
+            "array": flat,
+            "list": noise,
+            "dict": {"weight": noise[0]},
+            "short": flat.tobytes()[:20],
+            "tensor": flat.tolist(),
+            "step": bytes(32),
+        }[wrong]
+        with pytest.raises(ap.AntiphaseError) as caught:
+            run.commit(noise if wrong == "step" else 0, given)
+    message = f"{caught.value} {caught.value.hint} {caught.value.args}"
+    for number in flat.tolist():
+        assert f"{number:.4f}"[:6] not in message
+    assert repr(flat.tobytes()[:4])[2:-1] not in message
+    assert len(message) < 600
+
+
 def test_the_noise_state_of_another_run_is_not_used(tmp_path):
     for name in ("a", "b"):
         with opened(tmp_path / name) as run:

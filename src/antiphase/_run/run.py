@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, final
@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from antiphase._check import shown
 from antiphase._durable import make_private_directory
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._noise import Leaf
@@ -305,7 +306,7 @@ class Run:
         t = self._checked(step)
         if not isinstance(digest, (bytes, bytearray)) or len(digest) != DIGEST_BYTES:
             raise InvalidArgument(
-                f"The 'digest' parameter of Run.commit must be {DIGEST_BYTES} bytes. Got {digest!r} instead.",
+                f"The 'digest' parameter of Run.commit must be {DIGEST_BYTES} bytes. Got {_kind(digest)} instead.",
                 hint="use antiphase.digest(arrays)",
             )
         # Plain digests of two outputs with the same noise would let a reader of the ledger test guesses; use a key.
@@ -420,7 +421,7 @@ class Run:
         self._journal.check_open()
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step <= self.committed:
             raise Refused(
-                f"Step {step} cannot be taken: the next step is {self.committed}.",
+                f"Step {shown(step)} cannot be taken: the next step is {self.committed}.",
                 hint="take and commit every step once, in order, counting from 0",
             )
         if step >= self.steps:
@@ -429,6 +430,11 @@ class Run:
                 hint="extend the plan with Plan.extend, or start a new run and compose the two",
             )
         return int(step)
+
+
+def _kind(given: object) -> str:
+    """Type and length of what was passed for a digest. It may be the noise itself, so its contents are not shown."""
+    return f"{type(given).__name__} of length {len(given)}" if isinstance(given, Sized) else type(given).__name__
 
 
 def _proof(secret: Secret, run_id: str) -> bytes:

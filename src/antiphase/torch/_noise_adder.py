@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 import numpy as np
 import torch
 
-from antiphase._check import invalid
+from antiphase._check import invalid, shown
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._noise import Leaf, check_sizes
 from antiphase._plan import Plan, require_plan
@@ -326,7 +326,7 @@ def _checked(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     found = list(parameters)
     if not found or not all(isinstance(p, torch.Tensor) for p in found):
         raise InvalidArgument(
-            f"The 'parameters' parameter of NoiseAdder must be one or more tensors. Got {found!r} instead.",
+            f"The 'parameters' parameter of NoiseAdder must be one or more tensors. Got {shown(found)} instead.",
             hint="such as [p for p in model.parameters() if p.requires_grad]",
         )
     if len({id(p) for p in found}) < len(found):
