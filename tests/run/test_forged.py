@@ -5,6 +5,7 @@ import resource
 import signal
 import traceback
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import antiphase as ap
 from antiphase._report import read
 from antiphase._run.reading import read_run
 from tests.run.plans import LEAVES, STRATEGIES, fresh_model, plan_for, train
+from tests.signals import at_line
 
 SECRET = ap.Secret.insecure(4)
 
@@ -77,3 +79,60 @@ def test_a_full_disk_shows_no_noise_in_a_traceback(tmp_path):
             signal.signal(signal.SIGXFSZ, handler)
     kept = np.abs(noise / plan.mechanism.noise_std)[:3]  # what the state holds; this frame shows the noise itself
     assert not any(f"{value:.6f}"[:7] in told for value in kept)
+
+
+class Stop(BaseException):
+    """An interrupt."""
+
+
+NOISE_CODE = (
+    *(str(path) for path in (Path(ap.__file__).parent / "_noise").glob("*.py")),
+    "_run/noise_replay.py",
+)
+
+
+def stopped_at(moment, act):
+    """Run `act`, interrupted before line `moment` of the code that makes noise; the interrupt, or None if it ended."""
+
+    def stop():
+        raise Stop
+
+    try:
+        at_line(moment, NOISE_CODE, stop, act)
+    except Stop as error:
+        return error
+    return None
+
+
+def noise_shown(error):
+    """Frames of the library, in the traceback of an error, with a variable that is or holds an array of noise."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").startswith("antiphase"):
+            for name, value in frame.f_locals.items():
+                held = value if isinstance(value, (list, tuple)) else [value]
+                if any(isinstance(item, np.ndarray) and item.dtype.kind == "f" and item.size > 50 for item in held):
+                    yield f"{frame.f_code.co_name}: {name}"
+
+
+@pytest.mark.parametrize("name", ["identity", "toeplitz", "blt", "banded-inverse", "tree"])
+def test_an_interrupt_anywhere_leaves_no_noise_in_a_traceback(tmp_path, name):
+    """Out of memory in the copy of the noise left the noise in the frame that copies it."""
+    plan = plan_for(STRATEGIES[name])
+    stream = ap.NoiseStream(plan, [(600,)], SECRET, "a", threads=1)
+    stream.next()  # compiles and hires
+    calls = {
+        "next": lambda: ap.NoiseStream(plan, [(600,)], SECRET, "a", threads=1).next(),
+        "replay": lambda: ap.NoiseStream(plan, [(600,)], SECRET, "a", threads=1, start_step=3),
+        "white": lambda: ap.NoiseStream(plan, [(600,)], SECRET, "a", threads=1).white(0),
+    }
+    with ap.Run.open(plan, tmp_path, leaves=[(600,)], examples=40, secret=SECRET) as run:
+        run.noise(0)
+        for what, act in {
+            **calls,
+            "run": lambda: run._stream_replay(tmp_path / "private", run._leaves).read(1),
+        }.items():
+            stops = 0
+            while (error := stopped_at(stops, act)) is not None:
+                assert list(noise_shown(error)) == [], what
+                stops += 7
+            assert stops > 30

@@ -29,6 +29,7 @@ from antiphase._noise.state import (
 )
 from antiphase._noise.worker import Layout
 from antiphase._secret import Secret, require_secret
+from antiphase._traceback import without_locals
 
 
 @final
@@ -74,6 +75,7 @@ class NoiseStream:
     ([(2,), ()], 1)
     """
 
+    @without_locals
     def __init__(
         self,
         plan: Any,
@@ -146,12 +148,14 @@ class NoiseStream:
         """Memory, or file space, of the state that goes from step to step."""
         return self._engine.correlator.state.nbytes
 
+    @without_locals
     def next(self) -> list[NDArray[Any]]:
         """The noise of this step, one new array for each leaf; moves on to the next step."""
         flat = np.empty(self._engine.layout.entries, dtype=self.dtype)
         self._engine.advance(lambda part, noise: None, into=flat)
         return self._engine.split(flat)
 
+    @without_locals
     def add_to(self, buffers: Sequence[NDArray[Any]]) -> None:
         """Add the noise of this step to one array for each leaf, in place; moves on to the next step.
 
@@ -160,6 +164,7 @@ class NoiseStream:
         """
         self._engine.advance(_Addition(self._engine.layout, self.dtype, buffers))
 
+    @without_locals
     def white(self, row: int) -> list[NDArray[Any]]:
         """z of a row, standard normal, one array for each leaf. Square C has row t for step t."""
         rows = self._origin.mechanism.strategy.rows
@@ -184,6 +189,7 @@ class NoiseStream:
         self._engine.extend(longer.mechanism)
         self._origin = Origin(longer.mechanism, longer.fingerprint, self._origin.root)
 
+    @without_locals
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what `load` needs to go on bit for bit; a kill at any instant leaves the old file or the new one."""
         with self._engine.exclusive():
@@ -196,6 +202,7 @@ class NoiseStream:
         write_state(path, header, self._engine.saved_state, self._secret)
 
     @classmethod
+    @without_locals
     def load(
         cls,
         path: str | os.PathLike[str],

@@ -15,6 +15,7 @@ from antiphase._noise import Leaf, NoiseStream
 from antiphase._plan import Plan
 from antiphase._run.locking import Exclusive
 from antiphase._secret import Secret
+from antiphase._traceback import without_locals
 
 KEPT_STATES = 2  # if a crash damages the newest one, the other is left
 SAVED = re.compile(r"noise-([0-9]{12,})\.state")
@@ -86,6 +87,7 @@ class StreamReplay:
         """Memory of the noise state; 0 before the first step."""
         return 0 if self._stream is None else self._stream.state_bytes
 
+    @without_locals
     def read(self, step: int) -> list[NDArray[Any]]:
         """Return the noise of `step`; the same values every time."""
         with self._exclusive:
