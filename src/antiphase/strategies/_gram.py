@@ -234,7 +234,7 @@ def check_square(value: float) -> None:
     if not SMALLEST_SQUARE <= value <= LARGEST_SQUARE:
         raise InvalidArgument(
             f"A squared norm of this strategy is outside the range of floating point: got {value:.3g}.",
-            hint="divide C by its largest column norm",
+            hint="scale the strategy: divide C by its largest column norm",
         )
 
 
