@@ -132,7 +132,7 @@ def full_moments(bands: Array) -> tuple[Array, Array]:
                 _advance_carry(bands[t], carry[level])
                 _add_carried(used, carry[level], form[level], mean[level], new_form, new_mean)
             if level == top:
-                _keep(carry[top], form[top], mean[top], new_form, new_mean)
+                _store_node(carry[top], form[top], mean[top], new_form, new_mean)
             _add_measurement(used, 1.0 + _pair_variance(t, level, n, weights, cut), new_form, new_mean)
         variances[t] = new_form[0, 0]
     return variances, new_form[: bands.shape[1] - 1, : bands.shape[1] - 1].copy()
@@ -174,7 +174,7 @@ def _add_measurement(used: int, total: float, new_form: Array, new_mean: Array) 
 
 
 @compiled()
-def _keep(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
+def _store_node(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
     """Store a finished node until its parent is finished."""
     form[:] = new_form
     mean[:] = new_mean

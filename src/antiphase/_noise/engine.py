@@ -17,7 +17,7 @@ from antiphase._errors import Refused
 from antiphase._noise.choose import choose
 from antiphase._noise.correlator import Noise, Part
 from antiphase._noise.host_check import checked
-from antiphase._noise.origin import Origin, Served
+from antiphase._noise.origin import MechanismLike, Origin
 from antiphase._noise.source import leaf_keys, source_maker
 from antiphase._noise.state import Settings
 from antiphase._noise.team import Team, thread_count
@@ -57,7 +57,7 @@ class Engine:
         self._lock = threading.Lock()
         self._parts = layout.parts(self.correlator.part)
 
-    def extend(self, mechanism: Served) -> None:
+    def extend(self, mechanism: MechanismLike) -> None:
         """Continue with more steps of the same C."""
         made = checked(mechanism, self._dtype, None, False)
         with self.exclusive():

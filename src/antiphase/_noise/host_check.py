@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from antiphase._check import Array
 from antiphase._noise.choose import choose
 from antiphase._noise.correlator import Noise, Part, Scratch
-from antiphase._noise.origin import Served
+from antiphase._noise.origin import MechanismLike
 from antiphase._noise.scale import Canonical, canonical
 from antiphase._noise.self_check import check_noise
 
 
-def check_host_noise(mechanism: Served, dtype: str) -> None:
+def check_host_noise(mechanism: MechanismLike, dtype: str) -> None:
     """Raise `Refused` if the host cannot compute the noise of this mechanism in this dtype."""
     checked(mechanism, np.dtype(dtype), None, False)
 
 
-def checked(mechanism: Served, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool) -> Canonical:
+def checked(mechanism: MechanismLike, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool) -> Canonical:
     """Return the mechanism at its canonical scale, after checking that the correlator computes its noise."""
     made = canonical(mechanism.strategy, mechanism.noise_std, dtype)
 

@@ -13,7 +13,7 @@ from antiphase._noise.tail import BITS, EXTRA_BYTES, extra_block, tail_uniform
 TILE = 64  # normals generated together from whole blocks; as in the kernels, which are imported only when used
 PAIRS = TILE // 2
 TILE_BYTES = {"float32": 24 * BLOCK, "float64": 32 * BLOCK}
-TOGETHER = LARGEST // max(TILE_BYTES.values())  # tiles generated at once
+TILES_AT_ONCE = LARGEST // max(TILE_BYTES.values())  # tiles generated at once
 FAR_APART = 4  # stretches more than this many widths apart are generated one by one
 Noise = NDArray[Any]  # float32 or float64
 
@@ -26,13 +26,13 @@ class Normals:
         from antiphase._kernels import normals_32, normals_64, tail_pair_32, tail_pair_64
 
         self._source = source
-        self._words = np.empty(TOGETHER * TILE_BYTES[dtype.name], dtype=np.uint8)
+        self._words = np.empty(TILES_AT_ONCE * TILE_BYTES[dtype.name], dtype=np.uint8)
         self._tile_bytes = TILE_BYTES[dtype.name]
         single = dtype == np.float32
         self._convert: Any = normals_32 if single else normals_64
         self._tail_pair: Any = tail_pair_32 if single else tail_pair_64
         self._typed_words = self._words.view(np.int32 if single else np.uint64)
-        self._edge = np.empty(TOGETHER * TILE, dtype=dtype)
+        self._edge = np.empty(TILES_AT_ONCE * TILE, dtype=dtype)
 
     def fill(self, leaf: int, row: int, start: int, out: Noise) -> None:
         """Fill `out` with z for entries start, start + 1, ... of the flat whole leaf."""
@@ -40,12 +40,12 @@ class Normals:
         while done < len(out):
             tile, skipped = divmod(start + done, TILE)
             left = len(out) - done
-            whole = min(left // TILE, TOGETHER)
+            whole = min(left // TILE, TILES_AT_ONCE)
             if skipped == 0 and whole > 0:
                 self._tiles(leaf, row, tile, out[done : done + whole * TILE])
                 done += whole * TILE
             else:
-                count = min(left, TOGETHER * TILE - skipped)
+                count = min(left, TILES_AT_ONCE * TILE - skipped)
                 made = self._edge[: -(-(skipped + count) // TILE) * TILE]
                 self._tiles(leaf, row, tile, made)
                 out[done : done + count] = made[skipped : skipped + count]
@@ -54,7 +54,7 @@ class Normals:
     def fill_rows(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
         """Fill the rows of `out` with z for stretches of the flat whole leaf, `stride` apart."""
         rows, width = out.shape
-        together = (TOGETHER * TILE - TILE - width) // stride + 1
+        together = (TILES_AT_ONCE * TILE - TILE - width) // stride + 1
         if together < 2 or stride > FAR_APART * width + TILE:  # generating the gaps would cost more than the calls
             for i in range(rows):
                 self.fill(leaf, row, start + i * stride, out[i])

@@ -21,7 +21,7 @@ from antiphase._record import fingerprint
 from antiphase.strategies import Strategy, Tree
 
 
-class Served(Protocol):
+class MechanismLike(Protocol):
     """The attributes of a mechanism that a stream uses."""
 
     @property
@@ -38,7 +38,7 @@ class Served(Protocol):
 class Origin:
     """A mechanism, its fingerprint, and the fingerprint that its noise keys are derived from."""
 
-    mechanism: Served
+    mechanism: MechanismLike
     fingerprint: str
     root: str
 
@@ -57,7 +57,7 @@ def origin_of(plan_or_mechanism: Any, first: Any = None) -> Origin:
     return Origin(mechanism, name, root)
 
 
-def check_extends(longer: Served, shorter: Served) -> None:
+def check_extends(longer: MechanismLike, shorter: MechanismLike) -> None:
     """Raise `Refused` unless `longer` is `shorter` with more steps."""
     kind = type(shorter.strategy).__name__
     if not shorter.strategy.is_extensible:
