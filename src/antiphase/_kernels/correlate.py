@@ -3,7 +3,8 @@
 The state is split into strips of LANES entries, and the rows of a strip are contiguous: state[strip, row, lane]. So the
 rows of one strip stay together in the CPU cache, however many there are. Every sum runs over the rows in a fixed order
 with one rounding per term, so neither the number of entries in a call nor the number of steps computed together changes
-a bit. Sums over past steps are in float64; stored values are rounded once, to the dtype of the stream.
+a bit. Sums over past outputs or draws are in float64 and are rounded once, to the dtype of the stream, when they are
+stored. A BLT is computed in the dtype of the stream throughout.
 """
 
 from __future__ import annotations

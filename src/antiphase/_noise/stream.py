@@ -41,9 +41,10 @@ class NoiseStream:
     comes from dense linear algebra, and its last bits depend on the machine and its number of threads.)
 
     **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z, up to rounding to
-    `dtype` and tails beyond 53 standard deviations, which `Run.report` covers. No part of z is used twice. After the
-    last step, `next` raises an error. The privacy guarantee of the mechanism is for real numbers. It does not account
-    for rounding draws and sums to floating point, which is coarser for draws beyond seven standard deviations.
+    `dtype` and tails beyond 53 standard deviations, which `Run.report` covers. Rows of z are never reused, for
+    example in the blocks of Stamped. After the last step, `next` raises an error. The privacy guarantee of the
+    mechanism is for real numbers. It does not account for rounding draws and sums to floating point, which is coarser
+    for draws beyond seven standard deviations.
     A mechanism is refused if its noise does not fit in `dtype`, or only with rounding errors above 1/256 of z.
 
     Anyone who knows the secret or the state of the stream can subtract the noise. Store both away from the model.
@@ -54,7 +55,8 @@ class NoiseStream:
         secret: from `Secret.generate()`; `Secret.insecure(42)` in tests.
         run_id: name of one training run. Two runs of the same plan, or of plans that extend the same plan, with the
             same secret and run id have the same noise: anyone who sees both learns the difference of their gradients.
-        dtype: float32 or float64, the dtype of noise and state. Sums over past steps use float64.
+        dtype: float32 or float64, the dtype of noise and state. Sums over past outputs or draws use float64; sums over
+            the buffers of a BLT use `dtype`.
         threads: number of threads; None for one per processor.
         lookahead: number of steps computed at once for lower-triangular C (Banded, Toeplitz, Dense). None means 8, or
             32 with long histories, but no more than fit without extra memory. Each step beyond bands - 1 takes one
@@ -63,8 +65,9 @@ class NoiseStream:
         regenerate: for BandedInverse, draw old z again in each step instead of storing bands - 1 buffers.
         file: for Fourier, the full tree and other C that use all of z in each step: a path next to which the noise of
             all steps is stored, instead of in memory. The file is not encrypted; only its owner can read it.
-        start_step: first step to generate. Its state is replayed from z: nothing for Identity, the last bands
-            for BandedInverse, the steps since the start of the block for Stamped, all earlier steps for the others.
+        start_step: first step to generate. Its state is replayed from z: nothing for Identity and for C that use all
+            of z in each step, the last bands for BandedInverse, only steps of the same block for Stamped, all earlier
+            steps for the others.
         first: the plan or mechanism that `plan` extends, if `plan` does not record it. Do not continue a tree
             that was extended after its last step was released.
 

@@ -51,7 +51,7 @@ class Strategy(ABC):
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise of each step needs only rows of z that are complete by that step."""
+        """Whether the noise of each step needs only the rows of z for rows of C that are complete by that step."""
         return self.recursion().is_causal
 
     @property

@@ -46,7 +46,7 @@ class Recursion:
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise of each step uses only rows of z that are complete by that step."""
+        """Whether the noise of each step uses only the rows of z for rows of C that are complete by that step."""
         return True
 
 
