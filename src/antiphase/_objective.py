@@ -1,0 +1,134 @@
+"""Objectives: which noise in the model counts, over the steps and over the directions of parameter space."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, final
+
+import numpy as np
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._record import record
+from antiphase._workload import Workload
+
+Steps = Literal["all", "last"]
+
+
+@final
+@record
+class Curvatures:
+    """The noise in directions of several curvatures, at the end of training or over all steps.
+
+    In a direction of curvature lambda, SGD with learning rate eta forgets old noise at a rate h = eta lambda, so that
+    its iterates are A_h x with A_h = `workload.with_curvature(h)`. The squared error of a strategy C is
+
+        J(C) = sum_i p_i ||diag(g) A_{h_i} C^-1||_F^2,    p_i = weight_i / (sum of all weights),
+
+    where g spreads a total square of 1 evenly over the steps that count. The error is its root. With the one curvature
+    0 over all steps, this is the error "rms".
+
+    Args:
+        values: h_i >= 0, curvature x largest learning rate.
+        weights: relative weights, one for each curvature; None for equal ones. The excess loss of a quadratic model
+            weights a direction by its curvature.
+        steps: the steps that count: "last" for the last iterate, "all", or a share in (0, 1] for the last share of the
+            steps.
+
+    >>> Curvatures([0.0, 0.1]).steps
+    'last'
+    """
+
+    values: Array
+    weights: Array | None = None
+    steps: Steps | float = "last"
+
+    def __post_init__(self) -> None:
+        owner = "Curvatures"
+        values = _check.array(owner, "values", self.values, 1)
+        if values.min() < 0.0:
+            raise _check.invalid(owner, "values", "non-negative", values.min(), "0 is a flat direction")
+        object.__setattr__(self, "values", values)
+        weights = np.ones(len(values)) if self.weights is None else self.weights
+        weights = _check.array(owner, "weights", weights, 1)
+        if len(weights) != len(values):
+            must = f"as many as values, {len(values)}"
+            raise _check.invalid(owner, "weights", must, f"{len(weights)} numbers", "one weight for each curvature")
+        if weights.min() <= 0.0 or not math.isfinite(math.fsum(weights)):
+            raise _check.invalid(owner, "weights", "positive", weights.min(), "leave out directions without weight")
+        object.__setattr__(self, "weights", weights)
+        if self.steps not in ("all", "last"):
+            hint = "'last' for the last iterate, 'all', or the share of the steps at the end"
+            if isinstance(self.steps, str):
+                raise _check.invalid(owner, "steps", "'all', 'last' or a share", self.steps, hint)
+            share = _check.real(owner, "steps", self.steps, np.finfo(float).tiny, 1.0, hint)
+            object.__setattr__(self, "steps", share)
+
+    @classmethod
+    def log_uniform(
+        cls, low: float, high: float, count: int = 25, power: float = 0.5, steps: Steps | float = "last"
+    ) -> Curvatures:
+        """Return curvatures spaced evenly in their logarithm, with weights h^power.
+
+        Args:
+            low: smallest h.
+            high: largest h.
+            count: number of curvatures.
+            power: 1 weights a direction by its curvature, 0 all directions equally.
+            steps: the steps that count.
+
+        >>> Curvatures.log_uniform(0.01, 1.0, 3, power=1.0).weights.tolist()
+        [0.01, 0.1, 1.0]
+        """
+        owner = "Curvatures.log_uniform"
+        most = _check.real(owner, "high", high, np.finfo(float).tiny, np.finfo(float).max, "1 is usual")
+        least = _check.real(owner, "low", low, np.finfo(float).tiny, most, "1e-3 is usual")
+        number = _check.positive_integer(owner, "count", count)
+        exponent = _check.real(owner, "power", power, -10.0, 10.0, "0.5 is usual")
+        values = np.geomspace(least, most, number)
+        return cls(values, values**exponent, steps)
+
+    @property
+    def shares(self) -> Array:
+        """The weights, scaled to sum 1."""
+        assert self.weights is not None
+        return self.weights / math.fsum(self.weights)
+
+    def counted_steps(self, steps: int) -> int:
+        """Return how many of the last steps count in a run of `steps` steps, at least one."""
+        if self.steps == "all":
+            return steps
+        return 1 if self.steps == "last" else max(1, round(float(self.steps) * steps))
+
+    def workloads(self, workload: Workload) -> list[Workload]:
+        """Return A_h for every curvature."""
+        return [workload.with_curvature(float(h)) for h in self.values]
+
+    def last_rows(self, workload: Workload, steps: int, chosen: slice = slice(None)) -> Array:
+        """Return the last rows of sqrt(p_i) A_{h_i}, one column for each curvature, shape (steps, curvatures).
+
+        Each solves A_h^-T a = e_n, a recursion from the last step to the first.
+
+        Args:
+            workload: the workload matrix for curvature 0.
+            steps: number of steps, n.
+            chosen: which of the curvatures.
+        """
+        from antiphase._kernels import last_row
+
+        roots, values = np.sqrt(self.shares)[chosen], self.values[chosen]
+        rows = np.empty((steps, len(values)))
+        for i, h in enumerate(values):
+            rows[:, i] = roots[i] * last_row(workload.with_curvature(float(h)).inverse_bands(steps))
+        return rows
+
+
+Objective = Literal["rms", "max"] | Curvatures
+
+
+def check_objective(owner: str, objective: object) -> None:
+    """Raise unless the objective is "rms", "max" or `Curvatures`."""
+    if isinstance(objective, Curvatures) or (isinstance(objective, str) and objective in ("rms", "max")):
+        return
+    hint = "rms averages over the steps, max takes the worst, Curvatures the directions and steps of a trained model"
+    raise _check.invalid(owner, "objective", "'rms', 'max' or Curvatures", objective, hint)
