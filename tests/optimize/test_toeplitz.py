@@ -108,7 +108,7 @@ def test_closed_tail_equals_the_whole_sum(n, bands, workload, weighted):
     c = Toeplitz.square_root(n, bands).coefficients
     w = lfilter([1.0], np.convolve(c, workload.toeplitz_inverse), np.eye(1, n)[0])
     expected = np.mean(np.cumsum(w**2)) if weighted else np.sum(w**2)
-    found, gradient = squared_error(c, workload.toeplitz_inverse, n, weighted)
+    found, gradient = squared_error(c, workload.toeplitz_inverse, n, n if weighted else 1)
     assert found == pytest.approx(expected, rel=1e-10)
     assert gradient @ c == pytest.approx(-2 * found, rel=1e-9)  # homogeneous of degree -2
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from antiphase._check import Array
 from antiphase._loss import Objective, loss
-from antiphase._optimize.banded_error import OBJECTIVE_POWERS, power_mean
+from antiphase._optimize.banded_error import objective_powers, power_mean
 from antiphase._optimize.lbfgs import ValueAndGradient, lbfgs_minimize
 from antiphase._optimize.participation_limits import ParticipationLimits, check_bands, worst_case_limits
 from antiphase._optimize.solution import SearchLimits, Solution
@@ -116,12 +116,12 @@ def _errors(workload: Workload, objective: Objective, steps: int, bands: int) ->
     inverse = workload.toeplitz_inverse
     if inverse is not None:
         return [_closed(inverse, steps, objective)]
-    return [_recursive(workload.inverse_bands(steps), power, bands) for power in OBJECTIVE_POWERS[objective]]
+    return [_recursive(workload.inverse_bands(steps), power, bands) for power in objective_powers(objective)]
 
 
 def _closed(inverse: Array, steps: int, objective: Objective) -> LogError:
     """Return log(error) under a Toeplitz workload."""
-    square = squared_error_of_inverse(inverse, steps, weighted=objective == "rms")
+    square = squared_error_of_inverse(inverse, steps, counted=steps if objective == "rms" else 1)
 
     def error(d: Array) -> tuple[float, Array]:
         value, gradient = square(d)

@@ -10,7 +10,7 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._errors import NotEnoughMemory, NotProved
 from antiphase._loss import Objective, loss
-from antiphase._optimize.banded_error import OBJECTIVE_POWERS
+from antiphase._optimize.banded_error import objective_powers
 from antiphase._optimize.blt_decays import MAX_LOGIT, clipped, decays, to_logits, to_points
 from antiphase._optimize.blt_loss import BLTSquaredSensitivity, ClosedLoss, StepwiseLoss
 from antiphase._optimize.lbfgs import lbfgs_minimize
@@ -135,7 +135,7 @@ class _Search:
         ends = []
         for start in candidates[:2]:
             point, value = start, math.inf
-            for power in OBJECTIVE_POWERS[self._objective]:
+            for power in objective_powers(self._objective):
                 function = StepwiseLoss(self._steps, square, self._workload, power)
                 end = lbfgs_minimize(function, point, self._limits, tolerance=1e-8)
                 point, value = clipped(end.point[None])[0], end.value

@@ -62,8 +62,7 @@ class AmplifiedProblem:
 
     def log_error(self, strategy: Strategy) -> float:
         """Return the logarithm of the error under the objective."""
-        found = error(strategy, self.workload)
-        return math.log(found.rms if self.objective == "rms" else found.max)
+        return math.log(error(strategy, self.workload, self.objective).value)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._loss import Objective
-from antiphase._optimize.banded_error import OBJECTIVE_POWERS, BandedError, power_mean
+from antiphase._optimize.banded_error import BandedError, objective_powers, power_mean
 from antiphase._optimize.dense.dual import EPS
 from antiphase._optimize.lbfgs import lbfgs_minimize
 from antiphase._optimize.linear_algebra import lower_inverse
@@ -141,7 +141,7 @@ def solve_min_separation(
     Minimises for each power of the objective in turn, and then for the last one with smaller and smaller tolerances,
     until loss and bound agree.
     """
-    point, bound, powers = problem.start(), 0.0, OBJECTIVE_POWERS[objective]
+    point, bound, powers = problem.start(), 0.0, objective_powers(objective)
     finer = (1e-3, 1e-4, 1e-5, 1e-6)
     for power, share in [*((power, 1e-2) for power in powers), *((powers[-1], share) for share in finer)]:
         point = lbfgs_minimize(_function(problem, power), point, limits, tolerance * share).point
