@@ -1,0 +1,217 @@
+"""The fixed rows of the training comparison: mechanisms that do not depend on how the planner ranks.
+
+"rms" rows minimise the noise over all steps as if gradients did not depend on the parameters. "last" rows minimise the
+noise of the last iterate over a mixture of curvatures, with the reference optimizer of `_curvature.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+import antiphase as ap
+from benchmarks._curvature import last_iterate_toeplitz, log_uniform
+from benchmarks._measure import sized
+from benchmarks._training_cells import Made, Row, Task
+
+Make = Callable[[Task, float], Made]
+DENSE_TOLERANCE = 0.01
+BUFFERS = 3
+
+
+def sampled(task: Task, groups: int) -> Any:
+    """Poisson sampling from this many groups in turn, as many as the strategy has bands."""
+    rate = groups * task.batch_size / task.examples
+    return ap.Poisson(rate) if groups == 1 else ap.CyclicPoisson(groups, rate)
+
+
+def in_order(task: Task) -> ap.FixedEpochs:
+    """Every example once in each epoch, always at the same place."""
+    return ap.FixedEpochs(task.epochs, task.per_epoch)
+
+
+def in_bins(task: Task) -> ap.BallsInBins:
+    """Every example at the same random place in each epoch."""
+    return ap.BallsInBins(task.epochs, task.per_epoch)
+
+
+def calibrated(task: Task, epsilon: float, strategy: Any, participation: Any, words: str) -> Made:
+    """The strategy with the noise that the budget needs."""
+    found = ap.calibrate(strategy, participation, ap.Budget(epsilon, task.delta))
+    return Made(found.mechanism, words)
+
+
+# ---- strategies, found once for all epsilons
+
+
+@cache
+def toeplitz_rms(task: Task, bands: int) -> Any:
+    if bands == 1:
+        return ap.strategies.Identity(task.steps)
+    once = ap.SingleParticipation()
+    return ap.optimize(
+        "toeplitz", steps=task.steps, participation=once, workload=task.workload, bands=bands
+    ).strategy
+
+
+@cache
+def banded_rms(task: Task, bands: int) -> Any:
+    if bands == 1:
+        return ap.strategies.Identity(task.steps)
+    once = ap.SingleParticipation()
+    return ap.optimize("banded", steps=task.steps, participation=once, workload=task.workload, bands=bands).strategy
+
+
+@cache
+def unamplified_rms(task: Task, family: str, **options: Any) -> Any:
+    found = ap.optimize(family, steps=task.steps, participation=in_order(task), workload=task.workload, **options)
+    return found.strategy
+
+
+@cache
+def toeplitz_last(task: Task, bands: int, low: float, high: float, power: float) -> Any:
+    rates = task.workload.learning_rates
+    schedule = np.ones(task.steps) if rates is None else rates
+    h, weights = log_uniform(low, high, power) if high > low else (np.array([low]), np.ones(1))
+    column = last_iterate_toeplitz(bands, task.workload.beta, schedule, h, weights)
+    return ap.strategies.Identity(task.steps) if bands == 1 else ap.strategies.Toeplitz(column, task.steps)
+
+
+# ---- rows
+
+
+def dp_sgd(task: Task, epsilon: float) -> Made:
+    return calibrated(task, epsilon, ap.strategies.Identity(task.steps), sampled(task, 1), "DP-SGD")
+
+
+def toeplitz_amplified(bands: int, task: Task, epsilon: float) -> Made:
+    return calibrated(task, epsilon, toeplitz_rms(task, bands), sampled(task, bands), f"{bands} bands")
+
+
+def choices(task: Task) -> list[int]:
+    """Numbers of bands to choose from, about a quarter apart, up to one epoch."""
+    found, bands = [], 1.0
+    while bands < task.per_epoch:
+        found.append(round(bands))
+        bands = max(bands * 1.25, bands + 1)
+    return [*found, task.per_epoch]
+
+
+def banded_amplified(task: Task, epsilon: float) -> Made:
+    """The number of bands with the smallest rms error, then free columns."""
+
+    def error(bands: int) -> float:
+        strategy = toeplitz_rms(task, bands)
+        found = calibrated(task, epsilon, strategy, sampled(task, bands), "")
+        return found.mechanism.noise_std * float(ap.error(strategy, task.workload).rms)
+
+    bands = least(error, choices(task))
+    return calibrated(task, epsilon, banded_rms(task, bands), sampled(task, bands), f"{bands} bands")
+
+
+def last_amplified(low: float, high: float, power: float, task: Task, epsilon: float) -> Made:
+    """The number of bands with the smallest loss of the last iterate over the mixture."""
+
+    def made(bands: int) -> Made:
+        strategy = toeplitz_last(task, bands, low, high, power)
+        return calibrated(task, epsilon, strategy, sampled(task, bands), f"{bands} bands")
+
+    bands = least(lambda b: last_loss(task, made(b).mechanism, low, high, power), choices(task))
+    return made(bands)
+
+
+def last_loss(task: Task, mechanism: ap.Mechanism, low: float, high: float, power: float) -> float:
+    """noise_std sqrt(sum_i w_i ||a_i C^-1||^2)."""
+    from benchmarks._curvature import last_rows
+
+    rates = task.workload.learning_rates
+    schedule = np.ones(task.steps) if rates is None else rates
+    h, weights = log_uniform(low, high, power) if high > low else (np.array([low]), np.ones(1))
+    noise = last_rows(task.workload.beta, schedule, h) @ mechanism.strategy.noising()
+    return mechanism.noise_std * float(np.sqrt(weights @ np.square(noise).sum(1)))
+
+
+def least(function: Callable[[int], float], values: list[int]) -> int:
+    """The value with the least function, by descent from the middle: exact if there is one valley."""
+    known: dict[int, float] = {}
+
+    def at(i: int) -> float:
+        if i not in known:
+            known[i] = function(values[i])
+        return known[i]
+
+    i = len(values) // 2
+    while True:
+        around = [j for j in (i - 1, i, i + 1) if 0 <= j < len(values)]
+        best = min(around, key=at)
+        if best == i:
+            return values[i]
+        i = best
+
+
+def bins_rms(family: str, options: dict[str, int], task: Task, epsilon: float) -> Made:
+    budget = ap.Budget(epsilon, task.delta)
+    found = ap.optimize(
+        family, steps=task.steps, participation=in_bins(task), workload=task.workload, budget=budget, **options
+    )
+    return calibrated(task, epsilon, found.strategy, in_bins(task), f"{family} {options}")
+
+
+def bins_last(bands: int, low: float, high: float, power: float, task: Task, epsilon: float) -> Made:
+    """The Toeplitz strategy for the last iterate, not optimised for the bins, with balls-in-bins accounting."""
+    strategy = toeplitz_last(task, bands, low, high, power)
+    return calibrated(task, epsilon, strategy, in_bins(task), f"{bands} bands, in bins")
+
+
+def unamplified(family: str, options: dict[str, Any], task: Task, epsilon: float) -> Made:
+    strategy = unamplified_rms(task, family, **options)
+    return calibrated(task, epsilon, strategy, in_order(task), f"{family} {options}")
+
+
+def last_unamplified(bands: int, low: float, high: float, power: float, task: Task, epsilon: float) -> Made:
+    bands = min(bands, task.per_epoch)  # columns of one example do not overlap: its sensitivity is sqrt(epochs) ||c||
+    strategy = toeplitz_last(task, bands, low, high, power)
+    return calibrated(task, epsilon, strategy, in_order(task), f"{bands} bands")
+
+
+def plain(strategy: str, task: Task, epsilon: float) -> Made:
+    made = ap.strategies.Identity(task.steps) if strategy == "identity" else ap.strategies.Tree(task.steps)
+    return calibrated(task, epsilon, made, in_order(task), strategy)
+
+
+MIXTURE = (1e-3, 1.0, 0.5)
+
+
+def fixed_rows(per_epoch: int) -> dict[str, Row]:
+    """Rows by their short name, for a task with this many steps per epoch."""
+    rows = {
+        "dp-sgd": Row("DP-SGD, Poisson", dp_sgd, "amplified"),
+        "banded-rms": Row("banded, cyclic Poisson, rms", banded_amplified, "amplified"),
+        "blt-bins-rms": Row("BLT, bins, rms", partial(bins_rms, "blt", {"buffers": BUFFERS}), "amplified"),
+        "last-mixture": Row("Toeplitz, cyclic Poisson, last, mixture", partial(last_amplified, *MIXTURE), "amplified"),
+        "dense-rms": Row("dense, rms", partial(unamplified, "dense", {"tolerance": DENSE_TOLERANCE}), "unamplified"),
+        "blt-rms": Row("BLT, rms", partial(unamplified, "blt", {"buffers": BUFFERS}), "unamplified"),
+        "tree": Row("tree", partial(plain, "tree"), "unamplified"),
+        "sgd-unamplified": Row("independent noise", partial(plain, "identity"), "unamplified"),
+    }
+    widths = [b for b in sized((4, 8, 16, 32, 64, 100), (4,)) if b <= per_epoch]
+    for b in widths:
+        title = f"Toeplitz, {b} bands, cyclic Poisson, rms"
+        rows[f"toeplitz-{b}-rms"] = Row(title, partial(toeplitz_amplified, b), "amplified")
+    for b in widths:
+        make = partial(unamplified, "toeplitz", {"bands": b})
+        rows[f"toeplitz-{b}-rms-unamplified"] = Row(f"Toeplitz, {b} bands, rms", make, "unamplified")
+    rows["toeplitz-bins-rms"] = Row(
+        "Toeplitz, bins, rms", partial(bins_rms, "toeplitz", {"bands": min(64, per_epoch)}), "amplified"
+    )
+    for b in [b for b in sized((16, 64), (4,)) if b <= per_epoch]:
+        title = f"Toeplitz, {b} bands, last, mixture"
+        rows[f"last-{b}-unamplified"] = Row(title, partial(last_unamplified, b, *MIXTURE), "unamplified")
+        rows[f"last-{b}-bins"] = Row(f"{title}, bins", partial(bins_last, b, *MIXTURE), "amplified")
+    whole = partial(last_unamplified, per_epoch, *MIXTURE)
+    title = f"Toeplitz, {per_epoch} bands, last, mixture"
+    rows[f"last-{per_epoch}-unamplified"] = Row(title, whole, "unamplified")
+    return rows
