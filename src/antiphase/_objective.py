@@ -123,12 +123,27 @@ class Curvatures:
         return rows
 
 
-Objective = Literal["rms", "max"] | Curvatures
+Objective = Literal["training", "rms", "max"] | Curvatures
+
+TRAINING = Curvatures.log_uniform(1e-3, 1.0, count=13, power=0.5)
+"""What the planner minimises by default: the noise that is left in the model at the end of training.
+
+It needs no knowledge of the model. Directions with less than 1e-3 keep most noise for good, whatever the mechanism;
+learning rates that train well keep the largest near 1. Between them, weights h^0.5 balance flat against curved
+directions: docs/training.md compares this choice with others and with measured accuracy.
+"""
+
+
+def resolved(owner: str, objective: object) -> Literal["rms", "max"] | Curvatures:
+    """Return the objective, with `TRAINING` for "training"; raise if it is none."""
+    if isinstance(objective, Curvatures):
+        return objective
+    if isinstance(objective, str) and objective in ("training", "rms", "max"):
+        return TRAINING if objective == "training" else objective  # type: ignore[return-value]
+    hint = "training is the noise left in the model at the end, rms and max that over the steps as if nothing was learned"
+    raise _check.invalid(owner, "objective", "'training', 'rms', 'max' or Curvatures", objective, hint)
 
 
 def check_objective(owner: str, objective: object) -> None:
-    """Raise unless the objective is "rms", "max" or `Curvatures`."""
-    if isinstance(objective, Curvatures) or (isinstance(objective, str) and objective in ("rms", "max")):
-        return
-    hint = "rms averages over the steps, max takes the worst, Curvatures the directions and steps of a trained model"
-    raise _check.invalid(owner, "objective", "'rms', 'max' or Curvatures", objective, hint)
+    """Raise unless the objective is "training", "rms", "max" or `Curvatures`."""
+    resolved(owner, objective)

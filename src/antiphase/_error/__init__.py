@@ -12,7 +12,7 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._errors import InvalidArgument
-from antiphase._objective import Curvatures, Objective, check_objective
+from antiphase._objective import Curvatures, Objective, resolved
 from antiphase._workload import Workload
 from antiphase.strategies import BLT, Banded, BandedInverse, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
 
@@ -57,7 +57,8 @@ def error(strategy: Strategy, workload: Workload, objective: Objective = "rms") 
     Args:
         strategy: strategy matrix, C, with its left inverse N.
         workload: workload matrix, A.
-        objective: what `value` is: "rms" or "max" over the steps, or the error in directions of several `Curvatures`.
+        objective: what `value` is: "rms" or "max" over the steps, the error in directions of several `Curvatures`, or
+            "training" for the curvatures that the planner assumes.
 
     Reference: McKenna 2024 (scaling), section 3, for the objective.
 
@@ -67,7 +68,7 @@ def error(strategy: Strategy, workload: Workload, objective: Objective = "rms") 
     >>> error(strategies.Identity(4), PrefixSum(), Curvatures([0.0])).value
     2.0
     """
-    check_objective("error", objective)
+    objective = resolved("error", objective)
     workload.check_steps(strategy.steps)
     with np.errstate(over="ignore", invalid="ignore"):
         if isinstance(objective, Curvatures):

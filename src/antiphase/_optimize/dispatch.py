@@ -9,7 +9,7 @@ from typing import Any
 from antiphase import _check
 from antiphase._accounting import Budget
 from antiphase._errors import InvalidArgument
-from antiphase._loss import Objective, check_objective
+from antiphase._objective import Objective, resolved
 from antiphase._optimize.amplified import AmplifiedProblem, amplified_banded, amplified_blt, amplified_toeplitz
 from antiphase._optimize.banded import optimize_banded
 from antiphase._optimize.banded_inverse import optimize_banded_inverse
@@ -84,7 +84,7 @@ def optimize(
     if not isinstance(workload, Workload):
         raise _check.invalid(owner, "workload", "a workload", workload, "such as PrefixSum() or Momentum(0.9)")
     n = _check.positive_integer(owner, "steps", steps, "a run has at least one step")
-    check_objective(owner, objective)
+    objective = resolved(owner, objective)
     if time_limit is not None:
         _check.real(owner, "time_limit", time_limit, 0.0, 1e9, "seconds, or None for no limit")
     if max_iterations is not None:
