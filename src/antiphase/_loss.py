@@ -27,4 +27,3 @@ def loss(strategy: Strategy, workload: Workload, participation: Participation, o
     """
     check_objective("loss", objective)
     return sensitivity(strategy, participation).value * error(strategy, workload, objective).value
-

@@ -78,7 +78,7 @@ def test_gradient_equals_differences(n, bands, workload, power, period, seed):
         min(bands, n),
         min(period, n),
     )
-    problem = _BandedProblem(A, objective, n, bands, count=-(-n // period), period=period)
+    problem = _BandedProblem(A, "rms", n, bands, count=-(-n // period), period=period)
     columns = random_banded(rng, n, bands, signed=False).columns
     inside = columns.ravel() != 0
 

@@ -263,7 +263,7 @@ def test_the_same_on_every_run_and_limits():
         ({"bands": 4, "participation": ap.ShuffledEpochs(3, 3)}, "bands <= separation"),
         ({"participation": ap.ShuffledEpochs(2, 4), "column_normalized": True}, "shuffled"),
         ({"width": 3}, "no option 'width'"),
-        ({"objective": "mean"}, "'rms' or 'max'"),
+        ({"objective": "mean"}, "'rms', 'max' or Curvatures"),
         ({"steps": 0}, "positive integer"),
         ({"participation": 3}, "a participation"),
         ({"workload": None}, "a workload"),
