@@ -29,11 +29,13 @@ from antiphase._kernels.covariance import (
 from antiphase._kernels.covariance_gradient import covariance_backward, covariance_forward, gram_gradient
 from antiphase._kernels.gaussian import normals_32, normals_64, tail_pair_32, tail_pair_64
 from antiphase._kernels.last_iterate import (
+    buffered_rows,
     buffers_backward,
     last_row,
     outer_bands,
     solve_columns,
     solve_transposed,
+    workload_gram,
 )
 from antiphase._kernels.linear_algebra import convolve_rows, shifted_gram, solve_bands
 from antiphase._kernels.patterns import (
@@ -77,6 +79,7 @@ __all__ = [
     "buffer_response",
     "buffer_response_sums",
     "buffer_variances",
+    "buffered_rows",
     "buffered_square",
     "buffers_backward",
     "buffers_step",
@@ -125,6 +128,7 @@ __all__ = [
     "tree_level_step",
     "uniform_integers",
     "weighted_variances",
+    "workload_gram",
     "write_row",
     "write_scaled",
 ]

@@ -97,3 +97,70 @@ def buffers_backward(decay: Array, scale: Array, rows: Array) -> Array:
             for i in range(k):
                 held[j, i] = decay[j] * held[j, i] + out[i]
     return y
+
+
+@compiled()
+def buffered_rows(decay: Array, scale: Array, rows: Array) -> tuple[float, Array, Array, Array]:
+    """|C^-1 x|^2 for a BLT, summed over the columns x of `rows`, with its derivatives.
+
+    y_t = x_t - scale . B with buffers B_j(t + 1) = decay_j B_j(t) + x_t, for decays and (negated) scales of C^-1;
+    D_j is the derivative of B_j for decay_j. Sums are kept apart for each column, so that the loops run over columns.
+
+    Returns:
+        The sum, its derivatives for the decays and then the scales, and the buffers B and D after the last step.
+    """
+    n, k = rows.shape
+    m = len(decay)
+    B, D = np.zeros((m, k)), np.zeros((m, k))
+    value, by_decay, by_scale, y = np.zeros(k), np.zeros((m, k)), np.zeros((m, k)), np.zeros(k)
+    for t in range(n):
+        x = rows[t]
+        for i in range(k):
+            y[i] = x[i]
+        for j in range(m):
+            for i in range(k):
+                y[i] -= scale[j] * B[j, i]
+        for i in range(k):
+            value[i] += y[i] * y[i]
+        for j in range(m):
+            q = decay[j]
+            for i in range(k):
+                by_scale[j, i] += y[i] * B[j, i]
+                by_decay[j, i] += y[i] * D[j, i]
+                D[j, i] = q * D[j, i] + B[j, i]
+                B[j, i] = q * B[j, i] + x[i]
+    slopes, total = np.empty(2 * m), 0.0
+    for i in range(k):
+        total += value[i]
+    for j in range(m):
+        decay_sum, scale_sum = 0.0, 0.0
+        for i in range(k):
+            decay_sum += by_decay[j, i]
+            scale_sum += by_scale[j, i]
+        slopes[j], slopes[m + j] = -2.0 * scale[j] * decay_sum, -2.0 * scale_sum
+    return total, slopes, B, D
+
+
+@compiled()
+def workload_gram(inverse: Array, weights: Array) -> Array:
+    """H = A^T diag(weights) A for inverse[t, r] = A^-1[t, t - r], O(n^2).
+
+    A^-T H = diag(weights) A is lower triangular, so the rows of H follow from the last one up, for i <= j:
+    H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
+    """
+    n, d = inverse.shape
+    H = np.zeros((n, n))
+    for i in range(n - 1, -1, -1):
+        pivot = 1.0 / inverse[i, 0]
+        for r in range(1, min(d - 1, n - 1 - i) + 1):
+            factor = inverse[i + r, r]
+            for j in range(i + 1, n):
+                H[i, j] -= factor * H[i + r, j]
+        for j in range(i + 1, n):
+            H[i, j] *= pivot
+            H[j, i] = H[i, j]
+        value = weights[i] * pivot
+        for r in range(1, min(d - 1, n - 1 - i) + 1):
+            value -= inverse[i + r, r] * H[i + r, i]
+        H[i, i] = value * pivot
+    return H

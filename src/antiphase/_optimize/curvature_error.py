@@ -100,9 +100,9 @@ def remembered_rows(workload: Workload, objective: Curvatures, steps: int) -> Ar
 
     rows = []
     for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
-        inverse, length = A.inverse_bands(steps), min(steps, 4096)
+        inverse, length = None if A.toeplitz_inverse is not None else A.inverse_bands(steps), min(steps, 4096)
         while True:
-            row = last_row(inverse[steps - length :])
+            row = last_row(_constant_bands(A, length) if inverse is None else inverse[steps - length :])
             small = np.abs(row) <= FORGOTTEN * np.abs(row).max()
             if length == steps or small[: length // 4].all():
                 break
@@ -113,6 +113,13 @@ def remembered_rows(workload: Workload, objective: Curvatures, steps: int) -> Ar
     for i, row in enumerate(rows):
         out[len(out) - len(row) :, i] = row
     return out
+
+
+def _constant_bands(workload: Workload, steps: int) -> Array:
+    """Return the bands of the inverse of a Toeplitz workload for any number of steps."""
+    first = workload.toeplitz_inverse
+    assert first is not None
+    return np.tile(first, (steps, 1))
 
 
 def _solved(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:

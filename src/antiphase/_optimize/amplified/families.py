@@ -13,11 +13,11 @@ from typing import final
 import numpy as np
 
 from antiphase._check import Array
-from antiphase._loss import Objective
+from antiphase._objective import Curvatures, Objective
 from antiphase._optimize.amplified.weighted_gram import BandedWeightedGram, BLTWeightedGram, ToeplitzWeightedGram
 from antiphase._optimize.blt import blt_at
 from antiphase._optimize.blt_decays import clipped, decays
-from antiphase._optimize.blt_error import squared_error_formula
+from antiphase._optimize.blt_error import SquaredErrorFormula, curvatures_formula, squared_error_formula
 from antiphase._optimize.blt_loss import StepwiseLoss, squared_sensitivity
 from antiphase._optimize.curvature_error import banded_error, toeplitz_squared_error
 from antiphase._optimize.lbfgs import lbfgs_minimize
@@ -165,6 +165,12 @@ class BLTFamily(Family):
 
     def __init__(self, steps: int, workload: Workload, objective: Objective) -> None:
         self._steps, self._workload, self._objective = steps, workload, objective
+        inverse = workload.toeplitz_inverse
+        self._squared_error: SquaredErrorFormula | None = None
+        if isinstance(objective, Curvatures):
+            self._squared_error = curvatures_formula(workload, objective, steps)
+        elif inverse is not None:
+            self._squared_error = squared_error_formula(steps, objective, inverse)
 
     def strategy(self, point: Array) -> Strategy:
         """Return the BLT."""
@@ -172,12 +178,12 @@ class BLTFamily(Family):
 
     def minimize_tangent(self, point: Array, weights: Array) -> Array:
         """Minimise the tangent by Newton's method if the error has a closed form, and by L-BFGS otherwise."""
-        modes, inverse = BLTWeightedGram(weights, self._steps), self._workload.toeplitz_inverse
-        if inverse is None:
-            function = StepwiseLoss(self._steps, modes, self._workload, _power(self._objective))
+        modes, error = BLTWeightedGram(weights, self._steps), self._squared_error
+        if error is None:
+            mixture = self._objective if isinstance(self._objective, Curvatures) else None
+            function = StepwiseLoss(self._steps, modes, self._workload, _power(self._objective), mixture)
             end = lbfgs_minimize(function, point, SearchLimits(iterations=LBFGS_ITERATIONS), tolerance=1e-8)
             return clipped(end.point[None])[0]
-        error = squared_error_formula(self._steps, self._objective, inverse)
 
         def batch(points: Array) -> tuple[Array, Array]:
             found = decays(points)
