@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal, final
 
 import numpy as np
 
 from antiphase import _check
 from antiphase._check import Array
-from antiphase._record import record
+from antiphase._record import optional, record
 from antiphase._workload import Workload
 
 Steps = Literal["all", "last"]
@@ -34,6 +35,9 @@ class Curvatures:
             weights a direction by its curvature.
         steps: the steps that count: "last" for the last iterate, "all", or a share in (0, 1] for the last share of the
             steps.
+        trajectory: weight of the noise on the way there, over all steps in a flat direction, relative to that of
+            independent noise: 1 counts both equally for independent noise. Without it, a strategy whose columns are
+            free spends the whole budget on the last steps and drowns the others in noise.
 
     >>> Curvatures([0.0, 0.1]).steps
     'last'
@@ -42,6 +46,7 @@ class Curvatures:
     values: Array
     weights: Array | None = None
     steps: Steps | float = "last"
+    trajectory: float = optional(0.0)
 
     def __post_init__(self) -> None:
         owner = "Curvatures"
@@ -64,9 +69,18 @@ class Curvatures:
             share = _check.real(owner, "steps", self.steps, np.finfo(float).tiny, 1.0, hint)
             object.__setattr__(self, "steps", share)
 
+        hint = "0.003 keeps the noise of all steps within reason"
+        object.__setattr__(self, "trajectory", _check.real(owner, "trajectory", self.trajectory, 0.0, 1e6, hint))
+
     @classmethod
     def log_uniform(
-        cls, low: float, high: float, count: int = 25, power: float = 0.5, steps: Steps | float = "last"
+        cls,
+        low: float,
+        high: float,
+        count: int = 25,
+        power: float = 0.5,
+        steps: Steps | float = "last",
+        trajectory: float = 0.0,
     ) -> Curvatures:
         """Return curvatures spaced evenly in their logarithm, with weights h^power.
 
@@ -76,6 +90,7 @@ class Curvatures:
             count: number of curvatures.
             power: 1 weights a direction by its curvature, 0 all directions equally.
             steps: the steps that count.
+            trajectory: weight of the noise on the way there.
 
         >>> Curvatures.log_uniform(0.01, 1.0, 3, power=1.0).weights.tolist()
         [0.01, 0.1, 1.0]
@@ -86,7 +101,17 @@ class Curvatures:
         number = _check.positive_integer(owner, "count", count)
         exponent = _check.real(owner, "power", power, -10.0, 10.0, "0.5 is usual")
         values = np.geomspace(least, most, number)
-        return cls(values, values**exponent, steps)
+        return cls(values, values**exponent, steps, trajectory)
+
+    @property
+    def destination(self) -> Curvatures:
+        """The same objective without the noise on the way."""
+        return replace(self, trajectory=0.0) if self.trajectory else self
+
+    @property
+    def way(self) -> Curvatures | None:
+        """The noise in a flat direction over all steps; None if it does not count."""
+        return Curvatures(np.zeros(1), steps="all") if self.trajectory else None
 
     @property
     def shares(self) -> Array:

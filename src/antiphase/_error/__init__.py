@@ -98,12 +98,25 @@ def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures)
     """Return J, the weighted mean over the curvatures of the mean variance over the steps that count."""
     from antiphase._error.last_iterate import last_iterate_variance
 
+    if objective.way is not None:
+        weight = trajectory_weight(workload, objective, strategy.steps)
+        at_end = squared_error(strategy, workload, objective.destination)
+        return at_end + weight * squared_error(strategy, workload, objective.way)
     n = strategy.steps
     counted, workloads = objective.counted_steps(n), objective.workloads(workload)
     if counted == 1 and not (_is_toeplitz(strategy) and workloads[0].toeplitz_inverse is not None):
         return last_iterate_variance(strategy, workload, objective)
     values = [_mean_variance(strategy, A, counted) for A in workloads]
     return math.fsum(share * value for share, value in zip(objective.shares, values, strict=True))
+
+
+def trajectory_weight(workload: Workload, objective: Curvatures, steps: int) -> float:
+    """Return the factor of the noise on the way in J: `trajectory`, scaled by the two errors of independent noise."""
+    if objective.way is None:
+        return 0.0
+    plain = Identity(steps)
+    at_end = squared_error(plain, workload, objective.destination)
+    return objective.trajectory * at_end / squared_error(plain, workload, objective.way)
 
 
 def _mean_variance(strategy: Strategy, workload: Workload, counted: int) -> float:

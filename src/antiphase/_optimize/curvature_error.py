@@ -11,11 +11,12 @@ count, J is a sum of covariance recursions, one for each curvature.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from antiphase._check import Array
+from antiphase._error import trajectory_weight
 from antiphase._objective import Curvatures, Objective
 from antiphase._optimize.banded_error import BandedError, check_columns, column_squares
 from antiphase._optimize.toeplitz_error import series_inverse, series_is_faster, squared_error
@@ -238,7 +239,38 @@ def _logarithm(square: float, gradient: Array) -> float:
     return 0.5 * math.log(square)
 
 
-LogBandedError = BandedError | LastIterateBandedError | MeanBandedError
+class SumBandedError:
+    """log error of a weighted sum of squared errors, with the interface of `BandedError`.
+
+    Args:
+        parts: errors and the weights of their squares.
+        bands: number of bands of C.
+    """
+
+    def __init__(self, parts: Sequence[tuple[float, LastIterateBandedError | MeanBandedError]], steps: int, bands: int) -> None:
+        self._parts, self._gradient = parts, np.empty((steps, bands))
+
+    def reach(self) -> Array:
+        """Return how strongly the error depends on each step."""
+        return np.sum([weight * error.reach() for weight, error in self._parts], axis=0)
+
+    def tangent(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return J and, if it is finite, fill in its gradient."""
+        total = 0.0
+        gradient[:] = 0.0
+        for weight, error in self._parts:
+            total += weight * error.tangent(columns, power, self._gradient)
+            if not math.isfinite(total):
+                return math.inf
+            gradient += weight * self._gradient
+        return total
+
+    def __call__(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return log sqrt(J) and, if it is finite, fill in its gradient."""
+        return _logarithm(self.tangent(columns, power, gradient), gradient)
+
+
+LogBandedError = BandedError | LastIterateBandedError | MeanBandedError | SumBandedError
 
 
 def banded_error(workload: Workload, objective: Objective, steps: int, bands: int) -> LogBandedError:
@@ -246,6 +278,10 @@ def banded_error(workload: Workload, objective: Objective, steps: int, bands: in
     if not isinstance(objective, Curvatures):
         return BandedError(workload, steps, bands)
     check_columns(steps, bands)
+    if objective.way is not None:
+        parts = [(1.0, objective.destination), (trajectory_weight(workload, objective, steps), objective.way)]
+        made = [(weight, banded_error(workload, part, steps, bands)) for weight, part in parts]
+        return SumBandedError(made, steps, bands)  # type: ignore[arg-type]  # both are Curvatures
     if objective.counted_steps(steps) == 1:
         return LastIterateBandedError(workload, objective, steps)
     return MeanBandedError(workload, objective, steps, bands)
