@@ -150,7 +150,7 @@ class Curvatures:
 
 Objective = Literal["training", "rms", "max"] | Curvatures
 
-TRAINING = Curvatures.log_uniform(1e-3, 1.0, count=13, power=0.5)
+TRAINING = Curvatures.log_uniform(1e-3, 1.0, count=13, power=0.5, trajectory=1.0)
 """What the planner minimises by default: the noise that is left in the model at the end of training.
 
 It needs no knowledge of the model. Directions with less than 1e-3 keep most noise for good, whatever the mechanism;
@@ -165,7 +165,9 @@ def resolved(owner: str, objective: object) -> Literal["rms", "max"] | Curvature
         return objective
     if isinstance(objective, str) and objective in ("training", "rms", "max"):
         return TRAINING if objective == "training" else objective  # type: ignore[return-value]
-    hint = "training is the noise left in the model at the end, rms and max that over the steps as if nothing was learned"
+    hint = (
+        "training is the noise left in the model at the end, rms and max that over the steps as if nothing was learned"
+    )
     raise _check.invalid(owner, "objective", "'training', 'rms', 'max' or Curvatures", objective, hint)
 
 

@@ -33,9 +33,9 @@ class Problem:
         workload: what the optimizer does with the gradients.
         adjacency: "zero-out", "add-or-remove" or "replace".
         memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
-        objective: the noise to minimize. "training", the default, is what is left in the model at the end of training,
-            in directions of many curvatures; `Curvatures` states your own. "rms" and "max" are over the steps, as if
-            gradients did not depend on the parameters.
+        objective: the noise to minimize. "rms" and "max" are over the steps, as if gradients did not depend on the
+            parameters. "training" is what is left in the model at the end of training, in directions of many
+            curvatures, and predicts accuracy better; `Curvatures` states your own. See docs/training.md.
         clip_norm: largest norm of one example's contribution.
         unit: what is protected, in words: "example", "user", "device".
         parameters: number of model parameters, if known: the plan then states the memory of the noise in bytes.
@@ -53,7 +53,7 @@ class Problem:
     workload: Workload = PrefixSum()
     adjacency: Adjacency = "zero-out"
     memory_copies: int | None = None
-    objective: Objective = "training"
+    objective: Objective = "rms"
     clip_norm: float = 1.0
     unit: str = "example"
     parameters: int | None = optional(None)

@@ -247,7 +247,9 @@ class SumBandedError:
         bands: number of bands of C.
     """
 
-    def __init__(self, parts: Sequence[tuple[float, LastIterateBandedError | MeanBandedError]], steps: int, bands: int) -> None:
+    def __init__(
+        self, parts: Sequence[tuple[float, LastIterateBandedError | MeanBandedError]], steps: int, bands: int
+    ) -> None:
         self._parts, self._gradient = parts, np.empty((steps, bands))
 
     def reach(self) -> Array:

@@ -15,15 +15,16 @@ from typing import Any
 from antiphase._montecarlo import MonteCarlo
 from antiphase._optimize import optimize
 from antiphase._participation import BallsInBins, Participation, PoissonMinSeparation
-from antiphase._planner.families import FAMILIES, affords
+from antiphase._planner.families import FAMILIES, QUICK_BANDED_WORK, affords
 from antiphase._planner.search import Evaluation, Proposal, Search
 from antiphase._problem import Problem
 from antiphase.strategies import Strategy
 
 COARSE = MonteCarlo(slack=0.2)
-BLT_BUFFERS = (2, 3)
-BANDS = (16, 64)
-NEAR = 1.05  # candidates within this factor of the least error are calibrated with many samples
+OVER_STEPS_BUFFERS = (3,)
+TRAINING_BUFFERS = (1, 2, 3)
+TRAINING_BANDS = (64,)
+NEAR = 1.05  # where memory decides too, candidates within this factor of the least error get many samples
 MAX_BINS = 1024  # the accountant works with bins x bins matrices
 MAX_STEPS = 1 << 17
 MAX_BINS_WORK = 1 << 21  # steps x bands
@@ -45,21 +46,25 @@ def try_monte_carlo(search: Search, families: set[str], participation: Participa
     """Try the few mechanisms worth the time."""
     problem, before = search.problem, len(search.evaluations)
     proposals = list(_amplified(problem, families, participation))
-    if problem.participation is not None:
+    if _counts_all_steps(problem) or problem.participation is not None:
         proposals = [*_unamplified(search, families, participation), *proposals]
     for proposal in proposals:
         search.attempt(proposal, COARSE)
-    for found in _contenders(search.evaluations[before:]):
+    for found in _contenders(search.evaluations[before:], 1.0 if _counts_all_steps(problem) else NEAR):
         search.evaluations.remove(found)
         search.attempt(_again(found, participation))
 
 
-def _contenders(found: list[Evaluation]) -> list[Evaluation]:
-    """The candidates near the least error that no other one beats in both error and memory."""
+def _counts_all_steps(problem: Problem) -> bool:
+    return problem.objective in ("rms", "max")
+
+
+def _contenders(found: list[Evaluation], near: float) -> list[Evaluation]:
+    """The candidates within a factor of the least error that no other one beats in both error and memory."""
     front: list[Evaluation] = []
     for one in sorted(found, key=lambda evaluation: evaluation.candidate.error):
-        near = not front or one.candidate.error <= NEAR * front[0].candidate.error
-        if near and all(one.candidate.memory_copies < better.candidate.memory_copies for better in front):
+        is_near = not front or one.candidate.error <= near * front[0].candidate.error
+        if is_near and all(one.candidate.memory_copies < better.candidate.memory_copies for better in front):
             front.append(one)
     return front
 
@@ -83,13 +88,26 @@ def _amplified(problem: Problem, families: set[str], participation: Participatio
     """Strategies optimized for the amplified noise that the budget needs."""
     if not isinstance(participation, BallsInBins) or participation.max_batch is not None:
         return
-    sizes = {"blt": ("buffers", BLT_BUFFERS), "toeplitz": ("bands", BANDS)}
-    for family, (option, values) in sizes.items():
-        for size in values if family in families else ():
-            fits = affords(problem, size if family == "blt" else size - 1) and size <= problem.steps
-            if fits and (family == "blt" or problem.steps * size <= MAX_BINS_WORK):
-                make = partial(_best, family, problem, participation, **{option: size})
-                yield Proposal(family, make, participation, size, "for the bins")
+    for family, size in _sizes(problem, participation):
+        fits = affords(problem, size if family == "blt" else size - 1) and size <= problem.steps
+        if fits and family in families:
+            option = "buffers" if family == "blt" else "bands"
+            make = partial(_best, family, problem, participation, **{option: size})
+            yield Proposal(family, make, participation, size, "for the bins")
+
+
+def _sizes(problem: Problem, participation: BallsInBins) -> Iterator[tuple[str, int]]:
+    """Families and sizes to optimize for the bins."""
+    if not _counts_all_steps(problem):
+        yield from (("blt", buffers) for buffers in TRAINING_BUFFERS)
+        yield from (("toeplitz", bands) for bands in TRAINING_BANDS if problem.steps * bands <= MAX_BINS_WORK)
+        return
+    widest = min(problem.steps, 2 * participation.steps_per_epoch)
+    if problem.memory_copies is not None:
+        widest = min(widest, problem.memory_copies + 1)
+    if widest > 1 and problem.steps * widest**2 <= QUICK_BANDED_WORK:
+        yield "toeplitz", widest
+    yield from (("blt", buffers) for buffers in OVER_STEPS_BUFFERS)
 
 
 def _best(family: str, problem: Problem, participation: Participation, **options: Any) -> Strategy:

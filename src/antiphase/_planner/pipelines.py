@@ -17,7 +17,7 @@ from antiphase._problem import Problem
 SAMPLED = ("poisson", "cyclic-poisson", "fixed-size")
 PROMISED = ("fixed-epochs", "balls-in-bins", "shuffled-epochs")
 PIPELINES = (*SAMPLED, *PROMISED)
-DEFAULT = (*SAMPLED, "fixed-epochs", "balls-in-bins")  # shuffled epochs never beat these
+DEFAULT = (*SAMPLED, "fixed-epochs")  # shuffled epochs never beat these; balls-in-bins need Monte Carlo accounting
 
 
 def check_pipelines(pipelines: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ from antiphase._planner.pipelines import DEFAULT, PROMISED, check_pipelines, pro
 from antiphase._planner.search import Evaluation, Progress, Search
 from antiphase._problem import Problem
 
+FREE_COLUMN_FAMILIES = {"banded", "dense"}
 MEMORY_TOLERANCE = 0.01  # share of the error that is given up to save memory
 
 
@@ -26,14 +27,13 @@ def plan(
     families: Iterable[str] | None = None,
     *,
     pipelines: Iterable[str] | None = None,
-    memory_tolerance: float = MEMORY_TOLERANCE,
+    memory_tolerance: float | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Find the mechanism with the least expected error within the privacy budget and the memory limit.
 
-    The error is the problem's objective: by default the noise that is left in the model at the end of training, in
-    directions of many curvatures, which predicts accuracy (docs/training.md). Of all mechanisms within
-    `memory_tolerance` of the least error, the plan takes the one that needs the least memory.
+    The error is the problem's objective. Of all mechanisms within `memory_tolerance` of the least error, the plan takes
+    the one that needs the least memory.
 
     Tries every family that the participation allows, with the amplification that the participation offers. If the
     problem leaves the participation open, compares those that a program can enforce, given the number of examples and
@@ -51,11 +51,13 @@ def plan(
     Args:
         problem: what to train, and at what cost.
         families: any of "identity", "tree", "fourier", "stamped", "toeplitz", "banded", "banded-inverse", "blt",
-            "dense"; None tries all.
+            "dense"; None tries all, for the objective "training" all but "banded" and "dense", whose free columns
+            took minutes and did not train better (docs/training.md).
         pipelines: what the data pipeline can do, if the problem leaves the participation open: any of "poisson",
             "cyclic-poisson", "fixed-size", "fixed-epochs", "balls-in-bins", "shuffled-epochs"; None tries the first
-            five.
-        memory_tolerance: share of the least error that may be given up to save memory; 0 takes the least error.
+            four, and for the objective "training" or `Curvatures` balls-in-bins too.
+        memory_tolerance: share of the least error that may be given up to save memory; 0 takes the least error. By
+            default 0.01 for the objective "training" or `Curvatures`, and 0 for "rms" and "max".
         progress: called with the name of the next candidate and the fraction of the work that is done.
 
     >>> import antiphase as ap
@@ -64,10 +66,10 @@ def plan(
     >>> best.name, best.family, best.size
     ('toeplitz (16 bands)', 'toeplitz', 16)
     """
-    chosen = _checked(families)
-    names = _quick_pipelines(problem) if pipelines is None else tuple(pipelines)
+    chosen = _checked(families, problem)
+    names = _default_pipelines(problem) if pipelines is None else tuple(pipelines)
     check_pipelines(names)
-    tolerance = check.real("plan", "memory_tolerance", memory_tolerance, 0.0, 1.0, "0.01 gives up 1 % of the error")
+    tolerance = _tolerance(problem, memory_tolerance)
     search = Search(problem, progress)
     _try_all(search, chosen, names)
     if not search.evaluations:
@@ -78,6 +80,12 @@ def plan(
     candidates = (best.candidate, *(found.candidate for found in ranked if found is not thrifty))
     notes = tuple(advice(problem, candidates, best.mechanism))
     return Plan(problem, best.mechanism, best.guarantee, best.candidate.error, candidates, notes=notes)
+
+
+def _tolerance(problem: Problem, given: float | None) -> float:
+    if given is None:
+        return 0.0 if problem.objective in ("rms", "max") else MEMORY_TOLERANCE
+    return check.real("plan", "memory_tolerance", given, 0.0, 1.0, "0.01 gives up 1 % of the error")
 
 
 def least_memory(evaluations: Sequence[Evaluation], tolerance: float) -> Evaluation:
@@ -111,12 +119,12 @@ def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> 
                 try_family(search, participation)
 
 
-def _quick_pipelines(problem: Problem) -> tuple[str, ...]:
-    """The pipelines to try if none are given: without balls-in-bins where its accounting would take minutes."""
-    if problem.participation is not None:
+def _default_pipelines(problem: Problem) -> tuple[str, ...]:
+    """The pipelines to try if none are given: balls-in-bins where the end of training counts and seconds are enough."""
+    if problem.objective in ("rms", "max") or problem.participation is not None:
         return DEFAULT
-    slow = not bins_are_quick(problem, promised(problem, "balls-in-bins"))
-    return tuple(name for name in DEFAULT if not (slow and name == "balls-in-bins"))
+    quick = bins_are_quick(problem, promised(problem, "balls-in-bins"))
+    return (*DEFAULT, "balls-in-bins") if quick else DEFAULT
 
 
 def _promises(problem: Problem, given: Participation | None, pipelines: tuple[str, ...]) -> list[Participation]:
@@ -126,13 +134,20 @@ def _promises(problem: Problem, given: Participation | None, pipelines: tuple[st
     return [given] if given.sampling_groups is None else []
 
 
-def _checked(families: Iterable[str] | None) -> set[str]:
-    chosen = set(FAMILIES if families is None else families)
+def _checked(families: Iterable[str] | None, problem: Problem) -> set[str]:
+    chosen = set(_default_families(problem) if families is None else families)
     for name in sorted(chosen - set(FAMILIES)):
         raise check.invalid("plan", "families", f"any of {', '.join(FAMILIES)}", name, "leave it out to try all")
     if not chosen:
         raise check.invalid("plan", "families", "at least one name", "none", "leave it out to try all")
     return chosen
+
+
+def _default_families(problem: Problem) -> set[str]:
+    """All families, without those of free columns where the end of training counts: they train no better there."""
+    if problem.objective in ("rms", "max"):
+        return set(FAMILIES)
+    return set(FAMILIES) - FREE_COLUMN_FAMILIES
 
 
 def _nothing_fits(search: Search, families: set[str]) -> AntiphaseError:
