@@ -2,9 +2,10 @@
 
 Where only the last steps count, V is singular: the last iterate has a Gram matrix whose rank is the number of
 curvatures. The best X is then singular too, and the dual ascent, which needs X(U), has no fixed point. So the ascent
-runs on V + share x V_all, where V_all counts all steps, for a small share. Loss and bound are those of V itself: the
-bound of `dual` holds for any positive semidefinite V, at any multiplier U. If they do not agree to the tolerance, the
-ascent continues with a smaller share.
+runs on V + share x V_all + c I: V_all counts all steps, which keeps the iterates in between from getting too noisy, and
+the identity, noise in the gradients, bounds the condition number. Loss and bound are those of V itself: the bound of
+`dual` holds for any positive semidefinite V, at any multiplier U. If they do not agree to the tolerance, the ascent
+continues with a smaller share.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from antiphase._optimize.dense.residue_blocks import ResidueClasses
 from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 
-SHARES = (1e-3, 1e-4, 1e-5)  # how much all steps count, tried in turn
+SHARES = (1e-4, 1e-5, 1e-6)  # how much all steps count, tried in turn
+GRADIENT_NOISE = 0.02  # c I has this fraction of the sum of the singular values of V^1/2
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,12 @@ class CurvaturesResult:
     Args:
         gram: X of the best strategy.
         bound: the best proved lower bound on the squared loss.
+        converged: whether loss and bound agree to the tolerance.
     """
 
     gram: Array
     bound: float
+    converged: bool
 
 
 def solve_curvatures(
@@ -64,27 +68,29 @@ def solve_curvatures(
     n, factor = classes.steps, gram_factor(workload, objective, classes.steps)
     counts_all = objective.counted_steps(n) == n
     every_step = gram(workload, Curvatures(objective.values, objective.weights, "all"), n)
+    gradients = (GRADIENT_NOISE * float(np.linalg.svd(factor, compute_uv=False).sum()) / n) ** 2 * np.eye(n)
     best: Array | None = None
     least, bound, start = math.inf, 0.0, None
     for share in (0.0,) if counts_all else SHARES:
-        V = every_step if counts_all else factor @ factor.T + share * every_step
+        V = every_step if counts_all else factor @ factor.T + share * every_step + gradients
         dual = _dual(V, classes, equal_norms, tolerance)
         found = ascend(dual, dual.start() if start is None else start, limits, 0.5 * tolerance)
         start, X = found.state, found.gram()
         value, bound = square(X), max(bound, dual.lower_bound(found.state, factor))
         if value < least:
             least, best = value, X
-        if math.sqrt(least) <= (1.0 + tolerance) * math.sqrt(bound) or limits.reached:
+        converged = math.sqrt(least) <= (1.0 + tolerance) * math.sqrt(bound)
+        if converged or limits.reached:
             break
     assert best is not None
-    return CurvaturesResult(best, bound)
+    return CurvaturesResult(best, bound, converged)
 
 
 def _dual(V: Array, classes: ResidueClasses, equal_norms: bool, tolerance: float) -> BlockDual:
     """Return the dual function for tr(V X^-1), which is the mean of the n variances of sqrt(n) L^T X^-1/2."""
     n = classes.steps
     try:
-        root = math.sqrt(n) * np.linalg.cholesky(V).T
+        root = np.asarray(math.sqrt(n) * np.linalg.cholesky(V).T, dtype=np.float64)
     except np.linalg.LinAlgError:
         raise NotProved(
             "The Gram matrix of this workload is too close to singular.",

@@ -19,7 +19,7 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._objective import Curvatures, Objective
 from antiphase._optimize.banded_error import BandedError, objective_powers, power_mean
-from antiphase._optimize.curvature_error import banded_error
+from antiphase._optimize.curvature_error import LogBandedError, banded_error
 from antiphase._optimize.dense.curvatures import gram_factor
 from antiphase._optimize.dense.dual import EPS
 from antiphase._optimize.lbfgs import lbfgs_minimize
@@ -27,6 +27,8 @@ from antiphase._optimize.linear_algebra import lower_inverse
 from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 from antiphase.strategies import Toeplitz
+
+SHARE_OF_ALL_STEPS = 1e-3
 
 
 class MinSeparationProblem:
@@ -55,10 +57,12 @@ class MinSeparationProblem:
     ) -> None:
         self._steps, self._width, self._count = steps, separation, count
         self._workload, self._equal, self._objective = workload, equal_norms, objective
-        self._error = banded_error(workload, objective, steps, separation)
+        self._error: LogBandedError | RegularizedError = banded_error(workload, objective, steps, separation)
         self._factor: Array | None = None
         if isinstance(objective, Curvatures):
             self._factor = gram_factor(workload, objective, steps)
+            if objective.counted_steps(steps) < steps:
+                self._error = RegularizedError(self._error, workload, objective, steps, separation)
 
     def start(self) -> Array:
         """Return the truncated square root of the prefix sum, with half of the weight on equal norms."""
@@ -92,7 +96,8 @@ class MinSeparationProblem:
         """Return the error, which is the loss because the sensitivity is 1."""
         columns = self.columns(point)
         if not isinstance(self._error, BandedError):
-            return math.sqrt(self._error.tangent(columns, 1.0, np.empty_like(columns)))
+            error = self._error.error if isinstance(self._error, RegularizedError) else self._error
+            return math.sqrt(error.tangent(columns, 1.0, np.empty_like(columns)))
         variances = self._error.variances(columns)
         return math.sqrt(variances.mean() if self._objective == "rms" else variances.max())
 
@@ -119,11 +124,13 @@ class MinSeparationProblem:
         return nuclear**2 / (self._mass(np.diag(U)) * (1.0 + 16 * n * EPS) + rounding)
 
     def _tangent(self, inverse: Array, power: float) -> tuple[Array, Array]:
-        """Return F with V = F F^T, and C^-T F."""
+        """Return F with V = F F^T, and C^-T F; for a regularised error, the second is that of the regularised V."""
         from antiphase._kernels import filter_columns
 
         if self._factor is not None:
-            return self._factor, inverse.T @ self._factor
+            error = self._error
+            wide = error.factor(self._factor) if isinstance(error, RegularizedError) else self._factor
+            return self._factor, inverse.T @ wide
         assert isinstance(self._error, BandedError)
         B = inverse.copy()
         filter_columns(B, self._error.inverse)
@@ -157,6 +164,46 @@ class MinSeparationProblem:
             return float(diagonal.sum()) / self._count
         sums = np.concatenate([[0.0], np.cumsum(diagonal)])
         return float(max((sums[self._width :] - sums[: -self._width]).max(), sums[-1] / self._count))
+
+
+class RegularizedError:
+    """The error of the last steps plus a small share of that of all steps, with the interface of `BandedError`.
+
+    The Gram matrix of the last iterate is singular, so the error alone leaves most of C undetermined and the search
+    slow. All steps count in one direction, of the mean curvature.
+
+    Args:
+        error: the error of the last steps.
+        workload: the workload matrix for curvature 0.
+        objective: the curvatures.
+        steps: number of steps, n.
+        bands: number of bands of C.
+    """
+
+    def __init__(
+        self, error: LogBandedError, workload: Workload, objective: Curvatures, steps: int, bands: int
+    ) -> None:
+        middle = workload.with_curvature(float(objective.shares @ objective.values))
+        self.error, self._every, self._matrix = error, BandedError(middle, steps, bands), middle.matrix(steps)
+        self._share = SHARE_OF_ALL_STEPS * float(error.reach().sum() / self._every.reach().sum())
+        self._slope = np.empty((steps, bands))
+
+    def factor(self, factor: Array) -> Array:
+        """Return the factor of the regularised V, from that of V."""
+        return np.concatenate([factor, math.sqrt(self._share) * self._matrix.T], axis=1)
+
+    def __call__(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return log sqrt of the sum and, if it is finite, fill in its gradient."""
+        value = self.error.tangent(columns, power, gradient)
+        if not math.isfinite(value):
+            return math.inf
+        n = len(columns)
+        value += self._share * n * self._every.tangent(columns, 1.0, self._slope)
+        if not math.isfinite(value):
+            return math.inf
+        gradient += self._share * n * self._slope
+        gradient *= 0.5 / value
+        return 0.5 * math.log(value)
 
 
 def solve_min_separation(
