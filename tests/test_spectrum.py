@@ -63,7 +63,9 @@ def test_curvatures_beyond_the_stable_range_are_cut_to_it():
     assert ap.error(ap.strategies.Identity(5), ap.PrefixSum(), found).value > 0
 
 
-@pytest.mark.parametrize(("multiply", "message"), [(lambda v: -v, "no direction of positive"), (lambda v: v * np.nan, "finite")])
+@pytest.mark.parametrize(
+    ("multiply", "message"), [(lambda v: -v, "no direction of positive"), (lambda v: v * np.nan, "finite")]
+)
 def test_useless_spectra_are_refused(multiply, message):
     with pytest.raises(ap.AntiphaseError, match=message):
         curvatures_from_spectrum(multiply, 4, **options())

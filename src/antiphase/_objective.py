@@ -69,7 +69,7 @@ class Curvatures:
             share = _check.real(owner, "steps", self.steps, np.finfo(float).tiny, 1.0, hint)
             object.__setattr__(self, "steps", share)
 
-        hint = "0.003 keeps the noise of all steps within reason"
+        hint = "1 counts the noise on the way as much as the noise at the end"
         object.__setattr__(self, "trajectory", _check.real(owner, "trajectory", self.trajectory, 0.0, 1e6, hint))
 
     @classmethod
@@ -165,9 +165,7 @@ def resolved(owner: str, objective: object) -> Literal["rms", "max"] | Curvature
         return objective
     if isinstance(objective, str) and objective in ("training", "rms", "max"):
         return TRAINING if objective == "training" else objective  # type: ignore[return-value]
-    hint = (
-        "training is the noise left in the model at the end, rms and max that over the steps as if nothing was learned"
-    )
+    hint = "training counts the noise left in the model at the end; rms and max the noise over the steps"
     raise _check.invalid(owner, "objective", "'training', 'rms', 'max' or Curvatures", objective, hint)
 
 

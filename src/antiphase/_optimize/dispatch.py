@@ -10,8 +10,8 @@ from typing import Any
 
 from antiphase import _check
 from antiphase._accounting import Budget
-from antiphase._errors import InvalidArgument
 from antiphase._error import error
+from antiphase._errors import InvalidArgument
 from antiphase._objective import Curvatures, Objective, resolved
 from antiphase._optimize.amplified import AmplifiedProblem, amplified_banded, amplified_blt, amplified_toeplitz
 from antiphase._optimize.banded import optimize_banded

@@ -1,4 +1,4 @@
-"""How `plan` chooses: try every family under every participation that fits, then the least memory near the least error."""
+"""How `plan` chooses: try every family under every participation that fits, then take the least error or memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphase._plan import Plan
 from antiphase._planner.advice import advice
 from antiphase._planner.amplified import try_amplified
 from antiphase._planner.families import FAMILIES, least_copies
-from antiphase._planner.monte_carlo import needs_monte_carlo, try_monte_carlo, bins_are_quick
+from antiphase._planner.monte_carlo import bins_are_quick, needs_monte_carlo, try_monte_carlo
 from antiphase._planner.pipelines import DEFAULT, PROMISED, check_pipelines, promised, sizes
 from antiphase._planner.search import Evaluation, Progress, Search
 from antiphase._problem import Problem
@@ -40,13 +40,13 @@ def plan(
     the batch size.
 
     **Guarantee**: the plan keeps the budget, by the accountant that the table in docs/accounting.md names. No candidate
-    in its table has an expected error that is smaller by more than `memory_tolerance`, and neither has any family alone,
-    up to the accuracy of the optimizers (0.01 %; where the accounting draws samples, as far as few samples can tell). A
-    family is left out only if a proved
-    bound shows that it cannot win. Sizes that are not tried may give slightly less error: numbers of bands between
-    neighbours an eighth apart, buffers that gain less than 0.5 %, and free columns of a banded strategy that takes more
-    work than steps x bands^2 = 2^30, or than 2^26 with fewer bands than steps / 10,000, which may take hours. The dense
-    family may take minutes above 2,000 steps, up to its limit of 8,192; exclude it with a memory limit or `families`.
+    in its table has an expected error that is smaller by more than `memory_tolerance`, and neither has any family that
+    was tried alone, up to the accuracy of the optimizers (0.01 %; 0.5 % for the dense family under `Curvatures`; where
+    the accounting draws samples, as far as few samples can tell). A family is left out only if a proved bound shows
+    that it cannot win. Sizes that are not tried may give slightly less error: numbers of bands between neighbours an
+    eighth apart, buffers that gain less than 0.5 %, and free columns of a banded strategy that takes more work than
+    steps x bands^2 = 2^30, or than 2^26 with fewer bands than steps / 10,000, which may take hours. The dense family
+    may take minutes above 2,000 steps, up to its limit of 8,192; exclude it with a memory limit or `families`.
 
     Args:
         problem: what to train, and at what cost.

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphase._check import Array
+from antiphase._error import trajectory_weight
 from antiphase._errors import NotProved
 from antiphase._objective import Curvatures
 from antiphase._optimize.dense.dual import EPS, BlockDual, SortedWorkload
@@ -66,8 +67,9 @@ def solve_curvatures(
         square: the squared loss of X.
     """
     n, factor = classes.steps, gram_factor(workload, objective, classes.steps)
-    counts_all = objective.counted_steps(n) == n
-    every_step = gram(workload, Curvatures(objective.values, objective.weights, "all"), n)
+    counts_all = objective.counted_steps(n) == n or objective.way is not None
+    whole = objective if counts_all else Curvatures(objective.values, objective.weights, "all")
+    every_step = gram(workload, whole, n)
     gradients = (GRADIENT_NOISE * float(np.linalg.svd(factor, compute_uv=False).sum()) / n) ** 2 * np.eye(n)
     best: Array | None = None
     least, bound, start = math.inf, 0.0, None
@@ -105,6 +107,9 @@ def gram(workload: Workload, objective: Curvatures, steps: int) -> Array:
     """Return V, by a recursion for each curvature in O(n^2)."""
     from antiphase._kernels import workload_gram
 
+    if objective.way is not None:
+        weight = trajectory_weight(workload, objective, steps)
+        return gram(workload, objective.destination, steps) + weight * gram(workload, objective.way, steps)
     counted = objective.counted_steps(steps)
     weights = np.where(np.arange(steps) >= steps - counted, 1.0 / counted, 0.0)
     V = np.zeros((steps, steps))
@@ -119,7 +124,7 @@ def gram_factor(workload: Workload, objective: Curvatures, steps: int) -> Array:
     For the last iterate, F holds the last rows. Otherwise it is a square root of V, less an allowance for the rounding
     of V: its entries are sums of up to n products, for each curvature.
     """
-    if objective.counted_steps(steps) == 1:
+    if objective.counted_steps(steps) == 1 and objective.way is None:
         return objective.last_rows(workload, steps)
     V = gram(workload, objective, steps)
     values, vectors = np.linalg.eigh(V)

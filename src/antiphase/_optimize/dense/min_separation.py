@@ -61,7 +61,7 @@ class MinSeparationProblem:
         self._factor: Array | None = None
         if isinstance(objective, Curvatures):
             self._factor = gram_factor(workload, objective, steps)
-            if objective.counted_steps(steps) < steps:
+            if objective.counted_steps(steps) < steps and objective.way is None:
                 self._error = RegularizedError(self._error, workload, objective, steps, separation)
 
     def start(self) -> Array:
