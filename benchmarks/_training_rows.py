@@ -28,9 +28,9 @@ def sampled(task: Task, groups: int) -> Any:
     return ap.Poisson(rate) if groups == 1 else ap.CyclicPoisson(groups, rate)
 
 
-def in_order(task: Task) -> ap.FixedEpochs:
-    """Every example once in each epoch, always at the same place."""
-    return ap.FixedEpochs(task.epochs, task.per_epoch)
+def in_order(task: Task) -> Any:
+    """What is promised without sampling."""
+    return task.unamplified or ap.FixedEpochs(task.epochs, task.per_epoch)
 
 
 def in_bins(task: Task) -> ap.BallsInBins:

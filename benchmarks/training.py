@@ -21,9 +21,10 @@ import numpy as np
 import antiphase as ap
 from benchmarks._measure import sized
 from benchmarks._student import flat_params, teacher
-from benchmarks._student_numpy import PARAMETERS, Student, train
+from benchmarks._student_numpy import PARAMETERS, Student
 from benchmarks._training_cells import Task, draw_batches, noise_of
 from benchmarks._training_command import results_file, run_command
+from benchmarks._training_loop import Settings, train
 from benchmarks._training_rows import fixed_rows
 
 EXAMPLES, BATCH, EPOCHS, STEPS = sized((50_000, 500, 20, 2000), (120, 20, 2, 12))
@@ -46,8 +47,8 @@ def runs(mechanism: ap.Mechanism, seeds: tuple[int, ...], rates: tuple[float, ..
     training, testing = students()
     start = np.stack([flat_params(seed) for seed in seeds])
     batches = [draw_batches(mechanism.participation, EXAMPLES, STEPS, seed) for seed in seeds]
-    noise = iter(noise_of(mechanism, seeds, PARAMETERS))
-    theta = train(training, start, batches, noise, (CLIP, BATCH, BETA, SCHEDULE, rates))
+    settings = Settings(CLIP, BATCH, BETA, SCHEDULE, rates)
+    theta = train(training, start, batches, noise_of(mechanism, seeds, PARAMETERS), settings)
     return {"accuracy": np.array([[testing.accuracy(one) for one in row] for row in theta])}
 
 
