@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks._measure import TINY, sized
@@ -20,9 +21,11 @@ def results_file(name: str) -> Path:
     return sized(Path(os.environ.get("RESULTS", Path(__file__).with_name(name))), NOWHERE)
 
 
-def run_command(task: Task, rows: dict[str, Row], drawing: Path | None = None) -> None:
+def run_command(tasks: Sequence[Task], rows: dict[str, Row], drawing: Path | None = None) -> None:
     """Read the command line, measure what is missing of the cells it names, and print the tables."""
-    parser = argparse.ArgumentParser(description=f"Measure mechanisms on the task {task.name}.")
+    known = [task.name for task in tasks]
+    parser = argparse.ArgumentParser(description=f"Measure mechanisms in training: {', '.join(known)}.")
+    parser.add_argument("--task", choices=known, help="one of the tasks; all by default")
     parser.add_argument("--rows", default="", help="short names, separated by commas; all by default")
     parser.add_argument("--epsilons", default="", help="separated by commas; all by default")
     parser.add_argument("--seeds", type=int, default=sized(30, 2), help="seeds per cell; 0 prints tables only")
@@ -37,16 +40,24 @@ def run_command(task: Task, rows: dict[str, Row], drawing: Path | None = None) -
     unknown = sorted(set(names) - rows.keys())
     if unknown:
         parser.error(f"no such rows: {', '.join(unknown)}; --list shows them")
-    epsilons = [float(value) for value in _split(arguments.epsilons)] or list(task.first_rates)
-    kept = Kept(task.results)
-    for name in _split(arguments.forget):
-        kept.forget(row=name)
-        for path in (CACHE / task.name).glob(f"{name}-[0-9]*.json"):
+    for task in tasks:
+        if arguments.task in (None, task.name):
+            epsilons = [float(value) for value in _split(arguments.epsilons)] or list(task.first_rates)
+            kept = Kept(task.results)
+            for name in _split(arguments.forget):
+                _forget(task, name, kept)
+            measure(task, {name: rows[name] for name in names}, epsilons, arguments.seeds, kept)
+            print_tables(task, rows, kept)
+            if drawing is not None and not TINY:
+                _draw(task, rows, kept, drawing)
+
+
+def _forget(task: Task, name: str, kept: Kept) -> None:
+    """Remove the results and the mechanisms of a row."""
+    kept.forget(row=name)
+    for path in (CACHE / task.name).glob(f"{name}-[0-9]*.json"):
+        if path.stem.rpartition("-")[0] == name:
             path.unlink()
-    measure(task, {name: rows[name] for name in names}, epsilons, arguments.seeds, kept)
-    print_tables(task, rows, kept)
-    if drawing is not None and not TINY:
-        _draw(task, rows, kept, drawing)
 
 
 def _split(text: str) -> list[str]:

@@ -107,9 +107,7 @@ def print_tables(task: Task, rows: dict[str, Row], kept: Kept) -> None:
         for prediction in (*PREDICTIONS, *sorted(own)):
             found = [rank_correlation(kept, list(mine), epsilon, prediction) for epsilon in epsilons]
             table.append([prediction, *("" if np.isnan(value) else f"{value:.2f} ({n})" for value, n in found)])
-        print_table(
-            f"{task.name}, {group}: rank correlation of prediction and accuracy (mechanisms)", columns, table
-        )
+        print_table(f"{task.name}, {group}: rank correlation of prediction and accuracy (mechanisms)", columns, table)
 
 
 def _cell(kept: Kept, name: str, epsilon: float) -> str:

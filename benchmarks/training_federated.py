@@ -61,7 +61,7 @@ ROWS = fixed_rows(PER_EPOCH)
 
 
 def main() -> None:
-    run_command(TASK, ROWS)
+    run_command([TASK], ROWS)
 
 
 if __name__ == "__main__":

@@ -71,8 +71,7 @@ ROWS = fixed_rows(PER_EPOCH)
 
 
 def main() -> None:
-    for one in TASKS:
-        run_command(one, ROWS)
+    run_command(TASKS, ROWS)
 
 
 if __name__ == "__main__":
