@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks._measure import TINY, sized
 from benchmarks._training_cells import CACHE, Kept, Row, Task, measure
 from benchmarks._training_picture import picture
-from benchmarks._training_statistics import by_seed, interval, print_tables
+from benchmarks._training_statistics import by_seed, interval, print_differences, print_tables
 
 NOWHERE = Path(os.devnull)
 PICTURED = 8  # rows in the picture, the best at the largest epsilon
@@ -30,6 +30,7 @@ def run_command(tasks: Sequence[Task], rows: dict[str, Row], drawing: Path | Non
     parser.add_argument("--epsilons", default="", help="separated by commas; all by default")
     parser.add_argument("--seeds", type=int, default=sized(30, 2), help="seeds per cell; 0 prints tables only")
     parser.add_argument("--forget", default="", help="rows whose results are removed first, separated by commas")
+    parser.add_argument("--against", default="", help="also print every row of its group minus this row, by seed")
     parser.add_argument("--list", action="store_true", help="print the short names of the rows and stop")
     arguments = parser.parse_args()
     if arguments.list:
@@ -37,7 +38,7 @@ def run_command(tasks: Sequence[Task], rows: dict[str, Row], drawing: Path | Non
             print(f"{name:32} {row.group:12} {row.title}")
         return
     names = _split(arguments.rows) or list(rows)
-    unknown = sorted(set(names) - rows.keys())
+    unknown = sorted({*names, *_split(arguments.against)} - rows.keys())
     if unknown:
         parser.error(f"no such rows: {', '.join(unknown)}; --list shows them")
     for task in tasks:
@@ -48,6 +49,8 @@ def run_command(tasks: Sequence[Task], rows: dict[str, Row], drawing: Path | Non
                 _forget(task, name, kept)
             measure(task, {name: rows[name] for name in names}, epsilons, arguments.seeds, kept)
             print_tables(task, rows, kept)
+            if arguments.against:
+                print_differences(task, rows, arguments.against, kept)
             if drawing is not None and not TINY:
                 _draw(task, rows, kept, drawing)
 
