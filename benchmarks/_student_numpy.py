@@ -6,7 +6,6 @@ one matrix here, with a column of ones after the pixels; the flat order of the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numba
@@ -89,14 +88,6 @@ def _clip(back_hidden: Floats, back: Floats, hidden: Floats, known: Any, clip_no
             back[j, i] *= scratch[i]
 
 
-@numba.njit(fastmath=True, cache=True)
-def _descend(theta: Floats, momentum: Floats, total: Floats, noise: Floats, settings: Any) -> None:
-    clip_norm, batch_size, beta, rate = settings
-    for i in range(theta.size):
-        momentum[i] = beta * momentum[i] + (total[i] + clip_norm * noise[i]) / batch_size
-        theta[i] -= rate * momentum[i]
-
-
 class Student:
     """Clipped gradients and accuracies of the student on one set of images."""
 
@@ -145,29 +136,3 @@ class Student:
         w, v = views(theta)
         hidden = np.maximum(self._images @ w, 0.0)
         return float(((hidden @ v[:-1] + v[-1]).argmax(1) == self._labels).mean())
-
-
-def train(
-    student: Student, start: Floats, batches: Sequence[Sequence[np.ndarray]], noise: Iterator[Floats], settings: Any
-) -> Floats:
-    """The last parameters, of shape (rates, seeds, parameters), after heavy-ball SGD for all rates and seeds.
-
-    Args:
-        student: with the training images.
-        start: first parameters, one row per seed.
-        batches: for each seed, the indices of every step.
-        noise: for each step, noise of shape (seeds, parameters) for clipping norm 1.
-        settings: (clip_norm, batch_size, beta, schedule, rates).
-    """
-    clip_norm, batch_size, beta, schedule, rates = settings
-    theta = np.repeat(start[None].astype(np.float32), len(rates), 0)
-    momentum, total = np.zeros_like(theta), np.empty(PARAMETERS, np.float32)
-    for step, factor in enumerate(schedule):
-        now = next(noise)
-        for seed, mine in enumerate(batches):
-            batch = student.gather(mine[step])
-            for i, rate in enumerate(rates):
-                student.clipped_sum(theta[i, seed], batch, total)
-                numbers = tuple(np.float32(x) for x in (clip_norm, batch_size, beta, factor * rate))
-                _descend(theta[i, seed], momentum[i, seed], total, now[seed], numbers)
-    return theta

@@ -42,6 +42,8 @@ class Task:
         runs: trains with a mechanism for all seeds and learning rates: arrays of shape (rates, seeds) by name, among
             them "accuracy", which decides.
         results: where results are kept.
+        unamplified: the participation that is promised without sampling; by default every example once in each epoch,
+            always at the same place.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Task:
     first_rates: dict[float, float]
     runs: Runs
     results: Path
+    unamplified: ap.FixedEpochs | ap.MinSeparation | None = None
     delta: float = 1e-5
 
     @property
@@ -232,12 +235,13 @@ def noise_by_curvature(task: Task, mechanism: ap.Mechanism) -> tuple[list[float]
 def draw_batches(participation: Any, examples: int, steps: int, seed: int) -> list[np.ndarray]:
     """The indices of every step of a run, distributed as the participation demands.
 
-    The samplers of the library draw from a cipher, which would take longer than the training. Those of Poisson,
-    CyclicPoisson and FixedEpochs are replaced by plain generators of the same distribution.
+    The samplers of the library draw from a cipher, which would take longer than the training. Poisson and
+    CyclicPoisson are replaced by plain generators of the same distribution; FixedEpochs and MinSeparation by a random
+    order that repeats.
     """
     rng = np.random.default_rng([seed, 2025])
-    if isinstance(participation, ap.FixedEpochs) and examples % participation.steps_per_epoch == 0:
-        parts = np.split(rng.permutation(examples), participation.steps_per_epoch)
+    if isinstance(participation, (ap.FixedEpochs, ap.MinSeparation)):
+        parts = np.array_split(rng.permutation(examples), participation.spacing(steps))
         return [parts[step % len(parts)] for step in range(steps)]
     if isinstance(participation, (ap.Poisson, ap.CyclicPoisson)) and participation.max_batch is None:
         groups = np.array_split(rng.permutation(examples), participation.sampling_groups or 1)

@@ -8,18 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import antiphase as ap
-from benchmarks._curvature import last_iterate_toeplitz, log_uniform
+from benchmarks._curvature import last_iterate_toeplitz, last_rows, log_uniform
 from benchmarks._measure import sized
 from benchmarks._training_cells import Made, Row, Task
 
-Make = Callable[[Task, float], Made]
 DENSE_TOLERANCE = 0.01
 BUFFERS = 3
+
+
+class Mixture(NamedTuple):
+    """Curvatures times learning rate, with weights."""
+
+    curvatures: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, curvatures: np.ndarray, weights: np.ndarray) -> Mixture:
+        """From arrays."""
+        return cls(tuple(curvatures.tolist()), tuple(weights.tolist()))
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """As arrays."""
+        return np.array(self.curvatures), np.array(self.weights)
+
+    def scaled(self, rate: float) -> Mixture:
+        """For that learning rate, if the curvatures are those of the model."""
+        return Mixture(tuple(rate * curvature for curvature in self.curvatures), self.weights)
+
+
+def schedule_of(task: Task) -> np.ndarray:
+    """The learning rate of every step, relative to the tuned one."""
+    rates = task.workload.learning_rates
+    return np.ones(task.steps) if rates is None else rates
 
 
 def sampled(task: Task, groups: int) -> Any:
@@ -28,9 +54,9 @@ def sampled(task: Task, groups: int) -> Any:
     return ap.Poisson(rate) if groups == 1 else ap.CyclicPoisson(groups, rate)
 
 
-def in_order(task: Task) -> ap.FixedEpochs:
-    """Every example once in each epoch, always at the same place."""
-    return ap.FixedEpochs(task.epochs, task.per_epoch)
+def in_order(task: Task) -> Any:
+    """What is promised without sampling."""
+    return task.unamplified or ap.FixedEpochs(task.epochs, task.per_epoch)
 
 
 def in_bins(task: Task) -> ap.BallsInBins:
@@ -52,9 +78,7 @@ def toeplitz_rms(task: Task, bands: int) -> Any:
     if bands == 1:
         return ap.strategies.Identity(task.steps)
     once = ap.SingleParticipation()
-    return ap.optimize(
-        "toeplitz", steps=task.steps, participation=once, workload=task.workload, bands=bands
-    ).strategy
+    return ap.optimize("toeplitz", steps=task.steps, participation=once, workload=task.workload, bands=bands).strategy
 
 
 @cache
@@ -72,12 +96,11 @@ def unamplified_rms(task: Task, family: str, **options: Any) -> Any:
 
 
 @cache
-def toeplitz_last(task: Task, bands: int, low: float, high: float, power: float) -> Any:
-    rates = task.workload.learning_rates
-    schedule = np.ones(task.steps) if rates is None else rates
-    h, weights = log_uniform(low, high, power) if high > low else (np.array([low]), np.ones(1))
-    column = last_iterate_toeplitz(bands, task.workload.beta, schedule, h, weights)
-    return ap.strategies.Identity(task.steps) if bands == 1 else ap.strategies.Toeplitz(column, task.steps)
+def toeplitz_last(task: Task, bands: int, mixture: Mixture) -> Any:
+    if bands == 1:
+        return ap.strategies.Identity(task.steps)
+    column = last_iterate_toeplitz(bands, task.workload.beta, schedule_of(task), *mixture.arrays)
+    return ap.strategies.Toeplitz(column, task.steps)
 
 
 # ---- rows
@@ -112,26 +135,26 @@ def banded_amplified(task: Task, epsilon: float) -> Made:
     return calibrated(task, epsilon, banded_rms(task, bands), sampled(task, bands), f"{bands} bands")
 
 
-def last_amplified(low: float, high: float, power: float, task: Task, epsilon: float) -> Made:
+def last_amplified(mixture: Mixture, task: Task, epsilon: float) -> Made:
     """The number of bands with the smallest loss of the last iterate over the mixture."""
 
     def made(bands: int) -> Made:
-        strategy = toeplitz_last(task, bands, low, high, power)
+        strategy = toeplitz_last(task, bands, mixture)
         return calibrated(task, epsilon, strategy, sampled(task, bands), f"{bands} bands")
 
-    bands = least(lambda b: last_loss(task, made(b).mechanism, low, high, power), choices(task))
-    return made(bands)
+    return made(least(lambda bands: last_loss(task, made(bands).mechanism, mixture), choices(task)))
 
 
-def last_loss(task: Task, mechanism: ap.Mechanism, low: float, high: float, power: float) -> float:
+def last_loss(task: Task, mechanism: ap.Mechanism, mixture: Mixture) -> float:
     """noise_std sqrt(sum_i w_i ||a_i C^-1||^2)."""
-    from benchmarks._curvature import last_rows
-
-    rates = task.workload.learning_rates
-    schedule = np.ones(task.steps) if rates is None else rates
-    h, weights = log_uniform(low, high, power) if high > low else (np.array([low]), np.ones(1))
-    noise = last_rows(task.workload.beta, schedule, h) @ mechanism.strategy.noising()
+    h, weights = mixture.arrays
+    noise = last_rows(task.workload.beta, schedule_of(task), h) @ mechanism.strategy.noising()
     return mechanism.noise_std * float(np.sqrt(weights @ np.square(noise).sum(1)))
+
+
+def last_for_rate(spectrum: Callable[[], Mixture], task: Task, epsilon: float) -> Made:
+    """As `last_amplified`, for curvatures that are known up to the learning rate, which is where tuning starts."""
+    return last_amplified(spectrum().scaled(task.first_rates[epsilon]), task, epsilon)
 
 
 def least(function: Callable[[int], float], values: list[int]) -> int:
@@ -160,9 +183,9 @@ def bins_rms(family: str, options: dict[str, int], task: Task, epsilon: float) -
     return calibrated(task, epsilon, found.strategy, in_bins(task), f"{family} {options}")
 
 
-def bins_last(bands: int, low: float, high: float, power: float, task: Task, epsilon: float) -> Made:
+def bins_last(bands: int, mixture: Mixture, task: Task, epsilon: float) -> Made:
     """The Toeplitz strategy for the last iterate, not optimised for the bins, with balls-in-bins accounting."""
-    strategy = toeplitz_last(task, bands, low, high, power)
+    strategy = toeplitz_last(task, bands, mixture)
     return calibrated(task, epsilon, strategy, in_bins(task), f"{bands} bands, in bins")
 
 
@@ -171,9 +194,9 @@ def unamplified(family: str, options: dict[str, Any], task: Task, epsilon: float
     return calibrated(task, epsilon, strategy, in_order(task), f"{family} {options}")
 
 
-def last_unamplified(bands: int, low: float, high: float, power: float, task: Task, epsilon: float) -> Made:
+def last_unamplified(bands: int, mixture: Mixture, task: Task, epsilon: float) -> Made:
     bands = min(bands, task.per_epoch)  # columns of one example do not overlap: its sensitivity is sqrt(epochs) ||c||
-    strategy = toeplitz_last(task, bands, low, high, power)
+    strategy = toeplitz_last(task, bands, mixture)
     return calibrated(task, epsilon, strategy, in_order(task), f"{bands} bands")
 
 
@@ -182,7 +205,7 @@ def plain(strategy: str, task: Task, epsilon: float) -> Made:
     return calibrated(task, epsilon, made, in_order(task), strategy)
 
 
-MIXTURE = (1e-3, 1.0, 0.5)
+MIXTURE = Mixture.of(*log_uniform(1e-3, 1.0, 0.5))
 
 
 def fixed_rows(per_epoch: int) -> dict[str, Row]:
@@ -191,7 +214,7 @@ def fixed_rows(per_epoch: int) -> dict[str, Row]:
         "dp-sgd": Row("DP-SGD, Poisson", dp_sgd, "amplified"),
         "banded-rms": Row("banded, cyclic Poisson, rms", banded_amplified, "amplified"),
         "blt-bins-rms": Row("BLT, bins, rms", partial(bins_rms, "blt", {"buffers": BUFFERS}), "amplified"),
-        "last-mixture": Row("Toeplitz, cyclic Poisson, last, mixture", partial(last_amplified, *MIXTURE), "amplified"),
+        "last-mixture": Row("Toeplitz, cyclic Poisson, last, mixture", partial(last_amplified, MIXTURE), "amplified"),
         "dense-rms": Row("dense, rms", partial(unamplified, "dense", {"tolerance": DENSE_TOLERANCE}), "unamplified"),
         "blt-rms": Row("BLT, rms", partial(unamplified, "blt", {"buffers": BUFFERS}), "unamplified"),
         "tree": Row("tree", partial(plain, "tree"), "unamplified"),
@@ -209,9 +232,9 @@ def fixed_rows(per_epoch: int) -> dict[str, Row]:
     )
     for b in [b for b in sized((16, 64), (4,)) if b <= per_epoch]:
         title = f"Toeplitz, {b} bands, last, mixture"
-        rows[f"last-{b}-unamplified"] = Row(title, partial(last_unamplified, b, *MIXTURE), "unamplified")
-        rows[f"last-{b}-bins"] = Row(f"{title}, bins", partial(bins_last, b, *MIXTURE), "amplified")
-    whole = partial(last_unamplified, per_epoch, *MIXTURE)
+        rows[f"last-{b}-unamplified"] = Row(title, partial(last_unamplified, b, MIXTURE), "unamplified")
+        rows[f"last-{b}-bins"] = Row(f"{title}, bins", partial(bins_last, b, MIXTURE), "amplified")
+    whole = partial(last_unamplified, per_epoch, MIXTURE)
     title = f"Toeplitz, {per_epoch} bands, last, mixture"
     rows[f"last-{per_epoch}-unamplified"] = Row(title, whole, "unamplified")
     return rows

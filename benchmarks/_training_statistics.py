@@ -107,9 +107,7 @@ def print_tables(task: Task, rows: dict[str, Row], kept: Kept) -> None:
         for prediction in (*PREDICTIONS, *sorted(own)):
             found = [rank_correlation(kept, list(mine), epsilon, prediction) for epsilon in epsilons]
             table.append([prediction, *("" if np.isnan(value) else f"{value:.2f} ({n})" for value, n in found)])
-        print_table(
-            f"{task.name}, {group}: rank correlation of prediction and accuracy (mechanisms)", columns, table
-        )
+        print_table(f"{task.name}, {group}: rank correlation of prediction and accuracy (mechanisms)", columns, table)
 
 
 def _cell(kept: Kept, name: str, epsilon: float) -> str:
@@ -145,3 +143,15 @@ def _print_choice(rows: dict[str, Row], epsilons: list[float], kept: Kept) -> No
     if table:
         columns = ["the planner's choice", "epsilon", "best fixed row", "points behind it", "seeds"]
         print_table("Best fixed row minus the planner's choice, paired by seed", columns, table)
+
+
+def print_differences(task: Task, rows: dict[str, Row], against: str, kept: Kept) -> None:
+    """Every row minus one row of its group, in points, paired by seed."""
+    table = []
+    for name, row in rows.items():
+        if row.group == rows[against].group and name != against:
+            found = [paired(kept, name, against, epsilon) for epsilon in task.first_rates]
+            cells = ["" if one is None else f"{100 * one[0]:+.2f} ± {100 * one[1]:.2f} ({one[2]})" for one in found]
+            table.append([row.title, *cells])
+    columns = ["mechanism", *(f"epsilon {epsilon:g}" for epsilon in task.first_rates)]
+    print_table(f"{task.name}: points above {rows[against].title}, paired by seed (seeds)", columns, table)

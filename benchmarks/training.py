@@ -12,7 +12,7 @@ interrupted, and more seeds can be added later. The picture is drawn again each 
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ import numpy as np
 
 import antiphase as ap
 from benchmarks._measure import sized
+from benchmarks._spectrum import binned, gauss_newton_product, lanczos_spectrum
 from benchmarks._student import flat_params, teacher
-from benchmarks._student_numpy import PARAMETERS, Student, train
-from benchmarks._training_cells import Task, draw_batches, noise_of
+from benchmarks._student_numpy import PARAMETERS, Student
+from benchmarks._training_cells import Row, Task, draw_batches, noise_of
 from benchmarks._training_command import results_file, run_command
-from benchmarks._training_rows import fixed_rows
+from benchmarks._training_loop import Settings, train
+from benchmarks._training_rows import Mixture, fixed_rows, last_for_rate
 
 EXAMPLES, BATCH, EPOCHS, STEPS = sized((50_000, 500, 20, 2000), (120, 20, 2, 12))
 PER_EPOCH = STEPS // EPOCHS
@@ -46,8 +48,8 @@ def runs(mechanism: ap.Mechanism, seeds: tuple[int, ...], rates: tuple[float, ..
     training, testing = students()
     start = np.stack([flat_params(seed) for seed in seeds])
     batches = [draw_batches(mechanism.participation, EXAMPLES, STEPS, seed) for seed in seeds]
-    noise = iter(noise_of(mechanism, seeds, PARAMETERS))
-    theta = train(training, start, batches, noise, (CLIP, BATCH, BETA, SCHEDULE, rates))
+    settings = Settings(CLIP, BATCH, BETA, SCHEDULE, rates)
+    theta = train(training, start, batches, noise_of(mechanism, seeds, PARAMETERS), settings)
     return {"accuracy": np.array([[testing.accuracy(one) for one in row] for row in theta])}
 
 
@@ -65,8 +67,28 @@ TASK = Task(
 ROWS = fixed_rows(PER_EPOCH)
 
 
+@cache
+def public_spectrum(clip_norm: float) -> Mixture:
+    """The curvatures of an untrained student on public pictures without labels."""
+    pictures = teacher.pictures(sized(1_000, 20), np.random.default_rng(99))
+    product = gauss_newton_product(flat_params(1_000), pictures, clip_norm)
+    nodes, weights = lanczos_spectrum(product, PARAMETERS, *sized((4, 40), (1, 8)), seed=0)
+    return Mixture.of(*binned(nodes, weights, low=1e-6))
+
+
+def add_curvature_rows() -> None:
+    """NoiseCurve (Gu et al. 2025) as far as it is known: banded noise for curvatures estimated from public data."""
+    kinds = {"noisecurve": ("", np.inf), "noisecurve-clipped": (", clipping counted", CLIP)}
+    for name, (words, clip_norm) in kinds.items():
+        make = partial(last_for_rate, partial(public_spectrum, clip_norm))
+        ROWS[name] = Row(f"Toeplitz, cyclic Poisson, public curvature{words}", make, "amplified")
+
+
+add_curvature_rows()
+
+
 def main() -> None:
-    run_command(TASK, ROWS, PICTURE)
+    run_command([TASK], ROWS, PICTURE)
 
 
 if __name__ == "__main__":
