@@ -8,20 +8,24 @@ JOBS ?= 2
 EXTRAS := dev,demo,torch,jax,flower
 NAME ?= $(patsubst benchmarks/%.py,%,$(wildcard benchmarks/[a-z]*.py))
 BIN := .venv/bin
-PIP := -m pip --disable-pip-version-check --quiet install --constraint
+QUIET := --disable-pip-version-check --quiet
+PIP := -m pip $(QUIET) install --constraint
 PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+CHECKS := lint types layers docs doctest
 
 .PHONY: test test-integrations test-all lint types layers docs doctest unit browser demo bench format constraints clean
-.NOTPARALLEL:
 .DELETE_ON_ERROR:
 
-test: lint types layers docs doctest unit
+# The checks use one core each, so they run side by side.
+test: .venv/tested
+	$(MAKE) --no-print-directory --jobs=$(JOBS) $(CHECKS) unit
 
 # Torch, JAX, Flower, and all else that tests/conftest.py marks as an integration; the slow ones are in test-all.
 test-integrations: .venv/tested
 	$(PYTEST) -m "integration and not slow and not browser"
 
-test-all: lint types layers docs doctest
+test-all: .venv/tested
+	$(MAKE) --no-print-directory --jobs=$(JOBS) $(CHECKS)
 	$(PYTEST) -m "not browser"
 
 lint: .venv/tested
@@ -69,10 +73,14 @@ format: .venv/tested
 	$(BIN)/python $(PIP) constraints.txt --no-build-isolation --editable ".[demo]"
 	touch $@
 
-# The package with its extras and the tools that check it.
-.venv/tested: .venv/installed
-	$(BIN)/python $(PIP) constraints.txt --no-build-isolation --editable ".[$(EXTRAS)]"
-	touch $@
+# The package with its extras and the tools that check it. constraints.txt lists every package, so there is nothing to
+# resolve, and pip's own check confirms that nothing is missing.
+.venv/tested: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip $(QUIET) install --no-compile --no-deps --requirement constraints.txt
+	$(BIN)/python -m pip $(QUIET) install --no-build-isolation --no-deps --editable .
+	$(BIN)/python -m pip $(QUIET) check
+	touch .venv/installed .venv/demo $@
 
 # Debian's browser and its driver, and the accessibility checker.
 .venv/browser: .venv/tested

@@ -26,7 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import antiphase as ap
 from antiphase.flower._participants import Participants
-from antiphase.flower._round import Round, Terms
+from antiphase.flower._round import ReplyRules, Round
 from antiphase.flower._session import Session
 from antiphase.flower._wire import ARRAYS, TAG, Answer, to_array_record, to_record
 from benchmarks._measure import print_table, readable, sized
@@ -74,13 +74,13 @@ def flower_turn(count: int) -> float:
 def our_turn(count: int) -> float:
     """Seconds of a release in the making, without what `release_seconds` counts."""
     messages = replies(count, tag=True)
-    current = Round(Terms(0, 1, 1, 1.0, None, False), model(), Participants(), Counter())
+    current = Round(ReplyRules(0, 1, 1, 1.0, None, False), model(), Participants(), Counter())
     current.asked = {f"m{i}": NODE for i in range(count)}
     start = time.perf_counter()
     for message in messages:
         answer = current.answer(message)
         assert answer is not None
-        current.take(message, answer, answer.client)
+        current.add_reply(message, answer, answer.client)
     assert len(current.clients) == count
     return time.perf_counter() - start
 

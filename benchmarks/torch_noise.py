@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import antiphase as ap
 import antiphase.torch
 from antiphase._noise import NoiseStream
-from antiphase.torch._pieces import own_leaves
-from antiphase.torch._world import World
+from antiphase.torch._distributed import TorchDistributed
+from antiphase.torch._shards import own_leaves
 from benchmarks._measure import print_table, readable, sized
 
 WIDTH, LAYERS, BATCH = sized((1000, 4, 256), (10, 2, 4))
@@ -156,7 +156,7 @@ def memory(strategy: ap.strategies.Strategy) -> float:
     """Noise state of the larger of two ranks, as a part of that of one process."""
     parameters, plan = [p.detach() for p in network().parameters()], plan_for(strategy)
     sizes = []
-    for world in (World(), World(0, 2), World(1, 2)):
+    for world in (TorchDistributed(), TorchDistributed(0, 2), TorchDistributed(1, 2)):
         stream = NoiseStream(plan, own_leaves(parameters, world), ap.Secret.insecure(0))
         stream.next()
         sizes.append(stream.state_bytes)

@@ -1,8 +1,8 @@
-"""Handwritten digits with JAX and Optax, private with correlated noise.
+"""Train on handwritten digits with JAX and Optax, with differential privacy from correlated noise.
 
     python examples/digits_optax.py --directory /tmp/digits
 
-Needs `pip install antiphase[jax] scikit-learn`. Interrupted, it goes on where it stopped when it is started again.
+Needs `pip install antiphase[jax] scikit-learn`. If interrupted, run it again: it resumes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
     images = (images / 16.0).astype(np.float32)
     train, test = slice(0, 1500), slice(1500, None)
 
-    # 1. What to protect, and what it may cost.
+    # 1. State the problem and the privacy budget, and make a plan.
     problem = ap.Problem(
         steps=epochs * 1500 // batch_size,
         budget=ap.Budget(epsilon=epsilon, delta=1e-4),
@@ -54,10 +54,10 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
     )
     plan = ap.plan(problem, families=["identity", "toeplitz"])
 
-    # 2. A run owns the secret, the batches, the noise and the ledger. Its directory is kept apart from the model.
+    # 2. A run owns the secret, the batches, the noise and the ledger. Keep its directory apart from the model.
     params = fresh_params()
     with ap.Run.open(plan, directory / "run", leaves=apj.leaves(params), examples=1500) as run:
-        # 3. Optax as ever; the noise goes first, and what divides by the batch size after it.
+        # 3. An ordinary Optax chain: noise first, then division by the batch size.
         optimizer = optax.chain(apj.add_noise(run), optax.scale(1 / batch_size), optax.sgd(0.5, momentum=0.9))
         clipped = apj.clipped_sum(loss, problem.clip_norm)
 
@@ -66,7 +66,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
             updates, state = optimizer.update(clipped(params, data, mask), state, params)
             return optax.apply_updates(params, updates), state
 
-        # 4. The run's own batches; every step is committed, and a checkpoint holds no secret.
+        # 4. Use the run's own batches, and commit every step. Checkpoints are encrypted with the run's secret.
         state, checkpoint = optimizer.init(params), directory / "checkpoint"
         if checkpoint.exists():
             params, state = apj.load(checkpoint, (params, state), run)
@@ -76,7 +76,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
             if batch.step % 20 == 19:
                 apj.save(checkpoint, (params, state), run)
 
-        # 5. Whatever leaves the building is published first; the report says what it cost.
+        # 5. Publish before you release anything; the report states the guarantee of what ran.
         run.publish("accuracy on the test images")
         accuracy = float((logits(params, images[test]).argmax(1) == labels[test]).mean())
         report = apj.report(run, state)
@@ -88,7 +88,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, required=True, help="for the run and the checkpoint")
+    parser.add_argument("--directory", type=Path, required=True, help="directory for the run and the checkpoint")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=100)
     parser.add_argument("--epsilon", type=float, default=4.0)

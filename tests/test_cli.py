@@ -1,4 +1,4 @@
-"""The command line: data on stdout, talk on stderr, errors without a traceback."""
+"""The command line: data on stdout, messages on stderr, errors without a traceback."""
 
 import json
 import os

@@ -109,6 +109,14 @@ def test_files_named_by_the_architecture_page_exist():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_files_that_are_named_exist(page):
+    """Paths start at the repository, or inside the package."""
+    named = re.findall(r"`([\w/]+\.py)`", page.read_text())
+    starts = (ROOT, ROOT / "src" / "antiphase")
+    assert [path for path in named if not any((start / path).exists() for start in starts)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_images_and_pages_that_are_linked_exist(page):
     for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target

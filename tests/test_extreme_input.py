@@ -109,15 +109,15 @@ def test_text_with_half_a_surrogate_pair_is_refused(tmp_path):
 
 @pytest.mark.parametrize("value", ["1.0", b"1.0", 10**400, True, None, [1.0], 1j])
 def test_what_is_no_number_is_no_budget(value):
-    with pytest.raises(ap.InvalidArgument):
+    with pytest.raises(ap.InvalidArgument, match="'epsilon' parameter of Budget"):
         ap.Budget(value, 1e-6)
-    with pytest.raises(ap.InvalidArgument):
+    with pytest.raises(ap.InvalidArgument, match="'delta' parameter of Budget"):
         ap.Budget(1.0, value)
 
 
 @pytest.mark.parametrize("value", ["x", None, True, [1.0], math.nan])
 def test_what_is_no_number_is_no_bound(value):
-    with pytest.raises(ap.InvalidArgument):
+    with pytest.raises(ap.InvalidArgument, match="'value' parameter of Bound"):
         ap.Bound(value, "exact", "", "")
 
 
@@ -174,5 +174,5 @@ FIELDS = [
 
 @pytest.mark.parametrize("data", FIELDS, ids=str)
 def test_stored_fields_of_another_type_are_refused(data):
-    with pytest.raises(ap.InvalidArgument):
+    with pytest.raises(ap.InvalidArgument, match=r"wrong type|not one that this version knows"):
         ap.from_json(data)

@@ -9,6 +9,7 @@ HEAVY = {
     "dp_accounting",
     "flwr",
     "jax",
+    "jinja2",
     "joblib",
     "matplotlib",
     "numba",

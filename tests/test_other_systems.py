@@ -53,7 +53,7 @@ def test_without_file_locks_plans_work_and_runs_say_what_is_missing(tmp_path):
 def test_clients_can_be_imported_without_file_locks(tmp_path):
     """A client of a federation may be a Windows machine until it takes part."""
     code = WINDOWS + "import antiphase.flower._timer as t, antiphase as ap, pathlib\n"
-    code += "try:\n    t.held(pathlib.Path('client')).__enter__()\nexcept ap.Refused as error:\n    print(error)\n"
+    code += "try:\n    t.locked_timer(pathlib.Path('client')).__enter__()\nexcept ap.Refused as e:\n    print(e)\n"
     result = python(code, tmp_path)
     assert "fcntl" in result.stdout, result.stderr
 

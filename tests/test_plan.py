@@ -67,7 +67,7 @@ def test_a_plan_cut_short_is_refused(tmp_path, keep):
     path = tmp_path / "plan.json"
     plan_for(STRATEGIES["toeplitz"]).save(path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ap.Corrupted):
+    with pytest.raises(ap.Corrupted, match=re.escape(str(path))):
         ap.Plan.load(path)
 
 
@@ -93,7 +93,7 @@ def test_extension_of_epochs_counts_the_new_ones():
 
 @pytest.mark.parametrize("steps", [12, 5, 0, 2.5])
 def test_extension_needs_more_steps(steps):
-    with pytest.raises(ap.InvalidArgument):
+    with pytest.raises(ap.InvalidArgument, match="'steps' parameter"):
         plan_for(STRATEGIES["blt"]).extend(steps)
 
 

@@ -1,9 +1,9 @@
-"""Tree aggregation, BandMF and BLT at the same epsilon, over seeds, and what a larger report goal buys.
+"""Compare tree aggregation, BandMF and BLT at the same epsilon over several seeds, and larger report goals.
 
-    python compare.py                    # curves.svg, and three tables
+    python compare.py                    # writes curves.svg, prints three tables
 
-The users of the federated digits come in turn, in this process, without Flower's engine: what is compared is the
-noise. Each mechanism is calibrated to the same (epsilon, delta) for every user.
+Only the noise is compared, so users take part in a fixed order, in this process, without Flower's engine. Each
+mechanism is calibrated to the same (epsilon, delta) for every user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from antiphase.flower import SGD, cohort, extrapolate
 from antiphase.flower._clip import clip_factor, norm
 
 COLORS = {"tree aggregation": "#888", "BandMF": "#c60", "BLT": "#06c"}
-# McMahan, Xu and Zhang 2024, App. F: the BLT for separation 400 that trained production models, beside a tree.
+# McMahan, Xu and Zhang 2024, App. F: the BLT for separation 400 that trained production models.
 DECAY = [0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778]
 SCALE = [0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734]
 GOAL, ROUNDS, TREE_NOISE, BLT_NOISE = 6500, 2000, 7.0, 7.379
@@ -27,7 +27,7 @@ HEAD = f"{'':18}{'population':>11}{'goal':>8}{'rounds':>8}{'separation':>12}{'pa
 
 
 def mechanisms(rounds: int, participation: ap.MinSeparation, workload: ap.Momentum, budget: ap.Budget):
-    """Each with the smallest noise that keeps the budget."""
+    """Return each mechanism with the smallest noise that meets the budget."""
     wanted = {"steps": rounds, "participation": participation, "workload": workload}
     strategies = {
         "tree aggregation": ap.strategies.Tree(rounds),
@@ -38,7 +38,7 @@ def mechanisms(rounds: int, participation: ap.MinSeparation, workload: ap.Moment
 
 
 def curve(mechanism: ap.Mechanism, optimizer: SGD, users: int, goal: int, clip: float, seed: int) -> list[float]:
-    """Accuracy after each release; the users come in the same order again and again."""
+    """Return the accuracy after each release; users take part in the same order in every pass."""
     names, start = ("weights", "bias"), fresh_model()
     model = dict(zip(names, start, strict=True))
     leaves, state = {name: value.shape for name, value in model.items()}, optimizer.init(model)
@@ -59,7 +59,7 @@ def curve(mechanism: ap.Mechanism, optimizer: SGD, users: int, goal: int, clip: 
 
 
 def drawing(curves: dict[str, np.ndarray]) -> str:
-    """The mean over seeds as a line and every seed as a thin one."""
+    """Draw the mean over seeds as a thick line and each seed as a thin one."""
     width, height, left = 640, 360, 40
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">']
     for tick in np.linspace(0.0, 1.0, 6):
@@ -72,18 +72,18 @@ def drawing(curves: dict[str, np.ndarray]) -> str:
             style = f'fill="none" stroke="{COLORS[name]}" stroke-width="{thick}" stroke-opacity="{strength}"'
             parts.append(f'<polyline points="{points}" {style}/>')
         parts.append(f'<text x="{width - 150}" y="{height - 60 - 20 * i}" fill="{COLORS[name]}">{name}</text>')
-    parts.append(f'<text x="{width / 2:.0f}" y="{height - 6}">release (accuracy on digits of nobody)</text></svg>')
+    parts.append(f'<text x="{width / 2:.0f}" y="{height - 6}">release (accuracy on held-out digits)</text></svg>')
     return "\n".join(parts)
 
 
 def production(rounds: int) -> dict[str, tuple[ap.strategies.Strategy, float]]:
-    """The strategies of production runs, with the noise that they had for GOAL clients."""
+    """Return the strategies of production runs, with their noise for GOAL clients."""
     blt = ap.strategies.BLT(DECAY, SCALE, rounds)
     return {"tree, noise 7": (ap.strategies.Tree(rounds), TREE_NOISE), "BLT, noise 7.379": (blt, BLT_NOISE)}
 
 
 def by_goal() -> list[str]:
-    """What a larger report goal costs or buys: the noise grows with it, the separation shrinks.
+    """Return the privacy cost of other report goals: the noise grows with the goal, and the separation shrinks.
 
     Reference: McMahan, Xu and Zhang 2024, Fig. 9.
     """
@@ -98,7 +98,7 @@ def by_goal() -> list[str]:
 
 
 def by_rounds() -> list[str]:
-    """What more rounds cost at a separation that is kept.
+    """Return the privacy cost of more rounds at a fixed separation.
 
     Reference: McMahan, Xu and Zhang 2024, Fig. 10.
     """

@@ -1,6 +1,6 @@
-"""Escaping of untrusted text (units, labels, paths, names in a plan file) for terminals and Markdown.
+"""Escape untrusted text (units, labels, paths, names in a plan file) for terminals, SVG and Markdown.
 
-`json.dumps` escapes on its own.
+`json.dumps` and the templates of the HTML report escape on their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LINE_START = re.compile(r"^(\s*)([#=]|[+-](?=[\s+-]|$)|\d+(?=[.)](?:\s|$)))")
 
 
 def terminal_text(text: str) -> str:
-    r"""The text as one line that is safe to print: control characters become escape sequences.
+    r"""Return the text as one line that is safe to print: control characters become escape sequences.
 
     >>> print(terminal_text("a\x1b[31mb\nc\u202ed"))
     a\x1b[31mb\nc\u202ed
@@ -28,7 +28,7 @@ def terminal_text(text: str) -> str:
 
 
 def html_text(text: str) -> str:
-    r"""One line of HTML, or the value of an attribute, that is shown as `text` and moves nothing around it.
+    r"""Return the text as one line of HTML, for an element or an attribute, without markup or control characters.
 
     >>> print(html_text("<b>\u202ea"))
     &lt;b&gt;\u202ea
@@ -37,12 +37,12 @@ def html_text(text: str) -> str:
 
 
 def reorders(text: str) -> bool:
-    """Whether it holds characters that make a reader see the text, or what follows it, in another order."""
+    """Return whether the text holds bidirectional controls, which can show it, or what follows, in another order."""
     return any(unicodedata.bidirectional(c) in _BIDI_CONTROLS for c in text)
 
 
 def markdown_text(text: str) -> str:
-    r"""One line of Markdown that renders as `text`, without markup, HTML, links, table cells, headings or lists.
+    r"""Return one line of Markdown that renders as `text`, without markup, HTML, links, table cells, headings or lists.
 
     >>> print(markdown_text("# <b>a_b</b> [c](d)\n|"))
     \# \<b\>a\_b\</b\> \[c\](d)\\n\|

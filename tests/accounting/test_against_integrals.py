@@ -167,7 +167,7 @@ def test_concentrated_and_gaussian_privacy():
     mechanism = ap.Mechanism(Identity(9), ap.EveryStep(), 6.0)
     assert math.isclose(ap.zcdp(mechanism).value, 1 / 8, rel_tol=1e-12)
     assert math.isclose(ap.gdp(mechanism).value, 0.5, rel_tol=1e-12)
-    with pytest.raises(ap.NotProved):
+    with pytest.raises(ap.NotProved, match="zcdp"):
         ap.zcdp(poisson(1.0, 0.1, 5))
 
 

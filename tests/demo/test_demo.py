@@ -91,4 +91,4 @@ def test_a_directory_that_cannot_be_made_is_refused_before_the_work(tmp_path, mo
     (tmp_path / "file").write_text("")
     result = run("demo", "--output", str(tmp_path / "file" / "demo"))
     assert result.exit_code != 0
-    assert "cannot be made" in result.stderr.replace("\n", " ")
+    assert "cannot be created" in result.stderr.replace("\n", " ")

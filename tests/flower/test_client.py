@@ -188,12 +188,12 @@ def test_a_damaged_timer_is_refused(tmp_path):
     mod = participation_mod(tmp_path)
     ask(mod, 0)
     (tmp_path / "client.json").write_text('{"client": "x"')
-    with pytest.raises(ap.Corrupted, match="too often"):
+    with pytest.raises(ap.Corrupted, match="client could take part too often"):
         ask(mod, 1)
 
 
 def test_a_client_asked_for_a_lost_release_again_declines_and_shows_why(tmp_path):
-    """The server asks for release 5, then, put back, for 4, or for 5 under another mark. No timer is running."""
+    """The server asks for release 5, then, as an older copy, for 4, or for 5 with another token; no timer runs."""
     mod = participation_mod(tmp_path)
     ask(mod, 5, separation=9)
     ask(mod, 6, separation=9)  # declined, and yet remembered
@@ -234,7 +234,7 @@ def test_many_threads_with_one_new_directory_have_one_pseudonym(tmp_path):
 
     def reads():
         start.wait()
-        with _timer.held(tmp_path / "new") as timer:
+        with _timer.locked_timer(tmp_path / "new") as timer:
             timer.start(_task(len(names)))
             names.append(timer.client)
 
@@ -337,7 +337,7 @@ def test_messages_of_other_strategies_are_refused(tmp_path):
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     message = Message(RecordDict({"arrays": record(START), "config": ConfigRecord()}), 1, "train")
     reply = participation_mod(tmp_path)(message, Context(1, 1, {}, RecordDict(), {}), None)
-    assert "no task" in reply.error.reason
+    assert "not a task of antiphase.flower.DPFTRL" in reply.error.reason
 
 
 def test_other_messages_pass(tmp_path):

@@ -429,7 +429,7 @@ def test_a_run_begun_before_the_rule_was_recorded_goes_on_replacing(tmp_path, mo
     assert numbered(tmp_path)[1] == [1, 2, 3, 4]
     found = report(tmp_path / "s", secret=SECRET)
     assert found.dropouts == "replace"
-    assert "a version that did not record" in found.statement
+    assert "always replaced clients that dropped out and did not record" in found.statement
     assert ("always replaced" in caplog.text) == (asked_for == "zero")
 
 
@@ -479,6 +479,6 @@ def test_rollback_is_noticed_at_check_in_before_anybody_trains(tmp_path):
     trained = []
     for client in (clients := federation(tmp_path / "c", GOAL).clients).values():
         client._train = lambda message, context: trained.append(message)
-    with pytest.raises(ap.Corrupted, match="put back to an older state"):
+    with pytest.raises(ap.Corrupted, match="restored from an older copy"):
         strategy(plan, tmp_path / "s", goal=GOAL).start(FakeGrid(clients), model())
     assert trained == []

@@ -20,7 +20,7 @@ import antiphase as ap
 from antiphase._ledger import Ledger
 from antiphase.flower import report
 from antiphase.flower._session import SAVE_EVERY, Session
-from antiphase.flower._state import State, read_state
+from antiphase.flower._state import ServerState, read_state
 from tests.flower.federation import (
     SECRET,
     Client,
@@ -295,7 +295,7 @@ def test_counts_are_entered_once_where_the_ledger_fails_after_the_release(tmp_pa
             raise OSError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "_follow", full)
+        patch.setattr(Session, "_update_ledgers", full)
         with pytest.raises(OSError, match="no space"):
             started(tmp_path, 1)
     assert report(tmp_path / "s", secret=SECRET).counts["accepted"] == GOAL
@@ -313,7 +313,7 @@ def test_an_older_state_file_is_refused(tmp_path):
     shutil.copy(tmp_path / "s" / "state.npz", tmp_path / "old")
     started(tmp_path, 3)
     shutil.copy(tmp_path / "old", tmp_path / "s" / "state.npz")
-    with pytest.raises(ap.Corrupted, match="release a step twice"):
+    with pytest.raises(ap.Corrupted, match="would release a step twice"):
         started(tmp_path, 4)
 
 
@@ -347,7 +347,7 @@ def test_a_directory_put_back_is_noticed_from_what_clients_were_asked(tmp_path, 
     """Also where it is one release older, which looks like a release that failed and is tried again."""
     serves = put_back(tmp_path, stop, lost)
     for _ in range(2):
-        with pytest.raises(ap.Corrupted, match="put back to an older state"):
+        with pytest.raises(ap.Corrupted, match="restored from an older copy"):
             serves(stop + lost)
     assert len(record_by_hand(tmp_path / "s")) == stop
     found = report(tmp_path / "s", secret=SECRET)
@@ -358,7 +358,7 @@ def test_a_directory_put_back_is_noticed_from_what_clients_were_asked(tmp_path, 
 def test_a_directory_put_back_to_the_middle_of_a_release_is_noticed_by_the_next_task(tmp_path):
     """The copy knows the mark of release 2; that it was made is known to clients that were asked for release 3."""
     serves = put_back(tmp_path, 2, 2, during=True)
-    with pytest.raises(ap.Corrupted, match="put back to an older state"):
+    with pytest.raises(ap.Corrupted, match="restored from an older copy"):
         serves(4)
     assert len(record_by_hand(tmp_path / "s")) == 2
 
@@ -370,7 +370,7 @@ def test_two_futures_of_one_directory_are_noticed_later(tmp_path):
     others = federation(tmp_path / "others", GOAL)
     strategy(plan, tmp_path / "s", goal=GOAL).start(others, model(), num_rounds=4)
     assert report(tmp_path / "s", secret=SECRET).guarantee is not None
-    with pytest.raises(ap.Corrupted, match="put back to an older state"):
+    with pytest.raises(ap.Corrupted, match="restored from an older copy"):
         serves(5)
     assert report(tmp_path / "s", secret=SECRET).guarantee is None
 
@@ -383,7 +383,7 @@ def test_a_reply_that_is_lost_does_not_take_the_evidence_with_it(tmp_path):
     silent.pull_messages = lambda ids: []
     with pytest.raises(ap.Refused):
         strategy(plan, tmp_path / "s", goal=GOAL, attempts=1).start(silent, model(), timeout=0.1)
-    with pytest.raises(ap.Corrupted, match="put back to an older state"):
+    with pytest.raises(ap.Corrupted, match="restored from an older copy"):
         serves(STEPS)
     assert len(record_by_hand(tmp_path / "s")) == 3
 
@@ -402,7 +402,7 @@ def test_evidence_is_read_also_from_replies_that_are_not_needed(tmp_path, alone)
         return sorted(pull(kept), key=lambda reply: reply.metadata.src_node_id)
 
     grid.pull_messages = last
-    with pytest.raises(ap.Corrupted, match="put back to an older state"):
+    with pytest.raises(ap.Corrupted, match="restored from an older copy"):
         strategy(plan_for(blt(STEPS), 1), tmp_path / "s", goal=GOAL, oversampling=1.25).start(grid, model())
     assert len(record_by_hand(tmp_path / "s")) == 1
 
@@ -431,7 +431,7 @@ def test_the_newest_directory_ends_too_once_an_older_one_has_sent_tasks(tmp_path
         strategy(plan, tmp_path / "s", goal=GOAL, oversampling=2.0).start(grid, model(), num_rounds=until)
 
     def is_stopped(until):
-        with pytest.raises(ap.Corrupted, match="put back to an older state"):
+        with pytest.raises(ap.Corrupted, match="restored from an older copy"):
             serves(until, 2 * GOAL)  # half of them are new, and remember the task of the first one that asks
 
     serves(1, GOAL)
@@ -477,7 +477,7 @@ def test_a_mark_that_a_killed_server_entered_is_on_disk_before_it_is_sent(tmp_pa
 
 def test_what_was_written_is_what_is_digested_and_broadcast(tmp_path):
     """An optimizer that goes on writing into the arrays that it gave must not change a release that was made."""
-    given = State(1, {"w": np.zeros(3)}, {"m": np.asfortranarray(np.ones((2, 3)))}, ("a",), {"accepted": 1})
+    given = ServerState(1, {"w": np.zeros(3)}, {"m": np.asfortranarray(np.ones((2, 3)))}, ("a",), {"accepted": 1})
     tmp_path.joinpath("s").mkdir()
     written = given.write(tmp_path / "s")
     before = given.digest

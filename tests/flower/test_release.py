@@ -186,7 +186,7 @@ def test_sgd_refuses_bad_settings():
     ):
         with pytest.raises(ap.InvalidArgument):
             SGD(**options)
-    with pytest.raises(ap.InvalidArgument, match="one for each release"):
+    with pytest.raises(ap.InvalidArgument, match="one number per release"):
         SGD((1.0,)).step(1, {"w": np.zeros(1)}, {"w": np.zeros(1)}, {})
 
 

@@ -292,12 +292,12 @@ def test_a_client_that_claims_a_participation_it_did_not_have_is_rejected(tmp_pa
         run(tmp_path, with_bad_client(tmp_path / "c", stated(last=last), count=4), steps=1)
     found = report(tmp_path / "s", secret=SECRET)
     assert found.counts == {"accepted": 3, "clipped": found.counts["clipped"], "false-claim": 2, "failed attempts": 2}
-    assert "2 replies claimed participations or tasks that were not there" in found.statement
+    assert "2 replies claimed participations or tasks that did not exist" in found.statement
 
 
 @pytest.mark.parametrize(("seen", "mark"), [(0, ""), (7, "0" * 48), (-1, "x"), (-2, ""), (0, "0" * 16 + "f" * 32)])
 def test_a_client_that_claims_to_have_been_asked_when_it_was_not_is_rejected(tmp_path, seen, mark):
-    """It does not have the key, so it cannot make the server believe that its directory was put back."""
+    """It does not have the key, so it cannot make the server believe that its directory is an older copy."""
     with pytest.raises(ap.Refused, match="false-claim"):
         run(tmp_path, with_bad_client(tmp_path / "c", stated(seen=[seen], marks=[mark]), count=4), steps=1)
     assert report(tmp_path / "s", secret=SECRET).counts["false-claim"] == 2
@@ -399,7 +399,7 @@ def test_clients_that_do_not_count_are_replaced(tmp_path, tamper):
 @both
 def test_with_too_few_clients_the_release_waits_or_fails_and_spends_nothing(tmp_path, dropouts):
     plan = plan_for(blt(3), separation=3)
-    with pytest.raises(ap.Refused, match="failed 2 times"):
+    with pytest.raises(ap.Refused, match="fell short 2 times"):
         strategy(plan, tmp_path / "s", dropouts=dropouts).start(federation(tmp_path / "c", 3), model())
     assert record_by_hand(tmp_path / "s") == []
     result = strategy(plan, tmp_path / "s", dropouts=dropouts).start(federation(tmp_path / "c", 16), model())
@@ -531,7 +531,7 @@ def test_a_node_without_a_key_does_not_stop_those_with_keys(tmp_path):
 
 
 def test_nodes_with_keys_may_come_after_one_without(tmp_path, monkeypatch):
-    monkeypatch.setattr("antiphase.flower._selection.SECOND", 0.01)
+    monkeypatch.setattr("antiphase.flower._selection.POLL_SECONDS", 0.01)
     late, grid = federation(tmp_path / "c", 5), FakeGrid({})
     grid.clients[BAD] = late.clients.pop(BAD)
     looks = iter(range(3))
@@ -550,7 +550,7 @@ def test_nodes_with_keys_may_come_after_one_without(tmp_path, monkeypatch):
 
 
 def test_nodes_without_keys_are_refused_where_keys_count(tmp_path):
-    with pytest.raises(ap.Refused, match="None of 12 nodes has an authentication key"):
+    with pytest.raises(ap.Refused, match="None of the 12 nodes has an authentication key"):
         strategy(plan_for(blt()), tmp_path / "s", identity="key").start(federation(tmp_path / "c", 12), model())
 
 
@@ -605,7 +605,7 @@ def test_plans_for_other_participations_are_refused(tmp_path):
     mechanism = ap.Mechanism(blt(), ap.FixedEpochs(3, 4), 1.0)
     problem = ap.Problem(steps=12, budget=ap.Budget(80.0, 1e-6))
     plan = ap.Plan(problem, mechanism, ap.epsilon(mechanism, 1e-6), error=1.0)
-    with pytest.raises(ap.InvalidArgument, match="MinSeparation"):
+    with pytest.raises(ap.InvalidArgument, match="must have MinSeparation participation"):
         strategy(plan, tmp_path / "s")
 
 
@@ -613,7 +613,7 @@ def test_add_or_remove_is_not_proved(tmp_path):
     """With a goal to fill, one client less makes room for another one."""
     plan = plan_for(blt())
     object.__setattr__(plan.mechanism, "adjacency", "add-or-remove")
-    with pytest.raises(ap.NotProved, match="who else takes part"):
+    with pytest.raises(ap.NotProved, match="changes who else takes part"):
         strategy(plan, tmp_path / "s")
 
 

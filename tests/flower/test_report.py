@@ -98,7 +98,7 @@ def test_the_statement_has_the_epsilon_of_what_was_enforced_beside_that_of_what_
     assert found.guarantee.value == pytest.approx(epsilon_by_hand(matrix, 5, 1, 4.0, 1e-6), rel=1e-6)
     enforced = epsilon_by_hand(matrix, 2, 3, 4.0, 1e-6)
     assert enforced > 1.5 * found.guarantee.value
-    assert f"participation enforced: epsilon = {rounded_up(enforced)}." in found.statement
+    assert f"enforced participation instead: epsilon = {rounded_up(enforced)}." in found.statement
 
 
 def test_group_of_devices(tmp_path):

@@ -36,10 +36,10 @@ def test_the_buffers_of_a_shorter_tree_are_refused(tmp_path):
     with run_for(plan.extend(9), tmp_path, PARAMS) as run:
         optimizer = apj.add_noise(run, "device")
         update = jax.jit(optimizer.update)
-        with pytest.raises(ap.Refused, match="that of another plan"):
+        with pytest.raises(ap.Refused, match="belongs to another plan"):
             update(gradient(3.0), state)
         state = optimizer.init(PARAMS)
-        assert state.hidden.buffers[0].shape != first.hidden.buffers[0].shape
+        assert state.private.buffers[0].shape != first.private.buffers[0].shape
         for step in range(9):  # from the start: the first three steps are replays
             updates, state = update(gradient(step), state)
             apj.commit(run, state, updates)
@@ -65,7 +65,7 @@ def test_more_precision_than_the_noise_has_is_refused(tmp_path, source):
 def test_device_noise_of_another_dtype_than_the_runs_is_refused(tmp_path):
     """Without float64 in JAX the draws would end at 7.4, where the report of a float64 run says 11.5."""
     with jax.enable_x64(False), run_for(plan_for(Identity(3)), tmp_path, PARAMS, dtype="float64") as run:
-        with pytest.raises(ap.Refused, match="noise is of float64, but JAX would make it on the device in float32"):
+        with pytest.raises(ap.Refused, match="noise is float64, but JAX would make it on the device in float32"):
             apj.add_noise(run, "device")
         optimizer = apj.add_noise(run, "host")  # made in float64 and rounded; the refusal has not bound the run
         updates, _ = optimizer.update(gradient(1.0), optimizer.init(PARAMS))
@@ -209,7 +209,7 @@ def test_a_state_of_withdrawn_steps_is_refused(tmp_path, source):
     with run_for(plan, tmp_path, PARAMS) as run:  # what the ledger has is known in every process
         optimizer = begin(run)
         state = apj.load(tmp_path / "old", start, run)
-        check_refused(run, optimizer.update, (gradient(0.0), state), "other outputs of the 1 steps")
+        check_refused(run, optimizer.update, (gradient(0.0), state), "outputs of the 1 steps before it")
         state = apj.load(tmp_path / "new", start, run)
         for step in range(1, 4):
             updates, state = optimizer.update(gradient(step), state)
@@ -250,7 +250,7 @@ def test_a_trained_model_is_not_given_the_first_noise_again(tmp_path, source):
             apj.commit(run, state, params)
     with run_for(plan, tmp_path, PARAMS) as run:
         optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
-        with pytest.raises(ap.Refused, match="begun with other parameters"):
+        with pytest.raises(ap.Refused, match="started with other parameters"):
             optimizer.update(gradient(1.0), optimizer.init(params))
         updates, state = optimizer.update(gradient(2.0), jax.jit(optimizer.init)(PARAMS))  # begin again
         apj.commit(run, state, updates)
@@ -306,20 +306,20 @@ def test_replicas_that_were_not_added_up_first_are_refused(tmp_path, source):
             apj.commit(run, *(jax.tree.map(lambda part: part[0], tree) for tree in (states, updates)))
         updates, states = update(several, states)
         assert np.isnan(updates["w"][1]).all()
-        with pytest.raises(ap.Refused, match="other outputs of the 2 steps"):
+        with pytest.raises(ap.Refused, match="outputs of the 2 steps before it"):
             apj.commit(run, *(jax.tree.map(lambda part: part[1], tree) for tree in (states, updates)))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16])
-def test_a_mark_sees_every_number(dtype):
-    from antiphase.jax._mark import next_mark
+def test_the_history_hash_depends_on_every_number(dtype):
+    from antiphase.jax._state import next_hash
 
     with jax.enable_x64(dtype == jnp.float64):
         start = jnp.zeros(2, jnp.uint32)
         leaves = [jnp.arange(5.0, dtype=dtype), jnp.zeros((0, 3), dtype), jnp.ones((), dtype)]
         changed = [[leaves[0].at[i].add(0.25), *leaves[1:]] for i in range(5)]
         changed += [[leaves[0], leaves[1], -leaves[2]], leaves[:1], leaves[::-1]]
-        marks = [next_mark(start, arrays) for arrays in (leaves, *changed)]
-        marks.append(next_mark(marks[0], leaves))
-        assert len({mark.tobytes() for mark in marks}) == len(marks)
-        assert marks[0].tobytes() == jax.jit(next_mark)(start, leaves).tobytes()
+        hashes = [next_hash(start, arrays) for arrays in (leaves, *changed)]
+        hashes.append(next_hash(hashes[0], leaves))
+        assert len({mark.tobytes() for mark in hashes}) == len(hashes)
+        assert hashes[0].tobytes() == jax.jit(next_hash)(start, leaves).tobytes()

@@ -9,7 +9,7 @@ import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
-from antiphase.jax._clip import MARGIN
+from antiphase.jax._clip import ROUNDING_MARGIN
 
 RNG = np.random.default_rng(0)
 PARAMS = {"w": jnp.asarray(RNG.normal(size=(3, 2)), jnp.float32), "b": jnp.asarray(RNG.normal(size=2), jnp.float32)}
@@ -36,7 +36,7 @@ def by_hand(x, y, mask, norm):
 @pytest.mark.parametrize(("norm", "microbatch"), [(0.01, None), (1.0, None), (100.0, 4), (1.0, 4), (1.0, 1), (1.0, 64)])
 def test_the_sum_is_that_of_examples_clipped_one_by_one(norm, microbatch):
     total = jax.jit(apj.clipped_sum(loss, norm, microbatch=microbatch))(PARAMS, (X, Y), MASK)
-    for name, wanted in by_hand(X, Y, MASK, norm * (1 - MARGIN)).items():
+    for name, wanted in by_hand(X, Y, MASK, norm * (1 - ROUNDING_MARGIN)).items():
         np.testing.assert_allclose(total[name], wanted, rtol=2e-5, atol=1e-6)
 
 
@@ -118,7 +118,7 @@ def test_half_precision_is_summed_in_single():
 
 
 def test_a_microbatch_that_does_not_divide_the_batch_is_refused():
-    with pytest.raises(ap.InvalidArgument, match="divisor of the batch"):
+    with pytest.raises(ap.InvalidArgument, match="divisor of the batch size, 12"):
         apj.clipped_sum(loss, 1.0, microbatch=5)(PARAMS, (X, Y), MASK)
 
 
@@ -130,7 +130,7 @@ def test_a_norm_that_is_none_is_refused(norm):
 
 @pytest.mark.parametrize("mask", [True, np.ones((12, 1), bool)])
 def test_a_mask_of_another_shape_is_refused(mask):
-    with pytest.raises(ap.InvalidArgument, match="one flag for each example"):
+    with pytest.raises(ap.InvalidArgument, match="one flag per example"):
         apj.clipped_sum(loss, 1.0)(PARAMS, (X, Y), mask)
 
 

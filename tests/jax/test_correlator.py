@@ -34,7 +34,7 @@ def noise_from(strategy, z):
         noise, buffers = made.step(buffers, t, lambda row: rows[row])
         return buffers, noise
 
-    start = jnp.zeros((made.rows, *z.shape[1:]), z.dtype)
+    start = jnp.zeros((made.buffer_count, *z.shape[1:]), z.dtype)
     return np.asarray(jax.jit(lambda: jax.lax.scan(step, start, jnp.arange(strategy.steps)))()[1])
 
 
@@ -57,12 +57,12 @@ def test_long_streams_do_not_drift(name):
 
 def test_memory_is_what_the_plan_says():
     for strategy in STREAMING.values():
-        assert correlator(strategy, jnp.dtype(jnp.float32)).rows <= max(strategy.memory_copies, 1)
+        assert correlator(strategy, jnp.dtype(jnp.float32)).buffer_count <= max(strategy.memory_copies, 1)
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name.startswith(WHOLE) and name.endswith("-24")])
 def test_what_does_not_stream_is_refused(name):
-    with pytest.raises(ap.InvalidArgument, match="uses all of z"):
+    with pytest.raises(ap.InvalidArgument, match="needs all of z at every step"):
         correlator(ALL[name], jnp.dtype(jnp.float32))
 
 

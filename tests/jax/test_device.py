@@ -8,7 +8,7 @@ import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
-from antiphase.jax._keys import device_key
+from antiphase.jax._device_noise import device_key
 from tests.jax.plans import check_refused
 from tests.jax.training import PARAMS, open_run
 
@@ -74,7 +74,7 @@ def test_a_state_can_be_donated(tmp_path):
         for step in range(2):
             updates, state = update(PARAMS, state)
             apj.commit(run, state, updates, run.batch(step).indices)
-        assert int(state.step) == int(state.hidden.step) == run.committed == 2
+        assert int(state.step) == int(state.private.step) == run.committed == 2
 
 
 def test_steps_cannot_be_taken_in_one_program_without_being_committed(tmp_path):
@@ -94,10 +94,10 @@ def test_steps_cannot_be_taken_in_one_program_without_being_committed(tmp_path):
 @pytest.mark.parametrize("source", ["host", "device"])
 def test_on_a_single_device_the_program_ends_with_the_reason(tmp_path, source, monkeypatch):
     """Nobody waits for it, so the callback raises, and JAX puts its message into an error of its own."""
-    from antiphase.jax import _device, _host
+    from antiphase.jax import _device_noise, _host_noise
 
-    monkeypatch.setattr(_device, "must_not_raise", lambda: False)
-    monkeypatch.setattr(_host, "must_not_raise", lambda: False)
+    monkeypatch.setattr(_device_noise, "must_defer", lambda: False)
+    monkeypatch.setattr(_host_noise, "must_defer", lambda: False)
     with open_run(tmp_path) as run:
         optimizer = apj.add_noise(run, source)
         _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))

@@ -15,7 +15,7 @@ def test_impulses_give_the_dense_matrix(name):
     strategy = STRATEGIES[name]
     with jax.enable_x64(True):
         made, z = correlator(strategy, np.dtype(np.float64)), jax.numpy.eye(strategy.rows)
-        buffers, out = jax.numpy.zeros((made.rows, strategy.rows)), []
+        buffers, out = jax.numpy.zeros((made.buffer_count, strategy.rows)), []
         for t in range(strategy.steps):
             noise, buffers = made.step(buffers, t, lambda row: z[row])
             out.append(np.asarray(noise))

@@ -104,7 +104,7 @@ def test_files_are_sealed_and_for_their_owner_alone(tmp_path):
         assert bits(apj.load(path, jax.tree.map(lambda leaf: leaf * 0, tree), run)) == bits(tree)
         with pytest.raises(ap.Corrupted, match="another run"):
             apj.load(path, tree, other)
-        with pytest.raises(ap.InvalidArgument, match="holds arrays"):
+        with pytest.raises(ap.InvalidArgument, match="holds the arrays"):
             apj.load(path, {"count": jnp.int32(7)}, run)
         content = path.read_bytes()
         for wrong in (content[:-1], content[:60] + bytes([content[60] ^ 1]) + content[61:], b"", content + b"\0"):
@@ -145,7 +145,7 @@ def test_files_of_the_first_format_can_be_read(tmp_path):
         assert bits(apj.load(tmp_path / "old", jax.tree.map(lambda leaf: leaf * 0, tree), run)) == bits(tree)
         with pytest.raises(ap.Corrupted, match="another run"):
             apj.load(tmp_path / "old", tree, other)
-        with pytest.raises(ap.InvalidArgument, match="holds arrays"):
+        with pytest.raises(ap.InvalidArgument, match="holds the arrays"):
             apj.load(tmp_path / "old", {"count": jnp.int32(7)}, run)
         for wrong in (sealed[:-1], sealed[:60] + bytes([sealed[60] ^ 1]) + sealed[61:]):
             (tmp_path / "old").write_bytes(wrong)

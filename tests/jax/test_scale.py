@@ -7,7 +7,7 @@ import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
-from antiphase.jax import _correlator, _self_check, _transformation
+from antiphase.jax import _correlator, _device_noise, _transformation
 from antiphase.strategies import Banded, Dense, Identity, Toeplitz
 from tests.catalog import every_strategy
 from tests.jax.plans import CLIP, added, is_right, plan_for, run_for
@@ -30,7 +30,7 @@ def simulated(plan, monkeypatch):
     def known(key, leaves, leaf, row, like, dtype):
         return jnp.asarray(Z, dtype)[row]
 
-    monkeypatch.setattr(_transformation, "normals", known)
+    monkeypatch.setattr(_transformation, "standard_normals", known)
     optimizer = apj.simulate_noise(plan, jax.random.key(0))
 
     def step(state, _):
@@ -90,17 +90,17 @@ def test_what_float32_cannot_hold_is_refused_before_the_run_is_bound(strategy, s
 
 
 def test_a_compiled_program_that_makes_other_noise_is_refused(monkeypatch):
-    class Late(_correlator.Correlator):
-        rows = 1
+    class Late(_correlator.JaxCorrelator):
+        buffer_count = 1
 
         def step(self, buffers, step, draw):
             return buffers[0], buffers.at[0].set(draw(step))
 
     case = (Identity(9), STD, FLOAT32, 1.0)
-    _self_check.check_device_noise.__wrapped__(*case)
-    monkeypatch.setattr(_self_check, "correlator", lambda strategy, dtype: Late())
+    _device_noise.check_device_noise.__wrapped__(*case)
+    monkeypatch.setattr(_device_noise, "correlator", lambda strategy, dtype: Late())
     with pytest.raises(ap.Refused, match="departs from float64"):
-        _self_check.check_device_noise.__wrapped__(*case)
+        _device_noise.check_device_noise.__wrapped__(*case)
 
 
 def test_plans_are_simulated_inside_a_traced_program():
@@ -110,7 +110,7 @@ def test_plans_are_simulated_inside_a_traced_program():
         optimizer = apj.simulate_noise(plan, key)
         return optimizer.update(PARAMS, optimizer.init(PARAMS))[0]["w"]
 
-    _self_check.check_device_noise.cache_clear()
+    _device_noise.check_device_noise.cache_clear()
     assert bool(jax.jit(first)(jax.random.key(1)).any())
 
 

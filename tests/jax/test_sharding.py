@@ -57,7 +57,7 @@ def test_sharded_noise_is_the_noise_of_one_device(tmp_path, source, name, kind):
         parts, updates, state = noise_of(run, placed, source, shardings)
     assert parts.tobytes() == whole.tobytes()
     assert all(jax.tree.leaves(jax.tree.map(lambda u, at: u.sharding.is_equivalent_to(at, u.ndim), updates, shardings)))
-    for buffer in jax.tree.leaves(state.hidden):
+    for buffer in jax.tree.leaves(state.private):
         if buffer.size and buffer.ndim > 2:
             assert {shard.data.size for shard in buffer.addressable_shards} == {buffer.size // 4}
 
@@ -84,12 +84,12 @@ def test_shardings_need_not_be_said(tmp_path, source):
 
 
 def test_every_device_asks_for_its_own_part_alone(tmp_path, monkeypatch):
-    from antiphase.jax import _host
+    from antiphase.jax import _host_noise
 
     asked = []
-    original = _host.io_callback
+    original = _host_noise.io_callback
     monkeypatch.setattr(
-        _host, "io_callback", lambda f, shape, *args: asked.append(shape.shape) or original(f, shape, *args)
+        _host_noise, "io_callback", lambda f, shape, *args: asked.append(shape.shape) or original(f, shape, *args)
     )
     shardings = shardings_for(AxisType.Auto)
     with run_for(plan_for(STRATEGIES["blt"]), tmp_path, PARAMS) as run:
@@ -161,6 +161,6 @@ def test_noise_of_four_devices_over_500_steps_has_the_covariance_of_the_plan(tmp
 def test_anything_but_named_shardings_is_refused(tmp_path, shardings):
     with (
         run_for(plan_for(STRATEGIES["blt"]), tmp_path, PARAMS) as run,
-        pytest.raises(ap.InvalidArgument, match="tree of"),
+        pytest.raises(ap.InvalidArgument, match="tree with a NamedSharding for each array"),
     ):
         apj.add_noise(run, shardings=shardings)

@@ -11,8 +11,7 @@ from scipy.stats import norm
 import antiphase as ap
 import antiphase.jax as apj
 from antiphase._run.tail import DEVICE_ENDS
-from antiphase.jax._keys import SOURCE
-from antiphase.jax._rows import check_addresses, normals
+from antiphase.jax._device_noise import SOURCE, check_addresses, standard_normals
 from antiphase.strategies import Toeplitz
 from tests.jax.plans import is_right, plan_for
 
@@ -43,12 +42,12 @@ def test_other_keys_are_refused():
 def test_no_two_addresses_share_a_stream():
     key, like = jnp.array([1, 2], jnp.uint32), jnp.zeros(8)
     seen = {
-        normals(key, 3, leaf, jnp.int32(row), like, jnp.dtype(jnp.float32)).tobytes()
+        standard_normals(key, 3, leaf, jnp.int32(row), like, jnp.dtype(jnp.float32)).tobytes()
         for leaf in range(3)
         for row in range(40)
     }
     assert len(seen) == 3 * 40
-    with pytest.raises(ap.InvalidArgument, match="so many steps"):
+    with pytest.raises(ap.InvalidArgument, match="67108864 rows of noise and 32 leaves"):
         check_addresses(1 << 26, 32)
 
 
@@ -56,7 +55,7 @@ def test_tails_are_normal():
     """A draw of float32 ends at 5.4 standard deviations, and thins out before: eight million of ours do not."""
     size, rows = 4_000_000, 2
     key, kind = jnp.array([3, 4], jnp.uint32), jnp.dtype(jnp.float32)
-    draw = jax.jit(lambda row: normals(key, 1, 0, row, jnp.zeros(size), kind))
+    draw = jax.jit(lambda row: standard_normals(key, 1, 0, row, jnp.zeros(size), kind))
     made = np.abs(np.stack([draw(jnp.int32(row)) for row in range(rows)]))
     for edge in (2.0, 3.0, 4.0, 4.8):
         wanted = 2 * norm.sf(edge) * made.size

@@ -8,7 +8,7 @@ import pytest
 
 import antiphase as ap
 import antiphase.jax as apj
-from antiphase.jax._state import Hidden, run_words
+from antiphase.jax._state import PrivateNoiseState, run_id_words
 from tests.jax.plans import check_refused, flat, plan_for, run_for
 from tests.jax.training import PARAMS, open_run, optimizer_for, plan
 
@@ -65,7 +65,7 @@ def test_parts_of_different_steps_are_refused(tmp_path):
                 if i == j:
                     apj.join(public, private)
                 else:
-                    with pytest.raises(ap.InvalidArgument, match="another optimizer, step or run"):
+                    with pytest.raises(ap.InvalidArgument, match="from another optimizer, step or run"):
                         apj.join(public, private)
 
 
@@ -73,8 +73,8 @@ def test_parts_of_different_steps_give_no_noise_however_put_together(tmp_path):
     with open_run(tmp_path) as run:
         optimizer = optax.chain(apj.add_noise(run, "device"))
         _, older, newer = states_of(run, optimizer, 3)
-        forged = (newer[0]._replace(hidden=older[0].hidden), *newer[1:])
-        check_refused(run, optimizer.update, (PARAMS, forged, PARAMS), "private part that of another step")
+        forged = (newer[0]._replace(private=older[0].private), *newer[1:])
+        check_refused(run, optimizer.update, (PARAMS, forged, PARAMS), "private part belongs to another step")
         public = apj.split(newer)[0]
         for update in (optimizer.update, jax.jit(optimizer.update)):
             with pytest.raises(ap.Refused, match="private part is missing"):
@@ -85,7 +85,7 @@ def test_parts_of_different_runs_are_refused(tmp_path):
     with open_run(tmp_path / "a") as one, open_run(tmp_path / "b") as two:
         public, _ = apj.split(optimizer_for(one, "device").init(PARAMS))
         _, private = apj.split(optimizer_for(two, "device").init(PARAMS))
-        with pytest.raises(ap.InvalidArgument, match="another optimizer, step or run"):
+        with pytest.raises(ap.InvalidArgument, match="from another optimizer, step or run"):
             apj.join(public, private)
 
 
@@ -103,7 +103,7 @@ def test_sums_of_another_micro_batch_or_run_are_refused(tmp_path):
                 if i == j:
                     assert bits(apj.join(public, private).acc_grads) == bits(private[0]["sums"])
                 else:
-                    with pytest.raises(ap.InvalidArgument, match="another optimizer, step or run"):
+                    with pytest.raises(ap.InvalidArgument, match="from another optimizer, step or run"):
                         apj.join(public, private)
 
 
@@ -111,16 +111,16 @@ def test_a_private_part_of_another_optimizer_is_refused(tmp_path):
     with open_run(tmp_path) as run:
         public, private = apj.split(optimizer_for(run).init(PARAMS))
         for wrong in ([], [*private, ()], [{}], [None], [{"at": [], "sums": None, "inner": []}]):
-            with pytest.raises(ap.InvalidArgument, match="not that of this state"):
+            with pytest.raises(ap.InvalidArgument, match="does not belong to this state"):
                 apj.join(public, wrong)
 
 
 def test_the_state_of_a_device_is_that_of_the_run(tmp_path):
     with open_run(tmp_path) as run:
         state = apj.add_noise(run, "device").init(PARAMS)
-        assert isinstance(state.hidden, Hidden)
-        assert np.array_equal(state.run, run_words(run.run_id))
-        assert np.array_equal(state.hidden.run, state.run)
+        assert isinstance(state.private, PrivateNoiseState)
+        assert np.array_equal(state.run_id, run_id_words(run.run_id))
+        assert np.array_equal(state.private.run_id, state.run_id)
 
 
 def test_a_printed_state_shows_no_noise(tmp_path):
@@ -129,6 +129,6 @@ def test_a_printed_state_shows_no_noise(tmp_path):
         updates, state = optimizer.update(jax.tree.map(jnp.zeros_like, PARAMS), optimizer.init(PARAMS))
         shown = repr((state, str(state)))
         assert flat(updates).any()
-        assert "Hidden(step=1, ...)" in shown
+        assert "PrivateNoiseState(step=1, ...)" in shown
         assert "float32" not in shown
-        assert f"{float(jax.tree.leaves(state.hidden.buffers)[0].max()):.5f}" not in shown
+        assert f"{float(jax.tree.leaves(state.private.buffers)[0].max()):.5f}" not in shown

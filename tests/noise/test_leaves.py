@@ -84,5 +84,5 @@ def test_regions_that_do_not_fit_are_refused(shape, region):
 
 @pytest.mark.parametrize("leaves", [None, 5, "w", [5], {1: Leaf((3,))}])
 def test_leaves_of_the_wrong_kind_are_refused(leaves):
-    with pytest.raises(ap.InvalidArgument):
+    with pytest.raises(ap.InvalidArgument, match=r"'leaves' parameter of NoiseStream|'global_shape' parameter of Leaf"):
         named(leaves)

@@ -61,7 +61,7 @@ def test_a_second_thread_is_refused():
     worker.start()
     entered.wait(10)
     for act in (busy.next, lambda: busy.white(0), lambda: busy.save("never")):
-        with pytest.raises(ap.Refused):
+        with pytest.raises(ap.Refused, match="another thread"):
             act()
     leave.set()
     worker.join()
@@ -69,9 +69,13 @@ def test_a_second_thread_is_refused():
 
 
 def test_float32_is_refused_where_scales_cancel():
+    strategy = BLT([0.999, 0.9989], [1000.0, -999.9], 40)
     with pytest.raises(ap.InvalidArgument, match="float64"):
-        stream(BLT([0.999, 0.9989], [1000.0, -999.9], 40), [(3,)])
-    stream(BLT([0.999, 0.9989], [1000.0, -999.9], 40), [(3,)], dtype="float64").next()
+        stream(strategy, [(3,)])
+    made = stream(strategy, [(3,)], dtype="float64")
+    white = np.stack([made.white(row)[0] for row in range(strategy.steps)])
+    noise = np.stack([made.next()[0] for _ in range(strategy.steps)])
+    np.testing.assert_allclose(strategy.encoder() @ noise, white, rtol=0.0, atol=1e-9)
 
 
 def test_a_lookahead_from_numpy_can_be_saved(tmp_path):

@@ -268,7 +268,7 @@ def test_a_step_with_wrong_buffers_is_not_taken():
     ids=str,
 )
 def test_bad_options_are_refused(options):
-    with pytest.raises(ap.InvalidArgument):
+    with pytest.raises(ap.InvalidArgument, match=f"'{next(iter(options))}' parameter of NoiseStream"):
         stream(Identity(3), **options)
 
 
@@ -280,7 +280,7 @@ def test_only_plans_and_mechanisms_are_served(plan):
 
 @pytest.mark.parametrize("row", [-1, 3, True, 0.0])
 def test_white_noise_beyond_the_matrix_is_refused(row):
-    with pytest.raises(ap.InvalidArgument):
+    with pytest.raises(ap.InvalidArgument, match="'row' parameter"):
         stream(Identity(3)).white(row)
 
 

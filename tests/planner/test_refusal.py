@@ -56,7 +56,7 @@ def test_memory_that_no_family_fits(families, needed):
     least = named(caught.value, "memory_copies")
     assert needed in (None, least)
     assert ap.plan(asked(least), families).mechanism.strategy.memory_copies == least
-    with pytest.raises(ap.AntiphaseError):
+    with pytest.raises(ap.Refused, match=f"memory_copies={least - 1}"):
         ap.plan(asked(least - 1), families)
     assert ap.plan(asked(0), [*families, "identity"]).mechanism.strategy.memory_copies == 0
 

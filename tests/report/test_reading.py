@@ -8,6 +8,7 @@ import pytest
 
 import antiphase as ap
 from antiphase._report import gather, markdown, read
+from antiphase._run import opening
 from tests.report.cases import command, made_plan, made_run, searched_plan
 
 
@@ -161,9 +162,9 @@ def test_candidates_of_a_run_are_those_it_was_opened_with(tmp_path):
 
 
 def test_a_run_of_an_older_version_is_reported_without_candidates(tmp_path, monkeypatch):
-    now = ap.Run._identity
+    now = opening._identity
     with monkeypatch.context() as patch:
-        patch.setattr(ap.Run, "_identity", lambda run: {k: v for k, v in now(run).items() if k != "details"})
+        patch.setattr(opening, "_identity", lambda *given: {k: v for k, v in now(*given).items() if k != "details"})
         made_run(tmp_path, searched_plan(), 3)
     assert "details" not in (tmp_path / "public" / "ledger.jsonl").read_text()
     source = read(tmp_path)

@@ -15,7 +15,7 @@ import antiphase as ap
 from antiphase._durable import write_atomically
 from antiphase._ledger import chain
 from antiphase._run.history import History
-from antiphase._run.noise_replay import Tape
+from antiphase._run.noise_replay import StreamReplay
 from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, take, train
 from tests.signals import at_line
 
@@ -83,7 +83,7 @@ def test_the_data_set_must_be_the_one_accounted_for(tmp_path):
 def test_amplification_needs_the_runs_own_batches(tmp_path):
     mechanism = ap.Mechanism(ap.strategies.Identity(STEPS), ap.Poisson(0.25), 3.0)
     plan = ap.Plan(replace(PLAN.problem, participation=None), mechanism, ap.epsilon(mechanism, 1e-6), 1.0)
-    with pytest.raises(ap.InvalidArgument, match="rests on batches drawn by Poisson"):
+    with pytest.raises(ap.InvalidArgument, match=r"needs random batches \(Poisson\)"):
         opened(tmp_path, plan, examples=None)
 
 
@@ -261,7 +261,7 @@ def test_two_threads_get_the_same_noise_of_a_step(tmp_path, monkeypatch):
     with opened(tmp_path) as run:
         train(run, fresh_model(), 1)
         alone = ap.NoiseStream(PLAN, LEAVES, SECRET, run.run_id, start_step=1).next()
-        monkeypatch.setattr(Tape, "_at", met(Tape._at))
+        monkeypatch.setattr(StreamReplay, "_stream_at", met(StreamReplay._stream_at))
         with ThreadPoolExecutor(2) as threads:
             for noise in threads.map(run.noise, [1, 1]):
                 assert all(map(np.array_equal, noise, alone))
@@ -293,7 +293,7 @@ def test_a_commit_that_was_interrupted_is_known_once_the_run_is_opened_again(tmp
     run = opened(tmp_path)
     model = take(run, 0, fresh_model())
     with monkeypatch.context() as patched:
-        patched.setattr(run, "_enter_batch", lambda step: None)  # which writes to the same kind of file
+        patched.setattr(run, "_record_batch", lambda step: None)  # which writes to the same kind of file
         patched.setattr(*where, interrupted)
         with pytest.raises(KeyboardInterrupt):
             run.commit(0, ap.digest(model))
@@ -452,7 +452,7 @@ def test_a_missing_secret_is_not_replaced(tmp_path):
     with opened(tmp_path, secret=None) as run:
         train(run, fresh_model(), 2)
     (tmp_path / "private" / "secret").unlink()
-    with pytest.raises(ap.Corrupted, match="own secret is missing"):
+    with pytest.raises(ap.Corrupted, match="run's secret is missing"):
         opened(tmp_path, secret=None)
 
 

@@ -284,7 +284,7 @@ def test_an_older_noise_state_is_used_where_the_newest_is_damaged(copy, monkeypa
     newest.write_bytes(newest.read_bytes()[:-9])
     with opened(copy) as run:
         made = []
-        monkeypatch.setattr(run._tape, "_make", lambda: made.append(1))
+        monkeypatch.setattr(run._replay, "_make", lambda: made.append(1))
         with pytest.warns(RuntimeWarning, match="000000000008"):
             assert same(run.noise(8), noise_of(run, 8))
         assert made == []
@@ -408,9 +408,9 @@ def crashed(directory, monkeypatch):
     """A run whose process ended without keeping its last entries."""
     run = opened(directory)
     train(run, fresh_model(), 3)
-    run._ledger.public.close()
-    run._ledger.private.close()
-    run._lock.release()
+    run._journal.ledger.public.close()
+    run._journal.ledger.private.close()
+    run._journal.lock.release()
 
 
 def test_committed_steps_without_recorded_batches_are_not_verified(tmp_path, monkeypatch):

@@ -16,13 +16,13 @@ def opened(directory):
 
 
 def step_on_device(run, step, source=DEVICE):
-    integration.noise_was_read(run, source, step)
+    integration.record_noise_read(run, source, step)
     run.commit(step, bytes([step]) * 32)
 
 
 def test_a_run_from_a_device_never_gives_noise_of_the_host(tmp_path):
     with opened(tmp_path) as run:
-        integration.take_noise_from(run, DEVICE)
+        integration.set_noise_source(run, DEVICE)
         with pytest.raises(ap.Refused, match="another source"):
             run.noise(0)
         step_on_device(run, 0)
@@ -41,8 +41,8 @@ def test_a_source_is_kept_to(tmp_path, other):
     with opened(tmp_path) as run:
         step_on_device(run, 0)
     with opened(tmp_path) as run:
-        with pytest.raises(ap.Refused, match="begun with noise from another source"):
-            integration.take_noise_from(run, other)
+        with pytest.raises(ap.Refused, match="started with noise from another source"):
+            integration.set_noise_source(run, other)
         step_on_device(run, 1)
         assert run.committed == 2
 
@@ -51,15 +51,15 @@ def test_a_run_begun_on_the_host_stays_there(tmp_path):
     with opened(tmp_path) as run:
         run.noise(0)
         with pytest.raises(ap.Refused, match="another source: host"):
-            integration.take_noise_from(run, DEVICE)
+            integration.set_noise_source(run, DEVICE)
         run.commit(0, bytes(32))
     with opened(tmp_path) as run:
-        for act in (integration.take_noise_from, lambda *given: integration.noise_was_read(*given, 0)):
+        for act in (integration.set_noise_source, lambda *given: integration.record_noise_read(*given, 0)):
             with pytest.raises(ap.Refused, match="another source: host"):
                 act(run, DEVICE)
-        integration.take_noise_from(run, "host")
+        integration.set_noise_source(run, "host")
         with pytest.raises(ap.Refused, match="read from the run"):
-            integration.noise_was_read(run, "host", 1)
+            integration.record_noise_read(run, "host", 1)
         train(run, fresh_model(), 3)
         assert not any("AES" in remark for remark in run.report().remarks)
 
@@ -87,16 +87,16 @@ class Given:
         self.saved += 1
 
 
-def test_a_run_reads_from_the_tape_that_it_is_given(tmp_path):
-    tape = Given()
+def test_a_run_reads_noise_from_the_replay_that_it_is_given(tmp_path):
+    replay = Given()
     with opened(tmp_path) as run:
-        integration.take_noise_from(run, DEVICE, tape)
+        integration.set_noise_source(run, DEVICE, replay)
         assert run.noise(0) == ["noise of 0"]
         with pytest.raises(ap.Refused, match="cannot be taken"):
             run.noise(1)
         run.commit(0, bytes(32))
         run.save()
-    assert tape.saved == 1
+    assert replay.saved == 1
 
 
 def test_an_output_dropped_before_its_commit_is_recorded(tmp_path):
@@ -105,14 +105,14 @@ def test_an_output_dropped_before_its_commit_is_recorded(tmp_path):
         run.noise(2)
         with pytest.raises(ap.Refused, match="not committed"):
             run.publish("model")
-        integration.output_withdrawn(run, 2)
+        integration.record_withdrawal(run, 2)
         run.publish("model")  # of the two steps that are committed
         with pytest.raises(ap.Refused, match="next step is 2"):
-            integration.output_withdrawn(run, 3)
+            integration.record_withdrawal(run, 3)
     with opened(tmp_path) as run:
         report = run.report()
         assert (report.rewinds, report.steps_run) == (1, 2)
-        assert any("taken again 1 time" in remark for remark in report.remarks)
+        assert any("replaced 1 time" in remark for remark in report.remarks)
 
 
 def test_what_an_integration_may_know(tmp_path):
@@ -168,30 +168,30 @@ def test_a_run_killed_while_it_was_extended_says_how_to_go_on(tmp_path):
         assert (run.steps, run.committed) == (20, 2)
 
 
-def test_marks_tell_the_outputs_that_the_ledger_has_from_withdrawn_ones(tmp_path):
-    def take(run, step, mark):
+def test_lineages_tell_the_outputs_in_the_ledger_from_replaced_ones(tmp_path):
+    def take(run, step, lineage):
         run.noise(step)
-        integration.commit_marked(run, step, mark * 2, mark)
+        integration.commit_with_lineage(run, step, lineage * 2, lineage)
 
     old, new = bytes(16), bytes([1]) * 16
     with opened(tmp_path) as run:
-        integration.check_mark(run, 0, new)  # begun, and before anything is committed begun otherwise
-        integration.check_mark(run, 0, old)
+        integration.check_lineage(run, 0, new)  # begun, and before anything is committed begun otherwise
+        integration.check_lineage(run, 0, old)
         take(run, 0, old)
         take(run, 1, old)
-        integration.check_mark(run, 2, old)
+        integration.check_lineage(run, 2, old)
         take(run, 0, new)
         take(run, 1, new)
         assert old.hex() not in (tmp_path / "public" / "ledger.jsonl").read_text()  # keyed, as digests are
     with opened(tmp_path) as run:
         for step in (1, 2):
-            integration.check_mark(run, step, new)
-            with pytest.raises(ap.Refused, match=f"other outputs of the {step} steps"):
-                integration.check_mark(run, step, old)
-        integration.check_mark(run, 0, old)
-        with pytest.raises(ap.Refused, match="begun with other parameters"):
-            integration.check_mark(run, 0, new)
+            integration.check_lineage(run, step, new)
+            with pytest.raises(ap.Refused, match=f"outputs of the {step} steps before it"):
+                integration.check_lineage(run, step, old)
+        integration.check_lineage(run, 0, old)
+        with pytest.raises(ap.Refused, match="started with other parameters"):
+            integration.check_lineage(run, 0, new)
         run.noise(2)
-        run.commit(2, bytes(32))  # by hand, without a mark
-        integration.check_mark(run, 3, old)
+        run.commit(2, bytes(32))  # by hand, without a lineage
+        integration.check_lineage(run, 3, old)
         assert run.report().rewinds == 1

@@ -1,5 +1,6 @@
 """Runs: batches, noise and ledger move together; a restart repeats or is refused."""
 
+import hashlib
 import os
 import stat
 
@@ -91,7 +92,7 @@ def test_a_replay_with_changed_data_is_free_while_nothing_was_published(tmp_path
         report = run.report()
     assert report.rewinds == 1
     assert report.steps_run == 6
-    assert any("taken again" in remark for remark in report.remarks)
+    assert any("replaced 1 time" in remark for remark in report.remarks)
 
 
 def test_a_replay_with_changed_data_is_refused_after_a_publication(tmp_path):
@@ -160,13 +161,13 @@ def test_a_second_live_process_is_refused(tmp_path):
 )
 def test_resuming_with_anything_changed_is_refused(tmp_path, change):
     opened(tmp_path).close()
-    with pytest.raises(ap.InvalidArgument, match="was made for"):
+    with pytest.raises(ap.InvalidArgument, match="was created for"):
         opened(tmp_path, **change)
 
 
 def test_another_secret_is_refused(tmp_path):
     opened(tmp_path).close()
-    with pytest.raises(ap.Corrupted):
+    with pytest.raises(ap.Corrupted, match="not authentic"):
         opened(tmp_path, secret=ap.Secret.insecure(8))
 
 
@@ -187,12 +188,19 @@ def test_public_part_holds_neither_batches_nor_secrets(tmp_path):
     with opened(tmp_path, secret=None) as run:
         train(run, fresh_model(), STEPS)
         run.publish("all")
+        batches = [run.batch(step) for step in range(STEPS)]
     public = (tmp_path / "public" / "ledger.jsonl").read_text() + (tmp_path / "run.json").read_text()
     private = (tmp_path / "private" / "ledger.jsonl").read_text()
     for word in ("size", "indices"):
         assert word in private
         assert word not in public
-    assert (tmp_path / "private" / "secret").read_text().split()[-1] not in public
+    stored = dict(line.split(": ") for line in (tmp_path / "private" / "secret").read_text().splitlines()[1:])
+    assert len(bytes.fromhex(stored["key"])) == 32
+    assert stored["key"] not in public
+    for indices, mask in batches:
+        content = hashlib.sha256(np.asarray(indices[mask], "<i8").tobytes()).hexdigest()
+        assert content in private
+        assert content not in public
 
 
 EXTENDED = ["identity", "toeplitz", "blt", "banded-inverse", "tree"]
@@ -243,7 +251,9 @@ def test_a_matrix_that_depends_on_the_steps_cannot_be_extended(name):
 def test_a_run_whose_ledger_cannot_be_written_lets_others_in(tmp_path, monkeypatch):
     run = opened(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(type(run._ledger), "keep", lambda ledger: (_ for _ in ()).throw(OSError("no space left")))
+        patched.setattr(
+            type(run._journal.ledger), "keep", lambda ledger: (_ for _ in ()).throw(OSError("no space left"))
+        )
         with pytest.raises(OSError, match="no space left"):
             run.close()
     opened(tmp_path).close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from antiphase._kernels import sampling
 from antiphase._samplers import bernoulli, epochs, groups
 from antiphase._samplers import stream as stream_module
-from antiphase._samplers.stream import Stream
+from antiphase._samplers.stream import DrawStream
 from antiphase._secret import Secret
 from tests.samplers.cases import FIXED, incidence, search
 
@@ -62,7 +62,7 @@ def test_subset_is_floyds(rows, more):
 
 @search(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(6, 40), st.integers(0, 9), st.data())
 def test_scatter_is_floyds_in_each_block(counts, block, first, data):
-    draws = Stream(Secret.insecure(data.draw(st.integers(0, 9))), ("test",)).draws(0, sum(counts))
+    draws = DrawStream(Secret.insecure(data.draw(st.integers(0, 9))), ("test",)).draws(0, sum(counts))
     found = sampling.scatter_in_blocks(np.array(counts), draws, block, first).tolist()
     expected, used = [], 0
     for k, count in enumerate(counts):
@@ -81,7 +81,7 @@ def test_group_collects_the_positions_of_each_key(keys):
 
 @search(st.lists(st.integers(0, 7), max_size=12), st.integers(1, 5))
 def test_subsets_keep_small_users_whole_and_cut_large_ones(sizes, limit):
-    draws = Stream(Secret.insecure(1), ("test",)).draws(0, sum(min(size, limit) for size in sizes))
+    draws = DrawStream(Secret.insecure(1), ("test",)).draws(0, sum(min(size, limit) for size in sizes))
     expected = []
     for size in sizes:
         row = numbers(draws[len(expected) : len(expected) + limit])
@@ -93,7 +93,7 @@ def test_subsets_keep_small_users_whole_and_cut_large_ones(sizes, limit):
 
 
 def test_a_draw_is_aes_of_its_address_and_number():
-    stream = Stream(Secret.insecure(3), ("Poisson", 1, "counts"))
+    stream = DrawStream(Secret.insecure(3), ("Poisson", 1, "counts"))
     key = Secret.insecure(3).derive("sampler", 1, "Poisson", 1, "counts")
     block_cipher = Cipher(AES(key), ECB()).encryptor()
     draws = stream.draws(7, 4, first=5)
@@ -103,11 +103,11 @@ def test_a_draw_is_aes_of_its_address_and_number():
 
 
 def test_any_part_of_a_stream_can_be_read_alone():
-    stream = Stream(Secret.insecure(3), ("a",))
+    stream = DrawStream(Secret.insecure(3), ("a",))
     whole = stream.draws(2, 100)
     np.testing.assert_array_equal(stream.draws(2, 10, 50), whole[50:60])
     assert not np.array_equal(stream.draws(3, 100), whole)
-    assert not np.array_equal(Stream(Secret.insecure(3), ("b",)).draws(2, 100), whole)
+    assert not np.array_equal(DrawStream(Secret.insecure(3), ("b",)).draws(2, 100), whole)
     assert stream.draws(0, 0).shape == (0, 2)
 
 

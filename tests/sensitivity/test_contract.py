@@ -67,7 +67,7 @@ def test_contributions_that_are_numbers_never_exceed(name):
 
 def test_every_pair_is_in_the_table():
     assert {type(strategy) for _, strategy in every_strategy(12)} == set(TABLE)
-    assert all(set(row) == set(METHODS) for row in TABLE.values())
+    assert all(set(row.methods) == set(METHODS) for row in TABLE.values())
     assert {type(participation) for participation in every_participation(6)} == set(METHODS)
 
 

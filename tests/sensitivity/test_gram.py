@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from antiphase import EveryStep, FixedEpochs, MinSeparation, ShuffledEpochs
-from antiphase._sensitivity import column_norms, sensitivity, toeplitz, windows
-from antiphase._sensitivity import gram as gram_module
-from antiphase._sensitivity.structure import gram
+from antiphase._sensitivity import column_norms, sensitivity, windows
 from antiphase.strategies import Banded, Dense, Fourier, Stamped, Strategy, Toeplitz
+from antiphase.strategies import _gram as gram_module
+from antiphase.strategies import _toeplitz_gram as toeplitz
 from antiphase.strategies._identity import Identity
 from tests.catalog import every_strategy, random_banded
 
@@ -26,7 +26,7 @@ def test_diagonals(name, steps):
     if strategy is None:
         assert name.startswith("stamped")  # one step cannot be split into blocks
         return
-    X, G = dense_gram(strategy), gram(strategy)
+    X, G = dense_gram(strategy), strategy.gram()
     scale = np.abs(X).max()
     assert G.dense() == pytest.approx(X, abs=1e-13 * scale)
     assert np.abs(np.triu(X, G.bands)).max() <= 1e-14 * scale
@@ -41,7 +41,7 @@ def test_diagonals(name, steps):
 @pytest.mark.parametrize("name", NAMES)
 def test_bounds_and_sums(name):
     strategy = dict(every_strategy(12))[name]
-    X, G = dense_gram(strategy), gram(strategy)
+    X, G = dense_gram(strategy), strategy.gram()
     envelope = G.envelope()
     for lag in range(G.bands):
         assert np.abs(np.diagonal(X, lag)).max() <= envelope[lag] + 1e-13 * X.max()
@@ -68,7 +68,7 @@ def test_bounds_and_sums(name):
 def test_products(name):
     strategy = dict(every_strategy(12))[name]
     weights = np.random.default_rng(0).random(12)
-    squares = gram(strategy).squares(weights)
+    squares = strategy.gram().squares(weights)
     if squares is not None:
         X = dense_gram(strategy)
         assert squares[0] == pytest.approx(weights @ X @ weights, rel=1e-12)
@@ -82,18 +82,18 @@ def test_column_norms(name):
 
 
 def test_long_columns_have_a_transformed_envelope(monkeypatch):
-    monkeypatch.setattr(toeplitz, "DIRECT", 4)
+    monkeypatch.setattr(toeplitz, "MOST_EXACT_BANDS", 4)
     for strategy in (Toeplitz.square_root(30), Toeplitz(np.cos(np.arange(30.0)), 30, column_normalized=True)):
-        X, envelope = dense_gram(strategy), gram(strategy).envelope()
+        X, envelope = dense_gram(strategy), strategy.gram().envelope()
         assert all(np.abs(np.diagonal(X, lag)).max() <= envelope[lag] for lag in range(30))
 
 
 def test_largest_eigenvalue_of_long_toeplitz_matrices():
     """The symbol bounds every size from above, closely for long ones."""
     for strategy in (Toeplitz([1.0, -0.7, 0.3], 400), Fourier(40)):
-        bound, truth = gram(strategy).eigenvalue_bound(), np.linalg.eigvalsh(dense_gram(strategy))[-1]
+        bound, truth = strategy.gram().eigenvalue_bound(), np.linalg.eigvalsh(dense_gram(strategy))[-1]
         assert truth <= bound
-    bound = gram(Toeplitz([1.0, -0.7, 0.3], 400)).eigenvalue_bound()
+    bound = Toeplitz([1.0, -0.7, 0.3], 400).gram().eigenvalue_bound()
     assert bound == pytest.approx(4.0, rel=2e-3)
 
 
@@ -114,7 +114,7 @@ def test_small_windows_change_nothing(monkeypatch, participation, bands):
     strategy = random_banded(np.random.default_rng(bands), 40, bands, signed=True)
     whole = sensitivity(strategy, participation)
     monkeypatch.setattr(windows, "LARGEST_WINDOW", 2 * bands * bands + bands)
-    assert len(list(windows.windows(gram(strategy)))) > 3
+    assert len(list(windows.windows(strategy.gram()))) > 3
     assert sensitivity(strategy, participation) == whole
 
 
@@ -123,7 +123,7 @@ def test_small_windows_change_nothing(monkeypatch, participation, bands):
 def test_the_way_through_c_gives_the_same(monkeypatch, participation, name):
     strategy = dict(every_strategy(24))[name]
     whole = sensitivity(strategy, participation)
-    monkeypatch.setattr(gram_module, "DEAR", 0)
+    monkeypatch.setattr(gram_module, "MOST_GRAM_ENTRIES", 0)
     other = sensitivity(strategy, participation)
     assert other.kind == whole.kind == "exact"
     assert other.value == pytest.approx(whole.value, rel=1e-12)
@@ -164,5 +164,5 @@ def test_an_unknown_strategy_is_taken_as_dense():
 
 def test_dense_with_a_band_is_seen_as_banded():
     banded = Banded([[1.0, 0.5], [1.0, 0.5], [1.0, 0.0]])
-    assert gram(Dense(banded.encoder())).bands == 2
+    assert Dense(banded.encoder()).gram().bands == 2
     assert sensitivity(Dense(banded.encoder()), MinSeparation(2)).method == "orthogonal"

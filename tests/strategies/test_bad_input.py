@@ -74,7 +74,7 @@ def test_a_dense_matrix_too_large_for_memory_is_refused():
 
 
 def test_a_bound_does_not_become_a_float_by_itself():
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="Bound"):
         float(ap.Bound(1.0, "exact", "closed-form", ""))
 
 
@@ -85,7 +85,7 @@ def test_the_stored_form_of_an_unknown_type_is_refused():
         ap.from_json({"type": "Identity", "stepps": 3})
     with pytest.raises(ap.InvalidArgument, match="cannot be read"):
         ap.from_json({"float64": "AAAA", "shape": [7]})
-    with pytest.raises(ap.InvalidArgument):
+    with pytest.raises(ap.InvalidArgument, match="'coefficients' parameter of Toeplitz"):
         ap.from_json({"type": "Toeplitz", "coefficients": [0.0], "steps": 3})
 
 

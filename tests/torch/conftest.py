@@ -6,15 +6,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import antiphase._run
-
 torch.set_num_threads(1)
 
 
 @pytest.fixture
 def same_run_id(monkeypatch):
     """Runs in different directories have the same noise and batches."""
-    monkeypatch.setattr(antiphase._run, "fresh_run_id", lambda: "0" * 32)
+    monkeypatch.setattr("antiphase._run.opening.fresh_run_id", lambda: "0" * 32)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 import torch._dynamo  # loaded by the first optimizer; here, before the processes fork
 
 import antiphase as ap
-import antiphase._run
+import antiphase._run.opening
 from antiphase._run import Run
 from tests.torch.training import STEPS, pieces, plan_for, private
 
@@ -46,14 +46,14 @@ def work(directory, mode, die=lambda place, step: None, physical=4):
     engine, module, optimizer, criterion, loader = private(directory / "run", PLANS[mode], **OPTIONS[mode])
     checkpoint = directory / "checkpoint.pt"
     resume(checkpoint, module, optimizer, engine)
-    commit = Run.commit
+    commit = Run._commit
 
-    def dying_commit(self, step, digest):
+    def dying_commit(self, step, digest, **options):
         die("before the commit", step)
-        commit(self, step, digest)
+        commit(self, step, digest, **options)
         die("after the commit", step)
 
-    Run.commit = dying_commit
+    Run._commit = dying_commit
     while engine.step < STEPS:
         with pieces(loader, optimizer, physical) as batches:
             for x, y in batches:
@@ -91,7 +91,7 @@ def attempt(directory, mode, die):
 
 
 def main(directory, mode):
-    antiphase._run.fresh_run_id = lambda: "0" * 32
+    antiphase._run.opening.fresh_run_id = lambda: "0" * 32
     steady, killed = directory / "steady", directory / "killed"
     steady.mkdir()
     killed.mkdir()

@@ -16,9 +16,9 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as D
 from opacus.utils.fsdp_utils import FSDP2Wrapper
 
 import antiphase as ap
-import antiphase._run
+import antiphase._run.opening
+from antiphase import Run
 from antiphase.torch import NoiseAdder
-from antiphase.torch._shared_run import SharedRun
 from tests.torch import statistics
 from tests.torch.training import SECRET, local, network, plan_for, private, record, run, train
 
@@ -43,7 +43,7 @@ SCENARIOS = {
 
 def fix_run_id():
     """One run id for all: runs in different directories then have the same noise and batches."""
-    antiphase._run.fresh_run_id = lambda: "0" * 32
+    antiphase._run.opening.fresh_run_id = lambda: "0" * 32
 
 
 def shared(way, module):
@@ -97,9 +97,9 @@ def long_noise(directory, way):
 def one_rank_only(directory, rank, steps=40):
     """A mistake: rank 1 makes no noise, and its part is missing."""
     weight = torch.zeros(2000)
-    right = SharedRun.noise
+    right = Run.noise
     if rank == 1:
-        SharedRun.noise = lambda self, step: [0 * part for part in right(self, step)]
+        Run.noise = lambda self, step: [0 * part for part in right(self, step)]
     rows = []
     with NoiseAdder([weight], statistics.PLAN, directory / "one", secret=SECRET) as noise:
         for _ in range(steps):
@@ -108,7 +108,7 @@ def one_rank_only(directory, rank, steps=40):
             dist.all_reduce(weight.grad)
             noise.commit()
             rows.append(weight.grad.clone())
-    SharedRun.noise = right
+    Run.noise = right
     return torch.stack(rows)
 
 

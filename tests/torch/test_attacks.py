@@ -116,5 +116,5 @@ def test_a_parameter_that_grew_is_noticed(tmp_path):
     with antiphase.torch.NoiseAdder([weight], plan_for(), tmp_path, secret=SECRET) as noise:
         weight.data = torch.zeros(6)
         weight.grad = torch.zeros(6)
-        with pytest.raises(ap.Refused, match="no longer of the size"):
+        with pytest.raises(ap.Refused, match="no longer has the size"):
             noise.add()

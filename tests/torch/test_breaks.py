@@ -48,15 +48,15 @@ def test_a_checkpoint_of_withdrawn_steps_is_refused(tmp_path):
         noise.load_state_dict(first)
         second = branch(5.0)
         noise.publish("second")
-        with pytest.raises(ap.Refused, match="steps that were taken again"):
+        with pytest.raises(ap.Refused, match="were replaced later"):
             noise.load_state_dict(first)
-        with pytest.raises(ap.Refused, match="steps that were taken again"):
+        with pytest.raises(ap.Refused, match="were replaced later"):
             noise.load_state_dict({key: first[key] for key in ("run_id", "step")})
         noise.load_state_dict(second)
         take(noise, weight, 1.0)
         noise.load_state_dict(second)
     with NoiseAdder([weight], plan_for(), tmp_path, secret=SECRET) as noise:
-        with pytest.raises(ap.Refused, match="steps that were taken again"):
+        with pytest.raises(ap.Refused, match="were replaced later"):
             noise.load_state_dict(first)
         noise.load_state_dict(second)
 
@@ -84,7 +84,7 @@ def test_a_model_is_not_given_the_same_noise_twice(tmp_path, back):
             take(noise, weight, 1.0)
         state, before = states[back]
         noise.load_state_dict(state) if back else noise.restart()
-        words = "not those of the checkpoint" if back else "begun with other parameters"
+        words = "not those of the checkpoint" if back else "started with other parameters"
         moved = weight.detach().clone()
         if back:
             noise.load_state_dict(noise.state_dict())  # makes the model as it is now no better
@@ -302,7 +302,7 @@ def test_old_gradients_of_frozen_parameters_move_nothing(tmp_path, participation
 def test_the_noise_state_of_another_run_is_not_used(tmp_path, monkeypatch):
     states = {}
     for name in "ab":
-        monkeypatch.setattr("antiphase._run.fresh_run_id", lambda name=name: name * 32)
+        monkeypatch.setattr("antiphase._run.opening.fresh_run_id", lambda name=name: name * 32)
         weight = torch.zeros(3, requires_grad=True)
         with NoiseAdder([weight], plan_for(), tmp_path / name, secret=SECRET) as noise:
             for _ in range(3):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from antiphase.torch._optimizer import PrivateSteps
-from antiphase.torch._shared_run import SharedRun
+from antiphase import Run
+from antiphase.torch._optimizer import PrivateOptimizer
 from tests.torch.statistics import (
     CLIP,
     PLAN,
@@ -84,21 +84,21 @@ def half_plan():
 
 
 def test_noise_on_the_mean_is_noticed(tmp_path, monkeypatch):
-    right = PrivateSteps.add_noise
+    right = PrivateOptimizer.add_noise
 
     def on_the_mean(self):
         for p in self.params:
             p.summed_grad /= self.expected_batch_size
         right(self)
 
-    monkeypatch.setattr(PrivateSteps, "add_noise", on_the_mean)
-    monkeypatch.setattr(PrivateSteps, "scale_grad", lambda self: None)
+    monkeypatch.setattr(PrivateOptimizer, "add_noise", on_the_mean)
+    monkeypatch.setattr(PrivateOptimizer, "scale_grad", lambda self: None)
     assert not is_the_plans(noise_of(tmp_path))
 
 
 @pytest.mark.slow
 def test_noise_scaled_before_it_is_added_is_noticed(tmp_path, monkeypatch):
     """The mistake that leaves too little of it: noise divided by the batch size twice."""
-    right = SharedRun.noise
-    monkeypatch.setattr(SharedRun, "noise", lambda self, step: [part / BATCH for part in right(self, step)])
+    right = Run.noise
+    monkeypatch.setattr(Run, "noise", lambda self, step: [part / BATCH for part in right(self, step)])
     assert not is_the_plans(noise_of(tmp_path))

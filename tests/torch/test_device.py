@@ -29,9 +29,9 @@ STRATEGIES = {
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_is_noising_times_white(name):
     plan, leaves = plan_for(STRATEGIES[name]), {"0": Leaf((7,)), "1": Leaf((3,))}
-    tape = device.DeviceTape(plan, SECRET, "run", leaves, LIKE)
+    tape = device.DeviceReplay(plan, SECRET, "run", leaves, LIKE)
     made = np.stack([torch.cat(tape.read(t)).numpy() for t in range(N)])
-    white = device.White(SECRET, ("run", plan.fingerprint), LIKE)
+    white = device.SeededNormals(SECRET, ("run", plan.fingerprint), LIKE)
     z = np.stack([torch.cat([white.draw(t, *leaf) for leaf in leaves.items()]).numpy() for t in range(N)])
     assert made == pytest.approx(3.0 * STRATEGIES[name].noising() @ z, rel=1e-5, abs=1e-5)
     assert np.array_equal(torch.cat(tape.read(3)).numpy(), made[3])  # wound back
@@ -42,7 +42,7 @@ def test_a_signal_handler_that_reads_noise_does_not_change_the_step_it_interrupt
     plan, leaves = plan_for(STRATEGIES["toeplitz"]), {"0": Leaf((3,))}
 
     def tape():
-        return device.DeviceTape(plan, SECRET, "run", leaves, LIKE)
+        return device.DeviceReplay(plan, SECRET, "run", leaves, LIKE)
 
     steady = tape()
     reference = [steady.read(t)[0].clone() for t in range(3)]
@@ -68,13 +68,13 @@ def test_a_signal_handler_that_reads_noise_does_not_change_the_step_it_interrupt
 
 
 def test_white_is_standard_normal_and_new_for_every_row_leaf_and_secret():
-    white, leaf = device.White(SECRET, ("run",), LIKE), Leaf((200_000,))
+    white, leaf = device.SeededNormals(SECRET, ("run",), LIKE), Leaf((200_000,))
     draws = [
         white.draw(0, "0", leaf),
         white.draw(1, "0", leaf),
         white.draw(0, "1", leaf),
-        device.White(ap.Secret.insecure(6), ("run",), LIKE).draw(0, "0", leaf),
-        device.White(SECRET, ("other",), LIKE).draw(0, "0", leaf),
+        device.SeededNormals(ap.Secret.insecure(6), ("run",), LIKE).draw(0, "0", leaf),
+        device.SeededNormals(SECRET, ("other",), LIKE).draw(0, "0", leaf),
     ]
     z = torch.stack(draws).double().numpy()
     assert np.abs(z @ z.T / z.shape[1] - np.eye(5)).max() < 5 * np.sqrt(2 / z.shape[1])
@@ -82,7 +82,7 @@ def test_white_is_standard_normal_and_new_for_every_row_leaf_and_secret():
 
 def test_regions_are_cut_from_the_whole(monkeypatch):
     monkeypatch.setattr(device, "BLOCK", 16)
-    white = device.White(SECRET, ("run",), LIKE)
+    white = device.SeededNormals(SECRET, ("run",), LIKE)
     whole = white.draw(2, "0", Leaf((50,)))
     for start, stop in [(0, 0), (0, 50), (3, 7), (15, 33), (16, 32), (49, 50), (50, 50)]:
         assert torch.equal(white.draw(2, "0", Leaf((50,), ((start, stop),))), whole[start:stop])
@@ -118,8 +118,8 @@ def test_other_strategies_are_refused(tmp_path):
 def test_an_interrupt_does_not_move_the_noise_of_later_steps(monkeypatch):
     """The correlator has taken the row in, but the step is not counted yet: later noise would come a row late."""
     plan, leaves = plan_for(ap.strategies.Toeplitz([1.0, 0.5, 0.25], 6)), {"w": Leaf((5,))}
-    expected = [device.DeviceTape(plan, SECRET, "run", leaves, LIKE).read(step)[0] for step in range(6)]
-    tape = device.DeviceTape(plan, SECRET, "run", leaves, LIKE)
+    expected = [device.DeviceReplay(plan, SECRET, "run", leaves, LIKE).read(step)[0] for step in range(6)]
+    tape = device.DeviceReplay(plan, SECRET, "run", leaves, LIKE)
     tape.read(1)
     inner = tape._correlate
 
@@ -140,7 +140,7 @@ def test_draws_end_where_the_report_says(tmp_path):
     largest = max(float(torch.randn(1 << 22, generator=generator).abs().max()) for _ in range(4))
     end = math.sqrt(2 * 24 * math.log(2))
     assert 5.1 < largest <= end
-    source = device.White(SECRET, ("run",), LIKE).source
+    source = device.SeededNormals(SECRET, ("run",), LIKE).source
     said = DEVICE_ENDS[next(name for name in DEVICE_ENDS if source.startswith(name))]
     assert said["float32"] == pytest.approx(math.sqrt(2) * end, abs=0.01)
     with NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, examples=40, secret=SECRET, source="device") as noise:

@@ -84,7 +84,7 @@ def contributions(directory, make, tensors, mode, **options):
     return torch.stack(found).norm(dim=1)
 
 
-def check(directory, make, tensors, mode, **options):
+def assert_all_clipped(directory, make, tensors, mode, **options):
     """All examples are clipped, to the norm and not to less."""
     assert contributions(directory, make, tensors, mode, **options).numpy() == pytest.approx(1.0, rel=2e-3)
 
@@ -107,7 +107,7 @@ def test_convolutions_whatever_the_order_in_memory(tmp_path, layout, padding, mo
     def use(conv, x):
         return conv(LAYOUTS[layout](x)).mean((2, 3))
 
-    check(tmp_path, lambda: Model(use, nn.Conv2d(3, 4, 3, padding=padding)), [images()], mode)
+    assert_all_clipped(tmp_path, lambda: Model(use, nn.Conv2d(3, 4, 3, padding=padding)), [images()], mode)
 
 
 def one_pixel(conv, x):
@@ -135,7 +135,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_layers(tmp_path, case, mode):
     use, layer = CASES[case]
-    check(tmp_path, lambda: Model(use, layer()), [images()], mode)
+    assert_all_clipped(tmp_path, lambda: Model(use, layer()), [images()], mode)
 
 
 CANCELLING = {
@@ -178,7 +178,7 @@ def test_a_parameter_that_is_a_single_number(tmp_path, mode, clipping):
     if (mode, clipping) == ("ghost", "per_layer"):
         return  # there is no such thing
     model = lambda: Model(lambda factor, linear, x: linear(factor(x)), Factor(), nn.Linear(3, 2))  # noqa: E731
-    check(tmp_path, model, [numbers(EXAMPLES, 3)], mode, clipping=clipping)
+    assert_all_clipped(tmp_path, model, [numbers(EXAMPLES, 3)], mode, clipping=clipping)
 
 
 def second_input(factor, x):
@@ -198,7 +198,7 @@ def outside(factor, x):
 @pytest.mark.parametrize("use", [second_input, attribute, outside])
 def test_gradients_of_a_copy_of_the_layer(tmp_path, use, mode):
     """Opacus has no formula, and differentiates a copy: with ghost clipping, contributions were 30 times the norm."""
-    check(tmp_path, lambda: Model(use, Factor()), [numbers(EXAMPLES, 3)], mode)
+    assert_all_clipped(tmp_path, lambda: Model(use, Factor()), [numbers(EXAMPLES, 3)], mode)
 
 
 @pytest.mark.usefixtures("one_process")
@@ -211,7 +211,7 @@ def test_sharded_layers_too(tmp_path):
     def model(*more):
         return FSDP2Wrapper(Model(use, nn.Conv2d(3, 4, 3), nn.Linear(16, 2), *more))
 
-    check(tmp_path / "known", model, [images()], "ghost_fsdp")
+    assert_all_clipped(tmp_path / "known", model, [images()], "ghost_fsdp")
     with pytest.raises(ap.InvalidArgument, match="no formula for Factor"):
         the_sum(tmp_path / "own", lambda: model(Factor(1)), [images(), torch.ones(EXAMPLES)], "ghost_fsdp")
 
@@ -259,7 +259,7 @@ def test_sequences_that_a_layer_sorts_by_itself(tmp_path, mode):
     order = lengths.argsort(descending=True)
     tensors = [t[order] for t in tensors]
     for enforce in (True, False):
-        check(tmp_path / f"sorted {enforce}", lambda enforce=enforce: Recurrent(enforce), tensors, mode)
+        assert_all_clipped(tmp_path / f"sorted {enforce}", lambda enforce=enforce: Recurrent(enforce), tensors, mode)
 
 
 SOME = torch.tensor([False, False, True, True])
@@ -290,7 +290,7 @@ def test_layers_that_some_of_the_examples_go_through_twice(tmp_path, kind, mode)
     }[kind]
     with pytest.raises(ap.Refused, match=r"with [24] rows and with [24]"):
         contributions(tmp_path / "some", lambda: Model(and_some, layer()), [numbers(EXAMPLES, 5, 3), SOME], mode)
-    check(tmp_path / "all", lambda: Model(and_some, layer()), [numbers(EXAMPLES, 5, 3), SOME | True], mode)
+    assert_all_clipped(tmp_path / "all", lambda: Model(and_some, layer()), [numbers(EXAMPLES, 5, 3), SOME | True], mode)
 
 
 def test_weights_used_again_where_the_graph_does_not_show_it(tmp_path):
@@ -324,7 +324,7 @@ def test_gradients_of_parameters_changed_on_their_way(tmp_path, mode, when):
         with pytest.raises(ap.Refused, match="has a hook"):
             contributions(tmp_path, model, [numbers(EXAMPLES, 3)], mode)
     else:
-        check(tmp_path, model, [numbers(EXAMPLES, 3)], mode)
+        assert_all_clipped(tmp_path, model, [numbers(EXAMPLES, 3)], mode)
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
@@ -335,14 +335,14 @@ def test_gradients_of_activations_changed_on_their_way(tmp_path, mode):
             hidden.register_hook(lambda g: 10 * g)
         return second(hidden)
 
-    check(tmp_path, lambda: Model(use, nn.Linear(3, 3), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)], mode)
+    assert_all_clipped(tmp_path, lambda: Model(use, nn.Linear(3, 3), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)], mode)
 
 
 def test_checkpoints_of_activations_are_possible_as_the_hint_says(tmp_path):
     def use(first, second, x):
         return checkpoint(second, first(x), use_reentrant=True)
 
-    check(tmp_path, lambda: Model(use, nn.Linear(3, 3), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)], "hooks")
+    assert_all_clipped(tmp_path, lambda: Model(use, nn.Linear(3, 3), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)], "hooks")
 
 
 @pytest.mark.parametrize("way", ["of old", "of one backend"])
@@ -354,7 +354,7 @@ def test_matrix_products_of_lower_precision(tmp_path, way):
         else:
             backend.fp32_precision = "tf32"
         model, tensors = lambda: Model(lambda linear, x: linear(x), nn.Linear(3, 2)), [numbers(EXAMPLES, 3)]
-        check(tmp_path / "hooks", model, tensors, "hooks")
+        assert_all_clipped(tmp_path / "hooks", model, tensors, "hooks")
         with pytest.raises(ap.Refused, match="lower precision"):
             contributions(tmp_path / "ghost", model, tensors, "ghost")
     finally:

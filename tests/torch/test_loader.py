@@ -49,7 +49,7 @@ def test_a_batch_skipped_and_another_taken_in_its_place_are_noticed(parts):
     step(module, optimizer, criterion, next(batches))
     step(module, optimizer, criterion, next(iter(loader)))
     step(module, optimizer, criterion, next(iter(loader)))
-    with pytest.raises(ap.Refused, match="batch of step 1 is to be handed out, but step 3"):
+    with pytest.raises(ap.Refused, match="batch of step 1, but the next step is 3"):
         next(batches)
 
 
@@ -92,5 +92,5 @@ def test_batches_out_of_order_are_refused(tmp_path):
 
 
 def test_workers_that_two_passes_would_share_are_refused(tmp_path):
-    with pytest.raises(ap.InvalidArgument, match="shared by all passes"):
+    with pytest.raises(ap.InvalidArgument, match="all epochs share workers"):
         private(tmp_path, plan_for(), loader_options={**WORKERS, "persistent_workers": True})

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import antiphase as ap
+from antiphase._run import Transport, open_shared
 from antiphase.torch import NoiseAdder
-from antiphase.torch._pieces import own_leaves, whole_leaves
-from antiphase.torch._shared_run import SharedRun
-from antiphase.torch._world import World
+from antiphase.torch._distributed import TorchDistributed
+from antiphase.torch._shards import own_leaves, whole_leaves
 from tests.torch import processes, statistics
 from tests.torch.training import HOOKS, SECRET, network, plan_for, run
 
@@ -98,7 +98,7 @@ def test_slices_are_every_entry_once(size):
     counts = {name: np.zeros(leaf.size, int) for name, leaf in whole_leaves(parameters).items()}
     sizes = []
     for rank in range(size):
-        leaves = own_leaves(parameters, World(rank, size))
+        leaves = own_leaves(parameters, TorchDistributed(rank, size))
         sizes.append(sum(leaf.size for leaf in leaves.values()))
         for name, leaf in leaves.items():
             counts[name][slice(*leaf.box[0])] += 1
@@ -106,16 +106,35 @@ def test_slices_are_every_entry_once(size):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_another_secret_is_noticed(tmp_path, monkeypatch):
+class Second(Transport):
+    """Rank 1 of two, which is sent what `sent` holds and agrees with everyone."""
+
+    rank, size = 1, 2
+
+    def __init__(self, *sent):
+        self.sent = list(sent)
+
+    def broadcast(self, value):
+        return self.sent.pop(0)
+
+    def all_gather(self, value):
+        return [value, value]
+
+
+def test_another_secret_is_noticed(tmp_path):
     with NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, secret=SECRET) as noise:
-        proof = SECRET.derive("same secret", noise.run_id)
-        monkeypatch.setattr(World, "from_first", lambda self, value: (noise.run_id, b"", proof))
-        monkeypatch.setattr(World, "check_same", lambda *_: None)
-        leaves, options = whole_leaves([torch.zeros(4)]), {"examples": 40, "dtype": "float32", "device": None}
-        follower = SharedRun(plan_for(), tmp_path, leaves, leaves, secret=SECRET, world=World(1, 2), **options)
-        assert np.array_equal(follower.noise(0)[0], noise._run.noise(0)[0])
-        other = ap.Secret.insecure(1)
+        header, history = noise._run._header, noise._run._journal.history
+        introduction = (None, (header, history, SECRET.derive("same secret", noise.run_id)))
+
+        def follower(secret):
+            transport = Second(introduction, None, (None, []))
+            leaves = whole_leaves([torch.zeros(4)])
+            options = {"leaves": leaves, "own_leaves": leaves, "examples": None, "dtype": "float32"}
+            return open_shared(plan_for(), tmp_path, transport, secret=secret, **options)
+
+        run = follower(SECRET)
+        assert np.array_equal(run.noise(0)[0], noise._run.noise(0)[0])
         with pytest.raises(ap.InvalidArgument, match="another secret"):
-            SharedRun(plan_for(), tmp_path, leaves, leaves, secret=other, world=World(1, 2), **options)
+            follower(ap.Secret.insecure(1))
         with pytest.raises(ap.Refused, match="rank 0"):
-            follower.report()
+            run.report()

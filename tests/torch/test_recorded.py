@@ -29,13 +29,13 @@ def one_step(module, optimizer, criterion, loader):
 
 def test_a_step_is_recorded_before_the_weights_move(tmp_path, monkeypatch):
     engine, module, *rest = private(tmp_path, plan_for())
-    seen, right = [], Run.commit
+    seen, right = [], Run._commit
 
-    def commit(self, step, digest):
-        right(self, step, digest)
+    def commit(self, step, digest, **options):
+        right(self, step, digest, **options)
         seen.append(weights(module))
 
-    monkeypatch.setattr(Run, "commit", commit)
+    monkeypatch.setattr(Run, "_commit", commit)
     before = weights(module)
     one_step(module, *rest)
     assert torch.equal(seen[0], before)
@@ -50,7 +50,7 @@ def test_a_refused_step_moves_nothing(tmp_path):
     state = engine.state_dict()
     engine.publish("model")
     engine.restart()
-    for words in ("begun with other parameters", "replayed with another output"):
+    for words in ("started with other parameters", "replayed with another output"):
         before = weights(module)
         with pytest.raises(ap.Refused, match=words):
             one_step(module, optimizer, lambda output, target: -criterion(output, target), loader)
@@ -88,7 +88,7 @@ class Unhooked(torch.optim.SGD):
 def test_an_optimizer_without_hooks_is_recorded_and_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.optim, "SGD", Unhooked)
     engine, *rest = private(tmp_path, plan_for())
-    with pytest.raises(ap.Refused, match="Unhooked moves the parameters before"):
+    with pytest.raises(ap.Refused, match="Unhooked updates the parameters before"):
         one_step(*rest)
     assert engine.report().steps_run == 1
     engine.close()
@@ -116,7 +116,7 @@ def test_an_output_dropped_before_its_commit_is_recorded(tmp_path, drop):
         noise.restart() if drop == "restart" else noise.load_state_dict(state)
     report = noise.report()
     assert (report.steps_run, report.rewinds) == (1, 1)
-    assert any("taken again 1 time" in remark for remark in report.remarks)
+    assert any("replaced 1 time" in remark for remark in report.remarks)
     noise.close()
 
 
@@ -134,16 +134,16 @@ def test_every_step_needs_its_own_batch(tmp_path):
     weight = torch.zeros(3, requires_grad=True)
     with NoiseAdder([weight], plan_for(), tmp_path, examples=40, secret=SECRET) as noise:
         noise.batch(7)
-        with pytest.raises(ap.Refused, match="batch of step 0 was not asked for"):
+        with pytest.raises(ap.Refused, match="batch of step 0 was not requested"):
             noise.add()
         first = noise.batch().indices.tolist()
         assert noise.batch().indices.tolist() == first  # asked twice, the same
         noise.add()
         noise.commit()
-        with pytest.raises(ap.Refused, match="batch of step 1 was not asked for"):
+        with pytest.raises(ap.Refused, match="batch of step 1 was not requested"):
             noise.add()
         noise.restart()
-        with pytest.raises(ap.Refused, match="batch of step 0 was not asked for"):
+        with pytest.raises(ap.Refused, match="batch of step 0 was not requested"):
             noise.add()
 
 
@@ -151,7 +151,7 @@ def test_every_step_needs_its_own_batch(tmp_path):
 def test_nothing_that_holds_a_run_or_gradients_of_examples_is_pickled(tmp_path, mode):
     engine, module, optimizer, criterion, loader = private(tmp_path, plan_for(), grad_sample_mode=mode)
     one_step(module, optimizer, criterion, loader)
-    held = [engine, engine.noise, engine.noise._run, engine.noise._run._run, module, module._module, optimizer, loader]
+    held = [engine, engine.noise, engine.noise._run, module, module._module, optimizer, loader]
     for thing in held if mode == "hooks" else [*held, criterion]:
         for save in (pickle.dumps, copy.deepcopy, copy.copy, partial(torch.save, f=io.BytesIO())):
             if save is copy.copy and thing in (module._module, loader, criterion):

@@ -34,7 +34,9 @@ def plan_for(strategy, noise_std, clip_norm=1.0):
 def white_rows(monkeypatch, dtype):
     """A known z in place of the generator's."""
     z = np.random.default_rng(4).standard_normal((STEPS, ENTRIES)).astype(np.float32)
-    monkeypatch.setattr(device.White, "draw", lambda self, row, name, leaf: torch.as_tensor(z[row], dtype=dtype))
+    monkeypatch.setattr(
+        device.SeededNormals, "draw", lambda self, row, name, leaf: torch.as_tensor(z[row], dtype=dtype)
+    )
     return z.astype(np.float64)
 
 
@@ -117,7 +119,7 @@ def test_a_blt_that_cancels_needs_float64(tmp_path):
 def test_the_source_of_a_blt_says_that_its_bits_are_new():
     like = torch.empty(0)
     sources = [
-        device.DeviceTape(plan_for(strategy, STD), SECRET, "run", {}, like).source
+        device.DeviceReplay(plan_for(strategy, STD), SECRET, "run", {}, like).source
         for strategy in (STRATEGIES["blt"], STRATEGIES["toeplitz"])
     ]
     assert sources[0] == sources[1] + ", buffers updated by differences"

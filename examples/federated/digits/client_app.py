@@ -12,7 +12,7 @@ from digits.task import of_user, trained
 
 
 def directory(context: Context) -> Path:
-    """One for each virtual client of a simulation; a device of its own would take a fixed one."""
+    """Return a directory for each virtual client of a simulation; a real device would use a fixed one."""
     return (
         Path(str(context.run_config["directory"])).expanduser() / "clients" / str(context.node_config["partition-id"])
     )

@@ -1,4 +1,4 @@
-"""The server: makes the plan, trains, and prints what the run amounts to."""
+"""The server: makes the plan, trains, and prints the guarantee."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plan_for(config: dict) -> ap.Plan:
 
 def evaluate(releases: int, arrays: ArrayRecord) -> MetricRecord:
     value = accuracy(arrays.to_numpy_ndarrays())
-    print(f"after {releases} releases: accuracy {value:.3f} on digits that belong to nobody", flush=True)
+    print(f"after {releases} releases: accuracy {value:.3f} on held-out digits", flush=True)
     return MetricRecord({"accuracy": value})
 
 
@@ -40,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     directory = Path(str(config["directory"])).expanduser() / "server"
     path = directory.with_name("plan.json")
-    if not path.exists():  # a run that was killed goes on with the plan it began with
+    if not path.exists():  # a resumed run keeps its plan
         directory.mkdir(parents=True, exist_ok=True)
         plan_for(config).save(path)
     strategy = DPFTRL(ap.Plan.load(path), directory, goal=int(config["goal"]), oversampling=1.2)

@@ -23,12 +23,12 @@ def data() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def fresh_model() -> Model:
-    """All zero."""
+    """Return a model of zeros."""
     return [np.zeros((64, 10), np.float32), np.zeros(10, np.float32)]
 
 
 def of_user(user: int, users: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The digits of one user; the last HELD_OUT belong to nobody."""
+    """Return the digits of one user; the last HELD_OUT digits belong to no user."""
     images, labels = data()
     return images[: -HELD_OUT or None][user::users], labels[: -HELD_OUT or None][user::users]
 
@@ -40,7 +40,7 @@ def probabilities(model: Model, images: NDArray[np.float32]) -> NDArray[np.float
 
 
 def trained(model: Model, images: NDArray[np.float32], labels: NDArray[np.int64]) -> Model:
-    """After a few steps of gradient descent."""
+    """Return the model after a few steps of gradient descent."""
     weights, bias = (array.copy() for array in model)
     for _ in range(LOCAL_STEPS):
         error = probabilities([weights, bias], images) - np.eye(10, dtype=np.float32)[labels]
@@ -50,6 +50,6 @@ def trained(model: Model, images: NDArray[np.float32], labels: NDArray[np.int64]
 
 
 def accuracy(model: Model) -> float:
-    """On the digits that belong to nobody."""
+    """Return the accuracy on the held-out digits."""
     images, labels = data()
     return float((probabilities(model, images[-HELD_OUT:]).argmax(axis=1) == labels[-HELD_OUT:]).mean())

@@ -1,6 +1,6 @@
 """Privacy accounting: what a mechanism guarantees, and how much noise a budget needs."""
 
-from antiphase._accounting.budget import Budget
+from antiphase._accounting.budget import Budget, check_delta
 from antiphase._accounting.calibration import Calibration, calibrate, seeded_calibration
 from antiphase._accounting.certificate import certified, drawn_like, restated
 from antiphase._accounting.composition import compose
@@ -22,6 +22,7 @@ __all__ = [
     "calibrate",
     "certified",
     "check_adjacency",
+    "check_delta",
     "compose",
     "delta",
     "drawn_like",

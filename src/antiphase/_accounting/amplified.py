@@ -104,7 +104,7 @@ def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: MonteCarlo) 
 def overflow_probability(setting: Setting) -> float:
     """Return an upper bound on the probability that some batch has max_batch or more examples besides a given one.
 
-    A step holds each other example with probability 1 / bins, or `rate` at most, independently.
+    Each step draws each other example independently, with probability at most `step_probability()`.
     """
     given: BallsInBins | PoissonMinSeparation = setting.participation
     if given.max_batch is None:
@@ -113,10 +113,7 @@ def overflow_probability(setting: Setting) -> float:
         return 1.0
     # Of two neighbouring data sets the larger one counts.
     others = setting.examples - (setting.adjacency != "add-or-remove")
-    if isinstance(given, BallsInBins):
-        batches, rate = given.steps_per_epoch, 1.0 / given.steps_per_epoch
-    else:
-        batches, rate = setting.strategy.steps, given.rate
+    batches, rate = given.distinct_batches(setting.strategy.steps), given.step_probability()
     return min(1.0, batches * at_least(given.max_batch, others, rate) * (1.0 + 1e-9))
 
 

@@ -7,13 +7,15 @@ from functools import cached_property
 from typing import Any, final
 
 from antiphase import _check
-from antiphase._accounting.early_stopping import first_steps
 from antiphase._accounting.reduction import Reduction, check_setting, reduce
 from antiphase._accounting.theorems import Adjacency, Setting
 from antiphase._check import invalid
+from antiphase._errors import InvalidArgument
 from antiphase._participation import Participation
 from antiphase._record import record
-from antiphase.strategies import Strategy
+from antiphase.strategies import Dense, Strategy
+
+LARGEST_DENSE_STEPS = 2048  # steps up to which the first columns of a C with negative entries are charged on their own
 
 
 @final
@@ -104,7 +106,7 @@ class Mechanism:
         full = self.reduction
         # Amplification theorems need lower-triangular blocks.
         triangular = full.theorem.sensitivity == "column" or full.theorem.amplified
-        part = replace(self, strategy=first_steps(self.strategy, t, triangular))
+        part = replace(self, strategy=_first_steps(self.strategy, t, triangular))
         # Another family of strategies may have another bound on its sensitivity.
         return part if part.reduction.sensitivity.value <= full.sensitivity.value else self
 
@@ -121,3 +123,30 @@ class Mechanism:
     def reduction(self) -> Reduction:
         """The theorem that accounts for the mechanism and the sensitivity it uses."""
         return reduce(Setting(self.strategy, self.participation, self.adjacency, self.examples))
+
+
+def _first_steps(strategy: Strategy, steps: int, triangular: bool) -> Strategy:
+    """Return the strategy that the first `steps` steps of a run are charged as; see `Mechanism.first`.
+
+    Args:
+        strategy: C of the full run.
+        steps: number of steps released, fewer than the strategy has.
+        triangular: whether the accounting needs a lower-triangular block even if C has negative entries.
+    """
+    if triangular or strategy.first_is_monotone:
+        return strategy.first(steps)
+    return _first_columns(strategy, steps)
+
+
+def _first_columns(strategy: Strategy, t: int) -> Strategy:
+    """All rows of C on the first t columns, where that is small and has full column rank, else all of C.
+
+    The leading blocks of a matrix with mixed signs have Gram matrices whose entries rise and fall with t, and so do the
+    bounds on the sensitivity. With all rows there is one Gram matrix, and t steps are a part of it.
+    """
+    if strategy.steps > LARGEST_DENSE_STEPS:
+        return strategy
+    try:
+        return Dense(strategy.encoder()[:, :t])
+    except InvalidArgument:  # the columns are nearly dependent
+        return strategy

@@ -11,12 +11,7 @@ from antiphase._accounting.theorems import STREAMS, THEOREMS, Adjacency, Setting
 from antiphase._bound import Bound, worst_kind
 from antiphase._check import invalid
 from antiphase._errors import NotProved
-from antiphase._participation import (
-    BallsInBins,
-    Deterministic,
-    Participation,
-    SingleParticipation,
-)
+from antiphase._participation import Deterministic, Participation, SingleParticipation
 from antiphase.strategies import Strategy
 
 SMALLEST_MULTIPLIER = 5e-324  # a multiplier that underflows to zero has no inverse
@@ -86,7 +81,7 @@ def _theorem(setting: Setting) -> Theorem:
     for theorem in rows:
         if _covers(theorem, setting):
             return theorem
-    raise _too_many_bands(setting) if rows else _not_covered(setting, known, same_batches)
+    raise _other_strategy(setting, rows[0]) if rows else _not_covered(setting, known, same_batches)
 
 
 def _covers(theorem: Theorem, setting: Setting) -> bool:
@@ -109,9 +104,9 @@ def _most_bands(setting: Setting) -> int:
     return worst.spacing(setting.strategy.steps)
 
 
-def _too_many_bands(setting: Setting) -> NotProved:
+def _other_strategy(setting: Setting, theorem: Theorem) -> NotProved:
     sampling, largest, found = setting.participation, _most_bands(setting), setting.strategy.diagonals
-    if isinstance(sampling, BallsInBins):
+    if theorem.strategies == "lower triangular":
         return NotProved(
             f"Amplification for {sampling} needs a strategy whose noise in each step uses rows of C only up to it.",
             hint=f"use a lower-triangular strategy, or {sampling.worst_case} without amplification",

@@ -1,4 +1,4 @@
-"""The page of the manual that prints the table of theorems."""
+"""Generate docs/accounting.md from the table of theorems."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from antiphase._accounting.theorems import THEOREMS, Theorem
 
 _INTRODUCTION = """# What is proved about privacy
 
-`antiphase.epsilon`, `delta` and `calibrate` look a mechanism up in the table below. A combination that is not in it
-raises `NotProved` and names the nearest one that is. Every answer is a `Bound` that says how far it can be trusted and
-names the theorem.
+`antiphase.epsilon`, `delta` and `calibrate` look up a mechanism in the table below. A combination that is not in the
+table raises `NotProved`, and the error names the nearest one that is. Every answer is a `Bound` with its kind, its
+method and its theorem.
 
 This page is generated from the table in the code; a test keeps the two equal.
 
@@ -16,101 +16,104 @@ This page is generated from the table in the code; a test keeps the two equal.
 
 | adjacency | the two data sets |
 |---|---|
-| zero-out | one example contributes zero in every step; everything else, the batches too, stays as it is |
-| add-or-remove | one example is not there |
-| replace | one example has other contents, which changes a contribution by up to twice its norm |
+| zero-out | in one of them, one example contributes zero in every step; all else is equal, including the batches |
+| add-or-remove | one of them lacks one example |
+| replace | one example has different contents, so its contribution changes by up to twice the clipping norm |
 
 ## Theorems
 
-n is the number of steps, C the strategy. "upper" is never too small; "exact" is so where the sensitivity is exact too;
-"confident" is an upper bound whose failure probability is already within delta. Of two rows the first that covers the
-strategy counts.
+n is the number of steps and C the strategy. "exact" holds if the sensitivity is exact too. "upper" is never too small.
+"confident" is an upper bound whose failure probability is included in delta. If several rows cover a mechanism, the
+first one applies.
 """
 
 _NOTES = """## Notes
 
-**Without amplification** one Gaussian mechanism releases C x + z; all that is published is computed from it, also when
-later gradients depend on earlier outputs. Delta may be as small as 1e-300, and 1e-200 where samples
-are drawn (balls in bins, random min-separation): these raise below. `zcdp` and `gdp` count all rows but those
-of Poisson and fixed-size sampling this way.
+**No amplification.** A single Gaussian mechanism releases C x + z, and everything that is published is computed from
+its output. This also holds if later gradients depend on earlier outputs. Delta may be as small as 1e-300; balls in bins
+and random min-separation raise below 1e-200. `zcdp` and `gdp` treat every row as a single Gaussian mechanism, except
+Poisson and fixed-size sampling, for which they raise.
 
-**Ideal noise.** Every number here is for ideal noise: real numbers, normally distributed without end. Accountants know
-no tensors, so they cannot know how far a run's noise is from that, and answer at any delta. A run does know. Its draws
-on the host are normal up to 53 standard deviations, which adds at most (1 + e^epsilon) tau to delta, where tau is the
-number of draws times 2^-2101 (float64) or 2^-2111 (float32). `Run.report` states an epsilon that covers this. Where no
-delta is left for it, it refuses: at an epsilon beyond 700 for delta = 1e-300, beyond 1,400 for 1e-6. Draws on a device
-end much earlier, and the report names it as an assumption that they are normal. Rounding to floating point is accounted
-for nowhere, and `zcdp` and `gdp` are always for ideal noise.
+**Ideal noise.** All numbers on this page are for ideal noise: real numbers from a normal distribution. The accountants
+do not know how a run makes its noise, so they answer at any delta. A run does know. Draws made on the host are normal
+up to 53 standard deviations. The missing tail adds at most (1 + e^epsilon) tau to delta, where tau is the number of
+draws times 2^-2101 (float64) or 2^-2111 (float32). `Run.report` states an epsilon that includes this, and refuses if
+the tail needs more than half of delta: that happens only for epsilons above about 700 at delta = 1e-300, or 1,400 at
+1e-6. Draws made on a device are bounded much more tightly, and the report states that they are assumed to be normal.
+Rounding to floating point is not accounted for anywhere, and `zcdp` and `gdp` are always for ideal noise.
 
-**Deterministic participation and add-or-remove.** If an example that is added moves others to other steps, the two
-data sets differ in more than one example's contributions. A promise such as `FixedEpochs` does not say that it moves
-none, so only `EveryStep` is covered.
+**Deterministic participation and add-or-remove.** If adding an example moves other examples to other steps, the two
+data sets differ in the contributions of more than one example. A promise such as `FixedEpochs` does not rule that out,
+so only `EveryStep` is covered.
 
-**Shuffling is not amplified.** A data loader that shuffles is often accounted as Poisson sampling. That is wrong, and
-not on the safe side: shuffled batches can leak far more than Poisson batches of the same size (Chua et al. 2024).
-Bounds that are proved for shuffling are far from tight at the noise of private training; none is used here.
-`ShuffledEpochs` and `FixedEpochs` are accounted at their worst pattern, which holds whatever the order is and even if
-it is known. To gain from randomness use a participation in which each example draws its own steps.
+**Shuffling is not amplified.** Shuffled batches are often accounted for as Poisson batches. That is wrong and unsafe:
+they can leak far more than Poisson batches of the same size (Chua et al. 2024). The bounds that are proved for
+shuffling are far from tight at the noise levels of private training, and none is used here. `ShuffledEpochs` and
+`FixedEpochs` are accounted for at their worst pattern, which holds for any order, even a known one. To benefit from
+randomness, use a participation in which each example draws its own steps.
 
-**Poisson and cyclic Poisson.** A strategy with at most as many bands as there are groups touches disjoint rows of
-C x in the steps of one example, so each of these steps is a sampled Gaussian mechanism of its own. With more bands the
-rows overlap, nothing is proved, and it raises. Groups must be drawn for each example on its own.
+**Poisson and cyclic Poisson.** If a strategy has at most as many bands as there are groups, the steps of one example
+affect disjoint rows of C x, so each step is a separate sampled Gaussian mechanism. With more bands the rows overlap,
+nothing is proved, and it raises. Each example must be assigned to its group independently.
 
-**Truncated batches.** With `max_batch` an example that is sampled can push another out of the batch, also where it
-contributes zero, so the guarantee of plain Poisson sampling does not carry over, not even under zero-out. A step in
-which a batch overflows is charged as a substitution of one example for another, with the probability that it does.
-`examples` must be given, an upper bound on the number of examples.
+**Truncated batches.** With `max_batch`, a sampled example can push another one out of the batch, even if its own
+contribution is zero. So the guarantee of plain Poisson sampling does not carry over, not even under zero-out. A step
+whose batch overflows is charged as replacing one example by another, weighted by the probability of an overflow.
+`examples` is required; it is an upper bound on the number of examples.
 
-**Fixed-size batches** are not Poisson batches under zero-out or add-or-remove: where the example is missing another
-one stands in its place. They are covered under replace. `examples` must be given; groups have floor(examples / groups)
-members at least.
+**Fixed-size batches** are not Poisson batches under zero-out or add-or-remove: if an example is missing, another one
+takes its place. They are covered under replace. `examples` is required; every group has at least
+floor(examples / groups) members.
 
-**Balls in bins and random min-separation.** An example that draws its steps at random makes a mixture of Gaussians, of
-as many modes as there are bins or patterns. delta of such a mixture is an integral in up to thousands of dimensions; it
-is sampled with weights that are proved to be bounded, and a confidence limit on their mean is what is reported, its
-failure probability added to delta ("confident"), in both directions. Beside it stands a bound without samples, which is
-reported where it is smaller ("upper"): without amplification, a moment bound, and for independent noise a convolution.
-`MonteCarlo` says how much work to spend. Entries of C count by their absolute value. Strategies whose noise in a step
-needs later rows of C, and random min-separation with more bands than the separation, are accounted at their worst
-pattern, and so are all of these by `compose`, `group_epsilon`, `zcdp` and `gdp`.
+**Balls in bins and random min-separation.** If an example draws its steps at random, the output is a mixture of
+Gaussians with one mode for each bin or pattern. Its delta is an integral in up to thousands of dimensions. It is
+estimated from samples whose weights are proved to be bounded, in both directions. The reported number ("confident") is
+a confidence limit on their mean, with its failure probability added to delta. A second bound needs no samples and is
+reported if it is smaller ("upper"): the bound without amplification, a moment bound or, for independent noise, a
+convolution. `MonteCarlo` sets how much work to spend. Entries of C count by their absolute values. Some mechanisms are
+accounted for at their worst pattern, without amplification: strategies that are not lower triangular, and random
+min-separation with more bands than the separation. `compose`, `group_epsilon`, `zcdp` and `gdp` treat all of these
+mechanisms that way.
 
-**What sampled numbers are random in.** `epsilon` and `delta` draw fresh entropy on every call, unless the `MonteCarlo`
-has a seed, and keep it in `Bound.entropy`. Planning and calibration search with seeds that are a hash of the question,
-so that the same problem gives the same mechanism and the same fingerprint. What they choose is certified at the end
-with fresh entropy, which is stored with the guarantee and is not part of the fingerprint. `Plan.load` repeats that
-certificate from the stored entropy. `verify` never uses it: it draws its own.
+**Where the randomness comes from.** `epsilon` and `delta` draw fresh entropy on every call, unless the `MonteCarlo` has
+a seed, and store it in `Bound.entropy`. Planning and calibration search with seeds that are a hash of the question, so
+the same problem gives the same mechanism and the same fingerprint. The result is then certified with fresh entropy,
+which is stored with the guarantee and is not part of the fingerprint. `Plan.load` repeats that certificate from the
+stored entropy. `verify` never uses it and draws its own, unless you pass a seed.
 
-**What repeated calls cost.** One "confident" number fails with a probability of at most a millionth of delta, which is
-within the delta it is stated for. Failure probabilities add up: of k calls some number is wrong with at most k times
-that probability, and whoever asks k times and keeps the best answer must count k times. There is room for 1,000 calls
-before this reaches a thousandth of delta, the share that is set aside; after that, each further 1,000 cost another
-thousandth. A seed that was picked for its answer voids the guarantee. The certificate of a plan is the exception: it
-spends up to a thousandth of delta by itself. Where it fails by chance it is tried again, up to 16 times, attempt r with
-2^-r of that share, so that all attempts together stay within it. Whether to *release* should not rest on the best of
-many numbers but on one `verify`, whose `attempt` counts every try that could have led to the release.
+**What repeated calls cost.** A "confident" number from `epsilon` or `delta` fails with probability at most a millionth
+of delta, which its delta includes. Failure probabilities add up: among k calls, some number is wrong with at most k
+times that probability, so asking k times and keeping the best answer costs k times as much. After 1,000 calls this
+reaches a thousandth of delta, the share that is reserved for it; each further 1,000 calls cost another thousandth.
+Choosing a seed for its answer voids the guarantee. The certificates of plans and of `calibrate` are an exception: each
+may use the whole thousandth. If a certificate fails by chance, it is tried again, up to 16 times; attempt r uses 2^-r
+of the share, so all attempts together stay within it. Do not base the decision to *release* on the best of many
+numbers. Base it on one `verify`, with an `attempt` that counts every try that could have led to the release.
 
-**Rounding in sampled numbers** is bounded and added: modes are made a little longer, epsilon a little smaller, weights
-a little larger, by bounds on every sum and function that they come from. Together that is below a millionth of delta
-in usual cases, and grows with the number of bins and steps. The numbers of the generator are taken to be independent
+**Rounding in sampled numbers** is bounded and included: modes are made slightly longer, epsilon slightly smaller and
+weights slightly larger, by proved bounds on each sum and function behind them. In total this is usually below a
+millionth of delta; it grows with the number of bins and steps. The generator's numbers are assumed to be independent
 and normal.
 
-**Balls in bins with `max_batch`.** Where a batch can overflow an example changes who else is in it, and the amplified
-guarantee does not hold as it stands, under any adjacency. The probability that any batch is filled by others alone is
-added to delta; it depends on `examples`, an upper bound. Where it exceeds half of delta, zero-out adjacency is charged
-without amplification and add-or-remove raises. Some seven standard deviations above the mean batch are enough. Random
-min-separation with `max_batch` is the same; an example that was dropped waits as if it had taken part.
+**Balls in bins with `max_batch`.** If a batch can overflow, an example affects who else is in it, and the amplified
+guarantee no longer holds as it is, under any adjacency. The probability that the other examples alone fill some batch
+is added to delta. It depends on `examples`, an upper bound. If it exceeds half of delta, zero-out is accounted for
+without amplification and add-or-remove raises. About seven standard deviations above the mean batch size are enough for
+usual deltas. The same holds for random min-separation with `max_batch`; an example that was dropped waits as if it had
+taken part.
 
-**Stopping early.** `mechanism.first(t)` is the mechanism of the first t steps. The guarantee of the full run covers
-its beginning too, and any rule by which outputs decide when to stop: reports state the smaller of the two epsilons.
-It need not grow from t to t + 1, since one bound may be tighter than the next, least of all where samples give it.
+**Stopping early.** `mechanism.first(t)` is the mechanism of the first t steps, for a t that was fixed in advance. The
+guarantee of the full run covers every earlier step too, even if the outputs decide when to stop. The epsilon of the
+steps that ran is the smaller of the two. It need not increase from t to t + 1, because one bound may be tighter than
+the next, especially if it comes from samples.
 
 ## References not checked against the source
 
-Five papers were at hand when this was written, and every theorem, lemma, algorithm and equation cited from them was
-compared with the text: Choquette-Choo et al. 2023 (multi-epoch), Choquette-Choo et al. 2023 (amplified banded),
-Choquette-Choo et al. 2025 (near-exact amplification), McKenna 2024 (scaling), McMahan, Xu and Zhang 2024. Numbers of
-theorems in other works are confirmed only as far as this table says. A number that is not confirmed may be off by an
-edition; what it is cited for is tested, against integrals, exhaustive search or another library.
+Every theorem, lemma, algorithm and equation cited from five papers was checked against their text: Choquette-Choo et
+al. 2023 (multi-epoch), Choquette-Choo et al. 2023 (amplified banded), Choquette-Choo et al. 2025 (near-exact
+amplification), McKenna 2024 (scaling), and McMahan, Xu and Zhang 2024. The table lists the other works and how their
+theorem numbers were confirmed. A number that is not confirmed may differ between editions; the result it is cited for
+is tested, against integrals, exhaustive search or another library.
 
 | citation | used for | confirmed by |
 |---|---|---|
@@ -140,7 +143,7 @@ edition; what it is cited for is tested, against integrals, exhaustive search or
 
 
 def page() -> str:
-    """The text of docs/accounting.md."""
+    """Return the text of docs/accounting.md."""
     lines = [
         "| participation | adjacency | strategies | accounted as | epsilon | theorem |",
         "|---|---|---|---|---|---|",

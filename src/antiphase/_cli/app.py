@@ -16,7 +16,7 @@ from antiphase._cli.account import account
 from antiphase._cli.bench import bench
 from antiphase._cli.demo import demo
 from antiphase._cli.memory import limit_memory
-from antiphase._cli.output import talk
+from antiphase._cli.output import print_message
 from antiphase._cli.plan import plan
 from antiphase._cli.report import report
 from antiphase._cli.reproduce import reproduce
@@ -40,13 +40,13 @@ class _Commands(TyperGroup):
             ):  # click ends quietly at a closed pipe
                 raise
             message, hint = _explained(error)
-            talk(f"error: {message}", "", f"hint: {hint}")
+            print_message(f"error: {message}", "", f"hint: {hint}")
             _drop_stdout()
             raise typer.Exit(1) from error
 
 
 def _explained(error: AntiphaseError | OSError | MemoryError) -> tuple[str, str]:
-    """Message and hint for an error."""
+    """Return the message and the hint for an error."""
     if isinstance(error, AntiphaseError):
         return error.message, error.hint
     if isinstance(error, MemoryError):

@@ -38,19 +38,19 @@ def bench(
     _check_memory(
         FLOAT32_BYTES * parameters * (plan.mechanism.strategy.memory_copies + 3)
     )  # plus gradient, noise and one block of noise
-    with progress_bar() as tell:
+    with progress_bar() as progress:
         copies = plan.mechanism.strategy.memory_copies
         found: dict[str, float] = {"parameters": parameters, "memory_bytes": FLOAT32_BYTES * parameters * copies}
-        tell("noise", 0.1)
+        progress("noise", 0.1)
         found |= {"noise_seconds": _noise(plan.mechanism, parameters)}
-        tell("independent noise", 0.4)
+        progress("independent noise", 0.4)
         plain = ap.Mechanism(Identity(plan.steps), plan.mechanism.participation, 1.0)
         found |= {"floor_seconds": _noise(plain, parameters)}
         if plan.problem.examples is not None:
-            tell("batches", 0.6)
+            progress("batches", 0.6)
             found |= {"batch_seconds": _batches(plan, plan.problem.examples)}
         if replan:
-            found |= {"plan_seconds": _planning(plan, lambda name, share: tell(name, 0.7 + 0.3 * share))}
+            found |= {"plan_seconds": _planning(plan, lambda name, share: progress(name, 0.7 + 0.3 * share))}
     if as_json:
         print_json(found)
     else:
@@ -67,7 +67,7 @@ def _check_memory(needed: int) -> None:
 
 
 def _noise(mechanism: ap.Mechanism, parameters: int) -> float:
-    """Mean seconds per step, over whole blocks of precomputed steps, without the first step, which compiles."""
+    """Return the mean seconds per step over whole blocks of steps, without the first step, which compiles."""
     import numpy as np
 
     stream, gradient = (
@@ -91,9 +91,9 @@ def _batches(plan: ap.Plan, examples: int) -> float:
     return (perf_counter() - start) / max(1, step)
 
 
-def _planning(plan: ap.Plan, tell: Callable[[str, float], None]) -> float:
+def _planning(plan: ap.Plan, progress: Callable[[str, float], None]) -> float:
     start = perf_counter()
-    ap.plan(plan.problem, progress=tell)
+    ap.plan(plan.problem, progress=progress)
     return perf_counter() - start
 
 

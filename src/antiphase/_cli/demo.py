@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from antiphase._cli.output import print_json, progress_bar, talk
+from antiphase._cli.output import print_json, print_message, progress_bar
 from antiphase._demo import SEEDS, Comparison, as_markdown, as_text, compare
 from antiphase._durable import make_directory, write_output
 from antiphase._errors import InvalidArgument
@@ -25,9 +25,9 @@ def demo(
 
     Example: antiphase demo --output my-demo
     """
-    directory = _makeable(_unused(output))
-    with progress_bar() as tell:
-        found = compare(directory, seeds, tell)
+    directory = _creatable(_unused(output))
+    with progress_bar() as progress:
+        found = compare(directory, seeds, progress)
     found.chosen.plan.save(directory / "plan.json")
     write_output(directory / "report.md", as_markdown(found).encode())
     write_output(directory / "report.txt", as_text(found).encode())
@@ -35,30 +35,30 @@ def demo(
         print_json({**_plain(found), "directory": str(directory)})
     else:
         typer.echo(as_text(found))
-    talk("wrote")
+    print_message("wrote")
     for name in ("report.md", "report.txt", "plan.json"):
-        talk(f"  {directory / name}")
-    talk(f"  {found.chosen.directory}/public/ledger.jsonl, and {3 * seeds - 1} more runs beside it")
-    talk(f"next: antiphase verify {found.chosen.directory}")
+        print_message(f"  {directory / name}")
+    print_message(f"  {found.chosen.directory}/public/ledger.jsonl, and {3 * seeds - 1} more runs beside it")
+    print_message(f"next: antiphase verify {found.chosen.directory}")
 
 
 def _unused(output: Path) -> Path:
-    """The directory, or its name with the first free number appended: the demo overwrites nothing."""
+    """Return the directory, or its name with the first free number appended: the demo overwrites nothing."""
     path, number = output, 2
     while path.exists():
         path, number = output.with_name(f"{output.name}-{number}"), number + 1
     return path
 
 
-def _makeable(directory: Path) -> Path:
-    """The directory, if it can be made: tried before the work begins, and left to the first run to make."""
+def _creatable(directory: Path) -> Path:
+    """Return the directory, or raise before training starts if it cannot be created. The first run creates it."""
     try:
         make_directory(directory)
         directory.rmdir()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        hint = "give --output a directory that can be made"
-        raise InvalidArgument(f"The directory {directory} cannot be made: {why}.", hint=hint) from error
+        hint = "give --output a directory that can be created"
+        raise InvalidArgument(f"The directory {directory} cannot be created: {why}.", hint=hint) from error
     return directory
 
 

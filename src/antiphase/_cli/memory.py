@@ -1,4 +1,4 @@
-"""The memory of the machine, so that a command that needs more fails with an error instead of being killed."""
+"""Limit memory, so that a command that needs too much fails with an error instead of being killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def physical_memory() -> int:
-    """Physical memory in bytes; sys.maxsize if the system does not report it."""
+    """Return the physical memory in bytes, or sys.maxsize if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -23,7 +23,7 @@ from antiphase._escape import terminal_text
 PIPE_WIDTH = 120  # files and pipes have no width of their own
 
 
-def talk(*lines: str) -> None:
+def print_message(*lines: str) -> None:
     """Print lines to stderr."""
     typer.echo("\n".join(terminal_text(line) for line in lines), err=True)
 
@@ -76,7 +76,7 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=1.0)
 
-        def tell(description: str, share: float) -> None:
+        def progress(description: str, share: float) -> None:
             bar.update(task, description=f"{terminal_text(description):<32.32}", completed=share)
 
-        yield tell
+        yield progress

@@ -10,7 +10,7 @@ import typer
 import antiphase as ap
 from antiphase import _check
 from antiphase._bound import rounded_up
-from antiphase._cli.output import print_facts, print_json, print_table, progress_bar, talk
+from antiphase._cli.output import print_facts, print_json, print_message, print_table, progress_bar
 from antiphase._durable import check_output
 from antiphase._errors import InvalidArgument
 from antiphase._plan import in_words
@@ -81,8 +81,8 @@ def plan(
     )
     if output is not None:
         check_output(output)
-    with progress_bar() as tell:
-        found = ap.plan(problem, _names(families), pipelines=_names(participation), progress=tell)
+    with progress_bar() as progress:
+        found = ap.plan(problem, _names(families), pipelines=_names(participation), progress=progress)
     if output is not None:
         found.save(output)
     if as_json:
@@ -90,7 +90,7 @@ def plan(
     else:
         _print(found, show_all)
     if output is not None:
-        talk(f"wrote {output}")
+        print_message(f"wrote {output}")
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -98,7 +98,7 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _copies(copies: int | None, parameters: int | None, memory_gb: float | None, machines: int) -> int | None:
-    """The given limit, or the number of copies that fit into the memory of all machines."""
+    """Return the given limit, or the number of copies that fit into the memory of all machines."""
     if memory_gb is None:
         return copies
     if parameters is None or copies is not None:
@@ -108,7 +108,9 @@ def _copies(copies: int | None, parameters: int | None, memory_gb: float | None,
         )
     memory = _check.real("plan", "--memory-gb", memory_gb, 0.0, 1e9, "gigabytes on each machine")
     afforded = affordable_copies(parameters, int(memory * GIGABYTE), machines)
-    talk(f"{memory_gb:g} GB on {machines:,} machine(s) hold {afforded:,} copies of {parameters:,} float32 parameters")
+    print_message(
+        f"{memory_gb:g} GB on {machines:,} machine(s) hold {afforded:,} copies of {parameters:,} float32 parameters"
+    )
     return afforded
 
 
@@ -164,7 +166,7 @@ def _title(problem: ap.Problem) -> str:
 
 
 def _worth_showing(found: ap.Plan) -> set[ap.Candidate]:
-    """The Pareto front, and the best candidate of each family with each kind of batches."""
+    """Return the Pareto front, and the best candidate of each family with each kind of batches."""
     best: dict[tuple[str, str], ap.Candidate] = {}
     for candidate in found.candidates:
         best.setdefault((candidate.family, candidate.batches), candidate)

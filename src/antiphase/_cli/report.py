@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import antiphase as ap
-from antiphase._cli.output import progress_bar, talk
+from antiphase._cli.output import print_message, progress_bar
 from antiphase._durable import check_output, write_output
 
 if TYPE_CHECKING:
     from antiphase._report import Content
 
 
-class Form(StrEnum):
+class Format(StrEnum):
     """Output format of a report."""
 
     html = "html"
@@ -28,7 +28,7 @@ class Form(StrEnum):
 
 def report(
     path: Annotated[Path, typer.Argument(help="Plan file or run directory.")],
-    form: Annotated[Form, typer.Option("--format", help="HTML page, Markdown or JSON.")] = Form.html,
+    output_format: Annotated[Format, typer.Option("--format", help="HTML page, Markdown or JSON.")] = Format.html,
     output: Annotated[Path | None, typer.Option(help="File to write to; for html, report.html if left out.")] = None,
     secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
 ) -> None:
@@ -41,26 +41,26 @@ def report(
     """
     from antiphase._report import gather, read
 
-    if output is None and form is Form.html:
+    if output is None and output_format is Format.html:
         output = Path("report.html")
     if output is not None:
         check_output(output)
     source = read(path, None if secret is None else ap.Secret.load(secret))
-    with progress_bar() as tell:
-        content = gather(source, tell)
-    text = _writer(form)(content)
+    with progress_bar() as progress:
+        content = gather(source, progress)
+    text = _writer(output_format)(content)
     if output is None:
         typer.echo(text, nl=False)
         return
     data = text.encode()
     write_output(output, data)
-    talk(f"wrote {output} ({len(data) / 1e6:.2f} MB)")
+    print_message(f"wrote {output} ({len(data) / 1e6:.2f} MB)")
 
 
-def _writer(form: Form) -> Callable[[Content], str]:
-    from antiphase._report import html, markdown, plain
+def _writer(output_format: Format) -> Callable[[Content], str]:
+    from antiphase._report import html, json_data, markdown
 
     def as_json(content: Content) -> str:
-        return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
+        return json.dumps(json_data(content), indent=2, allow_nan=False) + "\n"
 
-    return {Form.html: html, Form.md: markdown, Form.json: as_json}[form]
+    return {Format.html: html, Format.md: markdown, Format.json: as_json}[output_format]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphase._cli.output import print_json, print_table, progress_bar, talk
+from antiphase._cli.output import print_json, print_message, print_table, progress_bar
 from antiphase._durable import check_output
 
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ def reproduce(
     if output is not None and output.parent.exists():  # otherwise the directory is created
         check_output(output)
     results = []
-    with progress_bar() as tell:
+    with progress_bar() as progress:
         for i, name in enumerate(wanted):
-            tell(name, i / len(wanted))
+            progress(name, i / len(wanted))
             results.append(_reproduce.reproduce(name, full))
     if output is not None:
         from antiphase._reproduce import write_page
 
         write_page(results, output)
-        talk(f"wrote {output}")
+        print_message(f"wrote {output}")
     if as_json:
         print_json([_plain(result) for result in results])
     elif output is None:

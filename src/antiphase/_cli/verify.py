@@ -24,7 +24,7 @@ BASIS: dict[str, str] = {
     "confident": "verified just now with fresh random samples; the probability that they mislead is part of delta",
 }
 Facts = dict[str, Any]
-Tell = Callable[[str, float], None]
+Progress = Callable[[str, float], None]
 
 
 def verify(
@@ -44,8 +44,8 @@ def verify(
     """
     findings = []
     for path in paths:
-        with progress_bar() as tell:
-            findings.append(_run(path, secret, attempt, tell) if path.is_dir() else _plan(path, attempt, tell))
+        with progress_bar() as progress:
+            findings.append(_run(path, secret, attempt, progress) if path.is_dir() else _plan(path, attempt, progress))
         if not as_json:
             print_facts((name, _text(name, value)) for name, value in findings[-1].items())
             typer.echo()
@@ -53,16 +53,16 @@ def verify(
         print_json(findings)
 
 
-def _plan(path: Path, attempt: int, tell: Tell) -> Facts:
-    tell(f"accounting {path.name}", 0.1)
+def _plan(path: Path, attempt: int, progress: Progress) -> Facts:
+    progress(f"accounting {path.name}", 0.1)
     plan = ap.Plan.load(path)
-    tell(f"verifying {path.name}", 0.5)
+    progress(f"verifying {path.name}", 0.5)
     facts = _guarantee(path, plan, attempt)
     return {"plan": str(path), "fingerprint": plan.fingerprint, **facts, "verified": True}
 
 
 def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
-    """The guarantee that loading derived again; a sampled one is verified with fresh samples."""
+    """Return the guarantee, which loading derived again; verify a sampled one with fresh samples."""
     bound, delta = plan.guarantee, plan.problem.budget.delta
     try:
         found = verify_claim(plan, attempt=attempt) if bound.kind == "confident" else bound
@@ -80,7 +80,7 @@ def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
     }
 
 
-def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) -> Facts:
+def _run(directory: Path, secret_file: Path | None, attempt: int, progress: Progress) -> Facts:
     """Check everything that resuming the run would check, without writing anything."""
     from antiphase._report import check_not_federated
 
@@ -93,7 +93,7 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
             "The error, candidates or notes in plan.json are not those that the run was opened with.",
             hint="the file was edited; restore it from a backup",
         )
-    batches, report, torn = _check_batches(record, tell), record.report(), sum(record.torn.values())
+    batches, report, torn = _check_batches(record, progress), record.report(), sum(record.torn.values())
     check_not_federated(directory, report)
     return {
         "run": str(directory),
@@ -113,14 +113,14 @@ def _run(directory: Path, secret_file: Path | None, attempt: int, tell: Tell) ->
     }
 
 
-def _check_batches(record: RunRecord, tell: Tell) -> str:
+def _check_batches(record: RunRecord, progress: Progress) -> str:
     """Check that every recorded batch is the one that the sampler draws."""
     recorded = [entry for entry in record.batches if entry["kind"] == "batch"]
     if not recorded:
         return "none recorded"
     sampler = record.sampler()
     for i, entry in enumerate(recorded):
-        tell("redrawing the batches", i / len(recorded))
+        progress("redrawing the batches", i / len(recorded))
         indices, mask = sampler.batch(entry["step"])
         used = np.ascontiguousarray(indices[mask], dtype="<i8")
         if hashlib.sha256(used.tobytes()).hexdigest() != entry["indices"]:

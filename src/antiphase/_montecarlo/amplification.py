@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from antiphase import _check
 from antiphase._bound import Bound
@@ -20,7 +20,7 @@ from antiphase._montecarlo.plain_sampling import plain_delta, verify_plain
 from antiphase._montecarlo.samples import child, randomness
 from antiphase._montecarlo.settings import MonteCarlo
 from antiphase._montecarlo.verification import verify_pair
-from antiphase._participation import BallsInBins, PoissonMinSeparation
+from antiphase._participation import BallsInBins, Participation, PoissonMinSeparation
 from antiphase._sensitivity import column_norms, sensitivity
 from antiphase.strategies import Strategy
 
@@ -31,16 +31,16 @@ LARGEST_EPSILON = 1e4
 
 
 def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: float) -> Pair:
-    """The pair of distributions that dominates the mechanism, under zero-out and add-or-remove adjacency.
+    """Return the pair of distributions that dominates the mechanism, under zero-out and add-or-remove adjacency.
 
-    Batches of a fixed size (`max_batch`) raise: an example that is drawn may push another one out of the batch, with
-    zeros in its place as well as without, so one of the two distributions is not the noise alone. What is true of them
-    is in `_accounting._amplified`, which needs the number of examples.
+    Truncated batches (`max_batch`) raise: an example that is drawn may push another one out of the batch, even if it
+    contributes zero, so neither of the two distributions is the noise alone. `_accounting/amplified.py` covers them; it
+    needs the number of examples.
 
     Args:
-        strategy: C.
-        participation: how one example meets the steps.
-        noise_std: the noise, for C at its own scale.
+        strategy: strategy matrix, C.
+        participation: how the steps of one example are drawn.
+        noise_std: standard deviation of the noise, for C at its own scale.
     """
     if participation.max_batch is not None:
         raise NotProved(
@@ -49,9 +49,7 @@ def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: flo
             hint="use epsilon(mechanism, delta) with examples=..., or leave max_batch=None",
         )
     noise = _positive("noise_std", noise_std)
-    if isinstance(participation, BallsInBins):
-        return bins_pair(bins_gram(strategy, participation), noise, _unamplified(strategy, participation))
-    return separated_pair(strategy, participation, noise, sensitivity(strategy, participation.worst_case).value)
+    return _PAIRS[type(participation)](strategy, participation, noise)
 
 
 def delta(
@@ -69,7 +67,7 @@ def delta(
     Args:
         strategy: C; where it has negative entries, |C| is accounted for.
         participation: balls-in-bins with a lower-triangular C, or random min-separation with no more bands than that.
-        noise_std: the noise, for C at its own scale.
+        noise_std: standard deviation of the noise, for C at its own scale.
         epsilon: non-negative.
         sampling: how much work to spend; without a seed fresh entropy is taken.
 
@@ -113,7 +111,7 @@ def calibrate(
     **Guarantee**: that of `settle` at the noise returned.
 
     Args:
-        strategy: C.
+        strategy: strategy matrix, C.
         participation: as for `delta`.
         epsilon: of the budget.
         delta: of the budget.
@@ -150,9 +148,9 @@ def verify(
     into delta. Nothing about the claim may have been chosen with the samples of this call.
 
     Args:
-        strategy: C.
+        strategy: strategy matrix, C.
         participation: as for `delta`.
-        noise_std: the noise, for C at its own scale.
+        noise_std: standard deviation of the noise, for C at its own scale.
         epsilon: of the claim.
         delta: of the claim.
         method: "certified" weighted samples, or "plain" ones with Bernstein's inequality.
@@ -196,12 +194,23 @@ def estimate(
     return plain_delta(pair, _epsilon("estimate", epsilon), samples, randomness(seed, ESTIMATE), workers)
 
 
-def _unamplified(strategy: Strategy, participation: BallsInBins) -> float:
-    """sens(C), which signs may make smaller than the modes of |C|; infinite where it is not proved."""
+def _bins_pair(strategy: Strategy, participation: BallsInBins, noise_std: float) -> Pair:
     try:
-        return sensitivity(strategy, participation.worst_case).value
+        unamplified = sensitivity(strategy, participation.worst_case).value  # signs can make it smaller than the modes
     except NotProved:
-        return math.inf
+        unamplified = math.inf
+    return bins_pair(bins_gram(strategy, participation), noise_std, unamplified)
+
+
+def _separated_pair(strategy: Strategy, participation: PoissonMinSeparation, noise_std: float) -> Pair:
+    return separated_pair(strategy, participation, noise_std, sensitivity(strategy, participation.worst_case).value)
+
+
+# One theorem each: see `_accounting`.
+_PAIRS: dict[type[Participation], Callable[[Strategy, Any, float], Pair]] = {
+    BallsInBins: _bins_pair,
+    PoissonMinSeparation: _separated_pair,
+}
 
 
 def _positive(name: str, value: float) -> float:

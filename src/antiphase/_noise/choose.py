@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
-from antiphase._noise.buffers import DecayingBuffers
-from antiphase._noise.correlator import Correlator
-from antiphase._noise.feedback import PastOutputs
-from antiphase._noise.independent import Independent
+from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
+from antiphase._noise.feedback import BuffersCorrelator, FeedbackCorrelator, IndependentCorrelator
 from antiphase._noise.moving_sum import RegeneratedSum, StoredSum
-from antiphase._noise.stamped import Restarted
-from antiphase._noise.tree import OnlineTree
-from antiphase._noise.whole import Whole
+from antiphase._noise.tree import TreeCorrelator
+from antiphase._noise.whole import WholeCorrelator
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, TreeNodes, WholeMatrix
 
 
@@ -44,26 +41,72 @@ def choose(
     common = (factor, entries, dtype)
     if isinstance(recursion, Restart):
         inner = choose(recursion.inner, *common, lookahead=lookahead, regenerate=regenerate, file=file)
-        return Restarted(recursion, inner)
+        return RestartCorrelator(recursion, inner)
     if regenerate and not isinstance(recursion, MovingSum):
         raise invalid("NoiseStream", "regenerate", "False here", True, "only BandedInverse can draw its old z again")
     made: Correlator | None = None
     match recursion:
         case Feedback(bands=1):
-            made = Independent(recursion, *common)
+            made = IndependentCorrelator(recursion, *common)
         case Feedback():
-            made = PastOutputs(recursion, *common, lookahead)
+            made = FeedbackCorrelator(recursion, *common, lookahead)
         case MovingSum():
             made = RegeneratedSum(recursion, *common) if regenerate else StoredSum(recursion, *common)
         case Buffers():
-            made = DecayingBuffers(recursion, *common)
+            made = BuffersCorrelator(recursion, *common)
         case TreeNodes():
-            made = OnlineTree(recursion, *common)
+            made = TreeCorrelator(recursion, *common)
         case WholeMatrix():
-            made = Whole(recursion, *common, file)
+            made = WholeCorrelator(recursion, *common, file)
     if made is None:
         raise InvalidArgument(
             f"No noise stream is known for the recursion {type(recursion).__name__}.",
             hint="describe the strategy with one of the recursions in antiphase.strategies",
         )
     return made
+
+
+@final
+class RestartCorrelator(Correlator):
+    """Block k uses rows k m, ..., k m + m - 1 of z, m those of the inner recursion."""
+
+    recursion: Restart
+
+    def __init__(self, recursion: Restart, inner: Correlator) -> None:
+        self._inner = inner
+        self.part = inner.part
+        self.is_replayed = inner.is_replayed
+        super().__init__(recursion, inner.factor, inner.entries, inner.dtype)
+        self.state = inner.state
+
+    def state_rows(self) -> int:
+        """Held by the inner correlator."""
+        return 0
+
+    def begin(self, step: int) -> None:
+        """Start again at the first step of a block."""
+        block, inner_step = divmod(step, self.recursion.inner.steps)
+        if inner_step == 0:
+            self._inner.reset()
+        self._inner.made = self.made if inner_step else 0
+        self._first_row = block * self.recursion.inner.rows
+        self._inner.begin(inner_step)
+
+    def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
+        """The inner noise, from the rows of this block."""
+        first = self._first_row
+        self._inner.make(part, lambda row, z: white(first + row, z), scratch, out)
+
+    def end(self) -> None:
+        """Pass on."""
+        self._inner.end()
+        self.made = self._inner.made
+
+    def reset(self) -> None:
+        """Pass on."""
+        self._inner.reset()
+
+    def replay_from(self, step: int) -> int:
+        """Within the block."""
+        steps = self.recursion.inner.steps
+        return step // steps * steps + self._inner.replay_from(step % steps)

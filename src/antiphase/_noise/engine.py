@@ -18,8 +18,8 @@ from antiphase._noise.choose import choose
 from antiphase._noise.correlator import Noise, Part
 from antiphase._noise.host_check import checked
 from antiphase._noise.origin import Origin, Served
-from antiphase._noise.settings import Settings
 from antiphase._noise.source import leaf_keys, source_maker
+from antiphase._noise.state import Settings
 from antiphase._noise.team import Team, thread_count
 from antiphase._noise.worker import Layout, Worker
 from antiphase._secret import Secret

@@ -1,4 +1,4 @@
-"""Lower-triangular C: the noise of a step is z less what C carries over from the last outputs.
+"""Feedback: the noise of a step is z minus what C carries over from past outputs, or from buffers that sum them.
 
     y_t = (z_t - sum_{s < t} C[t, s] y_s) / C[t, t]
 
@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._noise.correlator import LANES, Correlator, Noise, Part, Scratch, White, padded, part_for
-from antiphase.strategies import Feedback
+from antiphase.strategies import Buffers, Feedback
 
 LOOKAHEAD = 8  # more gains little for few bands, and makes some steps longer still
 LOOKAHEAD_LONG = 32  # for long histories, where reading them is most of the work
@@ -23,7 +23,7 @@ DOUBLE = np.dtype(np.float64)
 
 
 @final
-class PastOutputs(Correlator):
+class FeedbackCorrelator(Correlator):
     """Forward substitution with a ring of past outputs, some steps at once."""
 
     recursion: Feedback
@@ -64,3 +64,54 @@ class PastOutputs(Correlator):
             total = scratch.array("total", (len(self._past) * LANES,), DOUBLE)
             feedback_steps(held, z, self._slots, self._past, self._inside, self._pivot, self._new, total)
         read_row(held, self.step % self.state_rows(), self.factor, out)
+
+
+@final
+class IndependentCorrelator(Correlator):
+    """z_t / C[t, t], no state."""
+
+    recursion: Feedback
+    is_replayed = True
+
+    def state_rows(self) -> int:
+        """None."""
+        return 0
+
+    def prepare(self) -> None:
+        """The step's multiple."""
+        self._factor = self.factor / float(self.recursion.row(self.step)[0])
+
+    def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
+        """Draw and scale."""
+        from antiphase._kernels import scale_noise
+
+        white(self.step, out)
+        scale_noise(self._factor, out)
+
+    def replay_from(self, step: int) -> int:
+        """Nothing to replay."""
+        return step
+
+
+@final
+class BuffersCorrelator(Correlator):
+    """y = z - scale . b, then b <- b + (y - loss b), as `Buffers.constants` explains."""
+
+    recursion: Buffers
+
+    def __init__(self, recursion: Buffers, factor: float, entries: int, dtype: np.dtype[Any]) -> None:
+        scale, loss = recursion.constants(dtype.name)
+        self._weight, self._loss = tuple(scale.astype(dtype)), tuple(loss.astype(dtype))
+        super().__init__(recursion, factor, entries, dtype)
+
+    def state_rows(self) -> int:
+        """One for each decay."""
+        return len(self.recursion.decay)
+
+    def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
+        """Draw z into the output and put the step's noise in its place."""
+        from antiphase._kernels import buffers_step
+
+        white(self.step, out)
+        factor = self.dtype.type(self.factor)
+        buffers_step(self.state[part.strips], self._loss, self._weight, factor, out)

@@ -80,7 +80,7 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
 
 
 @dataclass(frozen=True)
-class Run:
+class Stretches:
     """`rows` stretches of `width` entries, `stride` apart, the first at `start` of the flat whole leaf."""
 
     start: int
@@ -107,7 +107,7 @@ class Walk:
         self._origin = sum(start * stride for (start, _), stride in zip(leaf.box, strides, strict=True))
         self._outer = list(zip(leaf.shape, strides, strict=True))[: max(cut - 1, 0)]
 
-    def runs(self, start: int, stop: int) -> Iterator[Run]:
+    def runs(self, start: int, stop: int) -> Iterator[Stretches]:
         """Stretches that cover entries start, ..., stop - 1 of the region."""
         while start < stop:
             stretch, skipped = divmod(start, self.width)
@@ -116,10 +116,10 @@ class Walk:
             first = self._plate(plate) + row * self.stride + skipped
             if skipped or rows == 0:
                 width = min(self.width - skipped, stop - start)
-                yield Run(first, width, 1, self.stride)
+                yield Stretches(first, width, 1, self.stride)
                 start += width
             else:
-                yield Run(first, self.width, rows, self.stride)
+                yield Stretches(first, self.width, rows, self.stride)
                 start += rows * self.width
 
     def _plate(self, plate: int) -> int:

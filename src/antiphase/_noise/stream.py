@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, final
 
@@ -11,14 +12,22 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from antiphase import _check
-from antiphase._errors import AntiphaseError, Refused
-from antiphase._noise.addition import Addition
+from antiphase._errors import AntiphaseError, InvalidArgument, Refused
+from antiphase._noise.correlator import Noise, Part
 from antiphase._noise.engine import Engine
 from antiphase._noise.leaves import Leaf, Leaves, named
 from antiphase._noise.origin import Origin, check_extends, check_last_step, origin_of
-from antiphase._noise.settings import Settings, checked_dtype, checked_settings
 from antiphase._noise.source import SourceName
-from antiphase._noise.state import Header, check_fits, read_state, write_state
+from antiphase._noise.state import (
+    Header,
+    Settings,
+    check_fits,
+    checked_dtype,
+    checked_settings,
+    read_state,
+    write_state,
+)
+from antiphase._noise.worker import Layout
 from antiphase._secret import Secret, require_secret
 
 
@@ -149,7 +158,7 @@ class NoiseStream:
         Args:
             buffers: arrays in leaf order, of the leaves' shapes, C-contiguous, of the stream's dtype.
         """
-        self._engine.advance(Addition(self._engine.layout, self.dtype, buffers))
+        self._engine.advance(_Addition(self._engine.layout, self.dtype, buffers))
 
     def white(self, row: int) -> list[NDArray[Any]]:
         """z of a row, standard normal, one array for each leaf. Square C has row t for step t."""
@@ -241,3 +250,50 @@ class NoiseStream:
             "A NoiseStream cannot be pickled or copied: two copies would give out the same noise.",
             hint="use save(path) and NoiseStream.load(path, plan, secret)",
         )
+
+
+@final
+class _Addition:
+    """Adds a part's noise to the places in the buffers where it belongs; all are checked before any is touched."""
+
+    def __init__(self, layout: Layout, dtype: np.dtype[Any], buffers: Sequence[NDArray[Any]]) -> None:
+        shapes = [leaf.shape for leaf in layout.leaves]
+        got = [getattr(buffer, "shape", type(buffer).__name__) for buffer in buffers]
+        if got != shapes:
+            raise _check.invalid(
+                "NoiseStream.add_to", "buffers", f"arrays of shapes {shapes}", got, "one for each leaf, in order"
+            )
+        for buffer in buffers:
+            _check_buffer(buffer, dtype)
+        places = sorted((buffer.ctypes.data, buffer.ctypes.data + buffer.nbytes) for buffer in buffers if buffer.size)
+        if any(stop > start for (_, stop), (start, _) in pairwise(places)):
+            raise InvalidArgument("Two of the buffers share memory.", hint="shared weights are one leaf")
+        self._layout = layout
+        # A subclass may keep two dimensions, and a slice of it would be broadcast: plain arrays only.
+        self._flats = [np.asarray(buffer).reshape(-1) for buffer in buffers]
+
+    def __call__(self, part: Part, noise: Noise) -> None:
+        """Add."""
+        for piece in self._layout.pieces(part):
+            here = self._flats[piece.leaf][piece.start : piece.stop]
+            added = noise[piece.done : piece.done + piece.stop - piece.start]
+            assert here.shape == added.shape, "noise must never be broadcast"
+            np.add(here, added, out=here)
+
+
+def _check_buffer(buffer: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Other precision is refused: the low bits of a wider sum would have no noise, a narrower one is rounded first."""
+    must = f"writeable, C-contiguous NumPy arrays of {dtype}, as the stream"
+    if not isinstance(buffer, np.ndarray) or buffer.dtype != dtype:
+        kind = getattr(buffer, "dtype", type(buffer).__name__)
+        raise _check.invalid(
+            "NoiseStream.add_to", "buffers", must, f"{kind}", 'for float64 make the stream with dtype="float64"'
+        )
+    if not (buffer.flags.c_contiguous and buffer.flags.writeable and buffer.flags.aligned):
+        raise _check.invalid(
+            "NoiseStream.add_to", "buffers", must, "a read-only or strided one", "use next() and add it yourself"
+        )
+
+
+def _invalid_buffers(must: str, got: Any, hint: str) -> InvalidArgument:
+    return _check.invalid("NoiseStream.add_to", "buffers", must, got, hint)

@@ -19,7 +19,7 @@ DOUBLE = np.dtype(np.float64)
 
 
 @final
-class OnlineTree(Correlator):
+class TreeCorrelator(Correlator):
     """node <- w z + (1 - w) (left + node) up the finished levels; the step's noise is node less what it replaces.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.

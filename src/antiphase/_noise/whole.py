@@ -24,7 +24,7 @@ DOUBLE = np.dtype(np.float64)
 
 
 @final
-class Whole(Correlator):
+class WholeCorrelator(Correlator):
     """N z for all steps in the first one, then one row a step.
 
     Args:

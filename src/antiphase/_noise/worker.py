@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from antiphase._noise.correlator import Noise, Part, Scratch, White
-from antiphase._noise.leaves import Leaf, Run, Walk
+from antiphase._noise.leaves import Leaf, Stretches, Walk
 from antiphase._noise.normals import Normals
 from antiphase._noise.source import Source
 
@@ -38,7 +38,7 @@ class Layout:
         self.starts: list[int] = ends[:-1].tolist()
         self.entries = int(ends[-1])
         self._pieces: dict[Part, list[Piece]] = {}
-        self._stretches: dict[Part, list[tuple[int, int, Run]]] = {}
+        self._stretches: dict[Part, list[tuple[int, int, Stretches]]] = {}
 
     def parts(self, size: int) -> list[Part]:
         """All coordinates in parts of at most `size`."""
@@ -50,7 +50,7 @@ class Layout:
             self._pieces[part] = list(self._find_pieces(part))
         return self._pieces[part]
 
-    def stretches(self, part: Part) -> list[tuple[int, int, Run]]:
+    def stretches(self, part: Part) -> list[tuple[int, int, Stretches]]:
         """(place in the part, leaf, stretches of the whole leaf) of a part."""
         kept = self._stretches.get(part)
         if kept is None:
@@ -71,7 +71,7 @@ class Layout:
             if done == part.size:
                 return
 
-    def _find_stretches(self, part: Part) -> Iterator[tuple[int, int, Run]]:
+    def _find_stretches(self, part: Part) -> Iterator[tuple[int, int, Stretches]]:
         for piece in self.pieces(part):
             done = piece.done
             for run in self.walks[piece.leaf].runs(piece.start, piece.stop):

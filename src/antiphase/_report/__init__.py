@@ -1,13 +1,12 @@
 """The privacy report of a plan or a run, as HTML, Markdown and JSON."""
 
-from antiphase._report.chart import Chart, series, thinned
+from antiphase._report.chart import Chart, draw, series, thinned
 from antiphase._report.content import Content, gather
-from antiphase._report.drawing import draw
-from antiphase._report.heat_map import HeatMap, draw_heat
+from antiphase._report.heat_map import HeatMap, draw_heat_map
 from antiphase._report.html_page import html
 from antiphase._report.reading import ReportSource, check_not_federated, read
 from antiphase._report.style import file_style
-from antiphase._report.text_formats import markdown, plain
+from antiphase._report.text_formats import json_data, markdown
 
 __all__ = [
     "Chart",
@@ -16,12 +15,12 @@ __all__ = [
     "ReportSource",
     "check_not_federated",
     "draw",
-    "draw_heat",
+    "draw_heat_map",
     "file_style",
     "gather",
     "html",
+    "json_data",
     "markdown",
-    "plain",
     "read",
     "series",
     "thinned",

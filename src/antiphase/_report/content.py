@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from antiphase._plan import Plan
-from antiphase._report.changes import Change, more_steps, smaller_separation
 from antiphase._report.chart import Chart
 from antiphase._report.curves import by_delta, by_step, coefficients, error_by_step
 from antiphase._report.heat_map import HeatMap
 from antiphase._report.reading import ReportSource
 from antiphase._report.statement import Item, headline, statement
+from antiphase._report.what_if import Change, more_steps, smaller_separation
 from antiphase.strategies import Strategy
 
 MAX_MATRIX_STEPS = 1024
 SHOWN_MATRIX_STEPS = 512
 
-Tell = Callable[[str, float], None]
+Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Content:
         remarks: differences between plan and run, and anything that weakens the claim.
         advice: notes of the planner, for a plan that has not run.
         charts: charts by name.
-        heats: C and its inverse; empty if the matrix is too large to draw.
+        heat_maps: C and its inverse; empty if the matrix is too large to draw.
         changes: what more steps or a smaller separation would cost.
         left_out: what was not computed, and why.
     """
@@ -42,39 +42,39 @@ class Content:
     remarks: tuple[str, ...]
     advice: tuple[str, ...]
     charts: dict[str, Chart]
-    heats: tuple[HeatMap, ...]
+    heat_maps: tuple[HeatMap, ...]
     changes: tuple[Change, ...]
     left_out: tuple[str, ...]
 
 
-def gather(source: ReportSource, tell: Tell = lambda what, share: None) -> Content:
+def gather(source: ReportSource, progress: Progress = lambda what, share: None) -> Content:
     """Compute the content of a report.
 
     Args:
         source: plan, and run if there is one.
-        tell: called with the name of the next part and the fraction of the work that is done.
+        progress: called with the name of the next part and the fraction of the work that is done.
     """
     plan, left_out = source.plan, list(source.left_out)
-    tell("epsilon", 0.1)
+    progress("epsilon", 0.1)
     charts = {"delta": by_delta(plan), "steps": by_step(plan, source.run.steps_run if source.run else None)}
-    tell("candidates", 0.6)
+    progress("candidates", 0.6)
     charts["error"] = error_by_step(plan)
     if any(line.faint for line in charts["error"].series):
         left_out.append("Error chart: only the best of each family is named; the other candidates are grey.")
     if not all(candidate.per_step for candidate in plan.candidates):
         left_out.append("Error chart: for this many steps only that of the plan is drawn.")
-    tell("matrices", 0.7)
-    heats: tuple[HeatMap, ...] = ()
+    progress("matrices", 0.7)
+    heat_maps: tuple[HeatMap, ...] = ()
     shown = _shown(plan)
     if shown is None:
         left_out.append("The matrices are too large to draw.")
     else:
         C, N = shown.encoder(), shown.noising()
         words = "" if shown.steps == plan.steps else f", the first {shown.steps:,} steps"
-        heats = (HeatMap(f"Strategy C{words}", C), HeatMap(f"Its inverse, which makes the noise{words}", N))
+        heat_maps = (HeatMap(f"Strategy C{words}", C), HeatMap(f"Its inverse, which makes the noise{words}", N))
         if C.shape[0] == C.shape[1]:
             charts["coefficients"] = coefficients(C, N)
-    tell("changes", 0.8)
+    progress("changes", 0.8)
     return Content(
         source,
         headline(source),
@@ -82,14 +82,14 @@ def gather(source: ReportSource, tell: Tell = lambda what, share: None) -> Conte
         source.run.remarks if source.run else (),
         () if source.run else plan.notes,
         charts,
-        heats,
+        heat_maps,
         (*more_steps(plan), *smaller_separation(plan)),
         tuple(left_out),
     )
 
 
 def _shown(plan: Plan) -> Strategy | None:
-    """The strategy, or its first steps if it is long; None if it cannot be shortened."""
+    """Return the strategy, or its first steps if it is long; None if it cannot be shortened."""
     strategy = plan.mechanism.strategy
     if strategy.steps > MAX_MATRIX_STEPS:
         strategy = plan.mechanism.first(SHOWN_MATRIX_STEPS).strategy

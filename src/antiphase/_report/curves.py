@@ -19,7 +19,7 @@ SECONDS = 15.0  # per curve, if each point takes samples
 
 
 def by_delta(plan: Plan) -> Chart:
-    """Epsilon of the plan for deltas around that of the budget."""
+    """Draw epsilon of the plan for deltas around that of the budget."""
     target = plan.problem.budget.delta
     deltas = np.geomspace(max(target * 1e-6, 1e-300), min(0.1, target * 1e4), CURVE_POINTS)
     drawn = drawn_like(plan.guarantee)
@@ -28,7 +28,7 @@ def by_delta(plan: Plan) -> Chart:
 
 
 def by_step(plan: Plan, steps_run: int | None) -> Chart:
-    """Epsilon of a run that stops early, for a stopping step chosen without looking at the outputs."""
+    """Draw epsilon of a run that stops early, for a stopping step chosen without looking at the outputs."""
     n, delta, drawn = plan.steps, plan.problem.budget.delta, drawn_like(plan.guarantee)
     steps = np.unique(np.linspace(1, n, min(n, CURVE_POINTS)).round())
     whole = restated(plan.mechanism, plan.guarantee, delta)
@@ -38,7 +38,7 @@ def by_step(plan: Plan, steps_run: int | None) -> Chart:
 
 
 def error_by_step(plan: Plan) -> Chart:
-    """Standard deviation of the noise in the model after each step, for clipping norm 1, for every candidate.
+    """Draw the standard deviation of the noise in the model after each step, for clipping norm 1, for every candidate.
 
     The legend names the chosen candidate and the best of each other family; the rest are in the background.
     """
@@ -53,7 +53,7 @@ def error_by_step(plan: Plan) -> Chart:
 
 
 def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
-    """All candidates but the chosen one, best first, each with whether it is the best of a family not seen before."""
+    """Yield all candidates but the chosen one, best first, and whether each is the first of its family."""
     seen = {candidate.family for candidate in plan.candidates[:1]}
     for candidate in plan.candidates[1:]:
         yield candidate, candidate.family not in seen
@@ -61,14 +61,14 @@ def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
 
 
 def coefficients(C: Array, N: Array) -> Chart:
-    """The first columns of C and of its inverse, which show how later steps cancel the noise of a step."""
+    """Draw the first columns of C and of its inverse, which show how later steps cancel the noise of a step."""
     lag = np.arange(min(len(C), len(N), 64))
     lines = (series("C, first column", lag, C[lag, 0]), series("inverse, first column", lag, N[lag, 0]))
     return Chart("Coefficients", "lag in steps", "coefficient", lines)
 
 
 def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:
-    """Values at the points, coarse to fine, as many as the time allows if accounting draws samples."""
+    """Compute values at the points, coarse to fine, until the time is up if accounting draws samples."""
     start, found = perf_counter(), {}
     for i in _coarse_to_fine(len(points)):
         found[i] = value(points[i])
@@ -79,7 +79,7 @@ def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:
 
 
 def _coarse_to_fine(count: int) -> list[int]:
-    """All indices in the order ends, middle, quarters, and so on.
+    """Return all indices in the order ends, middle, quarters, and so on.
 
     >>> _coarse_to_fine(5)
     [0, 4, 2, 1, 3]

@@ -36,8 +36,8 @@ class HeatMap:
         )
 
 
-def draw_heat(heat: HeatMap, name: str, width: int | None = None) -> str:
-    """The matrix as an image inside an SVG element, with a description. `width` is for an SVG file of its own."""
+def draw_heat_map(heat: HeatMap, name: str, width: int | None = None) -> str:
+    """Return the matrix as an image in an SVG element, with a description. Give `width` for a standalone file."""
     size = "" if width is None else f' width="{width}"'
     data = base64.b64encode(png(colours(condensed(heat.matrix)))).decode()
     return (
@@ -65,7 +65,7 @@ def condensed(matrix: Array, most: int = MAX_CELLS) -> Array:
 
 
 def colours(matrix: Array) -> NDArray[np.uint8]:
-    """RGB values of every cell; the entry of largest magnitude has the full colour."""
+    """Return the RGB values of every cell; the entry of largest magnitude has the full colour."""
     largest = float(np.abs(matrix).max()) or 1.0
     share = np.sqrt(np.abs(matrix) / largest)[..., None]
     full = np.where(matrix[..., None] < 0, NEGATIVE, POSITIVE)
@@ -73,7 +73,7 @@ def colours(matrix: Array) -> NDArray[np.uint8]:
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """A PNG file with 8 bits per channel and no filter."""
+    """Return a PNG file with 8 bits per channel and no filter."""
     height, width, _ = pixels.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

@@ -1,17 +1,21 @@
-"""The report as one self-contained HTML page: no scripts, no network, no other files."""
+"""The report as one self-contained HTML page, from templates/report.html.jinja."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from antiphase._escape import html_text
-from antiphase._report.chart import Chart
+from antiphase._escape import terminal_text
+from antiphase._report.chart import Chart, draw
 from antiphase._report.content import Content
-from antiphase._report.drawing import draw
-from antiphase._report.heat_map import HeatMap, draw_heat
+from antiphase._report.heat_map import HeatMap, draw_heat_map
+from antiphase._report.statement import guarantee
 from antiphase._report.style import page_style
-from antiphase._report.tables import Table, candidates, changes, chart_table, comparison
+from antiphase._report.tables import candidates, changes, chart_table, comparison
 from antiphase._version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 SECTIONS = {
     "statement": "Privacy statement",
@@ -22,97 +26,73 @@ SECTIONS = {
     "candidates": "Candidates: error, memory, time",
     "changes": "What if",
 }
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def html(content: Content) -> str:
-    """The report as an HTML page."""
-    return "\n".join(_page(content)) + "\n"
+    """Return the report as an HTML page."""
+    from markupsafe import Markup
 
-
-def _page(content: Content) -> Iterator[str]:
-    title = "Privacy report" if content.source.run else "Privacy plan"
-    yield "<!doctype html>"
-    yield f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-    yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-    yield '<link rel="icon" href="data:,">'
-    yield f"<style>{page_style()}</style></head><body>"
-    yield '<a class="skip" href="#main">Skip to the report</a>'
-    yield f"<header><h1>{title}</h1>"
-    parts = _sections(content)
-    links = "".join(f'<li><a href="#{name}">{SECTIONS[name]}</a></li>' for name in parts)
-    yield f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main id="main">'
-    yield f'<div class="answer"><strong>{html_text(content.headline)}</strong>{_answer(content)}</div>'
-    yield from (f'<p class="remark">{html_text(text)}</p>' for text in content.remarks)
-    for name, body in parts.items():
-        yield f'<section aria-labelledby="{name}"><h2 id="{name}">{SECTIONS[name]}</h2>{body}</section>'
-    yield from (f'<p class="dim">{html_text(text)}</p>' for text in content.left_out)
-    plan = content.source.plan.fingerprint[:16]
-    yield f"</main><footer>Written by antiphase {__version__} from plan {plan}.</footer></body></html>"
-
-
-def _answer(content: Content) -> str:
-    plan = content.source.plan
-    words = (
-        f"Unit: one {plan.problem.unit}. Adjacency: {plan.mechanism.adjacency}. Kind of bound: {plan.guarantee.kind}. "
-        f"Accounting: {plan.guarantee.method}."
-    )
-    return f'<p class="dim">{html_text(words)}</p>'
-
-
-def _sections(content: Content) -> dict[str, str]:
-    charts = content.charts
-    parts = {"statement": _definitions(content.statement)}
+    plan, charts = content.source.plan, content.charts
+    tables = {"changes": changes(content)}
     if content.source.run is not None:
-        parts["ran"] = _table(comparison(content))
-    parts["epsilon"] = _figures([charts["delta"], charts["steps"]], "epsilon")
-    parts["error"] = _figures([charts[n] for n in ("error", "coefficients") if n in charts], "error")
-    if content.heats:
-        parts["matrices"] = _heats(content.heats)
-    if content.source.plan.candidates:
-        notes = "".join(f"<li>{html_text(text)}</li>" for text in content.advice)
-        parts["candidates"] = (f"<ul>{notes}</ul>" if notes else "") + _table(candidates(content.source.plan))
-    parts["changes"] = _table(changes(content))
-    return parts
-
-
-def _definitions(items: Iterable[tuple[str, str]]) -> str:
-    return f"<dl>{''.join(f'<dt>{html_text(a)}</dt><dd>{html_text(b)}</dd>' for a, b in items)}</dl>"
-
-
-def _figures(charts: Sequence[Chart], name: str) -> str:
-    parts = []
-    for i, chart in enumerate(charts):
-        numbers = _table(chart_table(chart))
-        parts.append(
-            f"<figure><figcaption>{html_text(chart.title)}</figcaption>{draw(chart, f'{name}-{i}')}"
-            f"<details><summary>Data: {html_text(chart.title)}</summary>{numbers}</details></figure>"
-        )
-    return f'<div class="grid2">{"".join(parts)}</div>'
-
-
-def _heats(heats: Sequence[HeatMap]) -> str:
-    parts = (
-        f"<figure><figcaption>{html_text(heat.title)}</figcaption>{draw_heat(heat, f'heat-{i}')}"
-        f'<p class="dim">{html_text(heat.summary)} Blue is negative, orange positive, white zero; the colour grows '
-        "with the square root of the magnitude.</p></figure>"
-        for i, heat in enumerate(heats)
-    )
-    return f'<div class="grid2">{"".join(parts)}</div>'
-
-
-def _table(table: Table) -> str:
-    head = "".join(f"<th{_words(table, i)} scope=col>{html_text(name)}</th>" for i, name in enumerate(table.columns))
-    body = "".join(
-        "<tr>" + "".join(f"<td{_words(table, i)}>{html_text(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
-        for row in table.rows
-    )
+        tables["ran"] = comparison(content)
+    if plan.candidates:
+        tables["candidates"] = candidates(plan)
+    left_out = {name for name in ("ran", "candidates") if name not in tables}
+    if not content.heat_maps:
+        left_out.add("matrices")
+    error_charts = [charts[name] for name in ("error", "coefficients") if name in charts]
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{html_text(table.caption)}"><table>'
-        f"<caption>{html_text(table.caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        environment()
+        .get_template("report.html.jinja")
+        .render(
+            title="Privacy report" if content.source.run else "Privacy plan",
+            version=__version__,
+            chart_style=Markup(page_style()),
+            content=content,
+            plan=plan,
+            bound=guarantee(content.source) or plan.guarantee,
+            sections={name: heading for name, heading in SECTIONS.items() if name not in left_out},
+            tables=tables,
+            epsilon_charts=[_chart(c, f"epsilon-{i}") for i, c in enumerate((charts["delta"], charts["steps"]))],
+            error_charts=[_chart(c, f"error-{i}") for i, c in enumerate(error_charts)],
+            heat_maps=[_heat_map(heat, f"heat-{i}") for i, heat in enumerate(content.heat_maps)],
+        )
     )
 
 
-def _words(table: Table, column: int) -> str:
-    return ' class="words"' if column in table.words else ""
+@cache
+def environment() -> Environment:
+    """Return the template environment, which escapes every value and raises if one is missing."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("antiphase._report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_without_control_characters,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _without_control_characters(value: Any) -> Any:
+    """Replace control and bidirectional characters by escape sequences; Jinja escapes the markup afterwards."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return terminal_text(value)
+    return value
+
+
+def _chart(chart: Chart, name: str) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    svg = Markup(draw(chart, name))  # `draw` escapes every text in it
+    return {"title": chart.title, "svg": svg, "data": chart_table(chart)}
+
+
+def _heat_map(heat: HeatMap, name: str) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    svg = Markup(draw_heat_map(heat, name))  # `draw_heat_map` escapes every text in it
+    return {"title": heat.title, "summary": heat.summary, "svg": svg}

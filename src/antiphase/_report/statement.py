@@ -11,19 +11,29 @@ from antiphase._accounting import zcdp
 from antiphase._bound import Bound, digits_up, rounded_up
 from antiphase._errors import NotProved
 from antiphase._report.reading import ReportSource
-from antiphase._report.words import ADJACENCY, KIND, participation_words
 
 Item = tuple[str, str]
 NEGLIGIBLE_DELTA = 1e-300
+ADJACENCY = {
+    "zero-out": "Two data sets are neighbours if one comes from the other by setting all contributions of one {unit} "
+    "to zero; the number of {unit}s stays the same.",
+    "add-or-remove": "Two data sets are neighbours if one has one {unit} more than the other.",
+    "replace": "Two data sets are neighbours if they differ in the contents of one {unit}.",
+}
+KIND = {
+    "exact": "the true value, up to floating-point rounding",
+    "upper": "an upper bound, never below the true value",
+    "confident": "an upper bound from samples; the probability that it fails is already part of delta",
+}
 
 
 def guarantee(source: ReportSource) -> Bound | None:
-    """The guarantee of the steps that ran, or of the plan if there is no run; None if the run has taken no step."""
+    """Return the guarantee of the steps that ran, None if there are none; for a plan without a run, its guarantee."""
     return source.plan.guarantee if source.run is None else source.run.guarantee
 
 
 def headline(source: ReportSource) -> str:
-    """The guarantee in one sentence."""
+    """Return the guarantee in one sentence."""
     bound, delta = guarantee(source), source.plan.problem.budget.delta
     if bound is None:
         return "No step has been taken: nothing has been released."
@@ -36,7 +46,7 @@ def headline(source: ReportSource) -> str:
 
 
 def statement(source: ReportSource) -> Iterator[Item]:
-    """The items of the statement, in the order of the checklist."""
+    """Yield the items of the statement, in the order of the checklist."""
     problem, mechanism, run = source.plan.problem, source.plan.mechanism, source.run
     unit = problem.unit
     yield (
@@ -57,7 +67,7 @@ def statement(source: ReportSource) -> Iterator[Item]:
         f"One {unit}, whose contribution to a step has norm at most {digits_up(problem.clip_norm)}.",
     )
     yield "Neighbouring data sets", ADJACENCY[mechanism.adjacency].format(unit=unit)
-    yield "Participation assumed", participation_words(mechanism.participation, unit, source.plan.steps)
+    yield "Participation assumed", mechanism.participation.describe(unit, source.plan.steps)
     bound = guarantee(source) or source.plan.guarantee
     yield "Accounting", f"{bound.method}. {bound.reference}."
     yield "Kind of bound", f"{bound.kind}: {KIND[bound.kind]}."
@@ -84,7 +94,7 @@ def _noise(source: ReportSource) -> str:
 
 
 def _tail(source: ReportSource) -> str:
-    """What is assumed or covered in the tail of the noise."""
+    """Return what the report assumes or covers about the tail of the noise."""
     if source.run is None:
         return "Accounted for as ideal Gaussian noise; the report of a run states what its own noise covers."
     if source.run.smallest_delta is None:

@@ -15,16 +15,16 @@ MODEL_MEGABYTES = 4.0  # one million float32 parameters
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `words` are the indices of columns with running text."""
+    """A table; `text_columns` are the indices of columns with running text."""
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    words: tuple[int, ...] = ()
+    text_columns: tuple[int, ...] = ()
 
 
 def candidates(plan: Plan) -> Table:
-    """All candidates of a plan."""
+    """Return all candidates of a plan."""
     return Table(
         "All candidates that the planner tried, best first, as recorded in the plan, at epsilon "
         f"{plan.problem.budget.epsilon:g} and delta {plan.problem.budget.delta:g}; memory for one "
@@ -47,7 +47,7 @@ def candidates(plan: Plan) -> Table:
 
 
 def comparison(content: Content) -> Table:
-    """The plan compared with the run, from the ledger."""
+    """Return the plan compared with the run, from the ledger."""
     run = content.source.run
     assert run is not None
     rows = [
@@ -61,7 +61,7 @@ def comparison(content: Content) -> Table:
 
 
 def changes(content: Content) -> Table:
-    """The epsilon of each change."""
+    """Return the epsilon of each change."""
     plan = content.source.plan
     now = ("as planned", rounded_up(plan.guarantee.value), plan.guarantee.kind, "")
     rows = tuple(
@@ -74,11 +74,11 @@ def changes(content: Content) -> Table:
         for c in content.changes
     )
     caption = f"Epsilon at delta {plan.problem.budget.delta:g} with the same noise"
-    return Table(caption, ("change", "epsilon", "kind", "reason if none"), (now, *rows), words=(3,))
+    return Table(caption, ("change", "epsilon", "kind", "reason if none"), (now, *rows), text_columns=(3,))
 
 
 def chart_table(chart: Chart, most: int = 12) -> Table:
-    """The data of a chart, thinned."""
+    """Return the data of a chart, thinned."""
     return Table(f"{chart.title}: data", ("line", chart.x_label, chart.y_label), tuple(_points(chart, most)))
 
 

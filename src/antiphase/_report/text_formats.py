@@ -15,7 +15,7 @@ from antiphase._report.tables import Table, candidates, changes, chart_table, co
 
 
 def markdown(content: Content) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     return "\n".join(_lines(content)) + "\n"
 
 
@@ -47,8 +47,8 @@ def _table(table: Table) -> Iterator[str]:
     yield from (f"| {' | '.join(map(markdown_text, row))} |" for row in table.rows)
 
 
-def plain(content: Content) -> dict[str, Any]:
-    """The report as JSON data: everything but the pictures."""
+def json_data(content: Content) -> dict[str, Any]:
+    """Return the report as JSON data: everything but the pictures."""
     plan, run = content.source.plan, content.source.run
     return {
         "headline": content.headline,

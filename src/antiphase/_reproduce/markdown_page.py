@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from antiphase._durable import write_output
-from antiphase._report import Chart, draw, draw_heat, file_style
+from antiphase._report import Chart, draw, draw_heat_map, file_style
 from antiphase._reproduce.catalogue import known
 from antiphase._reproduce.reproduction import PAPERS, Picture, Result
 
@@ -48,7 +48,7 @@ def read_page(text: str) -> dict[str, Entry]:
 
 def svg(picture: Picture, name: str) -> str:
     """Return the picture as a standalone SVG file."""
-    return draw(picture, name, file_style()) if isinstance(picture, Chart) else draw_heat(picture, name, 280)
+    return draw(picture, name, file_style()) if isinstance(picture, Chart) else draw_heat_map(picture, name, 280)
 
 
 def picture_name(result: Result, index: int) -> str:

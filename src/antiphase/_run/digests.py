@@ -1,4 +1,4 @@
-"""A digest of what a step gave, to tell a replay with the same output from one with another."""
+"""Digests of step outputs, which tell whether a replayed step gave the same output."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from antiphase._check import invalid
 
 DIGEST_BYTES = 32
-PIECE = 1 << 20
-FEW = 4  # pieces for which no thread is started
+CHUNK = 1 << 20
+FEW = 4  # chunks that are not worth starting threads for
 
 Arrays = Mapping[str, NDArray[Any]] | Iterable[NDArray[Any]]
 
 
 def digest(arrays: Arrays) -> bytes:
-    """SHA-256 over names, shapes, dtypes and the digests of pieces of arrays, for `Run.commit`.
+    """SHA-256 of names, shapes, dtypes and contents of arrays, for `Run.commit`.
 
-    Pieces of a mebibyte, so that all cores share the work.
+    Contents are hashed in chunks of 1 MiB, on all cores.
 
     Args:
         arrays: a list of numeric arrays, or a mapping from names to them, such as the model after the step.
@@ -36,7 +36,7 @@ def digest(arrays: Arrays) -> bytes:
         raise invalid("digest", "arrays", "a list or mapping of arrays", type(arrays).__name__, "put it in a list")
     try:
         named = sorted(arrays.items()) if isinstance(arrays, Mapping) else [("", array) for array in arrays]
-    except TypeError as error:  # no order among names of several types
+    except TypeError as error:  # names of different types cannot be sorted
         raise invalid("digest", "arrays", "named by strings", list(arrays), "name each array by a string") from error
     if not named:
         raise invalid("digest", "arrays", "at least one array", "none", "an exhausted generator gives none")
@@ -49,8 +49,8 @@ def digest(arrays: Arrays) -> bytes:
             )
         code.update(repr((name, value.dtype.str, value.shape)).encode())
         values.append(value)
-    for piece in _digests([piece for value in values for piece in _pieces(value)]):
-        code.update(piece)
+    for chunk in _digests([chunk for value in values for chunk in _chunks(value)]):
+        code.update(chunk)
     return code.digest()
 
 
@@ -61,17 +61,17 @@ def _array(given: Any) -> NDArray[Any]:
         raise invalid("digest", "arrays", "numeric arrays", given, "flatten nested structures first") from error
 
 
-def _pieces(array: NDArray[Any]) -> list[memoryview]:
-    """The bytes of an array in pieces; where they begin follows from its shape."""
+def _chunks(array: NDArray[Any]) -> list[memoryview]:
+    """The bytes of an array in chunks, whose offsets depend only on its shape."""
     whole = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    return [whole[i : i + PIECE] for i in range(0, len(whole), PIECE)]
+    return [whole[i : i + CHUNK] for i in range(0, len(whole), CHUNK)]
 
 
-def _digests(pieces: list[memoryview]) -> Iterable[bytes]:
-    if len(pieces) <= FEW:
-        return [_sha256(piece) for piece in pieces]
+def _digests(chunks: list[memoryview]) -> Iterable[bytes]:
+    if len(chunks) <= FEW:
+        return [_sha256(chunk) for chunk in chunks]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return list(threads.map(_sha256, pieces))
+        return list(threads.map(_sha256, chunks))
 
 
 def _sha256(data: memoryview) -> bytes:

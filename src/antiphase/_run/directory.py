@@ -1,9 +1,9 @@
-"""The files of a run directory, and the header that says which run it is.
+"""The files of a run directory, and the header that identifies the run.
 
-- run.json: run id, plan fingerprint, leaves, dtype, examples
+- run.json: the header, with run id, plan fingerprint, leaves, dtype and number of examples
 - plan.json: the plan
 - public/ledger.jsonl: what was released; safe to show
-- private/: the secret, the noise state, batch sizes; owner-only, to be kept apart from the model
+- private/: the secret, noise states and batch sizes; readable by the owner only, to be stored apart from the model
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from antiphase._durable import (
 )
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._noise import Leaf
+from antiphase._plan import Plan
 from antiphase._record import from_json, parse_json
+from antiphase._samplers import Sampler
 from antiphase._secret import Secret
 
 FORMAT = 1
@@ -41,7 +43,16 @@ LONGEST_FIRST_LINE = 4096
 
 @dataclass(frozen=True)
 class Header:
-    """What must stay the same for the whole life of a run."""
+    """What must stay the same as long as a run exists.
+
+    Args:
+        format: version of the directory layout.
+        run_id: id of the run.
+        root: fingerprint of the plan that the run was started with.
+        leaves: pairs of name and shape, as JSON.
+        dtype: dtype of the noise.
+        examples: size of the data set; None if the run draws no batches.
+    """
 
     format: int
     run_id: str
@@ -52,22 +63,32 @@ class Header:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over all of it; the ledger keeps it, since the file itself is not authenticated."""
+        """SHA-256 of all fields. It is in the ledger, because the file itself is not authenticated."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def check(self, other: Header) -> None:
-        """Refuse to resume where anything but the run id differs."""
+        """Raise if anything but the run id differs."""
         for name in ("format", "root", "leaves", "dtype", "examples"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise InvalidArgument(
-                    f"The run directory was made for {name} {mine!r}. Got {theirs!r} instead.",
+                    f"The run directory was created for {name} {mine!r}. Got {theirs!r} instead.",
                     hint="resume with the same plan and arguments, or open a new directory",
                 )
 
+    def sampler(self, plan: Plan, steps: int, secret: Secret) -> Sampler:
+        """The sampler that draws the batches of the run, for a given number of steps."""
+        if self.examples is None:
+            raise InvalidArgument(
+                "The run was opened without the number of examples, so it has no batches.",
+                hint="open it with examples=len(data_set)",
+            )
+        batches = secret.child("batches", self.run_id)
+        return plan.mechanism.participation.sampler(self.examples, steps, batches)
+
 
 def read_header(directory: Path) -> Header | None:
-    """The stored header, or None where the directory holds no run yet."""
+    """Read the stored header. Returns None if the directory holds no run yet."""
     path = directory / "run.json"
     if not file_exists(path):
         return None
@@ -81,11 +102,11 @@ def read_header(directory: Path) -> Header | None:
 
 
 def _check_fields(header: Header) -> None:
-    """Raise ValueError where a field has a type or a value that no run writes."""
+    """Raise ValueError if a field has a type or value that no run writes."""
     texts = (header.run_id, header.root, header.dtype)
     counts = (header.format,) if header.examples is None else (header.format, header.examples)
     if not all(isinstance(text, str) for text in texts) or not all(type(count) is int for count in counts):
-        raise ValueError("a field has a value of another type")
+        raise ValueError("a field has the wrong type")
     if header.format != FORMAT:
         raise ValueError(f"its format is {shown(header.format)}, and this version reads {FORMAT}")
     if header.dtype not in DTYPES:
@@ -101,17 +122,17 @@ def _is_named_leaf(item: Any) -> bool:
 
 
 def write_header(directory: Path, header: Header) -> None:
-    """Store the header, the last file of a new run: from then on the directory holds one."""
+    """Store the header. It is the last file of a new run to be written: with it, the directory holds a run."""
     write_atomically(directory / "run.json", (json.dumps(asdict(header), indent=1) + "\n").encode())
 
 
 def fresh_run_id() -> str:
-    """128 random bits: no two runs share noise, even with one secret and one plan."""
+    """Generate a run id of 128 random bits, so that two runs never share noise, even with the same secret and plan."""
     return secrets.token_hex(16)
 
 
 def made_directory(given: Any) -> Path:
-    """The directory of a run, made where it is missing; absolute, since a program may change its working directory."""
+    """Create the run directory if it is missing. Returns an absolute path: the working directory may change."""
     try:
         path = Path(given).absolute()
         make_directory(path)
@@ -119,16 +140,16 @@ def made_directory(given: Any) -> Path:
     except (TypeError, ValueError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgument(
-            f"The run directory {shown(str(given))} cannot be made or entered: {why}.",
-            hint="give the path of a directory, or of one that can be made",
+            f"The run directory {shown(str(given))} cannot be created or opened: {why}.",
+            hint="give the path of a directory that exists or can be created",
         ) from error
     if not found:
-        raise InvalidArgument(f"{path} is not a directory.", hint="give the run a directory of its own")
+        raise InvalidArgument(f"{path} is not a directory.", hint="give the path of a directory for this run alone")
     return path
 
 
 def check_layout(directory: Path) -> None:
-    """Refuse links, pipes and the like in place of a run's files, and a private directory that others can enter."""
+    """Refuse symbolic links, pipes and the like among the files of a run, and a private directory open to others."""
     for name in ("public", "private"):
         if os.path.lexists(directory / name):
             check_directory(directory / name, private=name == "private")
@@ -137,7 +158,10 @@ def check_layout(directory: Path) -> None:
 
 
 def check_no_run(directory: Path) -> None:
-    """Refuse to begin a run in a directory without a header that holds more than a killed creation leaves."""
+    """Refuse to start a run in a directory that has files of another run but no header.
+
+    What a process leaves that was killed while it created a run is allowed.
+    """
     traces = [name for name in FILES if file_exists(directory / name) and _is_of_a_run(directory / name)]
     traces += [f"private/{path.name}" for name in ("noise-*", "shard-*") for path in (directory / "private").glob(name)]
     if traces:
@@ -148,26 +172,26 @@ def check_no_run(directory: Path) -> None:
 
 
 def clear_unfinished(directory: Path) -> None:
-    """Remove the ledger that a killed creation left; only after `check_no_run`."""
+    """Remove the ledger of a process that was killed while it created the run. Call `check_no_run` first."""
     for name in ("private/heads", *LEDGERS):
         (directory / name).unlink(missing_ok=True)
 
 
 def clear_temporary(directory: Path) -> None:
-    """Remove temporary files that killed writes left anywhere in a run directory; only under its lock."""
+    """Remove temporary files that interrupted writes left in a run directory. The caller must hold its lock."""
     shards = [path for path in (directory / "private").glob("shard-*") if path.is_dir() and not path.is_symlink()]
     for place in (directory, directory / "private", *shards):
         remove_unfinished(place)
 
 
 def own_secret(directory: Path, *, create: bool) -> Secret:
-    """The secret kept in the directory; for a new run it is made where there is none."""
+    """Read the secret that the directory stores. With `create`, generate it if there is none."""
     path = directory / "private" / "secret"
     if not file_exists(path):
         if not create:
             raise Corrupted(
-                "The run's own secret is missing: private/secret.",
-                hint="restore private/secret, or pass the secret it was made with",
+                "The run's secret is missing: private/secret.",
+                hint="restore private/secret, or pass the secret that the run was created with",
             )
         make_private_directory(path.parent)
         Secret.generate().save(path)
@@ -175,7 +199,7 @@ def own_secret(directory: Path, *, create: bool) -> Secret:
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Whether a file shows that a run was begun: heads or a ledger with more than the entry that opens it."""
+    """Whether a file shows that a run was started: heads or a ledger with more than the opening entry."""
     if path.name == "heads":
         try:
             public, private = json.loads(read_file(path).split(b"\n")[0])
@@ -186,5 +210,5 @@ def _is_of_a_run(path: Path) -> bool:
         return False
     with os.fdopen(open_file(path), "rb") as file:
         if path.parent.name == "public":
-            file.readline(LONGEST_FIRST_LINE)  # the entry that opens the run
+            file.readline(LONGEST_FIRST_LINE)  # the opening entry
         return file.read(1) != b""

@@ -1,22 +1,32 @@
-"""What a ledger says has happened: which steps were committed, with what digest, and what was published."""
+"""The state of a run according to its ledger: which steps were committed, with which digests, what was published."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from antiphase import _check
 from antiphase._errors import Corrupted, Refused
+from antiphase._escape import reorders
 from antiphase._ledger import Entry
 from antiphase._run.digests import DIGEST_BYTES
 
-HOST = "host"  # the source of a run whose ledger names none
-MARK_BYTES = 16
-NO_MARK = bytes(MARK_BYTES)  # of a step whose integration gives none
+HOST = "host"  # the noise source of a ledger that names none
+LINEAGE_BYTES = 16
+NO_LINEAGE = bytes(LINEAGE_BYTES)  # of a step committed without one
+LONGEST_LABEL = 200
+NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line and paragraph separators
 
 
 @dataclass(frozen=True)
 class Publication:
-    """Something left the building: its label and how many steps it depends on."""
+    """Something that was published.
+
+    Args:
+        label: the label given to `Run.publish`.
+        steps: number of steps that it depends on.
+    """
 
     label: str
     steps: int
@@ -24,47 +34,59 @@ class Publication:
 
 @dataclass
 class History:
-    """The state that the public entries add up to.
+    """The state that the public entries of a ledger add up to.
 
-    Steps below `published` are frozen: their outputs may be known outside, so a replay must give the same digest.
-    A mark stands for all outputs up to a step: with it an integration tells whether a state goes on from them.
+    Steps before `published` are frozen: their outputs may be known to others, so a replay must give the same digest.
+
+    A lineage is a keyed digest of all outputs up to a step. It tells an integration whether a training state follows
+    from the outputs in the ledger. Entries call it "mark".
+
+    Args:
+        digests: digests of the committed steps, concatenated.
+        lineages: lineages of the committed steps, concatenated.
+        start: lineage of the initial parameters.
+        publications: all publications.
+        rewinds: how often steps were replaced or noisy outputs dropped.
+        extensions: how often the plan was extended.
+        source: what makes the noise.
+        details: hash of the plan's details when it was opened or last extended; None in older ledgers.
     """
 
     digests: bytearray = field(default_factory=bytearray)
-    marks: bytearray = field(default_factory=bytearray)
-    start: bytes = NO_MARK
+    lineages: bytearray = field(default_factory=bytearray)
+    start: bytes = NO_LINEAGE
     publications: list[Publication] = field(default_factory=list)
     rewinds: int = 0
     extensions: int = 0
     source: str = HOST
-    details: str | None = None  # of the plan it was opened or extended with; None in older ledgers
+    details: str | None = None
 
     @property
     def committed(self) -> int:
-        """How many steps are committed; the next step to take."""
+        """Number of committed steps, which is also the next step to take."""
         return len(self.digests) // DIGEST_BYTES
 
     @property
     def published(self) -> int:
-        """How many steps the publications so far depend on."""
+        """Number of steps that the publications so far depend on."""
         return max((p.steps for p in self.publications), default=0)
 
     def digest(self, step: int) -> bytes:
-        """The digest with which a step was committed."""
+        """The digest that a step was committed with."""
         return bytes(self.digests[step * DIGEST_BYTES : (step + 1) * DIGEST_BYTES])
 
-    def mark(self, step: int) -> bytes:
-        """The mark with which a step was committed, or `NO_MARK`; -1 is the start of training."""
+    def lineage(self, step: int) -> bytes:
+        """The lineage that a step was committed with, or `NO_LINEAGE`; step -1 is the start of training."""
         if step < 0:
             return self.start
-        return bytes(self.marks[step * MARK_BYTES : (step + 1) * MARK_BYTES])
+        return bytes(self.lineages[step * LINEAGE_BYTES : (step + 1) * LINEAGE_BYTES])
 
     def check_commit(self, step: int, digest: bytes) -> str:
-        """What committing means: "next", "same" (a free replay) or "rewind"; raises where it would leak."""
+        """Classify a commit as "next", "same" (a free replay) or "rewind". Raises if it would leak."""
         if step > self.committed:
             raise Refused(
                 f"Step {step} cannot be committed: the next step is {self.committed}.",
-                hint="commit every step once, in order; an empty batch is a step too",
+                hint="commit every step once, in order, including those with an empty batch",
             )
         if step == self.committed:
             return "next"
@@ -75,11 +97,11 @@ class History:
         raise Refused(
             f"Step {step} was replayed with another output, but {self._label(step)!r} was published after it. "
             "The same noise on two outputs reveals their difference.",
-            hint="go on from a checkpoint taken at or after that publication, or start a new run and compose the two",
+            hint="continue from a checkpoint made at or after that publication, or start a new run and compose the two",
         )
 
     def check(self, entry: Entry) -> None:
-        """Raise where a public entry cannot follow those so far."""
+        """Raise if a public entry cannot follow those so far."""
         match entry:
             case {"kind": "commit", "step": int(step), "digest": str()} if step == self.committed:
                 pass
@@ -97,19 +119,19 @@ class History:
                 pass
             case _:
                 raise Corrupted(
-                    f"The ledger has an entry that cannot follow those before it: {entry}.",
-                    hint="it was written by another version; read it with the one that wrote it",
+                    f"The ledger has an entry that cannot follow the entries before it: {entry}.",
+                    hint="another version wrote it; read it with that version",
                 )
 
     def apply(self, entry: Entry) -> None:
-        """Take a checked public entry into account."""
+        """Update the state by a public entry that passed `check`."""
         match entry["kind"]:
             case "commit":
                 self.digests += bytes.fromhex(entry["digest"])
-                self.marks += bytes.fromhex(entry["mark"]) if "mark" in entry else NO_MARK
+                self.lineages += bytes.fromhex(entry["mark"]) if "mark" in entry else NO_LINEAGE
             case "rewind":
                 del self.digests[entry["step"] * DIGEST_BYTES :]
-                del self.marks[entry["step"] * MARK_BYTES :]
+                del self.lineages[entry["step"] * LINEAGE_BYTES :]
                 self.rewinds += 1
             case "withdraw":
                 self.rewinds += 1
@@ -129,8 +151,8 @@ class History:
         return next(p.label for p in self.publications if p.steps > step)
 
 
-def replayed(entries: Iterable[Entry]) -> tuple[History, Entry]:
-    """The state that public entries add up to, and the last entry that names plan and header."""
+def read_history(entries: Iterable[Entry]) -> tuple[History, Entry]:
+    """The state after all public entries, and the last entry that names plan and header."""
     history, last = History(), Entry()
     for entry in entries:
         history.check(entry)
@@ -138,3 +160,20 @@ def replayed(entries: Iterable[Entry]) -> tuple[History, Entry]:
         if entry["kind"] in ("open", "extend"):
             last = entry
     return history, last
+
+
+def check_label(label: object) -> str:
+    """Return the label of a publication if ledger and reports can show it: one line of text of limited length."""
+    text = _check.text("Run.publish", "label", str(label), "a few words that name what is published")
+    if reorders(text):
+        hint = "remove characters that change the writing direction, such as U+202E"
+        raise _check.invalid("Run.publish", "label", "text that is read in the order it is written", text, hint)
+    if len(text) > LONGEST_LABEL or any(unicodedata.category(character) in NOT_TEXT for character in text):
+        raise _check.invalid(
+            "Run.publish",
+            "label",
+            f"one line of at most {LONGEST_LABEL} characters",
+            f"{text[:40]}..." if len(text) > LONGEST_LABEL else text,
+            "name what is published, such as 'checkpoint 12'; keep details elsewhere",
+        )
+    return text

@@ -1,4 +1,7 @@
-"""One thing at a time on a run: of two threads that read a step together one would get the noise of the next step."""
+"""Locks around a run: one thread at a time, and no second write inside or after an interrupted one.
+
+Without them, two threads that read the noise of a step together could get the noise of two steps.
+"""
 
 from __future__ import annotations
 
@@ -11,65 +14,65 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, final
 from antiphase._errors import Refused
 
 if TYPE_CHECKING:
-    from antiphase._run import Run
+    from antiphase._run.run import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def in_turn(act: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, P], R]:
-    """Run a method while no other thread uses the run; refused where the run has become unusable."""
+def synchronized(method: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, P], R]:
+    """Run a method while holding the run's lock. Refused if the run is closed or its ledger could not be written."""
 
-    @wraps(act)
-    def waiting(run: Run, /, *args: P.args, **named: P.kwargs) -> R:
-        run._lock.check()  # before waiting: in a forked child the thread that has its turn may not exist
-        with run._turn:
-            run._check_usable()
-            return act(run, *args, **named)
+    @wraps(method)
+    def locked(run: Run, /, *args: P.args, **named: P.kwargs) -> R:
+        run._journal.check_open()  # before waiting: in a forked child the thread that holds the lock may not exist
+        with run._thread_lock:
+            run._journal.check_usable()
+            return method(run, *args, **named)
 
-    return waiting
+    return locked
 
 
 @final
-class ToTheEnd:
-    """Around what must be done as a whole: begun and not ended, it is not begun again.
+class CriticalSection:
+    """A write that must complete. If it is interrupted or fails, no other write can follow.
 
-    A key press or a signal stops a program anywhere, and what handles a signal runs in the thread that has its turn. An
-    entry that the ledger has and the run does not know of would be followed by entries that cannot follow it.
+    Ctrl-C or a signal can interrupt a program anywhere, and a signal handler runs in the thread that holds the lock. If
+    the ledger had an entry that the run does not know of, later entries would contradict it.
     """
 
     def __init__(self) -> None:
-        self._begun = False
+        self._entered = False
         self.failed = False
 
     def check(self) -> None:
-        """Raise in the middle of a write, and for good after one that failed or was interrupted."""
-        if self._begun or self.failed:
+        """Raise during a write, and forever after one that failed or was interrupted."""
+        if self._entered or self.failed:
             raise Refused(
-                "The run is writing to its ledger, or failed or was interrupted while it did.",
-                hint="close the run and open it again: what the ledger has is known then",
+                "The run is writing to its ledger, or a write failed or was interrupted.",
+                hint="close the run and open it again, which reads what the ledger holds",
             )
 
     def __enter__(self) -> None:
         self.check()
-        self._begun = True
+        self._entered = True
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.failed = kind is not None
-        self._begun = False
+        self._entered = False
 
 
 @final
 class Exclusive:
-    """Around what one caller does at a time, where a second one is refused instead of let in or made to wait.
+    """A block that one caller can be in at a time. A second caller is refused; it neither enters nor waits.
 
-    A signal handler runs in the thread that it interrupts. A lock that this thread may take again lets the handler into
-    the middle of a step; one that it may not take again waits for ever.
+    A signal handler runs in the thread that it interrupts. A reentrant lock would let it into the middle of a step, and
+    any other lock would wait forever.
 
     Args:
-        what: is under way, for the refusal.
+        what: name of the operation, for the error message.
     """
 
     def __init__(self, what: str) -> None:
@@ -78,7 +81,7 @@ class Exclusive:
     def __enter__(self) -> None:
         if not self._taken.acquire(blocking=False):
             raise Refused(
-                f"{self._what} is under way, and a signal handler or another thread asked in the middle of it.",
+                f"{self._what} is in progress, and a signal handler or another thread called in the middle of it.",
                 hint="in a signal handler only set a flag, and act on it between two steps",
             )
 

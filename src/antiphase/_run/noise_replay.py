@@ -1,134 +1,157 @@
-"""The noise of a run, readable at any step that was taken before: a stream that can be wound back."""
+"""The noise of a run at any step taken so far: a noise stream that can go back."""
 
 from __future__ import annotations
 
 import os
 import re
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, final
 
 from numpy.typing import NDArray
 
 from antiphase._errors import Corrupted, InvalidArgument, Refused
-from antiphase._noise import NoiseStream
+from antiphase._noise import Leaf, NoiseStream
+from antiphase._plan import Plan
 from antiphase._run.locking import Exclusive
+from antiphase._secret import Secret
 
-KEPT = 2  # saved states: a crash while writing one leaves the other
+KEPT_STATES = 2  # if a crash damages the newest one, the other is left
 SAVED = re.compile(r"noise-([0-9]{12,})\.state")
 
 
-class NoiseTape(Protocol):
-    """What a run reads its noise from."""
+class NoiseReplay(Protocol):
+    """What a run reads its noise from.
 
-    read_steps: set[int]  # by this process; a step is committed only after its noise was read
+    Args:
+        read_steps: steps whose noise this process has read and not yet committed. Only these can be committed.
+    """
+
+    read_steps: set[int]
 
     def read(self, step: int) -> list[Any]:
-        """The noise of `step`; the same values however often it is read."""
+        """Return the noise of `step`; the same values every time."""
 
     def save(self) -> None:
-        """Store the state where it stands, if there is one to store."""
+        """Store the current noise state, if there is one."""
 
 
 @final
-class Elsewhere:
-    """Stands for noise that an integration makes by itself: there is nothing to read from here."""
+class ExternalNoise:
+    """Stands in for noise that an integration makes itself, so that none can be read from the run."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self.read_steps: set[int] = set()
 
     def read(self, step: int) -> NoReturn:
-        """Refused: noise of the host would not belong to what was added before."""
+        """Refuse: noise of the host would not be correlated with what was added before."""
         raise Refused(
-            f"The noise of this run is not made by the host but by another source: {self._source}.",
-            hint="resume the run with the integration that it was begun with",
+            f"The noise of this run does not come from the host but from another source: {self._source}.",
+            hint="resume the run with the integration that it was started with",
         )
 
     def save(self) -> None:
-        """Nothing is kept here."""
+        """Do nothing: there is no state."""
 
 
 @final
-class Tape:
-    """Reads the noise of step t from a stream at t, winding back to a saved state, or to the start, where needed.
+class StreamReplay:
+    """Reads the noise of a step from a `NoiseStream`, which restarts from a saved state to go back.
 
-    A saved state is only a shortcut: where one cannot be used, the noise is replayed from an older one, or from the
-    secret, with a warning.
+    Saved states only save time. If one cannot be used, the noise is generated from an older one, or from the secret,
+    with a warning.
 
     Args:
-        directory: private; holds the saved states.
-        make: a new stream at the first step.
-        load: a stream from a saved state.
+        directory: private directory for saved states.
+        plan: plan of the run.
+        leaves: leaves, or parts of leaves, to make noise for.
+        secret: secret of the run.
+        run_id: id of the run.
+        dtype: dtype of the noise.
     """
 
-    def __init__(self, directory: Path, make: Callable[[], NoiseStream], load: Callable[[Path], NoiseStream]) -> None:
-        self._directory, self._make, self._load = directory, make, load
+    def __init__(
+        self, directory: Path, plan: Plan, leaves: dict[str, Leaf], secret: Secret, run_id: str, dtype: str
+    ) -> None:
+        self._directory, self._plan, self._leaves = directory, plan, leaves
+        self._secret, self._run_id, self._dtype = secret, run_id, dtype
         self._stream: NoiseStream | None = None
         self._last: tuple[int, list[NDArray[Any]]] | None = None
-        self._alone = Exclusive("Reading the noise of a step")
+        self._exclusive = Exclusive("Reading the noise of a step")
         self.read_steps: set[int] = set()
 
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the noise state; 0 before the first step."""
+        return 0 if self._stream is None else self._stream.state_bytes
+
     def read(self, step: int) -> list[NDArray[Any]]:
-        """The noise of `step`; the same arrays' values however often it is read."""
-        with self._alone:
+        """Return the noise of `step`; the same values every time."""
+        with self._exclusive:
             if self._last is None or self._last[0] != step:
-                self._last = (step, self._made(step))
+                self._last = (step, self._generate(step))
             self.read_steps.add(step)
             return [array.copy() for array in self._last[1]]
 
     def save(self) -> None:
-        """Store the state where the stream stands; the oldest states are dropped."""
-        with self._alone:
+        """Store the current state and delete all but the newest states."""
+        with self._exclusive:
             if self._stream is None:
                 return
             self._stream.save(self._directory / f"noise-{self._stream.step:012d}.state")
-            for old in saved_states(self._directory)[:-KEPT]:
+            for old in saved_states(self._directory)[:-KEPT_STATES]:
                 old.unlink()
 
-    def _made(self, step: int) -> list[NDArray[Any]]:
-        """The stream's next noise, if it is that of `step` and of no other."""
-        stream = self._at(step)
-        before, made, after = stream.step, stream.next(), stream.step
+    def _generate(self, step: int) -> list[NDArray[Any]]:
+        """Take the next noise of the stream and check that it is that of `step`."""
+        stream = self._stream_at(step)
+        before, noise, after = stream.step, stream.next(), stream.step
         if (before, after) != (step, step + 1):
             raise Refused(
-                f"The noise of step {step} was asked for, and the stream went from step {before} to {after}.",
-                hint="close the run and open it again: the noise is replayed",
+                f"Reading the noise of step {step} moved the stream from step {before} to {after}.",
+                hint="close the run and open it again, which replays the noise",
             )
-        return made
+        return noise
 
-    def _at(self, step: int) -> NoiseStream:
+    def _stream_at(self, step: int) -> NoiseStream:
         if self._stream is None or self._stream.step > step:
-            self._stream = self._before(step)
+            self._stream = self._stream_before(step)
         while self._stream.step < step:
             self._stream.next()
         return self._stream
 
-    def _before(self, step: int) -> NoiseStream:
-        """A stream at the last saved state before the step that can be used, or at the first step."""
+    def _stream_before(self, step: int) -> NoiseStream:
+        """A stream at the newest usable saved state that is not after `step`, or at step 0."""
         for path in reversed(saved_states(self._directory)):
             if _step_of(path) > step:
                 continue
             try:
-                return self._restored(path)
+                return self._load(path)
             except (Corrupted, InvalidArgument) as error:
                 warnings.warn(f"{error.message} The noise is replayed without it.", RuntimeWarning, stacklevel=2)
                 if isinstance(error, Corrupted):
-                    path.unlink(missing_ok=True)  # never usable again, and it would count as one of those to keep
+                    path.unlink(missing_ok=True)  # it can never be used, and would count as one of those to keep
         return self._make()
 
-    def _restored(self, path: Path) -> NoiseStream:
-        stream = self._load(path)
+    def _make(self) -> NoiseStream:
+        return NoiseStream(self._plan, self._leaves, self._secret, self._run_id, dtype=self._dtype)
+
+    def _load(self, path: Path) -> NoiseStream:
+        stream = NoiseStream.load(path, self._plan, self._secret, leaves=self._leaves, dtype=self._dtype)
+        if stream.run_id != self._run_id:
+            raise Corrupted(
+                f"The noise state {path.name} belongs to another run.", hint="delete it; it can be replayed"
+            )
         if stream.step != _step_of(path):
             raise Corrupted(
-                f"The noise state {path.name} is that of step {stream.step}.", hint="remove it; it can be replayed"
+                f"The noise state {path.name} is that of step {stream.step}.", hint="delete it; it can be replayed"
             )
         return stream
 
 
 def saved_states(directory: Path) -> list[Path]:
-    """The saved states in a directory, oldest first; links and other names are left alone."""
+    """The saved states in a directory, oldest first. Symbolic links and files with other names are ignored."""
     with os.scandir(directory) as entries:
         found = [Path(e.path) for e in entries if SAVED.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
     return sorted(found, key=_step_of)

@@ -1,4 +1,4 @@
-"""The guarantee of what ran, beside what was planned."""
+"""The guarantee of the steps that ran, next to what was planned."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from antiphase._run.tail import Tail, tail_words
 from antiphase._secret import Secret
 
 NO_BATCHES = (
-    "The run made no batches: the guarantee holds if every example kept the plan's participation, which nothing here "
-    "has checked."
+    "The run drew no batches. The guarantee holds if every example took part as the plan's participation allows, which "
+    "was not checked."
 )
 
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """What a run promises, derived from its ledger.
+    """The privacy guarantee of a run, computed from its ledger.
 
-    **Guarantee**: `guarantee` covers every committed step, whether published or not. None where no step was taken.
-    For a run that was stopped or extended at a step chosen by looking at its outputs it describes what was released;
-    the promise made beforehand is the plan's.
+    **Guarantee**: `guarantee` covers every committed step, published or not; None if no step was taken. If the step at
+    which the run was stopped or extended was chosen by looking at its outputs, `guarantee` describes what was released,
+    and the guarantee that holds in advance is the plan's.
 
     Args:
-        run_id: the run.
+        run_id: id of the run.
         unit: what is protected.
-        adjacency: under which neighbouring relation.
-        delta: at which epsilon is stated.
-        planned: the plan's epsilon for all its steps.
-        guarantee: the epsilon of the steps that ran; it covers the end of the noise's distribution.
-        smallest_delta: at this epsilon, a delta below it is refused: the noise does not cover it. About 5e-324 where
-            every delta is covered. None where noise was made on a device, and a remark states what is assumed of it.
-        steps_planned, steps_run: their numbers.
-        publications: what left the building, and after how many steps.
-        rewinds: how often unpublished steps were taken again with another output, or noisy outputs dropped.
-        remarks: where what ran differs from what was planned, and anything that weakens the claim.
+        adjacency: neighbouring relation.
+        delta: delta at which epsilon is stated.
+        planned: epsilon of all steps of the plan.
+        guarantee: epsilon of the steps that ran. It accounts for the bounded range of the random draws.
+        smallest_delta: smallest delta that can be stated with this epsilon, because the draws are bounded; about 5e-324
+            if there is no limit. None if noise was made on a device; a remark then states what is assumed.
+        steps_planned: number of steps of the plan.
+        steps_run: number of steps that ran.
+        publications: what was published, and after how many steps.
+        rewinds: how often unpublished steps were replayed with another output, or noisy outputs dropped.
+        remarks: where the run differs from the plan, and anything that weakens the claim.
     """
 
     run_id: str
@@ -57,12 +58,12 @@ class PrivacyReport:
 def report(
     plan: Plan, history: History, secret: Secret, run_id: str, examples: int | None, tail: Tail
 ) -> PrivacyReport:
-    """The report on a run with this plan and history; `examples` is None where it makes no batches.
+    """Report on a run with this plan and history. `examples` is None if the run draws no batches.
 
-    Refused where the noise of the run does not cover the plan's delta.
+    Refused if the plan's delta is too small for the bounded range of the draws.
     """
     delta = plan.problem.budget.delta
-    guarantee = _guarantee(plan, history.committed, delta, tail)
+    guarantee = guarantee_after(plan, history.committed, delta, tail)
     remarks = _remarks(plan, history, secret, guarantee, tail)
     return PrivacyReport(
         run_id=run_id,
@@ -80,7 +81,8 @@ def report(
     )
 
 
-def _guarantee(plan: Plan, steps: int, delta: float, tail: Tail) -> Bound | None:
+def guarantee_after(plan: Plan, steps: int, delta: float, tail: Tail) -> Bound | None:
+    """The epsilon of the first `steps` steps of a run at `delta`; None before the first step."""
     if steps == 0:
         return None
     if steps == plan.steps:
@@ -98,27 +100,27 @@ def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | No
     if guarantee is not None and guarantee.value > plan.problem.budget.epsilon:
         remarks.append(f"Epsilon is above the budget of {plan.problem.budget.epsilon}.")
     if plan.deviation:
-        known = history.details == plan.details  # what the file says beyond that could have been written by anyone
+        known = history.details == plan.details  # otherwise anyone could have written the text in the file
         why = f": {plan.deviation}." if known else ". The reason given in the plan is not in the ledger."
         remarks.append(f"The mechanism may differ from what the problem asks for{why}")
     if history.extensions:
-        remarks.append(f"The plan was extended {history.extensions} time(s) while the run was under way.")
+        remarks.append(f"The plan was extended {history.extensions} time(s) during the run.")
     if secret.is_insecure:
-        remarks.append("The secret was made from a known integer: anyone can subtract the noise. For tests only.")
+        remarks.append("The secret was made from a known integer, so anyone can subtract the noise. For tests only.")
     if history.source != HOST:
         remarks.append(
             f"The noise was not made by AES on the host but by {history.source}, which is not cryptographic: "
-            "whoever predicts it can subtract it."
+            "whoever can predict it can subtract it."
         )
         remarks.append(tail_words(tail.end))
     if history.committed < plan.steps:
         remarks.append(
-            f"Stopped after {history.committed} of {plan.steps} planned steps. The epsilon of the steps that ran holds "
-            "if the step to stop at was not chosen by looking at the outputs; otherwise the planned one applies."
+            f"Stopped after {history.committed} of {plan.steps} planned steps. The epsilon of these steps holds if the "
+            "stopping step was not chosen by looking at the outputs; otherwise the planned epsilon applies."
         )
     if history.rewinds:
         remarks.append(
-            f"Unpublished steps were taken again {history.rewinds} time(s), which is free only if neither the decision "
-            "nor the new outputs made use of the withdrawn ones."
+            f"Unpublished steps were replaced {history.rewinds} time(s). This costs nothing only if neither the "
+            "decision nor the new outputs used the withdrawn ones."
         )
     return remarks

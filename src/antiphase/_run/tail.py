@@ -1,23 +1,23 @@
-"""What the end of the noise's distribution costs: an epsilon at a delta that covers it, or a refusal.
+"""Accounts for the bounded range of random draws: the epsilon that a run has at a given delta, or a refusal.
 
-Accountants prove (epsilon, delta) for ideal Gaussian noise, which has no end. The draws of a run do.
+Accountants prove (epsilon, delta) for ideal Gaussian noise, which is unbounded. The draws of a run are bounded.
 
-**On the host.** All draws of a run together are within total variation distance tau of ideal draws that are rounded
-(`antiphase._noise.tail`; ln tau is `log_missing_mass`). So is all that is released, for one data set D and for its
-neighbour D'. If the mechanism I with ideal draws is (epsilon, delta)-differentially private (proved for real numbers:
-what rounding does to it is not accounted for), the run R has, for every event S,
+**On the host.** All draws of a run together are within total variation distance tau of rounded ideal draws
+(`antiphase._noise.tail`; ln tau is `log_missing_mass`). So is everything released, for a data set D and for its
+neighbour D'. If the mechanism I with ideal draws is (epsilon, delta)-differentially private (proved for real numbers;
+rounding is not accounted for), the run R satisfies, for every event S,
 
     P(R(D) in S) <= P(I(D) in S) + tau
                  <= e^epsilon P(I(D') in S) + delta + tau
                  <= e^epsilon (P(R(D') in S) + tau) + delta + tau,
 
-and is (epsilon, delta + (1 + e^epsilon) tau)-differentially private, amplified or not. Conversely, what a run states at
-delta is the ideal mechanism's epsilon at delta - (1 + e^epsilon) tau. Where this takes up more than half of delta the
-guarantee is refused; where it is below the rounding of delta as a floating-point number, nothing changes. ln tau is
-about -1430 for 10^12 draws, so only epsilons beyond 700 (for delta = 1e-300) or 1,400 (for 1e-6) are refused.
+so it is (epsilon, delta + (1 + e^epsilon) tau)-differentially private, with or without amplification. Conversely, a run
+states at delta the ideal mechanism's epsilon at delta - (1 + e^epsilon) tau. If the second term is more than half of
+delta, the guarantee is refused. If it is too small to change delta as a floating-point number, nothing changes. ln tau
+is about -1430 for 10^12 draws, so only epsilons beyond 700 (for delta = 1e-300) or 1,400 (for 1e-6) are refused.
 
-**On a device** the draws are those of JAX or PyTorch. They end much earlier, and tau times millions of draws would
-exceed any delta. Nothing is proved about them: that they are normal is an assumption, which the report states.
+**On a device** the draws are those of JAX or PyTorch. Their bounds are much smaller, and tau for millions of draws
+would exceed any delta. Nothing is proved about them: the report states the assumption that they are normal.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from antiphase._noise import Leaf, end_of_tail, log_missing_mass
 from antiphase._plan import Plan
 from antiphase._run.history import HOST
 
-LARGEST_SHARE = 0.5  # of delta that the tail may take up
-MARGIN = 1.0  # how much the epsilon at the smaller delta may grow before more is set aside
+LARGEST_SHARE = 0.5  # largest fraction of delta that the tail may use
+MARGIN = 1.0  # how much epsilon may grow at the smaller delta before more of delta is reserved
 
-# Where the scaled sum of two draws ends. JAX inverts the error function at 1 - 3 / 2^24 (float64: 2^53) at most;
+# Bounds on the scaled sum of two draws. JAX inverts the error function at 1 - 3 / 2^24 (float64: 2^53) at most;
 # PyTorch takes the radius sqrt(-2 ln u) with u at least 2^-24 (2^-53), and with cuRAND at least 2^-33 (2^-54).
 DEVICE_ENDS = {
     "Threefry of JAX": {"float32": 7.38, "float64": 11.54},
@@ -48,27 +48,27 @@ DEVICE_ENDS = {
 @final
 @dataclass(frozen=True)
 class Tail:
-    """Where a run's draws end.
+    """The bounded range of a run's draws.
 
     Args:
-        end: the largest absolute value of a draw, about; None where it is not known.
-        log_mass: ln tau, a bound on the distance of all draws from ideal ones; None where nothing is proved.
+        end: approximate largest absolute value of a draw; None if unknown.
+        log_mass: ln tau, where tau bounds the distance of all draws from ideal ones; None if nothing is proved.
     """
 
     end: float | None
     log_mass: float | None
 
     def smallest_delta(self, epsilon: float) -> float | None:
-        """The smallest delta at which this epsilon is not refused, rounded up; None where nothing is proved."""
-        return None if self.log_mass is None else self._aside(epsilon) / LARGEST_SHARE
+        """The smallest delta at which this epsilon is not refused, rounded up; None if nothing is proved."""
+        return None if self.log_mass is None else self._reserved(epsilon) / LARGEST_SHARE
 
     def check(self, epsilon: float, delta: float) -> None:
-        """Refuse a guarantee of the ideal mechanism that the noise does not cover."""
+        """Raise if delta is too small for this epsilon, given the range of the draws."""
         smallest = self.smallest_delta(epsilon)
         if smallest is not None and delta < smallest:
-            covers = "no delta" if smallest >= 1.0 else f"deltas from {smallest:.2g} on"
+            covers = "no delta" if smallest >= 1.0 else f"deltas from {smallest:.2g}"
             raise Refused(
-                f"The noise does not cover delta = {delta:g} at epsilon = {epsilon:.6g}: its draws end at "
+                f"The noise does not cover delta = {delta:g} at epsilon = {epsilon:.6g}: its draws are bounded by "
                 f"{self.end:.1f} standard deviations, and at this epsilon a run of this size covers {covers}.",
                 hint="plan with a larger delta or a smaller epsilon",
             )
@@ -77,22 +77,22 @@ class Tail:
         """The epsilon that a run with this tail has at `delta`.
 
         Args:
-            epsilon_at: of the ideal mechanism, at any delta.
-            delta: of the guarantee to state.
+            epsilon_at: epsilon of the ideal mechanism as a function of delta.
+            delta: delta of the guarantee.
         """
         bound = epsilon_at(delta)
         while self.log_mass is not None:
             self.check(bound.value, delta)
-            less = delta - self._aside(bound.value)
+            less = delta - self._reserved(bound.value)
             if less == delta:
                 break
             found = epsilon_at(less)
-            if found.value <= bound.value + MARGIN:  # so that what was set aside is enough for it
+            if found.value <= bound.value + MARGIN:  # so the part of delta that was reserved is enough
                 return replace(found, kind="upper") if found.kind == "exact" else found
             bound = found
         return bound
 
-    def _aside(self, epsilon: float) -> float:
+    def _reserved(self, epsilon: float) -> float:
         """(1 + e^(epsilon + MARGIN)) tau, rounded up."""
         assert self.log_mass is not None
         log = self.log_mass + epsilon + MARGIN + math.log1p(math.exp(-epsilon - MARGIN))
@@ -103,10 +103,10 @@ def tail_of(plan: Plan, leaves: Mapping[str, Leaf], dtype: str, source: str = HO
     """The tail of the noise of a run.
 
     Args:
-        plan: whose strategy says how many rows of z there are.
-        leaves: every entry of theirs has a draw in each row.
-        dtype: of the noise.
-        source: "host", or what makes the noise on a device, as the ledger names it.
+        plan: plan, whose strategy determines the number of rows of z.
+        leaves: leaves; every entry has one draw in each row.
+        dtype: dtype of the noise.
+        source: "host", or what makes the noise on a device, as in the ledger.
     """
     if source != HOST:
         ends = next((ends for name, ends in DEVICE_ENDS.items() if source.startswith(name)), {})
@@ -116,9 +116,9 @@ def tail_of(plan: Plan, leaves: Mapping[str, Leaf], dtype: str, source: str = HO
 
 
 def tail_words(end: float | None) -> str:
-    """The assumption behind a guarantee with noise from a device."""
-    limit = "at some point" if end is None else f"at about {end:.1f} standard deviations"
+    """State the assumption behind a guarantee with noise from a device."""
+    limit = "bounded" if end is None else f"bounded by about {end:.1f} standard deviations"
     return (
-        f"The guarantee assumes that the draws of this generator are normal. They end {limit}, and what this adds to "
+        f"The guarantee assumes that the draws of this generator are normal. They are {limit}, and what this adds to "
         "delta is not proved."
     )

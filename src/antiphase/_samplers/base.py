@@ -12,7 +12,7 @@ from antiphase import _check
 from antiphase._check import invalid
 from antiphase._participation import Participation
 from antiphase._record import tag_of
-from antiphase._samplers.stream import Ids, Stream
+from antiphase._samplers.stream import DrawStream, Ids
 from antiphase._secret import Secret, require_secret
 
 
@@ -63,7 +63,7 @@ class Sampler(ABC):
         self.participation = participation
         self._largest = participation.max_batch
         self._labels = (tag_of(participation), *parameters)
-        self._dropping = Stream(secret, (*self._labels, "dropping"))
+        self._dropping = DrawStream(secret, (*self._labels, "dropping"))
         self.independent_assignment = self._largest is None
         self.extendable = True
 

@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from antiphase._samplers.stream import CHUNK, Ids, Labels, Stream
+from antiphase._samplers.stream import CHUNK, DrawStream, Ids, Labels
 from antiphase._samplers.table import MEAN_COUNT, binomial, block_size
 from antiphase._secret import Secret
 
@@ -27,13 +27,13 @@ class Bernoulli:
     heads is a function of (secret, address, i) alone, whatever the population.
 
     Args:
-        secret, labels: as for `Stream`.
+        secret, labels: as for `DrawStream`.
         rate: probability of heads, in [0, 1].
     """
 
     def __init__(self, secret: Secret, labels: Labels, rate: Decimal) -> None:
-        self._counts = Stream(secret, (*labels, "counts"))
-        self._positions = Stream(secret, (*labels, "positions"))
+        self._counts = DrawStream(secret, (*labels, "counts"))
+        self._positions = DrawStream(secret, (*labels, "positions"))
         self._block = block_size(rate) if rate else 0
         self._table = binomial(self._block, rate)
 

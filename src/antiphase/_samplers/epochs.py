@@ -11,7 +11,7 @@ from antiphase import _check
 from antiphase._participation import BallsInBins, Deterministic, ShuffledEpochs
 from antiphase._samplers.base import Sampler
 from antiphase._samplers.groups import Groups, Slots
-from antiphase._samplers.stream import CHUNK, Ids, Stream
+from antiphase._samplers.stream import CHUNK, DrawStream, Ids
 from antiphase._secret import Secret
 
 EPOCHS_KEPT = 2  # the current epoch and, for prefetching, its neighbour
@@ -60,7 +60,7 @@ class ShuffledEpochsSampler(Sampler):
     def __init__(self, participation: ShuffledEpochs, examples: int, steps: int, secret: Secret) -> None:
         self._length = participation.steps_per_epoch
         super().__init__(participation, examples, steps, secret, self._length)
-        self._stream = Stream(secret, (*self._labels, "order"))
+        self._stream = DrawStream(secret, (*self._labels, "order"))
         self._order = lru_cache(maxsize=EPOCHS_KEPT)(self._shuffle)
         self.independent_assignment = False
 

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._samplers.stream import CHUNK, Ids, Labels, Stream
+from antiphase._samplers.stream import CHUNK, DrawStream, Ids, Labels
 from antiphase._secret import Secret
 
 
@@ -23,13 +23,13 @@ class Slots:
     independent, those of one run are in different slots.
 
     Args:
-        secret, labels: as for `Stream`.
+        secret, labels: as for `DrawStream`.
         examples: number of examples.
         period: number of slots.
     """
 
     def __init__(self, secret: Secret, labels: Labels, examples: int, period: int) -> None:
-        self._stream = Stream(secret, (*labels, "slots"))
+        self._stream = DrawStream(secret, (*labels, "slots"))
         self._examples = examples
         self._period = period
 
@@ -60,13 +60,13 @@ class Groups:
     examples.
 
     Args:
-        secret, labels: as for `Stream`.
+        secret, labels: as for `DrawStream`.
         examples: number of examples.
         count: number of groups.
     """
 
     def __init__(self, secret: Secret, labels: Labels, examples: int, count: int) -> None:
-        self._stream = Stream(secret, (*labels, "groups"))
+        self._stream = DrawStream(secret, (*labels, "groups"))
         self._examples = examples
         self._count = count
 

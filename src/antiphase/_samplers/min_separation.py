@@ -12,7 +12,7 @@ from antiphase._check import invalid
 from antiphase._participation import PoissonMinSeparation
 from antiphase._samplers.base import Sampler
 from antiphase._samplers.bernoulli import Bernoulli
-from antiphase._samplers.stream import Ids, Stream
+from antiphase._samplers.stream import DrawStream, Ids
 from antiphase._samplers.table import at_least_once, truncated_geometric, waiting_rate
 from antiphase._secret import Secret
 
@@ -59,11 +59,11 @@ class PoissonMinSeparationSampler(Sampler):
             raise invalid("PoissonMinSeparation", "separation", must, b, "BallsInBins has no such limit")
         self._separation = b
         self._joins = Bernoulli(secret, (*self._labels, "joins"), at_least_once(b, rate))
-        self._gaps = Stream(secret, (*self._labels, "gaps"))
+        self._gaps = DrawStream(secret, (*self._labels, "gaps"))
         self._table = truncated_geometric(b, rate)
         warm = waiting_rate(b, rate) if participation.warm_start else Decimal(0)
         self._waiting = Bernoulli(secret, (*self._labels, "waiting"), warm)
-        self._waits = Stream(secret, (*self._labels, "waits"))
+        self._waits = DrawStream(secret, (*self._labels, "waits"))
         self._kept: tuple[tuple[int, Window], ...] = ()
 
     def _draw(self, step: int) -> Ids:

@@ -24,7 +24,7 @@ Ids = NDArray[np.int64]
 
 
 @final
-class Stream:
+class DrawStream:
     """128-bit draws addressed by (address, number), for one purpose.
 
     **Guarantee**: the draws of all streams and addresses are independent and uniform as far as AES-256 and

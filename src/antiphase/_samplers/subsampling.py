@@ -12,7 +12,7 @@ from antiphase._participation import CyclicPoisson, FixedSize, Poisson
 from antiphase._samplers.base import Sampler
 from antiphase._samplers.bernoulli import Bernoulli
 from antiphase._samplers.groups import Groups, Slots
-from antiphase._samplers.stream import Ids, Stream
+from antiphase._samplers.stream import DrawStream, Ids
 from antiphase._secret import Secret
 
 
@@ -84,7 +84,7 @@ class FixedSizeSampler(Sampler):
             )
         self._groups, self._size = groups, size
         self._slots = Slots(secret, self._labels, self.examples, groups)
-        self._stream = Stream(secret, (*self._labels, "subset"))
+        self._stream = DrawStream(secret, (*self._labels, "subset"))
         self.independent_assignment = False
 
     def _draw(self, step: int) -> Ids:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from antiphase import _check
 from antiphase._check import invalid
 from antiphase._errors import InvalidArgument
-from antiphase._samplers.stream import Ids, Stream
+from antiphase._samplers.stream import DrawStream, Ids
 from antiphase._secret import Secret, require_secret
 
 
@@ -89,6 +89,6 @@ class UserIndex:
             return random_subsets(np.empty((0, 2), np.uint64), sizes, self._order.size)
         return random_subsets(self._stream.draws(step, total), sizes, self.max_examples)
 
-    def _choice(self, max_examples: int, secret: Secret | None) -> Stream:
+    def _choice(self, max_examples: int, secret: Secret | None) -> DrawStream:
         _check.positive_integer("UserIndex", "max_examples", max_examples, "None takes all examples of a user")
-        return Stream(require_secret("UserIndex", secret), ("UserIndex", max_examples, "choice"))
+        return DrawStream(require_secret("UserIndex", secret), ("UserIndex", max_examples, "choice"))

@@ -11,22 +11,13 @@ from antiphase._check import invalid
 from antiphase._errors import NotProved
 from antiphase._participation import Deterministic, Participation
 from antiphase._sensitivity.bracket import Bracket, Case
-from antiphase._sensitivity.columns import column_norms
-from antiphase._sensitivity.earliest_pattern import earliest_blocks
-from antiphase._sensitivity.gram import BandedGram, BlockGram, DenseGram, Gram, TreeGram
-from antiphase._sensitivity.rounding import outward, roundings
-from antiphase._sensitivity.structure import check_square
-from antiphase._sensitivity.table import METHODS, methods, page, solve
-from antiphase._sensitivity.toeplitz import ToeplitzGram, check_one_pass, coefficients
-from antiphase.strategies import Strategy
+from antiphase._sensitivity.norms import column_norms
+from antiphase._sensitivity.rounding import outward
+from antiphase._sensitivity.table import METHODS, methods, page, roundings, solve
+from antiphase._sensitivity.toeplitz import check_one_pass, coefficients, earliest_blocks
+from antiphase.strategies import Strategy, check_square
 
 __all__ = [
-    "BandedGram",
-    "BlockGram",
-    "DenseGram",
-    "Gram",
-    "ToeplitzGram",
-    "TreeGram",
     "check_one_pass",
     "coefficients",
     "column_norms",

@@ -8,10 +8,8 @@ from functools import cached_property
 from antiphase._bound import Kind
 from antiphase._check import Array
 from antiphase._errors import AntiphaseError
-from antiphase._participation import Deterministic, FixedEpochs
-from antiphase._sensitivity.gram import Gram, Indices
-from antiphase._sensitivity.structure import gram
-from antiphase.strategies import Strategy
+from antiphase._participation import Deterministic
+from antiphase.strategies import Gram, Indices, Strategy
 
 CLOSED = 1e-9  # relative gap below which the bounds agree up to rounding
 
@@ -64,13 +62,12 @@ class Case:
     @cached_property
     def gram(self) -> Gram:
         """The Gram matrix X = C^T C."""
-        return gram(self.strategy)
+        return self.strategy.gram()
 
     @cached_property
     def period(self) -> int:
-        """The distance between participations that the participation fixes: an epoch, or one step."""
-        epoch = self.participation.steps_per_epoch if isinstance(self.participation, FixedEpochs) else 1
-        return min(epoch, self.steps)
+        """The distance between participations if the participation fixes it, at most n; else 1."""
+        return min(self.participation.exact_spacing, self.steps)
 
     @cached_property
     def class_sums(self) -> tuple[Indices, Array, Array]:

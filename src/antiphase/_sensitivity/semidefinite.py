@@ -1,4 +1,4 @@
-"""The worst contributions to one pattern: a small semidefinite program, solved with its proof."""
+"""The worst contributions to one pattern: a small semidefinite program with a proved bound."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._sensitivity.bracket import Bracket
 
-GAP = 1e-10
-SHRINK = 0.1
-LONGEST = 400
-POLISH = 20
+DUALITY_GAP = 1e-10  # relative
+BARRIER_SHRINK = 0.1  # of mu, after each centring
+MOST_NEWTON_STEPS = 400
+ASCENT_SWEEPS = 20
 
 
 def worst_contributions(X: Array) -> tuple[Bracket, Array]:
-    """max tr(X K) over correlation matrices K, between two proved numbers, and the dual point y.
+    """Return max tr(X K) over correlation matrices K as a proved bracket, and the dual point y.
 
     Vectors of norm at most 1 in the steps of a pattern have the Gram matrix K, so this is the squared sensitivity of
     the pattern. The dual is min sum(y) subject to Diag(y) - X positive semidefinite; its barrier
-    sum(y) - mu log det(Diag(y) - X) is minimised by damped Newton steps for mu falling to nothing, and mu S^-1 at
+    sum(y) - mu log det(Diag(y) - X) is minimised by damped Newton steps as mu goes to 0, and mu S^-1 at
     S = Diag(y) - X tends to the best K.
 
     **Guarantee**: the upper number comes from a y that is feasible after rounding (its smallest eigenvalue is
@@ -41,40 +41,40 @@ def _central_path(X: Array) -> Array:
     k = len(X)
     y = np.abs(X).sum(axis=1) + 0.1
     mu = float(y.sum()) / k
-    for _ in range(LONGEST):
+    for _ in range(MOST_NEWTON_STEPS):
         try:
             factor = np.linalg.inv(np.linalg.cholesky(np.diag(y) - X))
             inverse = factor.T @ factor
             gradient = 1.0 / mu - np.diag(inverse)
             step = np.linalg.solve(inverse * inverse, -gradient)
-        except np.linalg.LinAlgError:  # as close to the boundary as rounding lets it come
+        except np.linalg.LinAlgError:  # as close to the boundary as rounding allows
             break
         decrement = math.sqrt(max(-float(gradient @ step), 0.0))
         y = y + (step if decrement < 0.25 else step / (1.0 + decrement))
         if decrement < 0.1:
-            if k * mu <= GAP * y.sum():
+            if k * mu <= DUALITY_GAP * y.sum():
                 break
-            mu *= SHRINK
+            mu *= BARRIER_SHRINK
     return y
 
 
 def _missing(y: Array, X: Array) -> float:
-    """What every entry of y lacks for Diag(y) - X to be positive semidefinite, whatever the rounding."""
+    """Return how much to add to every entry of y so that Diag(y) - X is positive semidefinite despite rounding."""
     S = np.diag(y) - X
     rounding = 4 * len(y) * np.finfo(float).eps * float(np.abs(S).sum(axis=1).max())
     return max(rounding - float(np.linalg.eigvalsh(S)[0]), 0.0)
 
 
 def _primal_value(y: Array, X: Array) -> float:
-    """tr(X K) for K = S^-1 scaled to a unit diagonal, or the trace, where K = I, if that is more.
+    """Return tr(X K) for K = S^-1 scaled to a unit diagonal, or the trace (K = I) if that is larger.
 
-    S is known to rounding only, which the scaling turns into a loss of some 1e-8. Turning each of the vectors behind K
-    towards the pull of the others, a few times, wins it back; it can only raise the value.
+    Rounding errors in S become a loss of about 1e-8 by the scaling. A few sweeps of coordinate ascent over the vectors
+    behind K recover it; they can only raise the value.
     """
     values, vectors = np.linalg.eigh(np.diag(y) - X)
     root = vectors / np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))
     root /= np.linalg.norm(root, axis=1, keepdims=True)
-    for _ in range(POLISH):
+    for _ in range(ASCENT_SWEEPS):
         for i in range(len(X)):
             pull = X[i] @ root - X[i, i] * root[i]
             root[i] = pull / norm if (norm := np.linalg.norm(pull)) > 0 else root[i]

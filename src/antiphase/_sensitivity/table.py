@@ -14,9 +14,9 @@ from antiphase._participation import (
     ShuffledEpochs,
     SingleParticipation,
 )
-from antiphase._sensitivity import columns, earliest, fixed, shuffled, spectral, tree
-from antiphase._sensitivity import separated as separated_module
+from antiphase._sensitivity import epochs, min_separation, norms, rounding, tree
 from antiphase._sensitivity.bracket import Bracket, Case
+from antiphase._sensitivity.rounding import RoundingRule
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
 
 MULTI_EPOCH = "Choquette-Choo et al. 2023 (multi-epoch)"
@@ -25,10 +25,10 @@ AMPLIFIED = "Choquette-Choo et al. 2023 (amplified banded)"
 
 @dataclass(frozen=True)
 class Method:
-    """One way to a squared sensitivity.
+    """A method that computes or bounds the squared sensitivity.
 
     Args:
-        run: gives the bracket, or raises NotProved where its condition does not hold.
+        run: returns the bracket, or raises NotProved if its condition does not hold.
         condition: when it applies, and when its answer is exact.
         reference: author, year, theorem.
     """
@@ -40,61 +40,63 @@ class Method:
 
 _FIXED = {
     "orthogonal": Method(
-        fixed.orthogonal, "exact where bands <= steps between participations", f"{AMPLIFIED}, Prop. B.1"
+        epochs.orthogonal, "exact where bands <= steps between participations", f"{AMPLIFIED}, Prop. B.1"
     ),
     "nonnegative": Method(
-        fixed.nonnegative,
+        epochs.nonnegative,
         "exact where X >= 0 on the pattern, if need be after turning the sign of some contributions; so it always is"
         " for two participations and where bands <= 2 x steps between them",
         f"{MULTI_EPOCH}, Cor. 2.1; {AMPLIFIED}, Prop. E.1",
     ),
     "semidefinite": Method(
-        fixed.semidefinite,
-        f"exact for up to {fixed.LARGEST_PROGRAM} participations, whatever the signs",
+        epochs.semidefinite,
+        f"exact for up to {epochs.LARGEST_PROGRAM} participations, whatever the signs",
         f"{MULTI_EPOCH}, Def. 1 and App. H.2; dual of max tr(X K) over correlation matrices K",
     ),
-    "row-sum": Method(fixed.row_sum, "upper bound for all, exact where X >= 0", f"{AMPLIFIED}, Prop. E.1"),
+    "row-sum": Method(epochs.row_sum, "upper bound for all, exact where X >= 0", f"{AMPLIFIED}, Prop. E.1"),
     "spectral": Method(
-        fixed.spectral,
-        f"upper bound: k x the largest eigenvalue of X on a pattern; of all of X above {fixed.LARGEST_SPECTRUM}"
-        f" participations, then for Toeplitz or up to {spectral.LARGEST_DENSE} steps",
+        epochs.spectral,
+        f"upper bound: k x the largest eigenvalue of X on a pattern; of all of X above {epochs.LARGEST_SPECTRUM}"
+        f" participations, then for Toeplitz or up to {norms.LARGEST_EIGENPROBLEM} steps",
         f"{MULTI_EPOCH}, Thm 2.1",
     ),
 }
 
 METHODS: dict[type[Deterministic], dict[str, Method]] = {
     SingleParticipation: {
-        "column-norm": Method(columns.column_norm, "exact for all", "Li et al. 2015, Prop. 3"),
+        "column-norm": Method(norms.column_norm, "exact for all", "Li et al. 2015, Prop. 3"),
     },
     EveryStep: _FIXED,
     FixedEpochs: _FIXED,
     ShuffledEpochs: {
         "dynamic-program": Method(
-            shuffled.dynamic_program,
+            epochs.shuffled_dynamic_program,
             "exact where bands <= steps_per_epoch + 1, and for two epochs; otherwise an upper bound in which epochs"
             " that are not adjacent enter by row sums",
             f"{AMPLIFIED}, Prop. E.1; tridiagonal X has the signs of a chain",
         ),
         "row-sum": Method(
-            shuffled.row_sum, "upper bound for all, each diagonal of X by its largest entry", f"{AMPLIFIED}, Prop. E.1"
+            epochs.shuffled_row_sum,
+            "upper bound for all, each diagonal of X by its largest entry",
+            f"{AMPLIFIED}, Prop. E.1",
         ),
         "spectral": Method(
-            spectral.spectral,
-            f"upper bound: k x the largest eigenvalue of X, up to {spectral.LARGEST_DENSE} steps or Toeplitz",
+            norms.spectral,
+            f"upper bound: k x the largest eigenvalue of X, up to {norms.LARGEST_EIGENPROBLEM} steps or Toeplitz",
             f"{MULTI_EPOCH}, Thm 2.1",
         ),
     },
     MinSeparation: {
         "orthogonal": Method(
-            separated_module.orthogonal, "exact where bands <= separation, or k = 1", f"{AMPLIFIED}, Thm 2 and Alg. 5"
+            min_separation.orthogonal, "exact where bands <= separation, or k = 1", f"{AMPLIFIED}, Thm 2 and Alg. 5"
         ),
         "earliest": Method(
-            earliest.earliest,
+            min_separation.earliest,
             "exact where the coefficients of C are non-negative and non-increasing",
             "Kalinin and Lampert 2024, Thm 2; McMahan, Xu and Zhang 2024, Thm 3.1",
         ),
         "dynamic-program": Method(
-            separated_module.dynamic_program,
+            min_separation.dynamic_program,
             "exact where bands <= 2 x separation, and for two participations",
             f"{AMPLIFIED}, Prop. E.1; tridiagonal X has the signs of a chain",
         ),
@@ -104,12 +106,12 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
             f"Kairouz et al. 2021; {MULTI_EPOCH}, Cor. 2.1",
         ),
         "blocks": Method(
-            lambda case: separated_module.blocks(case, solve),
+            lambda case: min_separation.blocks(case, solve),
             "upper bound, exact where the earliest pattern is the worst in a block and leaves room for the next",
             f"{AMPLIFIED}, Prop. E.1, for a block-diagonal X",
         ),
         "majorant": Method(
-            earliest.majorant,
+            min_separation.majorant,
             "upper bound: the earliest pattern for the smallest non-increasing coefficients that bound those of C",
             "Kalinin and Lampert 2024, Thm 2",
         ),
@@ -119,13 +121,13 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
             f"{MULTI_EPOCH}, Cor. 2.1",
         ),
         "row-sum": Method(
-            separated_module.row_sum,
+            min_separation.row_sum,
             "upper bound for all; where X has too many entries each diagonal by its largest one",
             f"{AMPLIFIED}, Thm 3 and Alg. 4",
         ),
         "spectral": Method(
-            spectral.spectral,
-            f"upper bound: k x the largest eigenvalue of X, up to {spectral.LARGEST_DENSE} steps or Toeplitz",
+            norms.spectral,
+            f"upper bound: k x the largest eigenvalue of X, up to {norms.LARGEST_EIGENPROBLEM} steps or Toeplitz",
             f"{MULTI_EPOCH}, Thm 2.1",
         ),
     },
@@ -138,40 +140,72 @@ _CHAIN = ("dynamic-program", "row-sum", "spectral")
 _APART = ("orthogonal", "dynamic-program", "row-sum", "spectral")
 _EARLY = ("earliest", "dynamic-program", "majorant", "row-sum", "spectral")
 
-Row = dict[type[Deterministic], tuple[str, ...]]
+
+@dataclass(frozen=True)
+class StrategyRow:
+    """What the methods know about one class of strategies.
+
+    Args:
+        methods: for each participation, the methods in the order in which they are tried.
+        rounding: how its numbers are rounded.
+    """
+
+    methods: dict[type[Deterministic], tuple[str, ...]]
+    rounding: RoundingRule
 
 
-def _row(classes: tuple[str, ...], separated: tuple[str, ...]) -> Row:
-    return {
+def _row(fixed: tuple[str, ...], separated: tuple[str, ...], rule: RoundingRule) -> StrategyRow:
+    methods: dict[type[Deterministic], tuple[str, ...]] = {
         SingleParticipation: _COLUMN,
-        EveryStep: classes,
-        FixedEpochs: classes,
+        EveryStep: fixed,
+        FixedEpochs: fixed,
         ShuffledEpochs: _CHAIN,
         MinSeparation: separated,
     }
+    return StrategyRow(methods, rule)
 
 
-TABLE: dict[type[Strategy], Row] = {
-    Identity: _row(("orthogonal",), ("orthogonal",)),
-    Dense: _row(_BANDED, _APART),
-    Banded: _row(_BANDED, _APART),
-    Toeplitz: _row(_BANDED, ("orthogonal", *_EARLY)),
-    BLT: _row(_FULL, _EARLY),
-    BandedInverse: _row(_FULL, _EARLY),
-    Tree: _row(("nonnegative", "row-sum", "spectral"), ("orthogonal", "subtrees", "levels", "row-sum", "spectral")),
-    Fourier: _row(_FULL, _APART),
-    Stamped: _row(_BANDED, ("orthogonal", "subtrees", "dynamic-program", "blocks", "levels", "row-sum", "spectral")),
+TABLE: dict[type[Strategy], StrategyRow] = {
+    Identity: _row(("orthogonal",), ("orthogonal",), rounding.INTEGERS),
+    Dense: _row(_BANDED, _APART, rounding.DENSE),
+    Banded: _row(_BANDED, _APART, rounding.BANDED),
+    Toeplitz: _row(_BANDED, ("orthogonal", *_EARLY), rounding.TOEPLITZ),
+    BLT: _row(_FULL, _EARLY, rounding.BUFFERS),
+    BandedInverse: _row(_FULL, _EARLY, rounding.INVERSE),
+    Tree: _row(
+        ("nonnegative", "row-sum", "spectral"),
+        ("orthogonal", "subtrees", "levels", "row-sum", "spectral"),
+        rounding.INTEGERS,
+    ),
+    Fourier: _row(_FULL, _APART, rounding.FOURIER),
+    Stamped: _row(
+        _BANDED,
+        ("orthogonal", "subtrees", "dynamic-program", "blocks", "levels", "row-sum", "spectral"),
+        RoundingRule(
+            lambda stamped, count, method: _rounding_rule(stamped.block).entries(stamped.block, count, method)
+        ),
+    ),
 }
+UNKNOWN_STRATEGY = StrategyRow(TABLE[Dense].methods, rounding.UNKNOWN)
 
 
 def methods(strategy: Strategy, participation: Deterministic) -> dict[str, Method]:
-    """The methods for a pair, in the order in which they are tried."""
-    names = TABLE.get(type(strategy), TABLE[Dense])[type(participation)]
+    """Return the methods for a pair, in the order in which they are tried."""
+    names = TABLE.get(type(strategy), UNKNOWN_STRATEGY).methods[type(participation)]
     return {name: METHODS[type(participation)][name] for name in names}
 
 
+def roundings(case: Case, method: str, square: float) -> float:
+    """Return the number of roundings in the square that a method gives, by the rule of the strategy's row."""
+    return rounding.roundings(case, _rounding_rule(case.strategy.block), method, square)
+
+
+def _rounding_rule(strategy: Strategy) -> RoundingRule:
+    return TABLE.get(type(strategy), UNKNOWN_STRATEGY).rounding
+
+
 def solve(case: Case) -> tuple[Bracket, str]:
-    """The first exact answer, else the smallest upper bound, with the name of its method."""
+    """Return the first exact answer, else the smallest upper bound, with the name of its method."""
     found: list[tuple[Bracket, str]] = []
     reasons: list[str] = []
     for name, method in methods(case.strategy, case.participation).items():
@@ -218,7 +252,7 @@ def _pair_lines() -> list[str]:
     lines.append("| strategy | " + " | ".join(p.__name__ for p in participations) + " |")
     lines.append("|" + "---|" * (len(participations) + 1))
     for strategy, row in TABLE.items():
-        cells = [", ".join(row[p]) for p in participations]
+        cells = [", ".join(row.methods[p]) for p in participations]
         lines.append(f"| {strategy.__name__} | " + " | ".join(cells) + " |")
     return [*lines, "", "A strategy that is not in the table is treated as Dense.", ""]
 

@@ -1,8 +1,8 @@
 """Minimum separation for the binary tree: a dynamic program over subtrees.
 
-The value of a pattern is the sum of count^2 over the nodes. A subtree with q participations matters to the rest only
-through q, its value and the free steps at its two ends. So a table holds for each q, for each value and each gap at
-the left end the largest gap at the right end; gaps of b - 1 or more are all alike. Complete subtrees of one height
+The value of a pattern is the sum of count^2 over the nodes. A subtree with q participations affects the rest only
+through q, its value and the free steps at its two ends. So for each q, a table holds the largest gap at the right end
+for each value and each gap at the left end; all gaps of b - 1 or more count as equal. Complete subtrees of one height
 share a table, so the work grows with the logarithm of the steps.
 """
 
@@ -15,29 +15,28 @@ from numpy.typing import NDArray
 
 from antiphase._errors import NotProved
 from antiphase._sensitivity.bracket import Bracket, Case, exactly
-from antiphase._sensitivity.separated import separation
-from antiphase.strategies import Stamped, Tree
+from antiphase._sensitivity.min_separation import separation
 
 LARGEST_WORK = 1 << 30  # combinations of two rows, times the separation
 LARGEST_TABLES = 1 << 25  # entries
-CALL = 4096  # what combining two rows costs at least
+JOIN_COST = 4096  # work of combining two rows, at least
 Gaps = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Rows:
+class GapRows:
     """gaps[v - lowest, l]: the largest gap at the right end for value v and a gap of at least l, or -1."""
 
     lowest: int
     gaps: Gaps
 
 
-Table = dict[int, Rows]  # by number of participations, from 1
+Table = dict[int, GapRows]  # by number of participations, from 1
 
 
 @dataclass
 class _Forest:
-    """The tables for one separation and limit, and how much work may still be done."""
+    """The tables for one separation and limit, and the work that may still be done."""
 
     separation: int
     limit: int
@@ -59,27 +58,27 @@ class _Forest:
     def complete(self, height: int) -> list[Table]:
         """The tables of complete trees up to this height."""
         pairs = sum(min(self.limit, (1 << h) // self.separation) ** 2 for h in range(height))
-        if pairs * CALL > self.work:  # known before any table is made
-            self._spend(pairs * CALL, 0)
+        if pairs * JOIN_COST > self.work:  # known before any table is made
+            self._spend(pairs * JOIN_COST, 0)
         self._spend(0, self.separation)
         leaf = np.full((1, self.separation), -1, dtype=np.int32)
         leaf[0, 0] = 0
-        tables: list[Table] = [{1: Rows(1, leaf)}]
+        tables: list[Table] = [{1: GapRows(1, leaf)}]
         for h in range(height):
             tables.append(self.join(tables[h], 1 << h, tables[h], 1 << h, node=True))
         return tables
 
     def join(self, left: Table, left_steps: int, right: Table, right_steps: int, *, node: bool) -> Table:
-        """Two neighbours side by side, under a common node or not."""
+        """Return the table of two neighbours, under a common node or not."""
         most = min(self.limit, -(-(left_steps + right_steps) // self.separation))
-        self._spend(len(left) * len(right) * CALL, most * self.separation)
+        self._spend(len(left) * len(right) * JOIN_COST, most * self.separation)
         table: Table = {}
         for q in range(1, most + 1):
             table[q] = _pruned(self._joined(q, left, left_steps, right, right_steps), q * q if node else 0)
             self._spend(0, table[q].gaps.size)
         return table
 
-    def _joined(self, q: int, left: Table, left_steps: int, right: Table, right_steps: int) -> Rows:
+    def _joined(self, q: int, left: Table, left_steps: int, right: Table, right_steps: int) -> GapRows:
         from antiphase._kernels import join_gaps
 
         b = self.separation
@@ -97,68 +96,67 @@ class _Forest:
             np.maximum(here, x.gaps, out=here)
         for x, y in parts:
             join_gaps(x.gaps, y.gaps, out[x.lowest + y.lowest - lowest :])
-        return Rows(lowest, out)
+        return GapRows(lowest, out)
 
     def _spend(self, work: int, entries: int) -> None:
         self.work -= work
         self.room -= entries
         if min(self.work, self.room) < 0:
             raise NotProved(
-                f"The tables for {self.limit} participations {self.separation} apart are too large.",
-                hint="method='levels' gives an upper bound; a limit on the participations makes the tables smaller",
+                f"The tables for {self.limit} participations at least {self.separation} steps apart are too large.",
+                hint="method='levels' gives an upper bound; a smaller max_participations makes the tables smaller",
             )
 
 
 def dynamic_program(case: Case) -> Bracket:
-    """The largest sum of count^2 over nodes, over all patterns."""
-    tree, repeats = _shape(case)
+    """Return the largest sum of count^2 over nodes, over all patterns."""
+    length, height = _tree(case)
     forest = _Forest(separation(case), case.count)
-    block = forest.tree(tree.steps, tree.height, forest.complete(tree.steps.bit_length() - 1))
-    table, steps = block, tree.steps
-    for _ in range(repeats - 1):
-        table = forest.join(table, steps, block, tree.steps, node=False)
-        steps += tree.steps
+    block = forest.tree(length, height, forest.complete(length.bit_length() - 1))
+    table, steps = block, length
+    for _ in range(case.strategy.blocks - 1):
+        table = forest.join(table, steps, block, length, node=False)
+        steps += length
     return exactly(float(_highest(table[case.count])))
 
 
 def levels(case: Case) -> Bracket:
-    """A node of 2^h steps holds at most ceil(2^h / b) of the k participations, so sum count^2 <= k times that."""
-    tree, _ = _shape(case)
+    """Bound each level by k ceil(2^h / b): a node of 2^h steps holds at most ceil(2^h / b) of the participations."""
+    _, height = _tree(case)
     b, k = separation(case), case.count
-    return Bracket(0.0, float(k * sum(min(k, -(-(1 << h) // b)) for h in range(tree.height + 1))))
+    return Bracket(0.0, float(k * sum(min(k, -(-(1 << h) // b)) for h in range(height + 1))))
 
 
-def _shape(case: Case) -> tuple[Tree, int]:
-    match case.strategy:
-        case Tree():
-            return case.strategy, 1
-        case Stamped(strategy=Tree() as tree, repeats=repeats):
-            return tree, repeats
-    raise NotProved("This method is for the binary tree, repeated or not.", hint="use another method")
+def _tree(case: Case) -> tuple[int, int]:
+    """Return the number of steps and the height of the tree of one block."""
+    block = case.strategy.block
+    if block.tree_height is None:
+        raise NotProved("This method is for the binary tree, repeated or not.", hint="use another method")
+    return block.steps, block.tree_height
 
 
-def _highest(rows: Rows) -> int:
+def _highest(rows: GapRows) -> int:
     return rows.lowest + len(rows.gaps) - 1
 
 
-def _lengthened(rows: Rows, steps: int) -> Rows:
-    """Free steps added at the right end."""
+def _lengthened(rows: GapRows, steps: int) -> GapRows:
+    """Add free steps at the right end."""
     b = rows.gaps.shape[1]
-    return Rows(
+    return GapRows(
         rows.lowest, np.where(rows.gaps >= 0, np.minimum(rows.gaps + min(steps, b), b - 1), -1).astype(np.int32)
     )
 
 
-def _shifted(rows: Rows, steps: int) -> Rows:
-    """Free steps added at the left end."""
+def _shifted(rows: GapRows, steps: int) -> GapRows:
+    """Add free steps at the left end."""
     needed = np.maximum(np.arange(rows.gaps.shape[1]) - steps, 0)
-    return Rows(rows.lowest, rows.gaps[:, needed])
+    return GapRows(rows.lowest, rows.gaps[:, needed])
 
 
-def _pruned(rows: Rows, gain: int) -> Rows:
-    """What serves a higher value serves a lower one; values that cannot be had or say no more than the next go."""
+def _pruned(rows: GapRows, gain: int) -> GapRows:
+    """Let a lower value use the gaps of a higher one; drop values that are impossible or the same as the next."""
     gaps = np.maximum.accumulate(rows.gaps[::-1], axis=0)[::-1]
     gaps = gaps[: np.flatnonzero(gaps[:, 0] >= 0)[-1] + 1]
     differs = (gaps[:-1] != gaps[1:]).any(axis=1)
     cut = int(differs.argmax()) if differs.any() else len(gaps) - 1
-    return Rows(rows.lowest + gain + cut, gaps[cut:].copy())
+    return GapRows(rows.lowest + gain + cut, gaps[cut:].copy())

@@ -1,4 +1,4 @@
-"""Passing over the diagonals of X in windows that fit in memory."""
+"""Iterate over the diagonals of X in windows that fit in memory."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 
 from antiphase._check import Array
 from antiphase._errors import NotProved
-from antiphase._sensitivity.gram import Gram
+from antiphase.strategies import Gram
 
 LARGEST_WINDOW = 1 << 25  # entries held at once
 LARGEST_PASS = 1 << 31  # entries in all
 
 
 def windows(gram: Gram) -> Iterator[tuple[Array, int, int, int]]:
-    """(diagonals, offset, start, stop): the rows start, ..., stop - 1 of X and those before that reach into them.
+    """Yield (diagonals, offset, start, stop): rows start, ..., stop - 1 of X and the earlier rows that reach into them.
 
-    diagonals[i - offset, r] = X[i, i + r]. Raises where X has too many entries.
+    diagonals[i - offset, r] = X[i, i + r]. Raises `NotProved` if X has too many entries.
     """
     size = LARGEST_WINDOW // gram.bands - gram.bands
     if gram.steps * gram.bands <= LARGEST_WINDOW:
         size = gram.steps
     if size < gram.bands or gram.steps * gram.bands > LARGEST_PASS:
         raise NotProved(
-            f"{gram.bands} diagonals of {gram.steps} steps are too many to pass over.",
+            f"{gram.bands} diagonals of {gram.steps} steps have too many entries.",
             hint="method='row-sum' bounds each diagonal by its largest entry instead",
         )
     return _passes(gram, size)

@@ -1,10 +1,10 @@
-"""Federated learning with correlated noise on Flower: a server strategy, a client mod, and the report on a run.
+"""Federated learning with correlated noise on Flower: a server strategy, a client mod, and a privacy report.
 
-Install it with `pip install antiphase[flower]` and import it by name: `import antiphase.flower`.
+Install it with `pip install antiphase[flower]` and import it explicitly: `import antiphase.flower`.
 """
 
 try:
-    import flwr.serverapp.strategy  # noqa: F401  # asked for here, so that the error names the command
+    import flwr.serverapp.strategy  # noqa: F401  # imported here, so that the error says how to install it
 except ImportError as error:
     raise ImportError(
         "antiphase.flower needs Flower, which is not installed.\n\nhint: pip install antiphase[flower]"

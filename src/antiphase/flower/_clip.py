@@ -1,6 +1,6 @@
-"""Clipping and summing updates, in float64 and piece by piece: an update is never copied as a whole.
+"""Clip and sum updates in float64, chunk by chunk, so that no update is copied as a whole.
 
-For an update u with clipping norm c the sum grows by u min(1, c / ||u||).
+An update u with clipping norm c adds u min(1, c / ||u||) to the sum.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PIECE = 1 << 15  # entries held in float64 at once: they stay in the cache
-ROUNDING = 1e-9  # more than the relative error of a norm summed in float64
+CHUNK_ENTRIES = 1 << 15  # converted to float64 at once; small enough for the cache
+NORM_ERROR = 1e-9  # above the relative error of a norm summed in float64
 
 
 def norm(arrays: Iterable[NDArray[Any]]) -> float:
-    """The Euclidean norm over all arrays; infinite or NaN where an entry is, or where its square is.
+    """Return the Euclidean norm over all arrays; infinite or NaN if an entry or its square is.
 
     >>> norm([np.array([3.0, 0.0], dtype=np.float32), np.array(4.0)])
     5.0
     """
     total = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):  # what clients send may be anything
-        for piece in _pieces(arrays):
-            total += float(np.square(piece, out=piece).sum())  # no BLAS: its threads cost more than such a piece
+    with np.errstate(over="ignore", invalid="ignore"):  # clients may send anything
+        for chunk in _chunks(arrays):
+            total += float(np.square(chunk, out=chunk).sum())  # not BLAS: starting its threads costs more than a chunk
     return math.sqrt(total)
 
 
 def largest(arrays: Iterable[NDArray[Any]]) -> float:
-    """The largest absolute entry; zero where there is none."""
-    return max((float(np.abs(piece).max()) for piece in _pieces(arrays)), default=0.0)
+    """Return the largest absolute entry; zero if there is none."""
+    return max((float(np.abs(chunk).max()) for chunk in _chunks(arrays)), default=0.0)
 
 
 def clip_factor(length: float, clip_norm: float) -> float:
-    """What to multiply an update of norm `length` with, so that its norm is at most `clip_norm`.
+    """Return the factor that brings an update of norm `length` down to a norm of at most `clip_norm`.
 
-    **Guarantee**: rounding included; an update well within the norm is left as it is.
+    **Guarantee**: this holds with rounding of the norm included. The factor is 1 for an update well within the norm.
     """
-    return 1.0 if length * (1.0 + ROUNDING) <= clip_norm else clip_norm / (length * (1.0 + ROUNDING))
+    return 1.0 if length * (1.0 + NORM_ERROR) <= clip_norm else clip_norm / (length * (1.0 + NORM_ERROR))
 
 
 def add_scaled(total: Mapping[str, NDArray[np.float64]], arrays: Mapping[str, NDArray[Any]], factor: float) -> None:
-    """Add factor x arrays to the total, in place."""
+    """Add factor x arrays to `total`, in place."""
     for name, array in arrays.items():
         into, start = total[name].reshape(-1), 0
-        for piece in _pieces([array]):
-            np.multiply(piece, factor, out=piece)
-            into[start : start + piece.size] += piece
-            start += piece.size
+        for chunk in _chunks([array]):
+            np.multiply(chunk, factor, out=chunk)
+            into[start : start + chunk.size] += chunk
+            start += chunk.size
 
 
-def _pieces(arrays: Iterable[NDArray[Any]]) -> Iterator[NDArray[np.float64]]:
+def _chunks(arrays: Iterable[NDArray[Any]]) -> Iterator[NDArray[np.float64]]:
     for array in arrays:
         flat = array.reshape(-1)
-        for start in range(0, flat.size, PIECE):
-            yield flat[start : start + PIECE].astype(np.float64)
+        for start in range(0, flat.size, CHUNK_ENTRIES):
+            yield flat[start : start + CHUNK_ENTRIES].astype(np.float64)

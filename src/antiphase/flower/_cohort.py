@@ -1,8 +1,8 @@
-"""The clients that have a place in a release, fixed before any of them touches its data (`dropouts="zero"`).
+"""The clients with a place in a release, fixed before any of them uses its data (`dropouts="zero"`).
 
-Clients first check in: they say who they are and that their timer allows a participation, without training. Those that
-get a place are in the ledger before the first task to train is sent. From then on the place stays taken: whatever a
-client sends, and also if it sends nothing, it has taken part in the release.
+Clients first check in, without training: they say who they are and that their timer allows them to take part. Those
+that get a place are in the ledger before the first training task is sent. From then on they have taken part in the
+release, whatever they send, and even if they send nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, final
 
 Dropouts = Literal["zero", "replace"]
-Refusal = Literal["duplicate", "no-place"]
+CheckInRefusal = Literal["duplicate", "no-place"]
 
 
 @final
@@ -19,9 +19,8 @@ class Cohort:
     """The places of one release and the nodes that hold them.
 
     Args:
-        size: how many places there are.
-        fixed: the names of the clients with a place, where an earlier process of the server has given them out. Nobody
-            else is let in.
+        size: number of places.
+        fixed: names of the clients that an earlier server process gave the places to; nobody else may join.
 
     >>> cohort = Cohort(2)
     >>> cohort.check_in(7, "a", "pseudonym a"), cohort.check_in(8, "a", "pseudonym a"), cohort.missing
@@ -37,29 +36,29 @@ class Cohort:
         self._fixed = None if fixed is None else frozenset(fixed)
         self._present: dict[int, tuple[str, str]] = {}
         self._names: set[str] = set()
-        self._pseudonyms: set[str] = set()  # where keys count, two nodes may still share one disk
+        self._pseudonyms: set[str] = set()  # nodes with different keys may share a disk
 
     @property
     def nodes(self) -> list[int]:
-        """The nodes that have checked in and hold a place."""
+        """Nodes that have checked in and have a place."""
         return list(self._present)
 
     @property
     def names(self) -> list[str]:
-        """The names of their clients."""
+        """Names of the clients that have checked in."""
         return [name for name, _ in self._present.values()]
 
     @property
     def missing(self) -> int:
-        """Places whose client has not checked in."""
+        """Number of places whose client has not checked in."""
         return self._places - len(self._present)
 
     def may_join(self, name: str) -> bool:
-        """Whether a client could still check in."""
+        """Return whether a client could still check in."""
         return name not in self._names and (self._fixed is None or name in self._fixed)
 
-    def check_in(self, node: int, name: str, pseudonym: str) -> Refusal | None:
-        """Give a client its place, or say why not."""
+    def check_in(self, node: int, name: str, pseudonym: str) -> CheckInRefusal | None:
+        """Give a client a place, or return why it gets none."""
         if name in self._names or pseudonym in self._pseudonyms:
             return "duplicate"
         if not self.may_join(name):
@@ -70,5 +69,5 @@ class Cohort:
         return None
 
     def has(self, node: int, name: str, pseudonym: str) -> bool:
-        """Whether this client checked in from this node."""
+        """Return whether this client checked in from this node."""
         return self._present.get(node) == (name, pseudonym)

@@ -1,4 +1,4 @@
-"""What the server does with the noised mean update: post-processing, so any optimizer keeps the guarantee."""
+"""Server optimizers. They post-process the noisy mean update, so any optimizer keeps the guarantee."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from antiphase.flower._wire import Arrays
 
 
 class ServerOptimizer(ABC):
-    """Turns a noised mean update into the next model; its state is arrays, stored with the model.
+    """Turns a noisy mean update into the next model. Its state consists of arrays, stored with the model.
 
-    **Guarantee**: none is needed and none is lost, as long as it sees nothing but its arguments. It must give the same
-    result for the same arguments.
+    **Guarantee**: an optimizer does not weaken the run's guarantee as long as it uses nothing but its arguments. It
+    must return the same result for the same arguments.
     """
 
     @abstractmethod
     def init(self, model: Arrays) -> Arrays:
-        """The state before the first release."""
+        """Return the state before the first release."""
 
     @abstractmethod
     def step(self, release: int, model: Arrays, update: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
-        """The model and state after a release.
+        """Return the model and the state after a release.
 
         Args:
-            release: its index, from 0.
-            model: before the release; not to be changed.
-            update: noised sum of the clipped updates over the report goal, float64; points downhill.
-            state: before the release; not to be changed.
+            release: index of the release, from 0.
+            model: model before the release; do not modify it.
+            update: noisy sum of the clipped updates divided by the report goal, float64; a descent direction.
+            state: state before the release; do not modify it.
         """
 
 
@@ -42,7 +42,7 @@ class SGD(ServerOptimizer):
     """m = momentum m + update; model = (1 - rate x weight_decay) model + rate m.
 
     Args:
-        learning_rates: one number, or one for each release: `antiphase.schedules.linear` warms up and cools down.
+        learning_rates: one number, or one per release, such as those of `antiphase.schedules.linear`.
         momentum: in [0, 1).
         weight_decay: 0 or more.
 
@@ -65,42 +65,50 @@ class SGD(ServerOptimizer):
         if not isinstance(self.learning_rates, (int, float)):
             object.__setattr__(self, "learning_rates", tuple(float(rate) for rate in self.learning_rates))
         for rate in np.atleast_1d(self.learning_rates):
-            _check.real("SGD", "learning_rates", float(rate), 0.0, 1e300, "one number, or one for each release")
-        _check.real("SGD", "momentum", self.momentum, 0.0, np.nextafter(1.0, 0.0), "0 is plain SGD, 0.9 is usual")
-        _check.real("SGD", "weight_decay", self.weight_decay, 0.0, 1e300, "0 is none")
+            _check.real("SGD", "learning_rates", float(rate), 0.0, 1e300, "pass one number, or one per release")
+        _check.real("SGD", "momentum", self.momentum, 0.0, np.nextafter(1.0, 0.0), "use 0 for plain SGD; 0.9 is common")
+        _check.real("SGD", "weight_decay", self.weight_decay, 0.0, 1e300, "use 0 for no weight decay")
 
     def init(self, model: Arrays) -> Arrays:
-        """A zero velocity for each array, where there is momentum."""
+        """Return a zero velocity for each array, or nothing without momentum."""
         return {name: np.zeros_like(value) for name, value in model.items()} if self.momentum else {}
 
     def step(self, release: int, model: Arrays, update: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
-        """One step."""
+        """Take one step."""
         rate = self._rate(release)
-        speed = {
+        velocity = {
             name: (self.momentum * state[name] + value).astype(model[name].dtype) if state else value
             for name, value in update.items()
         }
         shrink = 1.0 - rate * self.weight_decay
-        moved = {name: (shrink * value + rate * speed[name]).astype(value.dtype) for name, value in model.items()}
-        return moved, speed if state else {}
+        moved = {name: (shrink * value + rate * velocity[name]).astype(value.dtype) for name, value in model.items()}
+        return moved, velocity if state else {}
 
     def _rate(self, release: int) -> float:
         if isinstance(self.learning_rates, (int, float)):
             return float(self.learning_rates)
         if release >= len(self.learning_rates):
             raise _check.invalid(
-                "SGD", "learning_rates", "one for each release", f"{len(self.learning_rates)} of them", "give more"
+                "SGD",
+                "learning_rates",
+                "one number per release",
+                f"{len(self.learning_rates)} numbers for release {release}",
+                "pass one number for every release of the plan, or a single number",
             )
         return self.learning_rates[release]
 
 
 def optimizer_for(workload: Workload) -> SGD:
-    """The optimizer that a plan's workload describes."""
+    """Return the optimizer that corresponds to a plan's workload."""
     if isinstance(workload, PrefixSum):
         return SGD()
     if isinstance(workload, Momentum):
         rates = 1.0 if workload.learning_rates is None else tuple(map(float, workload.learning_rates))
         return SGD(rates, workload.beta, workload.weight_decay)
     raise _check.invalid(
-        "DPFTRL", "optimizer", "given for this workload", type(workload).__name__, "pass a ServerOptimizer"
+        "DPFTRL",
+        "optimizer",
+        f"given for a plan with workload {type(workload).__name__}",
+        None,
+        "pass a ServerOptimizer",
     )

@@ -1,4 +1,4 @@
-"""Who took part in which release: the record that eligibility and the report rest on."""
+"""The record of who took part in which release, which decides eligibility and the report."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
-Refusal = Literal["early", "exhausted"]
+ParticipationRefusal = Literal["early", "exhausted"]
 
 
 @dataclass(frozen=True)
 class Achieved:
-    """What the participations that happened satisfy.
+    """The participation that was achieved.
 
     Args:
-        separation: the smallest difference between two releases with one client; None where none came twice.
-        participations: the most releases with one client.
-        clients: how many different clients took part.
+        separation: smallest distance between two releases of the same client; None if no client took part twice.
+        participations: largest number of releases of one client.
+        clients: number of different clients.
     """
 
     separation: int | None
@@ -26,13 +26,13 @@ class Achieved:
 
 @final
 class Participants:
-    """For each client its last release and how often it took part.
+    """The last release of each client and how often it took part.
 
-    A participation is an update that entered a release, also where the server set it to zero.
+    A participation is an update that entered a release, even if the server set it to zero.
 
     >>> record = Participants()
     >>> for clients in (["a", "b"], ["c"], ["a"]):
-    ...     record.enter(clients)
+    ...     record.add_release(clients)
     >>> record.achieved
     Achieved(separation=2, participations=2, clients=3)
     >>> record.refusal("a", separation=2, limit=3), record.refusal("b", separation=2, limit=3)
@@ -45,8 +45,8 @@ class Participants:
         self._separation: int | None = None
         self.releases = 0
 
-    def enter(self, clients: Sequence[str]) -> None:
-        """The next release, with the clients whose updates entered it."""
+    def add_release(self, clients: Sequence[str]) -> None:
+        """Record the next release and the clients that took part in it."""
         release = self.releases
         for client in clients:
             if client in self._last:
@@ -56,8 +56,8 @@ class Participants:
             self._count[client] = self._count.get(client, 0) + 1
         self.releases += 1
 
-    def refusal(self, client: str, separation: int, limit: int) -> Refusal | None:
-        """Why a client may not take part in the next release, or None where it may."""
+    def refusal(self, client: str, separation: int, limit: int) -> ParticipationRefusal | None:
+        """Return why a client may not take part in the next release, or None if it may."""
         if client not in self._last:
             return None
         if self._count[client] >= limit:
@@ -66,5 +66,5 @@ class Participants:
 
     @property
     def achieved(self) -> Achieved:
-        """Over all releases so far."""
+        """The participation achieved over all releases so far."""
         return Achieved(self._separation, max(self._count.values(), default=0), len(self._count))

@@ -1,4 +1,4 @@
-"""Planning for a population: how often a client can take part, and what a larger report goal buys."""
+"""Planning for a population: how often clients can take part, and the effect of a larger report goal."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from antiphase._participation import MinSeparation
 
 
 def cohort(population: int, goal: int, rounds: int) -> MinSeparation:
-    """The participation that a population allows: separation floor(population / goal), ceil(rounds / separation) times.
+    """Return the participation that a population can sustain.
 
-    With fewer clients than separation x goal some release finds too few that may take part. The estimate is
-    optimistic: it needs every client to come back as soon as it may.
+    The separation is floor(population / goal), and a client takes part at most ceil(rounds / separation) times. With
+    fewer than separation x goal clients, some release would find too few eligible ones. The estimate is optimistic: it
+    needs every client to return as soon as it is eligible.
 
-    **Guarantee**: none: it is a plan. The server enforces it, and the report says what happened.
+    **Guarantee**: none; this is for planning. The server enforces the plan, and the report states what happened.
 
     Args:
-        population: clients that can be reached.
-        goal: updates in a release.
-        rounds: releases.
+        population: number of clients that can be reached.
+        goal: number of updates in a release.
+        rounds: number of releases.
 
     >>> cohort(population=1000, goal=100, rounds=200)
     MinSeparation(separation=10, max_participations=20)
@@ -43,11 +44,11 @@ def cohort(population: int, goal: int, rounds: int) -> MinSeparation:
 @final
 @dataclass(frozen=True)
 class Extrapolation:
-    """One row of a planning table: the same model quality with another report goal.
+    """A row of a planning table: another report goal, with the same noise in the mean update.
 
     Args:
-        goal, population, rounds: as asked.
-        separation, participations: what the population allows.
+        goal, population, rounds: as passed to `extrapolate`.
+        separation, participations: what the population can sustain.
         noise_std: scaled with the goal, so that the noise in the mean update stays the same.
         zcdp: rho.
     """
@@ -62,18 +63,18 @@ class Extrapolation:
 
 
 def extrapolate(mechanism: Mechanism, goal: int, population: int, goals: Sequence[int]) -> list[Extrapolation]:
-    """What other report goals would cost in privacy at the same noise in the mean update.
+    """Return the privacy cost of other report goals at the same noise in the mean update.
 
-    The sum of the clipped updates and its noise are divided by the goal, so noise_std grows in proportion to it;
-    the separation shrinks, since the population does not grow.
+    The sum of the clipped updates and its noise are divided by the goal, so noise_std grows in proportion to the goal.
+    The separation shrinks, since the population stays the same.
 
-    **Guarantee**: each row's rho is that of its own mechanism. That the model stays as good is a hypothesis.
+    **Guarantee**: each row's rho is that of its own mechanism. That the model is equally good is a hypothesis.
 
     Args:
-        mechanism: one that is known to work, with its noise.
+        mechanism: a mechanism with a noise level that is known to work.
         goal: the report goal it works with.
-        population: clients that can be reached.
-        goals: report goals to try.
+        population: number of clients that can be reached.
+        goals: report goals to evaluate.
 
     >>> from antiphase import strategies
     >>> known = Mechanism(strategies.Identity(100), cohort(1000, 10, 100), noise_std=1.0)

@@ -1,25 +1,25 @@
-"""One release in the making: replies are checked, clipped and added up as they come.
+"""The current release: replies are checked, clipped and summed as they arrive.
 
-What is wrong with a reply decides what it counts as:
+Every reply is counted by what happened to it:
 
-- no contribution: "failed" (an error from Flower, a reply that Flower cannot read, or a task that the mod does not
-  know), "declined" (its timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim", "duplicate",
-  "early", "exhausted". At check-in the client gets no place, and another one is asked. In reply to a task to train,
-  with a cohort (`dropouts="zero"`), the place stays taken and the client has taken part with a zero update. Without a
-  cohort (`dropouts="replace"`) it has not taken part, and another client is asked: that its data did not get it killed
-  or make it too slow is then an assumption. An app that raises does not get here, `participation_mod` sends NaN for it.
-- a participation with a contribution of zero: "not-finite", and "too-large" where large updates are zeroed. These
-  depend on the client's data, so the place stays taken in any case.
-- a participation: "accepted", of which "clipped" had a larger norm than the server allows.
+- No contribution: "failed" (an error from Flower, a reply that Flower cannot parse, or a task that the mod does not
+  know), "declined" (by the client's timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim",
+  "duplicate", "early", "exhausted". At check-in the client gets no place, and another one is asked. For a training task
+  with a cohort (`dropouts="zero"`), the client keeps its place and has taken part with a zero update. Without a cohort
+  (`dropouts="replace"`) it has not taken part, and another client is asked; this assumes that its data did not get it
+  killed or make it too slow. An app that raises is not in this group: `participation_mod` sends NaN for it.
+- A participation with a contribution of zero: "not-finite", and "too-large" if `zero_above` is set. These depend on the
+  client's data, so the client keeps its place with either rule.
+- A participation: "accepted". Those with a norm above the clipping norm also count as "clipped".
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from flwr.app import Message, MetricRecord
@@ -30,18 +30,19 @@ from antiphase.flower._cohort import Cohort
 from antiphase.flower._participants import Participants
 from antiphase.flower._wire import METRICS, Answer, Arrays, Malformed, Status, read_answer, read_update
 
-SLACK = 1e-5  # a client clips in the model's precision: a norm this little over the limit is no sign of anything
+CLIENT_ROUNDING = 1e-5  # clients clip in the model's precision, so their norms may exceed the limit by this factor
 
 
 @dataclass(frozen=True)
-class Terms:
+class ReplyRules:
     """What a reply must satisfy.
 
     Args:
-        release: the index of the release.
-        separation, limit: of participations.
-        clip_norm: of an update.
-        zero_above: the largest entry an update may have, in clipping norms; None to clip whatever comes.
+        release: index of the release.
+        separation: minimum distance between two releases of a client.
+        limit: maximum number of participations of a client.
+        clip_norm: clipping norm of an update.
+        zero_above: largest entry of an update, in clipping norms; larger updates count as zero. None clips them.
         raw_metrics: whether metrics are kept.
     """
 
@@ -54,29 +55,29 @@ class Terms:
 
 
 class Rejected(Exception):
-    """A reply that is no participation; the text is what it counts as."""
+    """The reply is not a participation; the text is what it counts as."""
 
 
 @final
 @dataclass
 class Round:
-    """Sums the updates of one release; what came in an attempt that was too short is kept for the next one.
+    """Sums the updates of one release. Updates of an attempt that fell short are kept for the next attempt.
 
-    **Guarantee**: each client enters `total` at most once, with norm at most `clip_norm`, whatever it sends; a client
-    that may not take part yet does not enter at all.
+    **Guarantee**: each client enters `total` at most once, with norm at most `clip_norm`, whatever it sends. A client
+    that is not eligible does not enter at all.
 
     Args:
-        terms: what a reply must satisfy.
-        model: as it was broadcast.
-        participants: of all releases so far.
-        counts: what happened to replies.
-        cohort: who has a place, where that is fixed before anybody trains; None where whoever replies takes a place.
+        rules: what a reply must satisfy.
+        model: the model that was broadcast.
+        participants: record of all releases so far.
+        counts: counts of what happened to replies.
+        cohort: the clients with a place, if they are fixed before anybody trains; None if the first to reply take part.
         asked: the node that each message went to.
-        clients: the names of those whose updates are in the total.
-        metrics: of these clients, where they are wanted.
+        clients: names of the clients whose updates are in the total.
+        metrics: metrics of these clients, if `rules.raw_metrics`.
     """
 
-    terms: Terms
+    rules: ReplyRules
     model: Arrays
     participants: Participants
     counts: Counter[str]
@@ -89,16 +90,16 @@ class Round:
         self.total: dict[str, NDArray[np.float64]] = {name: np.zeros(v.shape) for name, v in self.model.items()}
         self._answered: set[str] = set()
         self._entered: set[str] = set()
-        self._pseudonyms: set[str] = set()  # where keys count, two nodes may still share one disk
+        self._pseudonyms: set[str] = set()  # nodes with different keys may share a disk
 
     def may_enter(self, client: str) -> bool:
-        """Whether it makes sense to ask this client."""
-        refusal = self.participants.refusal(client, self.terms.separation, self.terms.limit)
+        """Return whether this client could still enter the release."""
+        refusal = self.participants.refusal(client, self.rules.separation, self.rules.limit)
         free = client not in self._entered if self.cohort is None else self.cohort.may_join(client)
         return refusal is None and free
 
     def answer(self, message: Message) -> Answer | None:
-        """What the client says, where the message is one that was asked for; otherwise it is counted."""
+        """Return the answer in a reply to one of our messages; otherwise count the reply and return None."""
         try:
             return self._answer(message)
         except Rejected as reason:
@@ -106,12 +107,12 @@ class Round:
             return None
 
     def check_in(self, node: int, answer: Answer, client: str) -> None:
-        """Give a client its place in the cohort, or count why not.
+        """Give a client a place in the cohort, or count why it gets none.
 
         Args:
-            node: that the answer came from.
-            answer: what `answer` gave for its message.
-            client: its name in the ledger.
+            node: node that the answer came from.
+            answer: result of `answer` for its message.
+            client: name of the client in the ledger.
         """
         assert self.cohort is not None
         try:
@@ -122,13 +123,13 @@ class Round:
         refusal = self.cohort.check_in(node, client, answer.client)
         self.counts["checked-in" if refusal is None else refusal] += 1
 
-    def take(self, message: Message, answer: Answer, client: str) -> None:
-        """Add the update of a client, or count why not.
+    def add_reply(self, message: Message, answer: Answer, client: str) -> None:
+        """Add the update of a client, or count why it is not added.
 
         Args:
             message: the reply.
-            answer: what `answer` gave for it.
-            client: its name in the ledger.
+            answer: result of `answer` for the reply.
+            client: name of the client in the ledger.
         """
         try:
             self._check(answer, client, "update")
@@ -142,7 +143,7 @@ class Round:
         self.clients.append(client)
         self._add(update)
         metrics = message.content.metric_records.get(METRICS)
-        if self.terms.raw_metrics and metrics is not None:
+        if self.rules.raw_metrics and metrics is not None:
             self.metrics.append(metrics)
 
     def _answer(self, message: Message) -> Answer:
@@ -162,11 +163,11 @@ class Round:
     def _check(self, answer: Answer, client: str, status: Status) -> None:
         if answer.status != status:
             raise Rejected("declined" if answer.status == "declined" else "malformed")
-        if answer.release != self.terms.release:
+        if answer.release != self.rules.release:
             raise Rejected("other-release")
         if client in self._entered or answer.client in self._pseudonyms:
             raise Rejected("duplicate")
-        refusal = self.participants.refusal(client, self.terms.separation, self.terms.limit)
+        refusal = self.participants.refusal(client, self.rules.separation, self.rules.limit)
         if refusal is not None:
             raise Rejected(refusal)
 
@@ -181,15 +182,34 @@ class Round:
             raise Rejected("malformed") from error
 
     def _add(self, update: Mapping[str, NDArray[np.floating]]) -> None:
-        length, clip_norm = norm(update.values()), self.terms.clip_norm
+        length, clip_norm = norm(update.values()), self.rules.clip_norm
         if not math.isfinite(length):
             self.counts["not-finite"] += 1
             return
-        # No entry exceeds the norm, so most updates need no second look.
-        limit = math.inf if self.terms.zero_above is None else self.terms.zero_above * clip_norm
+        # No entry exceeds the norm, so most updates need no second pass.
+        limit = math.inf if self.rules.zero_above is None else self.rules.zero_above * clip_norm
         if length > limit and largest(update.values()) > limit:
             self.counts["too-large"] += 1
             return
         self.counts["accepted"] += 1
-        self.counts["clipped"] += length > clip_norm * (1.0 + SLACK)
+        self.counts["clipped"] += length > clip_norm * (1.0 + CLIENT_ROUNDING)
         add_scaled(self.total, update, clip_factor(length, clip_norm))
+
+
+def mean_metrics(records: Sequence[MetricRecord]) -> MetricRecord | None:
+    """Return the mean of each number that all records have; None without records.
+
+    **Guarantee**: none. These numbers are not differentially private.
+
+    >>> dict(mean_metrics([MetricRecord({"loss": 1.0}), MetricRecord({"loss": 2.0, "steps": 7})]))
+    {'loss': 1.5}
+    """
+    if not records:
+        return None
+    shared = set.intersection(*(set(record) for record in records))
+    means: dict[str, Any] = {}
+    for name in sorted(shared):
+        values = [value for record in records if isinstance(value := record[name], (int, float))]
+        if len(values) == len(records):
+            means[name] = sum(values) / len(values)
+    return MetricRecord(means)

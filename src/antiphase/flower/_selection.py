@@ -1,7 +1,8 @@
-"""Who is behind a node, and which nodes may be asked.
+"""Which client a node belongs to, and which nodes may be asked.
 
-Flower numbers a node without keys anew at every start, and so does a simulation. Participations are counted by what
-lasts: the node's authentication key, or a pseudonym from the client's disk that comes with its reply.
+A node without keys gets a new id from Flower at every start, and so does every node of a simulation. Participations are
+therefore counted by a lasting identity: the node's authentication key, or a pseudonym on the client's disk, which it
+sends with every reply.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from antiphase._errors import Refused
 from antiphase.flower._wire import Answer
 
 Identity = Literal["pseudonym", "key"]
-SECOND = 1.0
+POLL_SECONDS = 1.0
 
 
 @final
-class Selection:
-    """Identities of nodes, as far as this process has learnt them.
+class NodeSelection:
+    """The identities of nodes that this process knows, and the choice of nodes to ask.
 
     Args:
         kind: "pseudonym" or "key".
@@ -33,7 +34,7 @@ class Selection:
         self._known: dict[int, bytes] = {}
 
     def identify(self, node: int, answer: Answer) -> bytes | None:
-        """The lasting identity of the client that sent an answer; None where the node had another pseudonym before."""
+        """Return the identity of the client that sent an answer; None if its node used another pseudonym before."""
         if self._kind == "key":
             return self._known[node]
         pseudonym = answer.client.encode()
@@ -48,18 +49,18 @@ class Selection:
         asked: Collection[int] = (),
         first: Collection[int] = (),
     ) -> list[int]:
-        """Nodes that may be asked, in random order, once there are enough or the time is over.
+        """Return the nodes that may be asked, in random order, once there are enough or the time is up.
 
-        A node that has not replied to this process yet may be asked: its reply says who it is.
+        A node that has not replied to this process yet may be asked: its reply tells who it is.
 
         Args:
-            grid: Flower's.
-            allowed: whether a known client may take part.
-            wanted: how many nodes are enough.
+            grid: Flower's grid.
+            allowed: returns whether a known client may take part.
+            wanted: number of nodes that are enough.
             wait: in seconds.
-            asked: nodes that were asked for this release before. They come last, so that one that is silent does not
-                take up attempt after attempt.
-            first: nodes to be asked before others, where they are still there.
+            asked: nodes already asked for this release. They come last, so that silent nodes do not use up every
+                attempt.
+            first: nodes that come before all others, if they are connected.
         """
         end = time.monotonic() + wait
         while True:
@@ -69,18 +70,18 @@ class Selection:
                 self._check_keys(len(nodes))
                 secrets.SystemRandom().shuffle(found)
                 return sorted(found, key=lambda node: (node not in first, node in asked))
-            time.sleep(min(SECOND, max(end - time.monotonic(), 0.0)))
+            time.sleep(min(POLL_SECONDS, max(end - time.monotonic(), 0.0)))
 
     def _is_known(self, node: Any) -> bool:
-        """Whether there is, or will be, something lasting to know a node by."""
+        """Return whether a node has, or its reply will have, a lasting identity."""
         return self._kind == "pseudonym" or bool(node.public_key)
 
     def _check_keys(self, nodes: int) -> None:
-        """Refuse to go on where keys count and nobody ever had one; nodes without must not stop those with keys."""
+        """Raise if identities are keys and no node ever had one. Single nodes without a key are ignored."""
         if self._kind == "key" and nodes and not self._known:
             raise Refused(
-                f"None of {nodes} nodes has an authentication key, so there is nothing lasting to know them by.",
-                hint="authenticate SuperNodes at the SuperLink, or use identity='pseudonym'",
+                f"None of the {nodes} nodes has an authentication key, so clients have no lasting identity.",
+                hint="enable SuperNode authentication at the SuperLink, or use identity='pseudonym'",
             )
 
     def _may_join(self, node: Any, allowed: Callable[[bytes], bool]) -> bool:

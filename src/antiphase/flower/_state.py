@@ -1,7 +1,7 @@
-"""The server's state file: model, optimizer and release index, with who took part, in one atomic rename.
+"""The server's state file: model, optimizer state, release index and participants, replaced by one atomic rename.
 
-It is the moment of a release: before the rename nothing of it exists, after it these bytes are what is broadcast,
-however often the server is killed. An .npz archive; `digest` ties it to the ledger.
+The rename makes the release: before it the release does not exist; after it exactly these bytes are broadcast, however
+often the server is killed. The file is an .npz archive, and its `digest` is in the ledger.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ PARTS = ("model", "optimizer")
 
 @final
 @dataclass(frozen=True)
-class State:
-    """What the server has after `release` releases.
+class ServerState:
+    """The server's state after `release` releases.
 
     Args:
-        release: how many releases were made, and so the index of the next one.
-        model: what is broadcast next.
-        optimizer: the state of the server optimizer.
-        clients: who took part in the last release, by the names that the ledger uses.
-        counts: what happened to replies since the release before.
+        release: number of releases made, and so the index of the next one.
+        model: the model to broadcast next.
+        optimizer: state of the server optimizer.
+        clients: names in the ledger of the clients that took part in the last release.
+        counts: what happened to replies since the previous release.
     """
 
     release: int
@@ -46,19 +46,19 @@ class State:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 over all of it."""
+        """SHA-256 of the whole state."""
         return digest(self._entries())
 
-    def write(self, directory: Path) -> State:
-        """Replace the file; a crash at any instant leaves the old one or the new one.
+    def write(self, directory: Path) -> ServerState:
+        """Replace the file atomically, and return the state as read back from what was written.
 
-        Gives the state as the file has it, which shares no memory with this one: what is digested and broadcast later
-        is what was written, also where an optimizer goes on using the arrays that it returned.
+        The result shares no memory with this state: what is digested and broadcast later is what was written, even if
+        an optimizer keeps using the arrays that it returned.
         """
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **self._entries())
         data = buffer.getvalue()
-        written = _parsed(data)
+        written = _parse(data)
         write_atomically(directory / FILE, data)
         return written
 
@@ -72,21 +72,23 @@ class State:
         return entries
 
 
-def read_state(directory: Path) -> State | None:
-    """The stored state, or None where there is none."""
+def read_state(directory: Path) -> ServerState | None:
+    """Return the stored state, or None if there is none."""
     path = directory / FILE
     if not file_exists(path):
         return None
     try:
-        return _parsed(read_file(path))
+        return _parse(read_file(path))
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise Corrupted(f"The server's state {path} cannot be read: {error}.", hint="restore it from a copy") from error
+        raise Corrupted(
+            f"The server state {path} cannot be read: {error}.", hint="restore the whole directory from one copy"
+        ) from error
 
 
-def _parsed(data: bytes) -> State:
+def _parse(data: bytes) -> ServerState:
     with np.load(io.BytesIO(data), allow_pickle=False) as archive:
         meta = json.loads(archive[META].tobytes())
         model, optimizer = (
             {name: archive[f"{part}-{i}"] for i, name in enumerate(meta["names"][part])} for part in PARTS
         )
-    return State(meta["release"], model, optimizer, tuple(meta["clients"]), meta["counts"])
+    return ServerState(meta["release"], model, optimizer, tuple(meta["clients"]), meta["counts"])

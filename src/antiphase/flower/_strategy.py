@@ -1,4 +1,4 @@
-"""The server strategy: DP-FTRL for clients that come and go."""
+"""The server strategy: DP-FTRL for clients that are not always available."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
 from antiphase._secret import Secret
 from antiphase.flower._cohort import Cohort, Dropouts
-from antiphase.flower._collect import PULLED, Mailbox, replies
-from antiphase.flower._force import plan_in_force, planned_participation
-from antiphase.flower._metrics import mean_metrics
+from antiphase.flower._enforced_plan import enforced_plan, planned_participation
+from antiphase.flower._mailbox import PULL_SIZE, Mailbox, collect_replies
 from antiphase.flower._optimizer import ServerOptimizer, optimizer_for
-from antiphase.flower._round import Round, Terms
-from antiphase.flower._selection import Identity, Selection
+from antiphase.flower._round import ReplyRules, Round, mean_metrics
+from antiphase.flower._selection import Identity, NodeSelection
 from antiphase.flower._session import Session
 from antiphase.flower._wire import (
     ARRAYS,
@@ -41,57 +40,57 @@ from antiphase.flower._wire import (
 )
 
 LOG = logging.getLogger("flwr")
-SMALLEST_CLIP = 1e-100  # squares of smaller norms vanish in float64, and clipping would let them pass
-Short = Literal["retry", "release"]
+SMALLEST_CLIP = 1e-100  # squares of smaller entries underflow in float64, so they would pass unclipped
+WhenShort = Literal["retry", "release"]
 
 
 @final
 class DPFTRL(Strategy):
-    """Federated averaging with correlated noise, for clients that come and go.
+    """Federated averaging with correlated noise, for clients that are not always available.
 
     Release t of a plan with strategy C, noising matrix N and clipping norm c:
 
         update_t = (sum over `goal` clients of their clipped updates + c (N z)_t) / goal,     then the optimizer
 
-    Every update is clipped again on the server. A client takes part again after `separation` releases, counted by
-    the server's own record. A release is one atomic rename on disk, before anything is broadcast; the same script
-    started again after a kill goes on with it.
+    Every update is clipped again on the server. A client may take part again after `separation` releases, according to
+    the server's own record. A release is made by one atomic rename on disk, before anything is broadcast. After a kill,
+    run the same script again; it resumes.
 
-    Unless `dropouts` says otherwise, a release begins with a check-in, which touches no data and decides who takes
-    part. A client that then crashes or stays silent has taken part with a zero update.
+    Unless `dropouts` says otherwise, a release begins with a check-in, which uses no data and decides who takes part. A
+    client that then crashes or stays silent has taken part with a zero update.
 
-    **Guarantee**: that of the plan for each client (`Problem.unit` says what a client stands for) under the plan's
-    adjacency, over all models that leave the server. It rests on identities that last: see `identity`. `report` states
-    what the participations that happened amount to.
+    **Guarantee**: that of the plan, for each client (`Problem.unit` says what a client stands for), under the plan's
+    adjacency, for all models that leave the server. It requires lasting identities: see `identity`. `report` states the
+    guarantee of the participation that was achieved.
 
     Args:
-        plan: its participation must be `MinSeparation`; its clipping norm is that of an update.
-        directory: of the server alone: it holds the secret and the record of who took part.
-        goal: places in a release, and what the sum of the updates is divided by, however many came.
-        optimizer: None for the one that the plan's workload describes.
-        identity: what the server's record is kept by: "pseudonym", which `participation_mod` keeps on the client's
-            disk, or "key", the node's authentication key, for a SuperLink that authenticates its SuperNodes. Node ids
-            serve for neither: Flower gives out a new one at every start.
-        separation: None for the plan's. A smaller one lets clients come back sooner than was planned, and the report
+        plan: a plan with `MinSeparation` participation. Its clipping norm bounds a client's update.
+        directory: the server's directory. It holds the secret and the record of who took part.
+        goal: number of places in a release. The sum of the updates is divided by it, however many arrive.
+        optimizer: None for the optimizer of the plan's workload.
+        identity: how the server's record identifies clients: "pseudonym", which `participation_mod` keeps on the
+            client's disk, or "key", the node's authentication key, for a SuperLink that authenticates its SuperNodes.
+            Node ids cannot be used, since Flower assigns a new one at every start.
+        separation: None for the plan's. With a smaller one, clients may return sooner than planned, and the report
             states what that costs.
-        dropouts: what becomes of a client that was asked to train and then fails or does not reply in time. "zero": its
-            update is zero, its place stays taken and its participation is used up, so that nothing about it can change
-            who else takes part. "replace": another client gets its place, and the guarantee rests on the assumption
-            that crashes, kills and delays do not depend on the clients' data. It cannot change within a run; a run
-            begun by a version that did not record it keeps "replace". The report says which one applied.
-        oversampling: how many clients are asked for each place: to check in, or with dropouts="replace" to train.
-        when_short: what happens where fewer than `goal` clients check in, or with dropouts="replace" fewer than `goal`
-            updates come in time. "retry": nothing is released, what came is kept in memory, and more clients are
-            asked. "release": what came, even nothing, is released with the same noise and divisor.
-        attempts: how often in a row a release may fall short before `start` gives up.
-        wait: seconds to wait for `goal` clients that may take part, and as long again for them to check in.
-        zero_above: updates with a larger entry than so many clipping norms count as zero; None clips them like others.
-        raw_metrics: whether the clients' own metrics are averaged and returned. They are not private, and no
-            guarantee covers them.
-        simulated_goal: for simulations with few clients: collect so many updates and scale the noise by
-            simulated_goal / goal, so that the model sees the noise it would see with `goal` clients. Such a run is
-            not private, and no guarantee is ever stated for it.
-        secret: None keeps one in the directory.
+        dropouts: the rule for a client that was asked to train and then fails or does not reply in time. "zero": its
+            update is zero, and it keeps its place and has used up its participation, so nothing about it can change
+            who else takes part. "replace": another client gets its place, and the guarantee assumes that crashes,
+            kills and delays do not depend on the clients' data. The rule cannot change within a run. A run started by
+            a version that did not record it keeps "replace". The report states the rule.
+        oversampling: number of clients asked per place: to check in, or with dropouts="replace" to train.
+        when_short: what to do if fewer than `goal` clients check in, or with dropouts="replace" fewer than `goal`
+            updates arrive in time. "retry": release nothing, keep what arrived in memory, and ask more clients.
+            "release": release what arrived, even nothing, with the same noise and divisor.
+        attempts: how often in a row a release may fall short before `start` raises.
+        wait: seconds to wait for `goal` eligible clients, and then again for them to check in.
+        zero_above: updates with an entry above this many clipping norms count as zero; None clips them like others.
+        raw_metrics: whether to average and return the clients' own metrics. They are not private, and no guarantee
+            covers them.
+        simulated_goal: for simulations with few clients: collect this many updates and scale the noise by
+            simulated_goal / goal, so that the model sees the noise it would see with `goal` clients. Such a run is not
+            private, and no guarantee is ever stated for it.
+        secret: None keeps a secret in the directory.
 
     Reference: McMahan, Xu and Zhang 2024, Alg. 1; Kairouz et al. 2021.
     """
@@ -107,7 +106,7 @@ class DPFTRL(Strategy):
         separation: int | None = None,
         dropouts: Dropouts = "zero",
         oversampling: float = 1.0,
-        when_short: Short = "retry",
+        when_short: WhenShort = "retry",
         attempts: int = 10,
         wait: float = 60.0,
         zero_above: float | None = None,
@@ -116,41 +115,54 @@ class DPFTRL(Strategy):
         secret: Secret | None = None,
     ) -> None:
         planned = planned_participation(plan)
-        _check.real("DPFTRL", "clip_norm", plan.problem.clip_norm, SMALLEST_CLIP, 1e300, "scale the updates up")
-        self.directory, self._secret = Path(directory).absolute(), secret  # whatever changes the working directory
-        self.goal = _check.positive_integer("DPFTRL", "goal", goal, "how many updates make a release")
-        self._collected = self.goal
+        _check.real(
+            "DPFTRL",
+            "clip_norm",
+            plan.problem.clip_norm,
+            SMALLEST_CLIP,
+            1e300,
+            "scale the updates and the clipping norm by the same factor",
+        )
+        self.directory, self._secret = Path(directory).absolute(), secret  # the working directory may change
+        self.goal = _check.positive_integer("DPFTRL", "goal", goal, "pass the number of updates in a release")
+        self._places = self.goal
         if simulated_goal is not None:
-            self._collected = _check.positive_integer("DPFTRL", "simulated_goal", simulated_goal)
+            self._places = _check.positive_integer("DPFTRL", "simulated_goal", simulated_goal)
         self._separation = planned.separation
         if separation is not None:
-            self._separation = _check.positive_integer("DPFTRL", "separation", separation, "None takes the plan's")
+            self._separation = _check.positive_integer(
+                "DPFTRL", "separation", separation, "use None for the plan's separation"
+            )
         self._limit = planned.max_participations
-        self._scale = self._collected / self.goal
-        self.plan = plan_in_force(plan, MinSeparation(self._separation, self._limit), self._scale)
+        self._noise_scale = self._places / self.goal
+        self.plan = enforced_plan(plan, MinSeparation(self._separation, self._limit), self._noise_scale)
         self._planned = {"separation": planned.separation, "limit": self._limit}
         _one_of("identity", identity, ("pseudonym", "key"))
         _one_of("when_short", when_short, ("retry", "release"))
         _one_of("dropouts", dropouts, get_args(Dropouts))
         self._dropouts: Dropouts = dropouts
         self._identity, self._when_short, self._raw_metrics = identity, when_short, bool(raw_metrics)
-        self._oversampling = _check.real("DPFTRL", "oversampling", oversampling, 1.0, 1e6, "1.3 asks 30 % more")
-        self._attempts = _check.positive_integer("DPFTRL", "attempts", attempts, "1 gives up at the first failure")
-        self._wait = _check.real("DPFTRL", "wait", wait, 0.0, 1e9, "seconds")
+        self._oversampling = _check.real(
+            "DPFTRL", "oversampling", oversampling, 1.0, 1e6, "1.3 asks 30% more clients than needed"
+        )
+        self._attempts = _check.positive_integer(
+            "DPFTRL", "attempts", attempts, "use 1 to give up after the first failure"
+        )
+        self._wait = _check.real("DPFTRL", "wait", wait, 0.0, 1e9, "pass a number of seconds")
         self._zero_above = zero_above
         if zero_above is not None:
-            _check.real("DPFTRL", "zero_above", zero_above, 1.0, 1e300, "100 is usual; None clips instead")
+            _check.real("DPFTRL", "zero_above", zero_above, 1.0, 1e300, "100 is common; use None to clip all updates")
         self._optimizer = optimizer_for(plan.problem.workload) if optimizer is None else optimizer
         self._session: Session | None = None
         self._round: Round | None = None
         self._mailbox: Mailbox | None = None
-        self._selection = Selection(identity)
-        self._fresh: list[int] = []  # nodes that may be asked in this attempt
+        self._selection = NodeSelection(identity)
+        self._unasked: list[int] = []  # nodes that can still be asked in this attempt
         self._content = RecordDict()
         self._ttl: float | None = None
 
     def summary(self) -> None:
-        """Log the settings, as Flower does before the first round."""
+        """Log the settings; Flower strategies do this before the first round."""
         LOG.info("\t├──> Plan: %s, %d releases", type(self.plan.mechanism.strategy).__name__, self.plan.steps)
         LOG.info("\t├──> Clipping norm %g, noise_std %g", self._clip_norm, self.plan.mechanism.noise_std)
         LOG.info("\t├──> Report goal %d, separation %d", self.goal, self._separation)
@@ -167,18 +179,18 @@ class DPFTRL(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train, from where the directory says the run has come to.
+        """Train, starting from the last release in the directory.
 
         Args:
-            grid: Flower's.
-            initial_arrays: the model before the first release; on a resumed run only names and shapes are used.
-            num_rounds: releases of the whole run when this returns; None for all of the plan.
-            timeout: seconds that clients have to train and reply; with dropouts="zero" a release waits that long for
-                one that is silent.
+            grid: Flower's grid.
+            initial_arrays: model before the first release. A resumed run uses only its names, shapes and dtypes.
+            num_rounds: total number of releases in the run when this returns; None for all of the plan.
+            timeout: seconds that clients have to train and reply. With dropouts="zero", a release waits this long for
+                a silent client.
             train_config: sent to the clients with every task.
-            evaluate_config: not used: metrics of clients are releases, so they do not evaluate.
-            evaluate_fn: called with the number of releases and the model, before the first one and after each; it
-                should look at data that need no protection.
+            evaluate_config: not used. Metrics of clients would be further releases, so clients do not evaluate.
+            evaluate_fn: called with the number of releases and the model, before the first release and after each one.
+                It should use data that need no protection.
         """
         session = self._open(initial_arrays)
         try:
@@ -197,12 +209,13 @@ class DPFTRL(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> Result:
         self.summary()
-        # A reply that was cut short, by a client that was killed, must not take those of others with it.
-        size = 1 if session.dropouts == "zero" else PULLED
+        # A reply that a killed client left incomplete must not make the server lose those of others.
+        size = 1 if session.dropouts == "zero" else PULL_SIZE
         self._ttl, self._mailbox = timeout, Mailbox(grid, session.counts, size)
         last = self.plan.steps if num_rounds is None else num_rounds
         if not 0 <= last <= self.plan.steps:
-            raise _check.invalid("DPFTRL.start", "num_rounds", f"at most {self.plan.steps}", last, "extend the plan")
+            must = f"between 0 and {self.plan.steps}, the steps of the plan"
+            raise _check.invalid("DPFTRL.start", "num_rounds", must, last, "extend the plan with Plan.extend")
         result, failures = Result(arrays=to_array_record(session.state.model)), 0
         _evaluate(evaluate_fn, session.state.release, result)
         while session.state.release < last:
@@ -223,53 +236,53 @@ class DPFTRL(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Tasks for clients that may take part in the next release; those of the cohort, where there is one.
+        """Return the training tasks for the next release, after its check-in.
 
         Args:
-            server_round: not used: Flower's numbers start again with the process, releases do not.
-            arrays: not used: what is broadcast is what is on disk.
-            config: sent along.
-            grid: Flower's.
+            server_round: not used. Flower's numbers start again with every process; those of releases do not.
+            arrays: not used. The model on disk is broadcast.
+            config: sent to the clients with every task.
+            grid: Flower's grid.
         """
         session = self._opened()
-        current = self._current(session)
+        current = self._current_round(session)
         if current.cohort is None:
             self._content = self._task(session, "train", config)
-            wanted = self._collected - len(current.clients)
-            self._fresh = self._candidates(session, current, grid, wanted)
+            wanted = self._places - len(current.clients)
+            self._unasked = self._nodes_to_ask(session, current, grid, wanted)
             return self._messages(math.ceil(wanted * self._oversampling))
         self._check_in(session, current, current.cohort, grid)
         if session.cohort is None:
             if current.cohort.missing and self._when_short == "retry":
                 return []
             session.fix_cohort(current.cohort.names, current.cohort.nodes)
-        self._content, self._fresh = self._task(session, "train", config), current.cohort.nodes
-        return self._messages(len(self._fresh))
+        self._content, self._unasked = self._task(session, "train", config), current.cohort.nodes
+        return self._messages(len(self._unasked))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Make the release from replies, read one by one and no further than needed; (None, None) where too few came.
+        """Make the release from the replies; return (None, None) if too few arrived.
 
-        With a cohort the release is made once it is fixed: its clients have all taken part, whoever replied.
+        With a fixed cohort the release is always made: all of its clients have taken part, whoever replied.
 
         Args:
             server_round: not used.
-            replies: any iterable; each message is dropped before the next one is asked for.
+            replies: read one at a time, and only as far as needed.
         """
         session, current = self._opened(), self._round
         if current is None:
-            raise Refused("aggregate_train was called before configure_train.", hint="call `start`")
+            raise Refused("aggregate_train was called before configure_train.", hint="call start, which calls both")
         for message in replies:
-            self._take(session, current, message)
+            self._add_reply(session, current, message)
             if self._wanted(current) <= 0:
                 break
-        if not self._suffices(session, current):
+        if not self._can_release(session, current):
             present = len(current.clients if current.cohort is None else current.cohort.nodes)
             session.counts["failed attempts"] += 1
-            LOG.warning("release %d failed: %d of %d", current.terms.release, present, self._collected)
+            LOG.warning("release %d fell short: %d of %d clients", current.rules.release, present, self._places)
             return None, None
-        self._look_through(session, current)
+        self._check_unused_replies(session, current)
         self._count_silent(session, current)
         self._round = None
         self._release(session, current)
@@ -278,11 +291,11 @@ class DPFTRL(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """None: what clients measure on their data would be one more release."""
+        """Return no messages: what clients measure on their data would be another release."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """None."""
+        """Return None, since clients do not evaluate."""
         return None
 
     @property
@@ -295,17 +308,17 @@ class DPFTRL(Strategy):
             "dropouts": self._dropouts,
             "goal": self.goal,
             "identity": self._identity,
-            "noise_scale": self._scale,
+            "noise_scale": self._noise_scale,
             "planned": self._planned,
             "raw_metrics": self._raw_metrics,
         }
         model = to_arrays(initial)
         if not all(np.isfinite(value).all() for value in model.values()):
-            raise InvalidArgument("The initial model has NaN or infinite entries.", hint="check how it was made")
+            raise InvalidArgument("The initial model has NaN or infinite entries.", hint="check its initialization")
         self._session = Session.open(self.plan, self.directory, settings, model, self._optimizer.init, self._secret)
         if self._session.dropouts != self._dropouts:
             LOG.warning(
-                "%s was begun by a version that always replaced clients that failed: this run goes on with "
+                "%s was started by a version that always replaced clients that dropped out: the run continues with "
                 "dropouts='replace'",
                 self.directory,
             )
@@ -313,30 +326,30 @@ class DPFTRL(Strategy):
 
     def _opened(self) -> Session:
         if self._session is None:
-            raise Refused("The strategy is not running.", hint="call `start`, which opens the run's directory")
+            raise Refused("The strategy is not running.", hint="call start, which opens the directory")
         return self._session
 
-    def _current(self, session: Session) -> Round:
-        """The release in the making, with what earlier attempts collected."""
+    def _current_round(self, session: Session) -> Round:
+        """Return the current round, with what earlier attempts collected."""
         release, limit = session.state.release, self._limit or self.plan.steps
         if self._round is None:
-            terms = Terms(release, self._separation, limit, self._clip_norm, self._zero_above, self._raw_metrics)
-            cohort = Cohort(self._collected, session.cohort) if session.dropouts == "zero" else None
-            self._round = Round(terms, session.state.model, session.participants, session.counts, cohort)
+            rules = ReplyRules(release, self._separation, limit, self._clip_norm, self._zero_above, self._raw_metrics)
+            cohort = Cohort(self._places, session.cohort) if session.dropouts == "zero" else None
+            self._round = Round(rules, session.state.model, session.participants, session.counts, cohort)
             if self._mailbox is not None:
                 self._mailbox.clear()
         return self._round
 
     def _task(self, session: Session, phase: Phase, config: ConfigRecord) -> RecordDict:
-        """What a message for the next release has in it; the mark is on disk before it is sent."""
-        release, mark = session.state.release, session.mark()
-        terms = (session.run.run_id, release, self._separation, self._clip_norm, self._raw_metrics)
-        content = RecordDict({CONFIG: config, TAG: to_record(Task(*terms, mark, phase))})
+        """Return the content of a message for the next release. Its rollback token is on disk before it is sent."""
+        release, token = session.state.release, session.rollback_token()
+        fields = (session.run.run_id, release, self._separation, self._clip_norm, self._raw_metrics)
+        content = RecordDict({CONFIG: config, TAG: to_record(Task(*fields, token, phase))})
         if phase == "train":
             content[ARRAYS] = to_array_record(session.state.model)
         return content
 
-    def _candidates(self, session: Session, current: Round, grid: Grid, wanted: int) -> list[int]:
+    def _nodes_to_ask(self, session: Session, current: Round, grid: Grid, wanted: int) -> list[int]:
         def allowed(identity: bytes) -> bool:
             return current.may_enter(session.name(identity))
 
@@ -344,18 +357,18 @@ class DPFTRL(Strategy):
         return self._selection.candidates(grid, allowed, wanted, self._wait, asked, set(session.nodes))
 
     def _check_in(self, session: Session, current: Round, cohort: Cohort, grid: Grid) -> None:
-        """Let clients check in until all places are taken, or the time is over.
+        """Let clients check in until all places are taken or the time is up.
 
-        Who is there, who is eligible and who is quick to say so decide about the places, before anybody has trained.
+        Places depend on who is available, eligible and quick to answer, before anybody has trained.
         """
         if not cohort.missing:
             return
         self._content = self._task(session, "check-in", ConfigRecord())
-        self._fresh = self._candidates(session, current, grid, cohort.missing)
+        self._unasked = self._nodes_to_ask(session, current, grid, cohort.missing)
         messages = self._messages(math.ceil(cohort.missing * self._oversampling))
         mailbox, oversampling = self._mailbox, self._oversampling
         assert mailbox is not None
-        for message in replies(
+        for message in collect_replies(
             mailbox,
             messages,
             current.asked,
@@ -369,10 +382,10 @@ class DPFTRL(Strategy):
             if found is not None:
                 current.check_in(message.metadata.src_node_id, *found)
         if not cohort.missing:
-            self._look_through(session, current)
+            self._check_unused_replies(session, current)
 
     def _messages(self, count: int) -> list[Message]:
-        nodes, self._fresh = self._fresh[:count], self._fresh[count:]
+        nodes, self._unasked = self._unasked[:count], self._unasked[count:]
         return [Message(self._content, node, MessageType.TRAIN, ttl=self._ttl) for node in nodes]
 
     def _replies(self, messages: list[Message], timeout: float) -> Iterable[Message]:
@@ -380,34 +393,34 @@ class DPFTRL(Strategy):
         assert current is not None
         assert mailbox is not None
         if current.cohort is not None and self._opened().cohort is None:
-            return []  # too few have checked in
+            return []  # too few checked in
         mailbox.clear()
         oversampling = self._oversampling if current.cohort is None else 1.0
-        return replies(
+        return collect_replies(
             mailbox, messages, current.asked, lambda: self._wanted(current), self._messages, oversampling, timeout
         )
 
     def _wanted(self, current: Round) -> int:
-        """Updates that may still come."""
-        places = self._collected if current.cohort is None else len(current.cohort.nodes)
+        """Return how many updates may still arrive."""
+        places = self._places if current.cohort is None else len(current.cohort.nodes)
         return places - len(current.clients)
 
     def _answer(self, session: Session, current: Round, message: Message) -> Answer | None:
-        """What the client says, where it can be true; raises where it shows that the directory is an older state."""
+        """Return a client's answer if its claims are true; raise if they show that the directory is an older copy."""
         answer = current.answer(message)
         if answer is not None and not session.trusts(answer):
             session.counts["false-claim"] += 1
             return None
         return answer
 
-    def _look_through(self, session: Session, current: Round) -> None:
-        """Replies that are there and not needed may show that the release to be made was made before."""
+    def _check_unused_replies(self, session: Session, current: Round) -> None:
+        """Read replies that are not needed: their tokens may show that this release was already made."""
         for message in self._mailbox.replies() if self._mailbox is not None else ():
             if self._answer(session, current, message) is not None:
                 session.counts["unused"] += 1
 
     def _identified(self, session: Session, current: Round, message: Message) -> tuple[Answer, str] | None:
-        """What the client says, and its name in the ledger."""
+        """Return a client's answer and its name in the ledger."""
         answer = self._answer(session, current, message)
         if answer is None:
             return None
@@ -417,30 +430,30 @@ class DPFTRL(Strategy):
             return None
         return answer, session.name(identity)
 
-    def _take(self, session: Session, current: Round, message: Message) -> None:
+    def _add_reply(self, session: Session, current: Round, message: Message) -> None:
         found = self._identified(session, current, message)
         if found is not None:
-            current.take(message, *found)
+            current.add_reply(message, *found)
 
-    def _suffices(self, session: Session, current: Round) -> bool:
-        """Whether the release may be made."""
+    def _can_release(self, session: Session, current: Round) -> bool:
+        """Return whether the release can be made."""
         if current.cohort is not None:
             return session.cohort is not None
-        return len(current.clients) >= self._collected or self._when_short == "release"
+        return len(current.clients) >= self._places or self._when_short == "release"
 
     def _count_silent(self, session: Session, current: Round) -> None:
-        """Clients with a place that did not reply in time, or were not found again after a restart of the server."""
+        """Count clients with a place that did not reply in time, or were not found after a restart of the server."""
         if current.cohort is not None and session.cohort is not None and self._mailbox is not None:
             lost = len(session.cohort) - len(current.cohort.nodes)
             session.counts["silent"] += len(self._mailbox) + lost
 
     def _release(self, session: Session, current: Round) -> None:
-        """(sum + clip x noise) / goal, then the optimizer; the noise is that of the step, whoever came."""
+        """Make the release: (sum + clip_norm x noise) / goal, then the optimizer. Every release gets its noise."""
         update: Arrays = {}
         for (name, total), noise in zip(current.total.items(), session.noise(), strict=True):
-            # Added in the precision of the noise: digits of the sum beyond it would come out without any.
-            noised = (total / self._clip_norm).astype(noise.dtype) + noise
-            update[name] = self._clip_norm / self._collected * noised.astype(np.float64)
+            # Add in the precision of the noise: further digits of the sum would have no noise.
+            noisy = (total / self._clip_norm).astype(noise.dtype) + noise
+            update[name] = self._clip_norm / self._places * noisy.astype(np.float64)
         state = session.state
         model, optimizer = self._optimizer.step(state.release, state.model, update, state.optimizer)
         session.release(model, optimizer, current.clients if session.cohort is None else session.cohort)
@@ -451,15 +464,15 @@ class DPFTRL(Strategy):
         session = self._opened()
         came = "checked in" if session.dropouts == "zero" else "sent an update"
         raise Refused(
-            f"Release {session.state.release} failed {failures} times in a row: fewer than {self._collected} clients "
-            f"that may take part {came}. What happened to replies: {dict(session.counts)}.",
-            hint="wait for more clients, lower goal or separation, or use when_short='release'; nothing was released",
+            f"Release {session.state.release} fell short {failures} times in a row: fewer than {self._places} eligible "
+            f"clients {came}, so it was not made. Counts of replies: {dict(session.counts)}.",
+            hint="wait for more clients, lower goal or separation, or use when_short='release'",
         )
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise _check.invalid("DPFTRL", name, f"one of {', '.join(allowed)}", value, "see the documentation")
+        raise _check.invalid("DPFTRL", name, f"one of {', '.join(allowed)}", value, f"omit it for {allowed[0]!r}")
 
 
 def _evaluate(

@@ -1,4 +1,4 @@
-"""The client's file: its pseudonym, and for each run of a server when it took part and what it was asked for."""
+"""The client's file: its pseudonym and, for each server run, when it took part and which tasks it received."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from antiphase._durable import (
     write_atomically,
 )
 from antiphase._errors import Corrupted
-from antiphase.flower._wire import MOST_MARKS, Answer, Status, Task
+from antiphase.flower._wire import MOST_TOKENS, Answer, Status, Task
 
 FILE = "client.json"
 
 
 @final
 @dataclass
-class Timer:
-    """The pseudonym of a client and, for each run, the last release it trained for and the tasks it saw.
+class ParticipationTimer:
+    """The pseudonym of a client and, for each run, the last release it trained for and the tasks it received.
 
     Args:
-        directory: of the client.
+        directory: the client's directory.
         client: its pseudonym.
-        last: by run, the last release that it began to train for.
-        seen: by run, the releases that it was asked for, in order, and the marks of these tasks; the last MOST_MARKS.
+        last: by run, the last release that it started to train for.
+        seen: by run, the releases it was asked for, in order, with their rollback tokens; the last MOST_TOKENS.
     """
 
     directory: Path
@@ -43,29 +43,29 @@ class Timer:
     seen: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def answer(self, task: Task, separation: int) -> Answer:
-        """Whether the timer lets the client take part in this task's release, before the task is noted.
+        """Return the answer to a task; call it before `record`.
 
-        A server that asks for an earlier release than before, or for the same one under another mark, was put back to
-        an older state: the client declines, and its answer tells the server.
+        A server that asks for an earlier release than before, or for the same one with another token, was restored from
+        an older copy: the client declines, and the tokens in its answer tell the server.
         """
         last, seen = self.last.get(task.run_id, -1), self.seen.get(task.run_id, [])
         apart = max(task.separation, separation)
-        rested = last < 0 or task.release == last or task.release >= last + apart
-        forward = not seen or task.release > seen[-1][0] or (task.release, task.mark) == seen[-1]
+        separated = last < 0 or task.release == last or task.release >= last + apart
+        newest = not seen or task.release > seen[-1][0] or (task.release, task.mark) == seen[-1]
         allowed: Status = "ready" if task.phase == "check-in" else "update"
-        status: Status = allowed if rested and forward else "declined"
-        releases, marks = [release for release, _ in seen], [mark for _, mark in seen]
-        return Answer(self.client, task.release, status, last, releases, marks)
+        status: Status = allowed if separated and newest else "declined"
+        releases, tokens = [release for release, _ in seen], [token for _, token in seen]
+        return Answer(self.client, task.release, status, last, releases, tokens)
 
-    def note(self, task: Task) -> None:
-        """Remember a task that is later than all before it; those stay, since the reply to this one may be lost."""
+    def record(self, task: Task) -> None:
+        """Store the token of a task with a new release. Earlier ones are kept, since the reply to this may get lost."""
         seen = self.seen.get(task.run_id, [])
         if not seen or task.release > seen[-1][0]:
-            self.seen[task.run_id] = [*seen, (task.release, task.mark)][-MOST_MARKS:]
+            self.seen[task.run_id] = [*seen, (task.release, task.mark)][-MOST_TOKENS:]
             self._write()
 
     def start(self, task: Task) -> None:
-        """Count a participation; on disk when this returns."""
+        """Count a participation. It is on disk when this returns."""
         self.last[task.run_id] = task.release
         self._write()
 
@@ -75,17 +75,17 @@ class Timer:
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[Timer]:
-    """The timer of a directory, to be read and changed by one process, or thread, at a time.
+def locked_timer(directory: Path) -> Iterator[ParticipationTimer]:
+    """Lock a directory and yield its timer, for one process or thread at a time.
 
-    Others wait. The operating system lets them in when the process ends, however it ends. A client without a file gets
-    a new pseudonym, which is stored at once.
+    Others wait. The operating system releases the lock when the process ends, however it ends. A client without a file
+    gets a new pseudonym, which is stored at once.
     """
     require_locks()
     import fcntl
 
     make_directory(directory, 0o700)
-    descriptor = os.open(directory, os.O_RDONLY)  # the directory is locked, so there is no lock file to remove
+    descriptor = os.open(directory, os.O_RDONLY)  # lock the directory itself, so that no lock file is left behind
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield _read(directory)
@@ -93,20 +93,22 @@ def held(directory: Path) -> Iterator[Timer]:
         os.close(descriptor)
 
 
-def _read(directory: Path) -> Timer:
+def _read(directory: Path) -> ParticipationTimer:
     path = directory / FILE
     remove_unfinished(directory)
     if not file_exists(path):
-        made = Timer(directory, secrets.token_hex(16))
+        made = ParticipationTimer(directory, secrets.token_hex(16))
         made._write()
         return made
     try:
         data = json.loads(read_file(path))
         last = {str(run): int(release) for run, release in data["last"].items()}
-        seen = {str(run): [(int(release), str(mark)) for release, mark in tasks] for run, tasks in data["seen"].items()}
-        return Timer(directory, str(data["client"]), last, seen)
+        seen = {
+            str(run): [(int(release), str(token)) for release, token in tasks] for run, tasks in data["seen"].items()
+        }
+        return ParticipationTimer(directory, str(data["client"]), last, seen)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupted(
             f"The client's file {path} cannot be read: {error}.",
-            hint="restore it from a copy; without it the client would take part too often",
+            hint="restore it from a backup; without it the client could take part too often",
         ) from error

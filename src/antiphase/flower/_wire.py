@@ -1,4 +1,4 @@
-"""What server and clients tell each other beside Flower's own envelope, and arrays read from untrusted bytes."""
+"""The records that server and clients exchange inside Flower messages, and arrays parsed from untrusted bytes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-TAG = "antiphase"  # the record that carries a Task one way and an Answer the other
+TAG = "antiphase"  # name of the record that carries a Task to the client and an Answer back
 ARRAYS = "arrays"
 CONFIG = "config"
 METRICS = "metrics"
 LONGEST_NAME = 128
-MOST_MARKS = 64  # that a client keeps and shows
+MOST_TOKENS = 64  # rollback tokens that a client keeps and returns
 
 Arrays = dict[str, NDArray[Any]]
 Phase = Literal["check-in", "train"]
@@ -24,23 +24,23 @@ Status = Literal["ready", "update", "declined"]
 
 
 class Malformed(Exception):
-    """A message that does not have the agreed form; the text says why."""
+    """A message does not have the expected format; the text says why."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the server asks a client for one release: whether it may take part, or an update.
+    """A request from the server for one release: to check in, or to train. Field names are part of the wire format.
 
     Args:
-        run_id: the run of the server; a client has one timer for each.
-        release: index of the release that the update is for, from 0. Not Flower's round number, which starts again
-            with the process and counts rounds that failed.
-        separation: releases between two participations of a client.
-        clip_norm: the largest norm of an update.
-        raw_metrics: whether the client's metrics may leave it.
-        mark: of the release, to be shown again (`_marks.py`).
-        phase: "check-in" asks who the client is and whether its timer has run out, and carries no model; "train" asks
-            for an update.
+        run_id: id of the server's run; a client keeps a timer for each.
+        release: index of the release, from 0. Flower's round number will not do: it starts again with every process
+            and counts failed rounds.
+        separation: minimum distance between two releases that a client takes part in.
+        clip_norm: clipping norm of an update.
+        raw_metrics: whether the client may send its metrics.
+        mark: rollback token of the release (`_rollback_tokens.py`), which the client returns.
+        phase: "check-in" asks who the client is and whether its timer allows it to take part, without a model; "train"
+            asks for an update.
     """
 
     run_id: str
@@ -54,15 +54,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client says beside its update.
+    """A client's answer to a task. Field names are part of the wire format.
 
     Args:
-        client: the pseudonym that it keeps on disk.
-        release: the release that it answers for.
-        status: "ready" to a check-in, "update" to a task to train, "declined" where its own timer has not run out.
-        last: the latest release it began to train for before, -1 for none.
-        seen: the releases it was asked for before, at most MOST_MARKS.
-        marks: that came with them.
+        client: the pseudonym on the client's disk.
+        release: the release of the task.
+        status: "ready" for a check-in, "update" for training, "declined" if the client's timer does not allow it.
+        last: the last release it started to train for before, -1 for none.
+        seen: the releases it was asked for before, at most MOST_TOKENS.
+        marks: the rollback tokens of these releases.
     """
 
     client: str
@@ -74,31 +74,31 @@ class Answer:
 
 
 def to_record(item: Task | Answer) -> ConfigRecord:
-    """As Flower sends it."""
+    """Return the Flower record of a task or an answer."""
     return ConfigRecord(asdict(item))
 
 
 def read_task(content: RecordDict) -> Task:
-    """The task in a message from the server."""
+    """Return the task in a message from the server."""
     fields = _fields(content, Task)
     if fields["release"] < 0 or fields["separation"] < 1 or not fields["clip_norm"] > 0.0:
-        raise Malformed("the task has a release, a separation or a clipping norm that cannot be")
+        raise Malformed("the release, the separation or the clipping norm is out of range")
     if fields["phase"] not in ("check-in", "train"):
-        raise Malformed(f"the phase is {fields['phase'][:20]!r}")
+        raise Malformed(f"unknown phase {fields['phase'][:20]!r}")
     return Task(**fields)
 
 
 def read_answer(content: RecordDict) -> Answer:
-    """The answer in a message from a client."""
+    """Return the answer in a message from a client."""
     answer = Answer(**_fields(content, Answer))
     if answer.status not in ("ready", "update", "declined"):
-        raise Malformed(f"the status is {answer.status[:20]!r}")
+        raise Malformed(f"unknown status {answer.status[:20]!r}")
     if not 0 < len(answer.client) <= LONGEST_NAME:
         raise Malformed("the pseudonym is empty or too long")
-    if len(answer.seen) != len(answer.marks) or len(answer.seen) > MOST_MARKS:
-        raise Malformed("there are too many marks, or another number of them than of releases")
+    if len(answer.seen) != len(answer.marks) or len(answer.seen) > MOST_TOKENS:
+        raise Malformed("there are too many rollback tokens, or not one for each release")
     if not all(text.isascii() and len(text) <= LONGEST_NAME for text in (answer.client, *answer.marks)):
-        raise Malformed("the pseudonym or a mark has other characters than the mod sends, or too many")
+        raise Malformed("the pseudonym or a rollback token is too long or not ASCII")
     return answer
 
 
@@ -106,10 +106,10 @@ def _fields(content: RecordDict, kind: type[Task] | type[Answer]) -> dict[str, A
     record = content.config_records.get(TAG)
     wanted: dict[str, str] = dict(kind.__annotations__)
     if record is None or set(record) != set(wanted):
-        raise Malformed(f"there is no record {TAG!r} with {', '.join(wanted)}")
+        raise Malformed(f"there is no record {TAG!r} with the fields {', '.join(wanted)}")
     for name, annotation in wanted.items():
         if not _is(record[name], annotation):
-            raise Malformed(f"{name} is of type {type(record[name]).__name__}, not {annotation}")
+            raise Malformed(f"{name} has type {type(record[name]).__name__}, not {annotation}")
     return dict(record)
 
 
@@ -118,47 +118,47 @@ def _is(value: object, annotation: str) -> bool:
     if annotation in kinds:
         return type(value) is kinds[annotation]
     inner = annotation.removeprefix("list[").removesuffix("]")
-    return isinstance(value, list) and len(value) <= MOST_MARKS and all(_is(item, inner) for item in value)
+    return isinstance(value, list) and len(value) <= MOST_TOKENS and all(_is(item, inner) for item in value)
 
 
 def to_arrays(record: ArrayRecord) -> Arrays:
-    """Arrays by name, from a record that is trusted."""
+    """Return the arrays of a trusted record, by name."""
     return {name: array.numpy() for name, array in record.items()}
 
 
 def to_array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """As Flower sends it: C-contiguous, so that `read_update` can view it without a copy."""
-    # ascontiguousarray would give a scalar one dimension.
+    """Return the Flower record of arrays, C-contiguous, so that `read_update` can view them without a copy."""
+    # np.ascontiguousarray would turn a scalar into a vector.
     return ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in arrays.items()})
 
 
 def read_update(content: RecordDict, model: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The arrays of a client's reply, which must have the names, shapes and dtypes of the model.
+    """Return the arrays of a client's reply, which must have the names, shapes and dtypes of the model.
 
-    Nothing in the reply is trusted, and no header is parsed: an array must begin with the very bytes that NumPy writes
-    before one like the model's, and what follows is viewed in place.
+    Nothing in the reply is trusted, and no header is parsed: each array must start with exactly the header that NumPy
+    writes for the model's array. The rest is viewed in place.
     """
     if list(content.array_records) != [ARRAYS]:
-        raise Malformed(f"there must be one ArrayRecord {ARRAYS!r}")
+        raise Malformed(f"the reply must have exactly one ArrayRecord, {ARRAYS!r}")
     record = content.array_records[ARRAYS]
     if list(record) != list(model):
-        raise Malformed("the arrays have other names than the model's")
+        raise Malformed("the names of the arrays are not those of the model")
     return {name: _view(record[name], like) for name, like in model.items()}
 
 
 def _view(array: Array, like: NDArray[Any]) -> NDArray[Any]:
     if array.stype != "numpy.ndarray":
-        raise Malformed(f"the serialisation is {array.stype[:20]!r}")
+        raise Malformed(f"unknown serialisation {array.stype[:20]!r}")
     header = _header(like)
     if tuple(array.shape) != like.shape or not array.data.startswith(header):
-        raise Malformed(f"an array has another header than one of shape {like.shape} and dtype {like.dtype}")
+        raise Malformed(f"the header of an array is not that of shape {like.shape} and dtype {like.dtype}")
     if len(array.data) - len(header) != like.nbytes:
-        raise Malformed("an array is cut short or too long")
+        raise Malformed("an array is too short or too long")
     return np.frombuffer(array.data, dtype=like.dtype, offset=len(header)).reshape(like.shape)
 
 
 def _header(like: NDArray[Any]) -> bytes:
-    """What NumPy writes before the entries of such an array in C order."""
+    """Return the header that NumPy writes for such an array in C order."""
     file, descr = io.BytesIO(), np.lib.format.dtype_to_descr(like.dtype)
     np.lib.format.write_array_header_1_0(file, {"shape": like.shape, "fortran_order": False, "descr": descr})
     return file.getvalue()

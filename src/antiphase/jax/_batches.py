@@ -1,4 +1,4 @@
-"""Batches of a run as arrays of few different shapes."""
+"""The batches of a run, padded so that JAX compiles for few shapes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Examples(NamedTuple):
     """The examples of one step.
 
     Attributes:
-        step: of the plan.
-        data: arrays with the examples along their first axes.
-        mask: which of them count; the others are padding.
-        indices: of the examples that count.
+        step: index of the step in the plan.
+        data: a tree of arrays, with the examples along the first axis.
+        mask: True for examples, False for padding.
+        indices: indices of the examples in the data set, without padding; pass them to `commit`.
     """
 
     step: int
@@ -31,7 +31,7 @@ class Examples(NamedTuple):
 
 
 def pad(batch: Batch, multiple: int) -> Batch:
-    """The batch with padding up to the next multiple, at least one: random sizes, few shapes to compile for.
+    """Pad a batch to the next multiple of `multiple`, at least one, so that random batch sizes give few shapes.
 
     Args:
         batch: from `run.batch(step)`.
@@ -46,19 +46,23 @@ def pad(batch: Batch, multiple: int) -> Batch:
 
 
 def batches(run: Run, data: Any, *, multiple: int = 64, start: int | None = None) -> Iterator[Examples]:
-    """The run's own batches, from the sampler that its proof assumes, step after step.
+    """Iterate over the run's own batches, drawn by the sampler that the proof assumes.
+
+    The padded size still depends on the secret batch size, so keep it secret too.
 
     Args:
-        run: opened with examples=len(data).
-        data: a tree of NumPy arrays with the examples along their first axes.
-        multiple: batches are padded to a multiple of this; it depends on the secret, so must stay as secret as it.
-        start: the first step; None for the next that the run has not committed. A checkpoint may be older.
+        run: a run opened with examples=len(data).
+        data: a tree of NumPy arrays, with the examples along the first axis.
+        multiple: batches are padded to a multiple of this.
+        start: the first step; None for the first step that is not committed. When you resume from a checkpoint, pass
+            its step, which may be earlier.
     """
     examples = examples_of(run)
     for leaf in jax.tree.leaves(data):
         if len(leaf) != examples:
-            hint = "every array has the examples along its first axis; open the run with their number"
-            raise _check.invalid("batches", "data", f"of {examples} examples, as the run", len(leaf), hint)
+            hint = "put the examples along the first axis of every array, and open the run with examples=len(data)"
+            must = f"arrays of {examples} examples, as many as the run was opened with"
+            raise _check.invalid("batches", "data", must, len(leaf), hint)
     for step in range(run.committed if start is None else start, run.steps):
         indices, mask = pad(run.batch(step), multiple)
         yield Examples(step, jax.tree.map(lambda a, i=indices: np.asarray(a)[i], data), mask, indices[mask])

@@ -1,4 +1,4 @@
-"""A tree of arrays in a file that its owner alone can read, encrypted and sealed with the secret of the run."""
+"""`save` and `load`: a tree of arrays in an owner-only file, encrypted and authenticated with the run's secret."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from antiphase._durable import open_file, regular_target
 from antiphase._errors import InvalidArgument
 from antiphase._run import Run, secret_of
 from antiphase._sealed import Header, Kind, read_sealed, write_sealed
-from antiphase.jax._keys import seal_key
 
-HINT = "use an older checkpoint"
-OLD_MAGIC = b"antiphase jax state, version 1\n"  # authenticated, but not encrypted: read, no longer written
-SEAL = hashlib.sha256().digest_size
+VERSION_1 = b"antiphase jax state, version 1\n"  # authenticated but not encrypted; still read, no longer written
+VERSION_2 = b"antiphase jax state, version 2\n"
+KEY_LABEL = "jax state"
+TAG_BYTES = hashlib.sha256().digest_size
 
 
 def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
-    """Write all arrays of a tree, encrypted; the file is whole or not there.
+    """Write all arrays of a tree to an encrypted file. The write is atomic.
 
-    Meant for the private part of `split`, or for a whole training state that never leaves the building.
+    Use it for the private part of `split`, or for a complete training state that is never shared.
 
     Args:
-        path: a file apart from the model, such as one in the run's directory under private/.
+        path: a file kept apart from the model, for example under private/ in the run's directory.
         tree: a pytree of arrays.
-        run: whose secret seals it.
+        run: the run whose secret encrypts the file.
     """
     leaves = jax.tree.leaves(tree)
     described = [[np.dtype(leaf.dtype).name, list(leaf.shape)] for leaf in map(_with_dtype, leaves)]
-    arrays = (np.ascontiguousarray(leaf) for leaf in leaves)  # one at a time: each may be a copy from a device
+    arrays = (np.ascontiguousarray(leaf) for leaf in leaves)  # one at a time, since each may be copied from a device
     try:
         write_sealed(regular_target(Path(path)), _kind(run), secret_of(run), {"arrays": described}, arrays)
     finally:
-        del tree, leaves  # tracebacks may show the variables of this function
+        del tree, leaves  # tracebacks may show local variables
 
 
 def load(path: str | os.PathLike[str], like: Any, run: Run) -> Any:
-    """Read what `save` wrote, placed like the arrays of `like`.
+    """Read a tree written by `save`, with the shardings of `like`.
 
-    Raises `Corrupted` where the file was changed or cut short, or belongs to another run. Files of earlier versions,
-    which were not encrypted, can be read too.
+    Raises `Corrupted` if the file was changed or truncated, or belongs to another run. Files of earlier versions, which
+    were not encrypted, can be read too.
 
     Args:
-        path: written by `save`.
-        like: a tree of the same structure, shapes and dtypes, such as a new state; its shardings are taken over.
-        run: that of `save`.
+        path: file written by `save`.
+        like: a tree of the same structure, shapes and dtypes, such as a new state.
+        run: the run passed to `save`.
     """
     leaves, tree = jax.tree.flatten(like)
-    read = _read_old if _is_old(Path(path)) else _read
+    read = _read_version_1 if _is_version_1(Path(path)) else _read
     pairs = zip(leaves, read(Path(path), leaves, run), strict=True)
     placed = [jax.device_put(array, leaf.sharding) if isinstance(leaf, jax.Array) else array for leaf, array in pairs]
     return jax.tree.unflatten(tree, placed)
@@ -75,14 +75,14 @@ def _read(path: Path, leaves: list[Any], run: Run) -> list[NDArray[Any]]:
     return arrays
 
 
-def _read_old(path: Path, leaves: list[Any], run: Run) -> list[NDArray[Any]]:
+def _read_version_1(path: Path, leaves: list[Any], run: Run) -> list[NDArray[Any]]:
     with os.fdopen(open_file(path, follow=True), "rb") as file:
         content = file.read()
-    data, seal = content[:-SEAL], content[-SEAL:]
-    if not hmac.compare_digest(seal, hmac.digest(seal_key(run), data, "sha256")):
-        raise _kind(run).corrupted(path, "it was changed or cut short, or belongs to another run")
-    start = len(OLD_MAGIC) + 8
-    at = start + int.from_bytes(data[len(OLD_MAGIC) : start], "big")
+    data, tag = content[:-TAG_BYTES], content[-TAG_BYTES:]
+    if not hmac.compare_digest(tag, hmac.digest(secret_of(run).derive(KEY_LABEL, run.run_id), data, "sha256")):
+        raise _kind(run).corrupted(path, "it was changed or truncated, or belongs to another run")
+    start = len(VERSION_1) + 8
+    at = start + int.from_bytes(data[len(VERSION_1) : start], "big")
     _check_fits(path, json.loads(data[start:at]), leaves)
     arrays = []
     for leaf in leaves:
@@ -91,12 +91,15 @@ def _read_old(path: Path, leaves: list[Any], run: Run) -> list[NDArray[Any]]:
     return arrays
 
 
-def _is_old(path: Path) -> bool:
+def _is_version_1(path: Path) -> bool:
     try:
         with os.fdopen(open_file(path, follow=True), "rb") as file:
-            return file.read(len(OLD_MAGIC)) == OLD_MAGIC
+            return file.read(len(VERSION_1)) == VERSION_1
     except OSError as error:
-        raise InvalidArgument(f"The file {path} cannot be read: {error.strerror}.", hint="save writes it") from error
+        raise InvalidArgument(
+            f"The file {path} cannot be read: {error.strerror}.",
+            hint="pass the path of a file written by antiphase.jax.save",
+        ) from error
 
 
 def _check_fits(path: Path, described: list[Any], leaves: list[Any]) -> None:
@@ -104,7 +107,8 @@ def _check_fits(path: Path, described: list[Any], leaves: list[Any]) -> None:
     wanted = [(leaf.dtype.name, leaf.shape) for leaf in leaves]
     if stored != wanted:
         raise InvalidArgument(
-            f"The file {path} holds arrays {stored}. Wanted are {wanted}.", hint="pass a state of the same optimizer"
+            f"The file {path} holds the arrays {stored}, but 'like' has {wanted}.",
+            hint="pass a state of the optimizer and parameters that were saved",
         )
 
 
@@ -113,4 +117,4 @@ def _with_dtype(leaf: Any) -> Any:
 
 
 def _kind(run: Run) -> Kind:
-    return Kind("training state", b"antiphase jax state, version 2\n", ("jax state", run.run_id), "run", HINT)
+    return Kind("training state", VERSION_2, (KEY_LABEL, run.run_id), "run", "use an older checkpoint")

@@ -1,7 +1,7 @@
 """Correlated noise as pure functions: (buffers, step, z) -> (noise of the step, new buffers), for one leaf.
 
-The same recursions as in the streams on the host, in the dtype of the noise: what is fed back is what is given out, so
-rounding it is as if z had been rounded.
+These are the recursions of the host, in the dtype of the noise. The values fed back are the rounded values that were
+returned, so rounding has the same effect as rounding z.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from antiphase.strategies import (
     own_weight,
 )
 
-Draw = Callable[[Any], jax.Array]  # a row of z for the leaf at hand
+Draw = Callable[[Any], jax.Array]  # row -> that row of z, for the current leaf
 
 
-class Correlator(ABC):
-    """(N z)_t for one step after another."""
+class JaxCorrelator(ABC):
+    """Computes (N z)_t, step by step."""
 
-    rows: int  # model-sized buffers
+    buffer_count: int  # number of model-sized buffers
 
     @abstractmethod
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """The noise of a step and the buffers after it; buffers have shape (rows, ...) and begin at zero."""
+        """Return a step's noise and the new buffers, of shape (buffer_count, ...), which start at zero."""
 
 
-def correlator(strategy: Strategy, dtype: jnp.dtype) -> Correlator:
-    """The correlator of a streaming strategy.
+def correlator(strategy: Strategy, dtype: jnp.dtype) -> JaxCorrelator:
+    """Return the correlator of a streaming strategy.
 
     Args:
-        strategy: C; where each step's noise needs all of z, only the run on the host can make it.
-        dtype: of the noise.
+        strategy: C. If a step's noise needs all of z, only the host can make it, and this raises.
+        dtype: dtype of the noise.
     """
-    return _interpreted(strategy.recursion(), dtype)
+    return _correlator_for(strategy.recursion(), dtype)
 
 
-def _interpreted(recursion: Recursion, dtype: jnp.dtype) -> Correlator:
-    made: Correlator | None = None
+def _correlator_for(recursion: Recursion, dtype: jnp.dtype) -> JaxCorrelator:
+    made: JaxCorrelator | None = None
     match recursion:
         case Feedback():
-            made = PastOutputs(recursion)
+            made = JaxFeedback(recursion)
         case MovingSum():
-            made = PastDraws(recursion)
+            made = JaxMovingSum(recursion)
         case Buffers():
-            made = DecayingBuffers(recursion, dtype)
+            made = JaxBuffers(recursion, dtype)
         case TreeNodes():
-            made = OnlineTree(recursion)
+            made = JaxTree(recursion)
         case Restart():
-            made = Restarted(recursion, _interpreted(recursion.inner, dtype))
+            made = JaxRestart(recursion, _correlator_for(recursion.inner, dtype))
         case WholeMatrix():
             raise invalid(
                 "add_noise",
                 "source",
-                f"'host' for {type(recursion.strategy).__name__}, whose every step uses all of z",
+                f"'host' for {type(recursion.strategy).__name__}, which needs all of z at every step",
                 "'device'",
-                "or plan with a streaming family: banded, toeplitz, blt, banded-inverse, tree",
+                "use source='host', or plan with a streaming family: banded, toeplitz, blt, banded-inverse, tree",
             )
     if made is None:
         raise TypeError(f"{type(recursion).__name__} is not one of the recursions of antiphase.strategies")
@@ -77,48 +77,48 @@ def _interpreted(recursion: Recursion, dtype: jnp.dtype) -> Correlator:
 
 
 @final
-class PastOutputs(Correlator):
-    """y_t = (z_t - sum_lag T[t, t - lag] y_{t - lag}) / T[t, t]; y_s is kept in row s mod (bands - 1)."""
+class JaxFeedback(JaxCorrelator):
+    """y_t = (z_t - sum_lag T[t, t - lag] y_{t - lag}) / T[t, t]; buffer s mod (bands - 1) holds y_s."""
 
     def __init__(self, recursion: Feedback) -> None:
-        self.rows = recursion.bands - 1
+        self.buffer_count = recursion.bands - 1
         self._table, self._scales = recursion.table(), recursion.scales
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """Forward substitution."""
+        """Take one step of forward substitution."""
         z = draw(step)
         table = jnp.asarray(self._table, z.dtype)
         row = table[0] if len(table) == 1 else table[step]
         y = (z - _weighted(row, buffers, step)) / row[0]
         out = y if self._scales is None else y * jnp.asarray(self._scales, z.dtype)[step]
-        return out, _kept(buffers, step, y)
+        return out, _stored(buffers, step, y)
 
 
 @final
-class PastDraws(Correlator):
-    """sum_lag coefficients_lag z_{t - lag}; z_s is kept in row s mod (bands - 1)."""
+class JaxMovingSum(JaxCorrelator):
+    """sum_lag coefficients_lag z_{t - lag}; buffer s mod (bands - 1) holds z_s."""
 
     def __init__(self, recursion: MovingSum) -> None:
-        self.rows = len(recursion.coefficients) - 1
+        self.buffer_count = len(recursion.coefficients) - 1
         self._coefficients = recursion.coefficients
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """The weighted sum of the last rows of z."""
+        """Return the weighted sum of the last rows of z."""
         z = draw(step)
         weights = jnp.asarray(self._coefficients, z.dtype)
-        return weights[0] * z + _weighted(weights, buffers, step), _kept(buffers, step, z)
+        return weights[0] * z + _weighted(weights, buffers, step), _stored(buffers, step, z)
 
 
 @final
-class DecayingBuffers(Correlator):
-    """y = z - scale . b, then b <- b + (y - loss b), as `Buffers.constants` explains."""
+class JaxBuffers(JaxCorrelator):
+    """y = z - scale . b, then b <- b + (y - loss b); see `Buffers.constants`."""
 
     def __init__(self, recursion: Buffers, dtype: jnp.dtype) -> None:
-        self.rows = len(recursion.decay)
+        self.buffer_count = len(recursion.decay)
         self._scale, self._loss = recursion.constants(dtype.name)
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """Read and write every buffer once."""
+        """Read and update every buffer once."""
         z = draw(step)
         scale, loss = _columns(self._scale, z), _columns(self._loss, z)
         y = z - (scale * buffers).sum(0)
@@ -126,22 +126,22 @@ class DecayingBuffers(Correlator):
 
 
 @final
-class OnlineTree(Correlator):
-    """node <- w z + (1 - w) (left + node) up the finished levels; the noise is node less what it replaces.
+class JaxTree(JaxCorrelator):
+    """node <- w z + (1 - w) (left + node), up the levels that the step completes; noise = node - the nodes it replaces.
 
-    A finished node of level l whose parent is not finished waits where bit l of the step is set, in the row that
-    counts the set bits above it.
+    If bit l of the step is set, a completed node of level l waits for its parent. Its buffer index is the number of set
+    bits above bit l.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
 
     def __init__(self, recursion: TreeNodes) -> None:
-        self.rows = max(recursion.waiting, 1)
+        self.buffer_count = max(recursion.waiting, 1)
         self._last, self._height = recursion.steps - 1, recursion.height
         self._weights = np.array([own_weight(level) for level in range(recursion.height + 1)])
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """As many levels as the step completes."""
+        """Climb the levels that the step completes."""
         t = jnp.asarray(step, jnp.int32)
         first = 2 * t - jax.lax.population_count(t)
         trailing_ones = jax.lax.population_count((~t & (t + 1)) - 1)
@@ -149,7 +149,7 @@ class OnlineTree(Correlator):
         leaf = draw(first)
         weights = jnp.asarray(self._weights, leaf.dtype)
 
-        def rise(level: Any, carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def climb(level: Any, carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             node, replaced = carried
             waiting = buffers[jax.lax.population_count(t >> (level + 1))]
             left = jnp.where((t >> level) & 1, waiting, jnp.zeros_like(node))
@@ -157,27 +157,27 @@ class OnlineTree(Correlator):
             node = weight * draw(first + level + 1) + (1 - weight) * (node + left)
             return node, replaced + left
 
-        node, replaced = jax.lax.fori_loop(0, levels, rise, (leaf, jnp.zeros_like(leaf)))
+        node, replaced = jax.lax.fori_loop(0, levels, climb, (leaf, jnp.zeros_like(leaf)))
         return node - replaced, buffers.at[jax.lax.population_count(t >> levels)].set(node)
 
 
 @final
-class Restarted(Correlator):
-    """The correlator of one block, started again for every block with new rows of z."""
+class JaxRestart(JaxCorrelator):
+    """Restarts the correlator of one block for every block, with new rows of z."""
 
-    def __init__(self, recursion: Restart, inner: Correlator) -> None:
-        self.rows = inner.rows
+    def __init__(self, recursion: Restart, inner: JaxCorrelator) -> None:
+        self.buffer_count = inner.buffer_count
         self._inner, self._block = inner, recursion.inner
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """The inner noise, from the rows of this block."""
+        """Return the inner noise, from the rows of this block."""
         block, inside = step // self._block.steps, step % self._block.steps
         fresh = jnp.where(inside == 0, jnp.zeros_like(buffers), buffers)
         return self._inner.step(fresh, inside, lambda row: draw(block * self._block.rows + row))
 
 
 def _weighted(row: jax.Array, buffers: jax.Array, step: Any) -> jax.Array:
-    """sum_lag row[lag] times what was kept lag steps ago; elementwise, so that shards do not change the bits."""
+    """Return sum_lag row[lag] x the value stored lag steps ago, elementwise: sharding must not change the bits."""
     slots = len(buffers)
     if slots == 0:
         return jnp.zeros(buffers.shape[1:], buffers.dtype)
@@ -185,10 +185,10 @@ def _weighted(row: jax.Array, buffers: jax.Array, step: Any) -> jax.Array:
     return (_columns(row[lag], buffers[0]) * buffers).sum(0)
 
 
-def _kept(buffers: jax.Array, step: Any, value: jax.Array) -> jax.Array:
+def _stored(buffers: jax.Array, step: Any, value: jax.Array) -> jax.Array:
     return buffers.at[step % len(buffers)].set(value) if len(buffers) else buffers
 
 
 def _columns(weights: Any, like: jax.Array) -> jax.Array:
-    """One number for each buffer, to be multiplied with buffers of the shape of `like`."""
+    """Reshape one weight per buffer so that it broadcasts over buffers shaped like `like`."""
     return jnp.asarray(weights, like.dtype).reshape(-1, *[1] * like.ndim)

@@ -1,4 +1,4 @@
-"""The leaves of a tree of parameters by name: what a run makes noise for."""
+"""Names and shapes of the arrays in a parameter tree, which a run makes noise for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphase._noise import Leaf
 
 
 def leaves(params: Any) -> dict[str, Leaf]:
-    """Names and shapes of all arrays of a tree, in JAX's order, for `Run.open`.
+    """Return the names and shapes of all arrays of a tree, in JAX's order, for `Run.open`.
 
     Args:
         params: a pytree of floating-point arrays.
@@ -28,20 +28,20 @@ def leaves(params: Any) -> dict[str, Leaf]:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             name, kind = jax.tree_util.keystr(path), jnp.result_type(leaf).name
             raise invalid(
-                "leaves", "params", "made of floating-point arrays", f"{kind} at {name}", "leave the rest out"
+                "leaves", "params", "a tree of floating-point arrays", f"{kind} at {name}", "pass only what is trained"
             )
     return {jax.tree_util.keystr(path): Leaf(jnp.shape(leaf)) for path, leaf in found}
 
 
 def check_leaves(owned: dict[str, Leaf], given: Any, what: str) -> None:
-    """Refuse a tree whose arrays are not those that the noise is for."""
+    """Raise if a tree does not have the leaves that the run was opened with."""
     found = leaves(given)
     if list(found.items()) != list(owned.items()):
         raise InvalidArgument(
-            f"The noise is for arrays {_shown(owned)}. The {what} have {_shown(found)}.",
-            hint="open the run with leaves=antiphase.jax.leaves(params) of the parameters that are trained",
+            f"The run makes noise for the arrays {_listed(owned)}. The {what} have {_listed(found)}.",
+            hint="open the run with leaves=antiphase.jax.leaves(params), where params is everything that is trained",
         )
 
 
-def _shown(leaves: dict[str, Leaf]) -> str:
+def _listed(leaves: dict[str, Leaf]) -> str:
     return ", ".join(f"{name} {leaf.global_shape}" for name, leaf in leaves.items())

@@ -1,4 +1,4 @@
-"""The state of an optimizer divided into what may be kept with the model and what must not."""
+"""`split` and `join`: separate an optimizer state into a part that may be stored with the model and a secret part."""
 
 from __future__ import annotations
 
@@ -10,113 +10,115 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 
 from antiphase._errors import InvalidArgument
-from antiphase.jax._state import Hidden, NoiseState, noise_of, noise_states
+from antiphase.jax._state import NoiseState, PrivateNoiseState, noise_state_of, noise_states
 
 
 def split(state: Any) -> tuple[Any, Any]:
-    """(public, private): the state of an optimizer without its secrets, and these.
+    """Split an optimizer state into (public, private).
 
-    Secret are the buffers of noise made on the device, and the sums that `optax.MultiSteps` holds before noise is added
-    to them. Everything else is computed from gradients that have their noise: a state in which something else comes
-    before the noise is refused, as by `commit`.
+    The private part holds the buffers of noise made on the device and the sums that `optax.MultiSteps` accumulates
+    before noise is added. Everything else is computed from noisy gradients. As in `commit`, an optimizer with anything
+    else before the noise is refused.
 
-    **Guarantee**: the public part is as safe to show as the parameters. The private part belongs where the run's
-    directory is, apart from the model.
+    **Guarantee**: the public part is as safe to release as the parameters at full precision (its history hash depends
+    on the exact bits of the noisy sums). Keep the private part with the run's directory, apart from the model.
 
     Args:
-        state: of an Optax optimizer that begins with `add_noise`.
+        state: state of an Optax optimizer that starts with `add_noise`.
 
     >>> import jax.numpy as jnp, optax
     >>> public, private = split((NoiseState(jnp.int32(3), jnp.zeros(4, jnp.uint32), jnp.zeros(2, jnp.uint32), ()),))
-    >>> int(public[0].step), private, join(public, private)[0].hidden
+    >>> int(public[0].step), private, join(public, private)[0].private
     (3, [()], ())
     """
-    noise_of(state)
-    return _parted(state)
+    noise_state_of(state)
+    return _split(state)
 
 
-def output_of(state: Any) -> Any:
-    """The public part without the counts of micro-batches, which move on between two steps."""
-    return _without_counts(split(state)[0])
+def committed_state(state: Any) -> Any:
+    """Return the public part without the micro-batch counters, which change between two steps."""
+    return _without_counters(split(state)[0])
 
 
 def join(public: Any, private: Any) -> Any:
-    """The inverse of `split`; refused where the two are of different steps or runs.
+    """Join the two parts of a `split` again; parts of different steps or runs raise.
 
-    Noise that goes on from the buffers of another step repeats, or does not cancel as planned; sums of another step
-    count their examples twice.
+    With the buffers of another step, noise would repeat or not cancel as planned. With the sums of another step,
+    examples would be counted twice.
 
     Args:
-        public: the state without its secrets.
-        private: these, from the same `split`.
+        public: the public part.
+        private: the private part of the same `split`.
     """
-    noise_of(public)
-    return _joined(public, private)
+    noise_state_of(public)
+    return _join(public, private)
 
 
-def _parted(state: Any) -> tuple[Any, list[Any]]:
+def _split(state: Any) -> tuple[Any, list[Any]]:
     private: list[Any] = []
 
     def strip(part: Any) -> Any:
         if isinstance(part, NoiseState):
-            private.append(part.hidden)
-            return part._replace(hidden=None)
-        inner, hidden = _parted(part.inner_opt_state)
-        private.append({"at": _place(part), "sums": part.acc_grads, "inner": hidden})
+            private.append(part.private)
+            return part._replace(private=None)
+        inner, inner_private = _split(part.inner_opt_state)
+        private.append({"at": _accumulation_position(part), "sums": part.acc_grads, "inner": inner_private})
         return part._replace(inner_opt_state=inner, acc_grads=None)
 
     return _map(strip, state), private
 
 
-def _joined(public: Any, private: Any) -> Any:
+def _join(public: Any, private: Any) -> Any:
     left = list(private)
 
     def fill(part: Any) -> Any:
         match left.pop(0) if left else None, part:
-            case Hidden() as hidden, NoiseState() if _same(_position(hidden), _position(part)):
-                return part._replace(hidden=hidden)
+            case PrivateNoiseState() as found, NoiseState() if _same(_position(found), _position(part)):
+                return part._replace(private=found)
             case (), NoiseState():
-                return part._replace(hidden=())
-            case {"at": at, "sums": sums, "inner": inner}, optax.MultiStepsState() if _same(at, _place(part)):
-                return part._replace(inner_opt_state=_joined(part.inner_opt_state, inner), acc_grads=sums)
-        raise _foreign()
+                return part._replace(private=())
+            case {"at": at, "sums": sums, "inner": inner}, optax.MultiStepsState() if _same(
+                at, _accumulation_position(part)
+            ):
+                return part._replace(inner_opt_state=_join(part.inner_opt_state, inner), acc_grads=sums)
+        raise _mismatch()
 
     joined = _map(fill, public)
     if left:
-        raise _foreign()
+        raise _mismatch()
     return joined
 
 
-def _without_counts(public: Any) -> Any:
+def _without_counters(public: Any) -> Any:
     def strip(part: Any) -> Any:
-        return part if isinstance(part, NoiseState) else _without_counts(part.inner_opt_state)
+        return part if isinstance(part, NoiseState) else _without_counters(part.inner_opt_state)
 
     return _map(strip, public)
 
 
-def _place(part: Any) -> list[Any]:
-    """Where an accumulation stands, and with it the noise inside: the same in both parts of one checkpoint."""
+def _accumulation_position(part: Any) -> list[Any]:
+    """Return the counters of a `MultiSteps` state and the position of the noise inside; both parts must agree on it."""
     inside = [value for noise in noise_states(part.inner_opt_state) for value in _position(noise)]
     return [part.mini_step, part.gradient_step, *inside]
 
 
-def _position(noise: NoiseState | Hidden) -> list[Any]:
-    return [noise.step, noise.run, noise.mark]
+def _position(noise: NoiseState | PrivateNoiseState) -> list[Any]:
+    return [noise.step, noise.run_id, noise.history_hash]
 
 
 def _same(one: Any, other: Any) -> bool:
     return len(one) == len(other) and all(map(np.array_equal, one, other))
 
 
-def _foreign() -> InvalidArgument:
+def _mismatch() -> InvalidArgument:
     return InvalidArgument(
-        "The private part is not that of this state: it is of another optimizer, step or run.",
-        hint="keep the two of one split together, such as in files named by the step",
+        "The private part does not belong to this state: it is from another optimizer, step or run.",
+        hint="join the two parts of the same split; store them under the same step number",
     )
 
 
 def _map(function: Callable[[Any], Any], state: Any) -> Any:
-    """`function` on every noise state and accumulation, the rest unchanged."""
+    """Apply `function` to every noise state and `MultiSteps` state, and leave the rest unchanged."""
 
     def holds(part: Any) -> bool:
         return isinstance(part, (NoiseState, optax.MultiStepsState))

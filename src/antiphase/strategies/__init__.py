@@ -12,6 +12,10 @@ from antiphase.strategies._blt import BLT
 from antiphase.strategies._dense import Dense
 from antiphase.strategies._fourier import Fourier
 from antiphase.strategies._fourier import wrapped as wrapped
+from antiphase.strategies._gram import MOST_GRAM_ENTRIES as MOST_GRAM_ENTRIES
+from antiphase.strategies._gram import Gram as Gram
+from antiphase.strategies._gram import Indices as Indices
+from antiphase.strategies._gram import check_square as check_square
 from antiphase.strategies._identity import Identity
 from antiphase.strategies._recursion import (
     Buffers,
@@ -29,7 +33,8 @@ from antiphase.strategies._scale import times_power_of_two as times_power_of_two
 from antiphase.strategies._stamped import Stamped
 from antiphase.strategies._stream import Stream
 from antiphase.strategies._toeplitz import Toeplitz
-from antiphase.strategies._toeplitz import convolve as convolve
+from antiphase.strategies._toeplitz_gram import MOST_EXACT_BANDS as MOST_EXACT_BANDS
+from antiphase.strategies._toeplitz_gram import column_fits as column_fits
 from antiphase.strategies._tree import Tree
 
 __all__ = [

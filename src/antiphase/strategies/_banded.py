@@ -12,6 +12,7 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._base import Rescale, Strategy, exponents
+from antiphase.strategies._gram import BandedGram
 from antiphase.strategies._recursion import Feedback
 from antiphase.strategies._stream import Stream
 
@@ -91,6 +92,10 @@ class Banded(Strategy):
         """The columns."""
         return self.columns
 
+    def gram(self, *, absolute: bool = False) -> BandedGram:
+        """From products of columns that overlap."""
+        return BandedGram(np.abs(self.columns) if absolute else self.columns)
+
     def scale_exponents(self) -> tuple[int, int]:
         """Of the diagonal."""
         return exponents(self.columns[:, 0])
@@ -101,7 +106,7 @@ class Banded(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""
-        return _Encoding(row_bands(self.columns))
+        return _BandedEncoding(row_bands(self.columns))
 
     def recursion(self) -> Feedback:
         """Forward substitution from the last bands - 1 outputs."""
@@ -128,7 +133,7 @@ def outside(columns: Array) -> Array:
     return np.where(j + r >= steps, columns, 0.0)
 
 
-class _Encoding(Stream):
+class _BandedEncoding(Stream):
     def __init__(self, rows: Array) -> None:
         self._rows = rows
         self._past: deque[Array] = deque(maxlen=rows.shape[1])

@@ -16,6 +16,7 @@ from antiphase.strategies._base import Rescale, Strategy, check_steps, exponents
 from antiphase.strategies._recursion import Feedback, MovingSum
 from antiphase.strategies._stream import Inverse, Stream, noising_stream
 from antiphase.strategies._toeplitz import filter_coefficients
+from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 
 
 @final
@@ -107,6 +108,16 @@ class BandedInverse(Strategy):
     def first(self, steps: int) -> BandedInverse:
         """The leading block."""
         return replace(self, coefficients=self.coefficients[:steps], steps=steps)
+
+    def toeplitz_column(self) -> Array:
+        """As `strategy_coefficients`; raises `NotProved` if there are too many."""
+        check_column(self.steps)
+        return self.strategy_coefficients()
+
+    def gram(self, *, absolute: bool = False) -> ToeplitzGram:
+        """From the autocorrelation of the first column of C."""
+        column = self.toeplitz_column()
+        return ToeplitzGram(np.abs(column) if absolute else column, self.steps)
 
     def scale_exponents(self) -> tuple[int, int]:
         """Of C, from the coefficients of C^-1."""

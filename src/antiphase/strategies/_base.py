@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._errors import InvalidArgument, NotEnoughMemory
+from antiphase.strategies._gram import DenseGram, Gram
 from antiphase.strategies._recursion import Recursion
 from antiphase.strategies._stream import Stream, noising_stream
 
@@ -97,6 +98,41 @@ class Strategy(ABC):
     def band_columns(self) -> Array | None:
         """The bands of a lower-triangular C in the layout of `Banded`, [j, r] = C[j + r, j]; None where not at hand."""
         return None
+
+    def toeplitz_column(self) -> Array | None:
+        """The first column of a lower-triangular Toeplitz C, possibly without its trailing zeros; None for any other C.
+
+        Raises `NotProved` if the column would have to be computed and is too long to be held in memory.
+        """
+        return None
+
+    @property
+    def stores_column(self) -> bool:
+        """Whether `toeplitz_column` returns what the strategy holds anyway, however long."""
+        return False
+
+    @property
+    def tree_height(self) -> int | None:
+        """Level of the root if C has one row per node of a binary tree over the steps; None for any other C."""
+        return None
+
+    @property
+    def block(self) -> Strategy:
+        """The strategy of one block if C repeats it along the diagonal; else the strategy itself."""
+        return self
+
+    @property
+    def blocks(self) -> int:
+        """How many times C repeats `block`."""
+        return 1
+
+    def gram(self, *, absolute: bool = False) -> Gram:
+        """The Gram matrix X = C^T C; with `absolute`, that of the entrywise |C|.
+
+        Computed from the dense C; override it if C has structure.
+        """
+        matrix = self.encoder()
+        return DenseGram(np.abs(matrix) if absolute else matrix)
 
     def first(self, steps: int) -> Strategy:
         """The rows of C that the first `steps` steps complete, on the first columns; or more of C, up to all of it."""

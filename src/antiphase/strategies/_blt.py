@@ -15,6 +15,7 @@ from antiphase._record import record
 from antiphase.strategies._base import Strategy, check_steps
 from antiphase.strategies._recursion import Buffers
 from antiphase.strategies._stream import Stream
+from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 
 
 @final
@@ -125,16 +126,26 @@ class BLT(Strategy):
         """The leading block."""
         return replace(self, steps=steps)
 
+    def toeplitz_column(self) -> Array:
+        """All coefficients; raises `NotProved` if there are too many."""
+        check_column(self.steps)
+        return self.coefficients()
+
+    def gram(self, *, absolute: bool = False) -> ToeplitzGram:
+        """From the autocorrelation of the coefficients."""
+        column = self.toeplitz_column()
+        return ToeplitzGram(np.abs(column) if absolute else column, self.steps)
+
     def encoding_stream(self) -> Stream:
         """C x with one buffer for each decay."""
-        return _Encoding(self)
+        return _BufferEncoding(self)
 
     def recursion(self) -> Buffers:
         """The same buffers, fed with the output."""
         return Buffers(self.steps, self.decay, self.scale)
 
 
-class _Encoding(Stream):
+class _BufferEncoding(Stream):
     """Alg. 2 of McMahan, Xu and Zhang 2024."""
 
     def __init__(self, strategy: BLT) -> None:

@@ -140,7 +140,7 @@ class Dense(Strategy):
 
     def encoding_stream(self) -> Stream:
         """One row of C x a step where C is lower triangular, else all rows after the last step."""
-        return _Encoding(self)
+        return _DenseEncoding(self)
 
     def recursion(self) -> Feedback | WholeMatrix:
         """Forward substitution from all past outputs where C is lower triangular, else the whole matrix."""
@@ -149,7 +149,7 @@ class Dense(Strategy):
         return Feedback(self.steps, self.steps, lambda columns, lags: self.matrix[columns + lags, columns])
 
 
-class _Encoding(Stream):
+class _DenseEncoding(Stream):
     def __init__(self, strategy: Dense) -> None:
         self._strategy = strategy
         self._past: list[Array] = []

@@ -12,8 +12,10 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._base import Strategy, check_rows, check_steps
+from antiphase.strategies._gram import Gram
 from antiphase.strategies._recursion import WholeMatrix
 from antiphase.strategies._stream import Stream
+from antiphase.strategies._toeplitz_gram import SymmetricGram
 
 Decoder = Literal["direct", "optimal"]
 Spectrum = NDArray[np.complex128]
@@ -95,9 +97,13 @@ class Fourier(Strategy):
         """Always: `first` is all of C."""
         return True
 
+    def gram(self, *, absolute: bool = False) -> Gram:
+        """Symmetric Toeplitz, from `gram_column`."""
+        return super().gram(absolute=True) if absolute else SymmetricGram(self.gram_column())
+
     def encoding_stream(self) -> Stream:
         """All rows of C x after the last step."""
-        return _Encoding(self)
+        return _FourierEncoding(self)
 
     def recursion(self) -> WholeMatrix:
         """The whole matrix."""
@@ -151,7 +157,7 @@ def wrapped(first: Array) -> Array:
     return np.concatenate([[0.0], first[:0:-1]])
 
 
-class _Encoding(Stream):
+class _FourierEncoding(Stream):
     def __init__(self, strategy: Fourier) -> None:
         self._strategy = strategy
         self._past: list[Array] = []

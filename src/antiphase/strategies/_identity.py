@@ -12,6 +12,7 @@ from antiphase._record import record
 from antiphase.strategies._base import Strategy, check_steps
 from antiphase.strategies._recursion import Feedback
 from antiphase.strategies._stream import Stream
+from antiphase.strategies._toeplitz_gram import ToeplitzGram
 
 
 @final
@@ -59,15 +60,28 @@ class Identity(Strategy):
         """A column of ones."""
         return np.ones((self.steps, 1))
 
+    def toeplitz_column(self) -> Array:
+        """A single one."""
+        return np.ones(1)
+
+    @property
+    def stores_column(self) -> bool:
+        """Always."""
+        return True
+
+    def gram(self, *, absolute: bool = False) -> ToeplitzGram:
+        """I."""
+        return ToeplitzGram(np.ones(1), self.steps)
+
     def encoding_stream(self) -> Stream:
         """x passes through."""
-        return _Encoding()
+        return _IdentityEncoding()
 
     def recursion(self) -> Feedback:
         """z passes through."""
         return Feedback.toeplitz(np.ones(1), self.steps)
 
 
-class _Encoding(Stream):
+class _IdentityEncoding(Stream):
     def step(self, value: Array) -> Array:
         return value[None]

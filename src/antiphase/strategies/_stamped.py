@@ -13,6 +13,7 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._base import Rescale, Strategy, check_rows
+from antiphase.strategies._gram import BlockGram
 from antiphase.strategies._recursion import Restart
 from antiphase.strategies._stream import Stream
 
@@ -93,6 +94,20 @@ class Stamped(Strategy):
         """Whole blocks, up to the one under way."""
         return Stamped(self.strategy, -(-steps // self.strategy.steps))
 
+    @property
+    def block(self) -> Strategy:
+        """C_0."""
+        return self.strategy
+
+    @property
+    def blocks(self) -> int:
+        """As `repeats`."""
+        return self.repeats
+
+    def gram(self, *, absolute: bool = False) -> BlockGram:
+        """That of one block, repeated along the diagonal."""
+        return BlockGram(self.strategy.gram(absolute=absolute), self.repeats)
+
     def scale_exponents(self) -> tuple[int, int]:
         """Those of one block."""
         return self.strategy.scale_exponents()
@@ -109,7 +124,7 @@ class Stamped(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C_0 x, started again for every block."""
-        return _Encoding(self)
+        return _StampedEncoding(self)
 
     def recursion(self) -> Restart:
         """That of N_0, started again for every block."""
@@ -121,7 +136,7 @@ class Stamped(Strategy):
         return out.reshape(self.repeats * out.shape[1], *x.shape[1:])
 
 
-class _Encoding(Stream):
+class _StampedEncoding(Stream):
     def __init__(self, strategy: Stamped) -> None:
         self._strategy = strategy
         self._stream, self._step = strategy.strategy.encoding_stream(), 0

@@ -15,6 +15,7 @@ from antiphase.strategies._banded import Banded, last_nonzero, outside
 from antiphase.strategies._base import Rescale, Strategy, check_rows, check_steps, exponents
 from antiphase.strategies._recursion import Feedback, MovingSum
 from antiphase.strategies._stream import Stream, noising_stream
+from antiphase.strategies._toeplitz_gram import ToeplitzGram, convolve
 
 
 @final
@@ -113,6 +114,20 @@ class Toeplitz(Strategy):
         """As `columns`."""
         return self.columns()
 
+    def toeplitz_column(self) -> Array | None:
+        """The coefficients, unless columns are normalised."""
+        return None if self.column_normalized else self.coefficients
+
+    @property
+    def stores_column(self) -> bool:
+        """Always."""
+        return True
+
+    def gram(self, *, absolute: bool = False) -> ToeplitzGram:
+        """From the autocorrelation of the coefficients."""
+        coefficients = np.abs(self.coefficients) if absolute else self.coefficients
+        return ToeplitzGram(coefficients, self.steps, self.column_scales() if self.column_normalized else None)
+
     def scale_exponents(self) -> tuple[int, int]:
         """Of c_0."""
         return exponents(self.coefficients[:1])
@@ -128,7 +143,7 @@ class Toeplitz(Strategy):
 
     def encoding_stream(self) -> Stream:
         """C x from the last bands - 1 inputs."""
-        return _Encoding(self)
+        return _ToeplitzEncoding(self)
 
     def recursion(self) -> Feedback:
         """Forward substitution from the last bands - 1 outputs."""
@@ -137,7 +152,7 @@ class Toeplitz(Strategy):
         )
 
 
-class _Encoding(Stream):
+class _ToeplitzEncoding(Stream):
     def __init__(self, strategy: Toeplitz) -> None:
         self._sum = noising_stream(MovingSum(strategy.steps, strategy.coefficients))
         self._scales = 1.0 / strategy.column_scales()
@@ -146,16 +161,6 @@ class _Encoding(Stream):
     def step(self, value: Array) -> Array:
         self._step += 1
         return self._sum.step((value * self._scales[self._step - 1])[None])[None]
-
-
-def convolve(coefficients: Array, x: Array) -> Array:
-    """T x along the first axis for T with this first column, O(n log n) for long coefficients."""
-    from scipy.signal import fftconvolve, lfilter
-
-    if len(coefficients) <= 64:
-        return lfilter(coefficients, [1.0], x, axis=0)
-    kernel = coefficients.reshape(-1, *[1] * (x.ndim - 1))
-    return fftconvolve(x, kernel, axes=0)[: len(x)]
 
 
 def filter_coefficients(owner: str, coefficients: ArrayLike, steps: int) -> Array:

@@ -11,6 +11,7 @@ from antiphase import _check
 from antiphase._check import Array
 from antiphase._record import record
 from antiphase.strategies._base import Strategy, check_rows, check_steps
+from antiphase.strategies._gram import TreeGram
 from antiphase.strategies._recursion import TreeNodes, WholeMatrix, own_weight
 from antiphase.strategies._stream import Stream
 
@@ -112,9 +113,18 @@ class Tree(Strategy):
         """
         return Tree(steps) if self.decoder == "online" else self
 
+    @property
+    def tree_height(self) -> int:
+        """As `height`."""
+        return self.height
+
+    def gram(self, *, absolute: bool = False) -> TreeGram:
+        """From the common ancestors of two steps; C has no negative entry."""
+        return TreeGram(self.steps)
+
     def encoding_stream(self) -> Stream:
         """C x from the sums of the finished nodes whose parents are not finished."""
-        return _Encoding(self)
+        return _TreeEncoding(self)
 
     def recursion(self) -> TreeNodes | WholeMatrix:
         """The estimates of those nodes, or the whole matrix for the full decoder."""
@@ -171,7 +181,7 @@ def _full(tree: Tree, z: Array) -> Array:
     return final
 
 
-class _Encoding(Stream):
+class _TreeEncoding(Stream):
     def __init__(self, tree: Tree) -> None:
         self._tree, self._step = tree, 0
         self._nodes: list[Array] = []

@@ -11,6 +11,6 @@ except ImportError as error:
 
 from antiphase.torch._curvature import curvatures
 from antiphase.torch._engine import PrivacyEngine
-from antiphase.torch._noise import NoiseAdder
+from antiphase.torch._noise_adder import NoiseAdder
 
 __all__ = ["NoiseAdder", "PrivacyEngine", "curvatures"]

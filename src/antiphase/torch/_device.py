@@ -1,9 +1,9 @@
-"""Noise made where the gradients are, by PyTorch's own generator: quick on an accelerator, and not cryptographic.
+"""Noise made by PyTorch's own generator on the device of the gradients: fast on an accelerator, not cryptographic.
 
-z is addressed by (row, leaf, block of entries). Each block is the sum of two draws, each by a generator with a seed of
-its own derived from the run's secret (on a processor 32 bits of it count, on an accelerator 63), so that every rank,
-and a replay, gets the same z. Bits depend on the kind of device and on PyTorch's version, so a run that was begun with
-one is refused with another.
+z is addressed by (row, leaf, block of entries). Each block is the sum of two draws, each from a generator with its own
+seed, derived from the run's secret, so that every rank and every replay gets the same z. A seed has 32 bits on a CPU
+and 63 on an accelerator. The bits of the noise depend on the kind of device and the version of PyTorch, so a run that
+was started with one is refused with another.
 """
 
 from __future__ import annotations
@@ -36,55 +36,57 @@ from antiphase.strategies import (
 )
 
 BLOCK = 1 << 20
-Draw = Callable[[int], torch.Tensor]  # a row of z
-Correlate = Callable[[int, Draw], torch.Tensor]  # the noise of a step
+Draw = Callable[[int], torch.Tensor]  # returns a row of z
+Correlate = Callable[[int, Draw], torch.Tensor]  # returns the noise of a step
 
 
 @final
-class DeviceTape:
-    """The noise of any step taken so far, on a device; wound back by making it again from the start.
+class DeviceReplay:
+    """The noise of any step taken so far, on a device. Going back generates it again from the start.
 
     Args:
-        plan, secret, run_id: what the noise is a function of.
-        own: the parts of the leaves to make it for.
-        like: an empty tensor of the device and dtype wanted.
+        plan: plan of the run.
+        secret: secret of the run.
+        run_id: id of the run.
+        own: parts of the leaves to make noise for.
+        like: empty tensor with the device and dtype of the noise.
     """
 
     def __init__(self, plan: Plan, secret: Secret, run_id: str, own: dict[str, Leaf], like: torch.Tensor) -> None:
         self._own, self._like = own, like
-        self._white = White(secret, (run_id, plan.root or plan.fingerprint), like)
+        self._white = SeededNormals(secret, (run_id, plan.root or plan.fingerprint), like)
         self._canonical = canonical(plan.mechanism.strategy, plan.mechanism.noise_std, _numpy_dtype(like))
         self._correlate = self._begin()
-        self._made, self._whole = 0, True
+        self._steps_made, self._is_consistent = 0, True
         self._last: torch.Tensor | None = None
-        self._alone = Exclusive("Making the noise of a step")
+        self._exclusive = Exclusive("Making the noise of a step")
         self.read_steps: set[int] = set()
 
     __reduce_ex__ = refuse_pickle
 
     def read(self, step: int) -> list[torch.Tensor]:
-        """The noise of `step`, a flat tensor for each leaf."""
-        with self._alone:
+        """The noise of `step`, as one flat tensor per leaf."""
+        with self._exclusive:
             made = self._read(step)
             self.read_steps.add(step)
         return list(torch.split(made, [leaf.size for leaf in self._own.values()]))
 
     def _read(self, step: int) -> torch.Tensor:
-        if step < self._made - 1 or not self._whole:
-            self._whole = False
-            self._made, self._correlate = 0, self._begin()
-        while self._made <= step:
-            self._whole = False  # an interrupt here leaves a correlator that is ahead of the count
-            self._last = self._correlate(self._made, self._draw) * self._canonical.noise_std
-            self._made += 1
-            self._whole = True
+        if step < self._steps_made - 1 or not self._is_consistent:
+            self._is_consistent = False
+            self._steps_made, self._correlate = 0, self._begin()
+        while self._steps_made <= step:
+            self._is_consistent = False  # after an interrupt here, the correlator is ahead of the count
+            self._last = self._correlate(self._steps_made, self._draw) * self._canonical.noise_std
+            self._steps_made += 1
+            self._is_consistent = True
         assert self._last is not None
-        assert self._made == step + 1
+        assert self._steps_made == step + 1
         return self._last
 
     @property
     def source(self) -> str:
-        """What makes the noise, in words that differ where its bits would."""
+        """What makes the noise, in words that change whenever its bits would."""
         has_buffers = isinstance(self._canonical.strategy.recursion(), Buffers)
         return self._white.source + (", buffers updated by differences" if has_buffers else "")
 
@@ -95,11 +97,11 @@ class DeviceTape:
         return correlator(self._canonical.strategy, _numpy_dtype(self._like).name)
 
     def save(self) -> None:
-        """Nothing is stored: noise is made again from its seeds."""
+        """Do nothing: noise is generated again from its seeds."""
 
 
 @final
-class White:
+class SeededNormals:
     """z as a function of row, leaf and entry."""
 
     def __init__(self, secret: Secret, labels: tuple[str, ...], like: torch.Tensor) -> None:
@@ -107,7 +109,7 @@ class White:
         self._generator = torch.Generator(device=like.device)
 
     def draw(self, row: int, name: str, leaf: Leaf) -> torch.Tensor:
-        """The entries of a leaf that are in its region, of z of a row."""
+        """Row `row` of z, for the entries in the region of a leaf."""
         (start, stop), size = leaf.box[0], leaf.global_shape[0]
         first = start - start % BLOCK
         parts = [self._block(row, name, at, min(BLOCK, size - at)) for at in range(first, stop, BLOCK)]
@@ -115,21 +117,22 @@ class White:
 
     @property
     def source(self) -> str:
-        """The generator with a sample of what it draws: other devices and versions draw other numbers from one seed."""
+        """The generator, with a hash of sample draws, which differ between devices and versions."""
         sample = hashlib.sha256(self._draw_from(0, 64).cpu().numpy().tobytes()).hexdigest()
         kind = self._like.device.type
         seeds = ", whose seeds of 32 bits may coincide" if kind == "cpu" else ""
         return f"PyTorch's generator on {kind}{seeds} (sample {sample[:16]})"
 
     def _block(self, row: int, name: str, start: int, size: int) -> torch.Tensor:
-        """Drawn whole, and of a size that does not depend on regions, since the size decides what a seed gives."""
+        """Draw a whole block. What a seed gives depends on the size, so the size must not depend on regions."""
         first, second = (self._draw((name, row, start, half), size) for half in range(2))
         return (first + second) * math.sqrt(0.5)
 
     def _draw(self, labels: tuple[Any, ...], size: int) -> torch.Tensor:
-        """One draw has few bits of seed and ends near 5.8; the sum of two has twice the bits and ends near 8.2.
+        """Make one draw. The noise is the sum of two, which has twice as many bits of seed and a longer tail.
 
-        Both in float32 on a processor. What this adds to delta is not proved; reports state it as an assumption.
+        In float32 on a CPU, a single draw is bounded by about 5.8, the scaled sum of two by about 8.2. What the bound
+        adds to delta is not proved; reports state it as an assumption.
         """
         seed = self._secret.derive("device noise", *self._labels, *labels, length=8)
         return self._draw_from(int.from_bytes(seed, "big") >> 1, size)
@@ -141,11 +144,11 @@ class White:
 
 
 def check_device_noise(plan: Plan, like: torch.Tensor) -> None:
-    """Refuse a plan whose noise does not come out right on this device, in this dtype.
+    """Refuse a plan whose noise is not right on this device and in this dtype.
 
     Args:
-        plan: whose noise it is, and the clipping norm that it is multiplied by when it is added.
-        like: an empty tensor of that device and dtype.
+        plan: plan with the noise, and the clipping norm that it is multiplied by when it is added.
+        like: empty tensor with that device and dtype.
     """
     dtype, clip_norm = _numpy_dtype(like), plan.problem.clip_norm
     strategy, noise_std = plan.mechanism.strategy, plan.mechanism.noise_std
@@ -161,7 +164,7 @@ def check_device_noise(plan: Plan, like: torch.Tensor) -> None:
 
 
 def correlator(strategy: Strategy, dtype: str) -> Correlate:
-    """N as a function to be called for one step after another, with noise and buffers in this dtype."""
+    """A function that applies N step by step, with noise and buffers in this dtype; call it for each step in order."""
     return _interpreted(strategy.recursion(), dtype)
 
 
@@ -180,7 +183,7 @@ def _interpreted(recursion: Recursion, dtype: str) -> Correlate:
             made = _restarted(recursion, dtype)
         case WholeMatrix():
             raise Refused(
-                f"Noise of {type(recursion.strategy).__name__} is not made on the device: every step uses all of z.",
+                f"Noise of {type(recursion.strategy).__name__} cannot be made on the device: every step uses all of z.",
                 hint="use source='host', or a plan of family banded, toeplitz, blt, banded-inverse or tree",
             )
     if made is None:

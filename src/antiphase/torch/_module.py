@@ -1,4 +1,4 @@
-"""What a model must not do for its examples to be clipped one by one."""
+"""Checks that the gradients of a model can be clipped per example."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from antiphase._errors import InvalidArgument
 
 
 def check_module(module: nn.Module, *, ghost: bool) -> None:
-    """Raise for layers that mix examples or change without noise, frozen ones included, and for what ghost clips wrong.
+    """Raise for layers that mix examples or change without noise, and for layers that ghost clipping gets wrong.
 
-    Opacus looks at trainable layers only.
+    Frozen layers are included; Opacus checks only trainable ones.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
             raise InvalidArgument(
-                f"Layer {name!r} ({type(layer).__name__}) mixes the examples of a batch, or keeps their statistics.",
+                f"Layer {name!r} ({type(layer).__name__}) mixes the examples of a batch, or tracks statistics of them.",
                 hint="use GroupNorm or LayerNorm, in frozen parts of the model too",
             )
         if getattr(layer, "max_norm", None) is not None and isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             raise InvalidArgument(
-                f"Layer {name!r} with max_norm changes the rows it looks up, without noise.",
+                f"Layer {name!r} with max_norm rescales the rows it looks up, without noise.",
                 hint="leave max_norm=None",
             )
     if ghost:
@@ -34,34 +34,35 @@ def check_module(module: nn.Module, *, ghost: bool) -> None:
 
 
 def _check_ghost(module: nn.Module) -> None:
-    """Raise where a norm of ghost clipping would not be that of the gradient.
+    """Raise if a norm of ghost clipping would not be that of the gradient.
 
-    The norm of a weight's gradient comes from one layer: a weight that two layers share would be clipped by half of it.
-    For a layer without a formula it comes from a copy of the layer, which may differ; with FSDP the gradient does not.
+    The norm of a weight's gradient is computed from one layer, so it would be too small for a weight that two layers
+    share. For a layer without a formula it is computed from a copy of the layer. With FSDP the gradient is not, and the
+    two may differ.
     """
     if shared := _shared(module):
         raise InvalidArgument(
-            f"The weight {shared!r} belongs to several layers, and ghost clipping would clip by the norm of one.",
+            f"The weight {shared!r} is shared by several layers, but ghost clipping would use the norm of one.",
             hint="use grad_sample_mode='hooks' for tied weights",
         )
     for name, layer in module.named_modules():
         if isinstance(layer, nn.EmbeddingBag) or _pads_with_data(layer) or getattr(layer, "scale_grad_by_freq", False):
             raise InvalidArgument(
                 f"The norms of ghost clipping are wrong for {name!r}: {layer}.",
-                hint="use grad_sample_mode='hooks' or 'functorch', or Embedding as it is by default and "
+                hint="use grad_sample_mode='hooks' or 'functorch'; or Embedding with default options, and "
                 "padding_mode='zeros'",
             )
         if isinstance(module, FSDPModule) and not _is_known(layer):
             raise InvalidArgument(
                 f"The norms of ghost clipping may be wrong for {name!r}: Opacus has no formula for "
                 f"{type(layer).__name__}.",
-                hint="keep parameters in layers such as Linear, LayerNorm and RMSNorm, or tell Opacus the gradients of "
+                hint="keep parameters in layers such as Linear, LayerNorm and RMSNorm, or register the gradients of "
                 "your layer with opacus.grad_sample.register_grad_sampler",
             )
 
 
 def _is_known(layer: nn.Module) -> bool:
-    """Whether it has nothing to train, or Opacus has a formula."""
+    """Whether a layer has no trainable parameters, or Opacus has a formula for it."""
     kind = type(layer).__bases__[1] if isinstance(layer, FSDPModule) else type(layer)
     trained = any(p.requires_grad for p in layer.parameters(recurse=False))
     return not trained or kind in Ghost.NORM_SAMPLERS or kind in Ghost.GRAD_SAMPLERS
@@ -72,7 +73,7 @@ def _pads_with_data(layer: nn.Module) -> bool:
 
 
 def _shared(module: nn.Module) -> str | None:
-    """A trained parameter that more than one layer has."""
+    """The name of a trainable parameter that several layers share, or None."""
     owners = Counter(id(p) for layer in module.modules() for p in layer._parameters.values() if p is not None)
     names = {id(p): name for name, p in module.named_parameters()}
     return next((names[key] for key, count in owners.items() if count > 1 and key in names), None)

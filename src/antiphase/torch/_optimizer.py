@@ -1,4 +1,4 @@
-"""Opacus's optimizers with the plan's noise: one place for all of them."""
+"""Opacus's optimizers with the plan's noise in place of their own."""
 
 from __future__ import annotations
 
@@ -11,83 +11,83 @@ from torch.distributed.tensor import DTensor
 
 from antiphase._errors import Refused
 from antiphase._run import refuse_pickle
-from antiphase.torch._course import Course
+from antiphase.torch._clipping_checks import ClippingCheck
 from antiphase.torch._precision import full_precision
-from antiphase.torch._rows import Rows
+from antiphase.torch._step_tracker import StepTracker
 
-FIXED = {
-    "noise_multiplier": "noise schedulers change the mechanism, and no guarantee is proved for that",
-    "_adjusted_noise_multiplier": "adaptive clipping changes the mechanism, and no guarantee is proved for that",
+READ_ONLY = {
+    "noise_multiplier": "noise schedulers change the mechanism, for which no guarantee is proved",
+    "_adjusted_noise_multiplier": "adaptive clipping changes the mechanism, for which no guarantee is proved",
     "max_grad_norm": "adaptive clipping and clipping schedulers are not proved for correlated noise",
     "max_grad_norms": "adaptive clipping and clipping schedulers are not proved for correlated noise",
-    "expected_batch_size": "it belongs to the plan; a new one would rescale the noise",
-    "loss_reduction": "it was given to make_private",
+    "expected_batch_size": "the plan sets it; another value would rescale the noise",
+    "loss_reduction": "pass it to make_private",
     "secure_mode": "the noise comes from AES-256 already",
     "generator": "the noise comes from the run",
 }
 
 
-class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotations
-    """What is the same for every optimizer of Opacus: noise once a logical step, on the sum, then the scaling.
+class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotations
+    """What all optimizers have in common: noise on the sum, once per logical step, then scaling.
 
-    Each of Opacus's optimizers calls `add_noise` once a logical step, when the clipped gradients of all its physical
-    batches are summed up; its own noise is replaced there. The distributed ones sum over ranks afterwards. The step is
-    committed last, right before the parameters move.
+    Each of Opacus's optimizers calls `add_noise` once per logical step, when the clipped gradients of all its physical
+    batches are summed. Here this adds the plan's noise. The distributed optimizers sum over ranks afterwards. The step
+    is committed last, right before the parameters are updated.
     """
 
-    _course: Course
-    _seen: Rows
-    _sealed = False
+    _tracker: StepTracker
+    _check: ClippingCheck
+    _is_read_only = False
 
     __reduce_ex__ = refuse_pickle
 
-    def follow(self, course: Course, rows: Rows) -> None:
-        """Take noise and steps from `course` from now on; nothing that scales the noise can be changed after this."""
-        self._course, self._seen = course, rows
+    def attach(self, tracker: StepTracker, check: ClippingCheck) -> None:
+        """Take noise and steps from `tracker`. From now on, nothing that scales the noise can be changed."""
+        self._tracker, self._check = tracker, check
         self.original_optimizer.register_step_pre_hook(self._commit)
-        self._sealed = True
+        self._is_read_only = True
 
     def _commit(self, *_: Any) -> None:
-        """Record what is about to move the parameters; only gradients with the step's noise may."""
-        if not self._course.noise.is_added:
+        """Commit the step before the parameters are updated. Refused if the gradients have no noise."""
+        if not self._tracker.noise.is_added:
             raise Refused(
-                "The optimizer that make_private was given would take a step without noise.",
+                "The optimizer that was passed to make_private would take a step without noise.",
                 hint="use the optimizer that make_private returned",
             )
         for group in self.original_optimizer.param_groups:
             for p in group["params"]:
                 if not p.requires_grad:
-                    p.grad = None  # of a time before it was frozen: it has no noise
-        self._course.advance()
+                    p.grad = None  # from before it was frozen: it has no noise
+        self._tracker.commit()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._sealed and name in FIXED:
-            raise Refused(f"{name} of a private optimizer cannot be changed.", hint=FIXED[name])
+        if self._is_read_only and name in READ_ONLY:
+            raise Refused(f"{name} of a private optimizer cannot be changed.", hint=READ_ONLY[name])
         super().__setattr__(name, value)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Count what is about to be summed, then go on as Opacus does."""
-        self._seen.check_unchanged(self)
+        """Count the gradients that are about to be summed, then do as Opacus does."""
+        self._check.check_unchanged(self)
         with full_precision(self.params):
-            self._course.count(self._seen.count(self))
+            self._tracker.count(self._check.count(self))
             result: float | None = super().pre_step(closure)
         return result
 
     def add_noise(self) -> None:
         """Put the sum of the clipped gradients and the step's noise into `p.grad`."""
-        self._course.check_rows()
+        self._tracker.check_sum()
         for p in self.params:
             p.grad = _sum_of(self, p)
-        self._course.noise.add()
+        self._tracker.noise.add()
 
     def scale_grad(self) -> None:
-        """Divide by the expected batch size for "mean"; a step is one batch of the plan, however many pieces it has."""
+        """Divide by the expected batch size for "mean". A step is one batch of the plan, even if it was split."""
         if self.loss_reduction == "mean":
             for p in self.params:
                 p.grad /= self.expected_batch_size
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One physical batch; with the last one of a batch, the step, and those after it that have no example."""
+        """Process one physical batch. After the last one, take the step, and following steps without examples."""
         result: float | None = super().step(closure)
         if not self._is_last_step_skipped:
             self._check_committed()
@@ -95,18 +95,18 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
         return result
 
     def begin_batch(self) -> None:
-        """Drop the pieces of a batch that was broken off: they would count twice when it is taken again."""
+        """Drop the sum of an interrupted batch: it would count twice when the batch is processed again."""
         self._step_skip_queue.clear()
         self._is_last_step_skipped = False
         for p in self.params:
             _set_sum(self, p, None)
-        self._seen.forget()
-        self._course.drop_rows()
+        self._check.reset()
+        self._tracker.reset_count()
 
     def take_empty_steps(self) -> None:
-        """Take all steps before the next one that has an example: noise without forward and backward."""
-        while self._course.is_empty:
-            self._course.take_empty()
+        """Take all steps up to the next one that has examples, with noise but without forward and backward."""
+        while self._tracker.is_empty:
+            self._tracker.start_empty_batch()
             for p in self.params:
                 _set_sum(self, p, torch.zeros_like(p).detach())
             self.add_noise()
@@ -119,32 +119,32 @@ class PrivateSteps(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotati
             self.zero_grad(set_to_none=True)
 
     def _check_committed(self) -> None:
-        """Record the step after all, and stop, where the optimizer does not call the hooks of torch's."""
-        if self._course.noise.is_added:
-            self._course.advance()
+        """If the optimizer skipped the hook that commits the step, commit it now and raise."""
+        if self._tracker.noise.is_added:
+            self._tracker.commit()
             raise Refused(
-                f"{type(self.original_optimizer).__name__} moves the parameters before the step can be recorded.",
+                f"{type(self.original_optimizer).__name__} updates the parameters before the step can be recorded.",
                 hint="use an optimizer whose step() runs the hooks of torch.optim.Optimizer",
             )
 
 
-def private_class(base: type[DPOptimizer]) -> type[PrivateSteps]:
-    """One of Opacus's optimizers with the plan's noise in place of its own."""
-    return type(f"Private{base.__name__}", (PrivateSteps, base), {"__doc__": base.__doc__})
+def private_class(base: type[DPOptimizer]) -> type[PrivateOptimizer]:
+    """A subclass of one of Opacus's optimizers that adds the plan's noise instead."""
+    return type(f"Private{base.__name__}", (PrivateOptimizer, base), {"__doc__": base.__doc__})
 
 
 def _sum_of(optimizer: DPOptimizer, parameter: Any) -> torch.Tensor:
-    """The sum of the clipped gradients: of all ranks for FSDP, else of this rank."""
+    """The sum of the clipped gradients: over all ranks with FSDP, else of this rank."""
     if isinstance(optimizer, FSDPOptimizerFastGradientClipping):
         total: DTensor = optimizer.grad_state[parameter]["summed_grad"]
-        total.to_local().mul_(optimizer.world_size)  # FSDP has divided by it, and noise is calibrated to the sum
+        total.to_local().mul_(optimizer.world_size)  # FSDP divided by it, but noise is calibrated to the sum
         return total
     held: torch.Tensor = parameter.summed_grad
     if getattr(held, "_processed", False):
         raise Refused(
             "The gradients of the last step were not cleared.", hint="call optimizer.zero_grad() before every batch"
         )
-    held._processed = True  # type: ignore[attr-defined]  # Opacus's own mark
+    held._processed = True  # type: ignore[attr-defined]  # as Opacus marks it
     return held.contiguous().view_as(parameter)
 
 

@@ -1,4 +1,4 @@
-"""Norms and sums in the parameters' own precision: a norm rounded to bfloat16 lets 0.3 percent too much through."""
+"""Norms and sums in the precision of the parameters: a norm rounded to bfloat16 can be 0.3 percent too small."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.distributed.fsdp import FSDPModule
 
 from antiphase._errors import InvalidArgument, Refused
 
-FULL = "leave autocast off, or use grad_sample_mode='hooks', where each gradient is clipped after rounding"
+NO_AUTOCAST = "turn autocast off, or use grad_sample_mode='hooks', where each gradient is clipped after rounding"
 
 
 def full_precision(parameters: Iterable[torch.Tensor]) -> ExitStack:
-    """A context in which autocast is off on the parameters' devices."""
+    """A context manager that turns autocast off on the devices of the parameters."""
     stack = ExitStack()
     for kind in _kinds(parameters):
         stack.enter_context(torch.autocast(kind, enabled=False))
@@ -24,37 +24,37 @@ def full_precision(parameters: Iterable[torch.Tensor]) -> ExitStack:
 
 
 def refuse_rounding(module: nn.Module, *_: Any) -> None:
-    """A hook for the forward pass of ghost clipping: what it sums up must not have been rounded.
+    """Forward hook for ghost clipping: refuse to sum gradients in lower precision.
 
-    Rounding is relative to the whole sum, so one example could move the result by more than the clipping norm.
+    Rounding errors are relative to the whole sum, so one example could change it by more than the clipping norm.
     """
     if not (module.training and torch.is_grad_enabled()):
         return
     if any(map(torch.is_autocast_enabled, _kinds(module.parameters()))):
-        raise Refused("Ghost clipping under autocast would sum rounded gradients.", hint=FULL)
+        raise Refused("Ghost clipping under autocast would sum rounded gradients.", hint=NO_AUTOCAST)
     if not _has_full_products():
         raise Refused(
-            "Ghost clipping with matrix products of lower precision would take rounded norms.",
-            hint="torch.set_float32_matmul_precision('highest') and torch.backends.fp32_precision as it is by default, "
-            "or use grad_sample_mode='hooks'",
+            "Ghost clipping with matrix products in lower precision would compute rounded norms.",
+            hint="call torch.set_float32_matmul_precision('highest') and leave torch.backends.fp32_precision at its "
+            "default, or use grad_sample_mode='hooks'",
         )
 
 
 def check_norms(module: nn.Module, parameters: Iterable[Any]) -> None:
-    """Refuse norms of ghost clipping in a lower precision, such as of a model that turns autocast on by itself."""
+    """Refuse ghost norms in lower precision, such as those of a model that turns autocast on itself."""
     held = [getattr(p, "_norm_sample", None) for p in parameters]
     held += [norm for layer in module.modules() for norm in layer.__dict__.get("norm_sample", ())]
     kinds = {norm.dtype for norm in held if norm is not None} - {torch.float32, torch.float64}
     if kinds:
         raise Refused(
-            f"With ghost clipping, gradients were computed in {', '.join(sorted(map(str, kinds)))}: "
-            "their norms and their sum are rounded.",
-            hint=FULL,
+            f"With ghost clipping, gradients were computed in {', '.join(sorted(map(str, kinds)))}, so their norms and "
+            "their sum are rounded.",
+            hint=NO_AUTOCAST,
         )
 
 
 def check_policy(module: nn.Module) -> None:
-    """Refuse FSDP's mixed precision: it rounds the norms, or the sum over the ranks, before noise is added."""
+    """Refuse FSDP's mixed precision, which rounds the norms, or the sum over the ranks, before noise is added."""
     for name, part in module.named_modules():
         if not isinstance(part, FSDPModule):
             continue
@@ -64,18 +64,18 @@ def check_policy(module: nn.Module) -> None:
             raise InvalidArgument(
                 f"The mixed precision of {name or 'the model'} rounds gradients to {', '.join(map(str, kinds))} "
                 "before they are clipped or summed.",
-                hint="fully_shard without mp_policy, or with float32 for param_dtype and reduce_dtype",
+                hint="call fully_shard without mp_policy, or with float32 for param_dtype and reduce_dtype",
             )
 
 
 def _has_full_products() -> bool:
     try:
         return bool(torch.get_float32_matmul_precision() == "highest")
-    except RuntimeError:  # a lower one was set for some backend, by torch.backends
+    except RuntimeError:  # torch.backends sets a lower precision for some backend
         return False
 
 
 def _kinds(parameters: Iterable[torch.Tensor]) -> list[str]:
-    """The kinds of device that the parameters are on and that have autocast."""
+    """The device types of the parameters that support autocast."""
     found = {p.device.type for p in parameters}
     return sorted(kind for kind in found if torch.amp.is_autocast_available(kind))

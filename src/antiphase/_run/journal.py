@@ -1,0 +1,110 @@
+"""The ledger of an open run together with its history, kept in step even if a write fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, final
+
+from antiphase._durable import DirectoryLock
+from antiphase._errors import Refused
+from antiphase._ledger import Entry, Ledger
+from antiphase._run.history import History
+from antiphase._run.locking import CriticalSection
+
+
+@final
+class Journal:
+    """What a run has recorded so far, and how it records more.
+
+    The rank that writes the ledger holds it, and the lock on the run directory. On all other ranks the journal has only
+    the history, which follows the entries that the writing rank sends.
+
+    Args:
+        history: state after the entries so far.
+        ledger: open ledger; None on ranks that do not write it.
+        lock: lock on the run directory; None on ranks that do not write the ledger.
+    """
+
+    def __init__(self, history: History, ledger: Ledger | None = None, lock: DirectoryLock | None = None) -> None:
+        self.history, self.ledger, self.lock = history, ledger, lock
+        self.critical = CriticalSection()
+        self._unsent: list[Entry] = []
+        self._is_closed = False
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this rank writes the ledger."""
+        return self.ledger is not None
+
+    def append(self, entry: Entry) -> None:
+        """Append a public entry to the ledger and apply it to the history."""
+        ledger = self._own_ledger()
+        self.history.check(entry)
+        with self.critical:
+            ledger.public.append(entry)
+            self.history.apply(entry)
+            self._unsent.append(entry)
+
+    def append_private(self, entry: Entry) -> None:
+        """Append an entry to the private part of the ledger, which no other rank is told."""
+        ledger = self._own_ledger()
+        with self.critical:
+            ledger.private.append(entry)
+
+    def private_entries(self) -> Iterable[Entry]:
+        """The private entries so far."""
+        return self._own_ledger().private.entries()
+
+    def flush(self) -> None:
+        """Write all entries to disk before returning. Does nothing on ranks that have no ledger."""
+        if self.ledger is not None:
+            with self.critical:
+                self.ledger.keep()
+
+    def take_unsent(self) -> list[Entry]:
+        """The public entries since the last call, for the other ranks to `follow`."""
+        entries, self._unsent = self._unsent, []
+        return entries
+
+    def follow(self, entries: list[Entry]) -> None:
+        """Apply public entries that the writing rank appended."""
+        for entry in entries:
+            self.history.check(entry)
+            self.history.apply(entry)
+
+    def check_open(self) -> None:
+        """Raise if the run was closed or belongs to the parent process."""
+        if self.lock is not None:
+            self.lock.check()
+        elif self._is_closed:
+            raise Refused("The run is closed.", hint="open it again")
+
+    def check_usable(self) -> None:
+        """Raise if the directory was moved, during a write, and after a write that failed."""
+        self.critical.check()
+        if self.lock is not None:
+            self.lock.check_in_place()
+
+    def check_not_failed(self) -> None:
+        """Raise after a write that failed; unlike `check_usable`, not while another thread is writing."""
+        if self.critical.failed:
+            self.critical.check()
+
+    def release(self) -> None:
+        """Release the directory without writing anything."""
+        self._is_closed = True
+        if self.lock is not None:
+            self.lock.release()
+
+    def close(self) -> None:
+        """Write all entries to disk and release the directory."""
+        try:
+            if self.ledger is not None:
+                self.ledger.close()
+        finally:
+            self.release()
+
+    def _own_ledger(self) -> Any:
+        if self.ledger is None:
+            raise Refused("This rank does not write the ledger.", hint="rank 0 does; call it there")
+        return self.ledger

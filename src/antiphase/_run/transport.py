@@ -1,0 +1,78 @@
+"""How the processes that share one run talk to each other.
+
+Rank 0 alone opens the run directory and writes its ledger. The other ranks wait for it and learn the public entries
+that it wrote. Secrets are never sent: every rank reads the secret itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar, final
+
+from antiphase._errors import Refused
+
+T = TypeVar("T")
+
+
+class Transport(ABC):
+    """Collective operations among the ranks of a run; every rank must call each of them in the same order.
+
+    Args:
+        rank: rank of this process, from 0 to size - 1.
+        size: number of processes.
+    """
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's `value` on every rank."""
+
+    @abstractmethod
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in rank order."""
+
+    def run_on_first(self, act: Callable[[], T]) -> T:
+        """Call `act` on rank 0 and return its result on every rank. If it raises there, every rank raises.
+
+        The result is sent to the other ranks, so it must not hold secrets.
+        """
+        if self.size == 1:
+            return act()
+        problem: Exception | None = None
+        result: Any = None
+        if self.rank == 0:
+            try:
+                result = act()
+            except Exception as error:
+                problem = error
+        message, result = self.broadcast((None if problem is None else str(problem), result))
+        if problem is not None:
+            raise problem
+        if message is not None:
+            raise Refused(f"Rank 0 stopped: {message}", hint="fix the error on rank 0, which writes the ledger")
+        found: T = result
+        return found
+
+    def check_same(self, value: Any, what: str, hint: str) -> None:
+        """Raise on every rank unless all ranks give the same `value`."""
+        values = self.all_gather(value)
+        if any(other != values[0] for other in values):
+            raise Refused(f"The ranks do not have the same {what}.", hint=hint)
+
+
+@final
+class SingleProcess(Transport):
+    """The transport of a run that one process has to itself."""
+
+    rank, size = 0, 1
+
+    def broadcast(self, value: Any) -> Any:
+        """Return `value`."""
+        return value
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return `value` in a list."""
+        return [value]

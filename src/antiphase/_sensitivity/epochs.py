@@ -1,0 +1,174 @@
+"""Epochs in a fixed order, whose patterns are the residue classes of the steps, and shuffled epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._errors import NotProved
+from antiphase._sensitivity.bracket import CLOSED, Bracket, Case, exactly
+from antiphase._sensitivity.norms import largest_eigenvalue
+from antiphase._sensitivity.semidefinite import worst_contributions
+from antiphase._sensitivity.toeplitz import earliest_square, has_column, one_pass
+from antiphase._sensitivity.windows import windows
+from antiphase.strategies import Indices
+
+MOST_BLOCK_ENTRIES = 1 << 24  # of X on all patterns that are examined
+LARGEST_PROGRAM = 100  # participations in a semidefinite program
+LARGEST_SPECTRUM = 1024  # participations for which the eigenvalues of X on each pattern are computed
+
+
+def orthogonal(case: Case) -> Bracket:
+    """Return the sum of the squared norms of the columns of a pattern, if they do not overlap."""
+    if case.gram.bands > case.period:
+        raise NotProved(
+            f"Columns {case.period} steps apart overlap: C^T C has {case.gram.bands} bands.",
+            hint="use at most as many bands as steps between participations",
+        )
+    if case.gram.norms_decrease:
+        return exactly(earliest_square(case.strategy, case.period, case.count, "signed"))
+    return exactly(float(case.class_sums[1].max()))
+
+
+def nonnegative(case: Case) -> Bracket:
+    """Return the sum of |X| over a pattern, if X >= 0 on it after flipping the signs of some contributions.
+
+    Equal contributions, some with their sign flipped, then attain the bound. If each participation interacts only with
+    the next one, such signs always exist: choose them one after the other.
+    """
+    if one_pass(case.strategy) is not None and (found := _first_pattern(case)).kind == "exact":
+        return found
+    found = row_sum(case)
+    if case.gram.bands <= 2 * case.period:
+        return exactly(found.upper)
+    if found.kind != "exact":
+        found = Bracket(max(found.lower, _signed_value(case, found.lower)), found.upper)
+    if found.kind != "exact":
+        raise NotProved(
+            "X has a negative entry on a pattern, and flipping the signs of contributions does not remove it.",
+            hint="method='semidefinite' is exact for patterns of a few dozen steps",
+        )
+    return found
+
+
+def semidefinite(case: Case) -> Bracket:
+    """Return the worst contributions over all patterns that can be the worst one."""
+    if case.count > LARGEST_PROGRAM:
+        raise NotProved(
+            f"The semidefinite program is solved for up to {LARGEST_PROGRAM} participations, not {case.count}.",
+            hint="method='row-sum' or 'spectral' gives an upper bound",
+        )
+    residues, bounds, plain = case.class_sums
+    lower = float(plain.max())
+    residues, blocks = _candidates(case, residues, bounds, lower)
+    bounds = np.abs(blocks).sum(axis=(1, 2))
+    solved = 0.0
+    while bounds.max() > max(solved, lower) * (1.0 + CLOSED / 4):
+        worst = int(bounds.argmax())
+        size = len(range(int(residues[worst]), case.steps, case.period))
+        found, y = worst_contributions(blocks[worst, :size, :size])
+        bounds[worst], lower = 0.0, max(lower, found.lower)
+        solved = max(solved, found.upper)
+        _tighten(bounds, blocks, np.pad(y, (0, blocks.shape[1] - size)))
+    return Bracket(lower, max(solved, float(bounds.max()), lower))  # patterns left out have bounds below `lower`
+
+
+def row_sum(case: Case) -> Bracket:
+    """Return the sum of |X| on the pattern where it is largest; the sum of X is attained."""
+    if one_pass(case.strategy) is not None and not has_column(case.strategy):
+        return _first_pattern(case)
+    absolute, plain = case.class_sums[1:]
+    return Bracket(float(plain.max()), float(absolute.max()))
+
+
+def spectral(case: Case) -> Bracket:
+    """Return k times the largest eigenvalue of X on a pattern, or of the whole X if patterns are large."""
+    residues = case.gram.residues(case.period)
+    if case.count > LARGEST_SPECTRUM or len(residues) * case.count**2 > MOST_BLOCK_ENTRIES:
+        return Bracket(0.0, case.count * largest_eigenvalue(case.gram))
+    blocks = case.gram.class_blocks(case.period, residues)
+    sizes = np.array([len(range(int(r), case.steps, case.period)) for r in residues])
+    top = np.linalg.eigvalsh(blocks)[:, -1] * (1.0 + 8 * case.count * np.finfo(float).eps)
+    return Bracket(0.0, float((sizes * top).max()))
+
+
+def shuffled_dynamic_program(case: Case) -> Bracket:
+    """Return the largest sum of |X| along a chain of epochs; epochs that are not adjacent count by row sums.
+
+    If only adjacent epochs interact (bands <= steps_per_epoch + 1, or two epochs), X on a pattern is tridiagonal.
+    Flipping the signs of contributions one after the other makes it non-negative, so the sum of |X| is attained
+    whatever the signs of X. Otherwise X[i, j] is bounded by its largest value over the epoch of j.
+    """
+    from antiphase._kernels import shuffled_chain
+
+    epoch = _epoch_length(case)
+    value, largest = np.zeros(case.steps), np.zeros(case.count)
+    far = 0.0
+    for diagonals, offset, start, stop in windows(case.gram):
+        far = max(far, shuffled_chain(diagonals, offset, start, stop, case.steps, epoch, value, largest))
+    upper = float(largest[-1])
+    return Bracket(upper if far == 0.0 else 0.0, upper)
+
+
+def shuffled_row_sum(case: Case) -> Bracket:
+    """Bound each diagonal by its largest entry, made non-increasing in the lag; O(n) once these are known.
+
+    A step at place o of epoch e is at least m b - o steps from the epoch m later and (m - 1) b + o + 1 from the epoch
+    m earlier.
+    """
+    b, k = _epoch_length(case), case.count
+    envelope = np.zeros(k * b)
+    envelope[: case.gram.bands] = case.gram.envelope()
+    envelope = np.maximum.accumulate(envelope[::-1])[::-1]
+    place, distance = np.arange(b), np.arange(1, k)[:, None]
+    later = np.vstack([np.zeros(b), envelope[distance * b - place].cumsum(axis=0)])
+    earlier = np.vstack([np.zeros(b), envelope[(distance - 1) * b + place + 1].cumsum(axis=0)])
+    rows = envelope[0] + later[::-1] + earlier  # row e of the sum has k - 1 - e epochs after it and e before
+    return Bracket(0.0, float(rows.max(axis=1).sum()))
+
+
+def _epoch_length(case: Case) -> int:
+    return min(case.participation.spacing(case.steps), case.steps)
+
+
+def _first_pattern(case: Case) -> Bracket:
+    """Bracket by C and |C| on the first pattern, the worst one of a Toeplitz matrix."""
+    lower, upper = (earliest_square(case.strategy, case.period, case.count, signs) for signs in ("signed", "absolute"))
+    return Bracket(lower, upper)
+
+
+def _candidates(case: Case, residues: Indices, bounds: Array, lower: float) -> tuple[Indices, Array]:
+    """Return the patterns whose bound exceeds what another one attains (at least the worst), and X on them."""
+    kept = residues[(bounds > lower) | (bounds == bounds.max())]
+    if len(kept) * case.count**2 > MOST_BLOCK_ENTRIES:
+        raise NotProved(
+            f"{len(kept)} patterns of {case.count} steps are too many to examine one by one.",
+            hint="method='row-sum' gives an upper bound",
+        )
+    return kept, case.gram.class_blocks(case.period, kept)
+
+
+def _signed_value(case: Case, lower: float) -> float:
+    """Return the largest s^T X s over patterns, with each sign of s chosen greedily."""
+    residues, bounds, _ = case.class_sums
+    blocks = _candidates(case, residues, bounds, lower)[1]
+    signs = np.ones(blocks.shape[:2])
+    for j in range(1, blocks.shape[1]):
+        pull = np.einsum("pi,pi->p", signs[:, :j], blocks[:, :j, j])
+        signs[:, j] = np.where(pull < 0, -1.0, 1.0)
+    return float(np.einsum("pi,pij,pj->p", signs, blocks, signs).max())
+
+
+def _tighten(bounds: Array, blocks: Array, y: Array) -> None:
+    """Lower the bounds of other patterns with y, shifted until Diag(y) - X is positive semidefinite for them too."""
+    left = np.flatnonzero(bounds > 0)
+    for chunk in _chunks(left, max(1, (1 << 20) // blocks.shape[1] ** 2)):
+        lack = np.linalg.eigvalsh(blocks[chunk] - np.diag(y))[:, -1]
+        rounding = 8 * len(y) * np.finfo(float).eps * np.abs(y).max()
+        bounds[chunk] = np.minimum(bounds[chunk], y.sum() + len(y) * (lack + rounding))
+
+
+def _chunks(indices: Indices, size: int) -> Iterator[Indices]:
+    return (indices[start : start + size] for start in range(0, len(indices), size))

@@ -1,0 +1,157 @@
+"""Minimum separation: the largest sum over patterns whose steps are far enough apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._errors import NotProved
+from antiphase._participation import MinSeparation
+from antiphase._sensitivity.bracket import Bracket, Case, exactly
+from antiphase._sensitivity.toeplitz import coefficients, column_square, earliest_square, has_column, one_pass
+from antiphase._sensitivity.windows import windows
+
+LARGEST_CHAIN = 1 << 33  # entries that the dynamic program visits
+LARGEST_SHARING = 1 << 27  # ways to split participations over blocks
+Solve = Callable[[Case], tuple[Bracket, str]]
+
+
+def separation(case: Case) -> int:
+    """Return the separation b, at most the number of steps."""
+    return min(case.participation.spacing(case.steps), case.steps)
+
+
+def orthogonal(case: Case) -> Bracket:
+    """Return the largest sum of squared column norms over patterns, if the columns of a pattern do not overlap."""
+    if case.gram.bands > separation(case) and case.count > 1:
+        raise NotProved(
+            f"Columns {separation(case)} steps apart overlap: C^T C has {case.gram.bands} bands.",
+            hint="use at most as many bands as the separation",
+        )
+    if case.gram.norms_decrease:
+        return exactly(earliest_square(case.strategy, separation(case), case.count, "signed"))
+    return _largest_sum(case, np.ascontiguousarray(case.gram.diagonal(0)))
+
+
+def majorant(case: Case) -> Bracket:
+    """Bound by the earliest pattern for the smallest non-increasing m_i >= |c_i|.
+
+    |C u| <= M |u| row by row, and the pattern 0, b, 2b, ... is the worst for M, which is non-negative and
+    non-increasing. That pattern is allowed for C itself, so its value is a lower bound. The two agree if c is
+    non-negative and non-increasing; if its signs are off by rounding only, so are the two values.
+    """
+    b, k = separation(case), case.count
+    lower, upper = (earliest_square(case.strategy, b, k, signs) for signs in ("signed", "majorant"))
+    found = Bracket(lower, upper)
+    if found.kind != "exact" and one_pass(case.strategy) is not None and has_column(case.strategy):
+        column = coefficients(case.strategy)  # with scales of both signs the column may still decrease
+        found = Bracket(lower, min(upper, column_square(column, case.steps, b, k, "majorant")))
+    return found
+
+
+def earliest(case: Case) -> Bracket:
+    """Return the value of 0, b, 2b, ..., the worst pattern for non-negative, non-increasing coefficients."""
+    found = majorant(case)
+    if found.kind != "exact":
+        raise NotProved(
+            "The earliest pattern need not be the worst: C needs non-negative, non-increasing coefficients for that.",
+            hint="method='majorant' gives an upper bound",
+        )
+    return found
+
+
+def dynamic_program(case: Case) -> Bracket:
+    """Return the largest sum of |X| over patterns on which X is tridiagonal, because only neighbours interact.
+
+    This is so if bands <= 2 separation, and for two participations. The sum of |X| is then attained.
+    """
+    from antiphase._kernels import separated_chain
+
+    b, k, gram = separation(case), case.count, case.gram
+    if gram.bands > 2 * b and k > 2:
+        raise NotProved(
+            f"Steps {2 * b} apart interact: C^T C has {gram.bands} bands.",
+            hint="use at most twice as many bands as the separation",
+        )
+    limited = k < -(-case.steps // b)
+    layers = k if limited else 1
+    if layers * case.steps * max(gram.bands - b, 1) > LARGEST_CHAIN:
+        raise NotProved(
+            f"The dynamic program for {k} participations in {case.steps} steps takes too long.",
+            hint="leave out max_participations, or use method='row-sum'",
+        )
+    width = max(gram.bands, b + 1)
+    value, largest = np.zeros((layers, width)), np.zeros((layers, width))
+    for diagonals, offset, start, stop in windows(gram):
+        separated_chain(diagonals, offset, start, stop, b, value, largest, limited)
+    return exactly(float(largest[:, (case.steps - 1) % width].max()))
+
+
+def row_sum(case: Case) -> Bracket:
+    """Take for each step the largest row sum of |X| over patterns that contain it, then the largest sum of these.
+
+    Slightly smaller than Alg. 4, where the row sum need not be over patterns that contain the step. If X has too many
+    entries, each diagonal is bounded by its largest one.
+    """
+    try:
+        passes = windows(case.gram)
+    except NotProved:
+        return _envelope_sum(case)
+    from antiphase._kernels import separated_rows
+
+    b, rows = separation(case), np.empty(case.steps)
+    for diagonals, offset, start, stop in passes:
+        rows[start:stop] = separated_rows(diagonals, offset, start, stop, case.steps, b, case.count)
+    return Bracket(0.0, _largest_sum(case, rows).upper)
+
+
+def blocks(case: Case, solve: Solve) -> Bracket:
+    """Return the worst split of k participations over blocks, which do not interact, with the worst case of each.
+
+    The separation across the end of a block is ignored, which can only add patterns. If the earliest pattern is the
+    worst in each block and leaves room for the next block, nothing is added. If there are too many splits, every block
+    gets all the participations that fit in it.
+    """
+    inner, repeats, steps = case.strategy.block, case.strategy.blocks, case.strategy.block.steps
+    b, k = separation(case), case.count
+    most = min(k, -(-steps // b))
+    if repeats * most * k > LARGEST_SHARING:
+        found, method = solve(Case(inner, MinSeparation(b, most)))
+        attained = method == "earliest" and steps % b == 0 and repeats * most <= k
+        return Bracket(repeats * found.lower * attained, repeats * found.upper)
+    parts = [solve(Case(inner, MinSeparation(b, q))) for q in range(1, most + 1)]
+    upper = np.array([0.0, *(bracket.upper for bracket, _ in parts)])
+    lower = np.array([0.0, *(bracket.lower * (method == "earliest") for bracket, method in parts)])
+    roomy = lower[: steps // b + 1]  # the next block may start at once
+    return Bracket(_shared(roomy, lower, repeats, k), _shared(upper, upper, repeats, k))
+
+
+def _envelope_sum(case: Case) -> Bracket:
+    """Split the k - 1 other steps evenly between earlier and later: the largest sum is concave in their number."""
+    from antiphase._kernels import separated_sum
+
+    b, others = separation(case), case.count - 1
+    envelope = case.gram.envelope()
+    side = np.ascontiguousarray(envelope[b:])
+    halves = (separated_sum(side, b, count)[0] for count in (others // 2, others - others // 2))
+    return Bracket(0.0, case.count * (float(envelope[0]) + sum(halves)))
+
+
+def _largest_sum(case: Case, values: Array) -> Bracket:
+    from antiphase._kernels import separated_sum
+
+    upper, proved = separated_sum(values, separation(case), case.count)
+    return Bracket(upper if proved else 0.0, upper)
+
+
+def _shared(values: Array, last: Array, repeats: int, limit: int) -> float:
+    """Return the largest sum of values over `repeats` blocks, the last with its own values, for `limit` in total."""
+    best = np.zeros(limit + 1)
+    for block in [values] * (repeats - 1) + [last]:
+        options = np.full((len(block), limit + 1), -np.inf)
+        for q, value in enumerate(block):
+            options[q, q:] = value + best[: limit + 1 - q]
+        best = options.max(axis=0)
+    return float(best[limit])

@@ -1,0 +1,130 @@
+"""Send messages and read the replies, a few at a time, until there are enough."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import final
+
+import httpx
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+LOG = logging.getLogger("flwr")
+PULL_SIZE = 8  # replies in memory at once
+FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.1, 3.0
+UNREACHABLE = (httpx.HTTPError, ConnectionError)  # the SuperLink is gone: not caused by what a client sent
+
+
+@final
+class Mailbox:
+    """Messages that were sent, and their replies.
+
+    Flower parses the clients' bytes inside `pull_messages`, so one client can make it raise. The SuperLink returns each
+    reply only once, so the other replies of that pull are lost. All of them count as "failed", and from then on replies
+    are pulled one by one, so that such a client loses only its own.
+
+    Args:
+        grid: Flower's grid.
+        counts: counts of what happened to replies.
+        size: replies per pull. With 1, no client can make the server lose another's reply.
+    """
+
+    def __init__(self, grid: Grid, counts: Counter[str], size: int = PULL_SIZE) -> None:
+        self._grid, self._counts, self._size = grid, counts, size
+        self._pulled: list[Message] = []  # pulled, but not yielded yet
+        self._waiting: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def clear(self) -> None:
+        """Stop waiting for replies to what was sent so far."""
+        self._pulled.clear()
+        self._waiting.clear()
+
+    def push(self, messages: list[Message], asked: dict[str, int]) -> None:
+        """Send messages, and record in `asked` the node that each one went to."""
+        sent = set(self._grid.push_messages(messages)) if messages else set()
+        # The grid sets the ids of the messages; it does not return the ids of those it could not send.
+        nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        delivered = {message_id: node for message_id, node in nodes.items() if message_id in sent}
+        asked.update(delivered)
+        self._waiting.update(delivered)
+
+    def replies(self) -> Iterator[Message]:
+        """Iterate over the replies that have arrived; the next call continues where this one was stopped."""
+        left = sorted(self._waiting)
+        while self._pulled or left:
+            if not self._pulled:
+                ids, left = left[: self._size], left[self._size :]
+                self._pulled.extend(self._pull(ids))
+            while self._pulled:
+                yield self._pulled.pop(0)
+
+    def _pull(self, ids: list[str]) -> list[Message]:
+        try:
+            found = list(self._grid.pull_messages(ids))
+            self._waiting.difference_update(message.metadata.reply_to_message_id for message in found)
+            return found
+        except UNREACHABLE:
+            raise
+        except Exception as error:  # a client's bytes can make Flower raise anything
+            LOG.warning(
+                "Flower cannot parse what a client sent (%s): %d replies dropped", type(error).__name__, len(ids)
+            )
+            self._waiting.difference_update(ids)
+            self._counts["failed"] += len(ids)
+            self._size = 1
+            return []
+
+
+def collect_replies(
+    mailbox: Mailbox,
+    messages: list[Message],
+    asked: dict[str, int],
+    wanted: Callable[[], int],
+    more: Callable[[int], list[Message]],
+    oversampling: float,
+    timeout: float,
+    overtime: bool = False,
+) -> Iterator[Message]:
+    """Send messages and yield replies until no more are wanted, none can arrive, or the time is up.
+
+    If a reply is not used, another node is asked instead. Flower's own `send_and_receive` waits for every reply and
+    keeps all of them in memory.
+
+    Args:
+        mailbox: replies to messages already in it are yielded too. At the end it holds those without a reply.
+        messages: the first messages.
+        asked: records the node that each message went to.
+        wanted: returns how many replies are still needed.
+        more: returns messages to at most this many nodes that were not asked yet.
+        oversampling: nodes to ask per reply wanted.
+        timeout: in seconds, from when the first messages are sent.
+        overtime: whether to continue after the timeout as long as every poll brings a reply.
+    """
+    mailbox.push(messages, asked)
+    pause, end = FIRST_POLL_SECONDS, time.monotonic() + timeout
+    while wanted() > 0:
+        short = math.ceil(wanted() * oversampling) - len(mailbox)
+        if short > 0:
+            mailbox.push(more(short), asked)
+        if not mailbox:
+            return
+        count = len(mailbox)
+        for message in mailbox.replies():
+            yield message
+            if wanted() <= 0:
+                return
+        left, progress = end - time.monotonic(), len(mailbox) < count
+        if left <= 0.0 and not (overtime and progress):
+            return
+        if progress:
+            pause = FIRST_POLL_SECONDS
+        else:
+            time.sleep(min(pause, left))
+            pause = min(2.0 * pause, LONGEST_POLL_SECONDS)

@@ -1,0 +1,188 @@
+"""Noise made on the device: permission for each step, the key, the draws, and a check before the first step."""
+
+from __future__ import annotations
+
+import math
+import threading
+from functools import lru_cache
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+from jax.sharding import NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from antiphase._check import Array, invalid
+from antiphase._errors import InvalidArgument
+from antiphase._noise import canonical, check_noise
+from antiphase._run import Run, check_lineage, check_step, dtype_of, record_noise_read, secret_of, set_noise_source
+from antiphase.jax._correlator import correlator
+from antiphase.jax._deferred_errors import clear_error, defer_error, must_defer
+from antiphase.jax._state import NoiseState, check_run_id, hash_bytes
+from antiphase.strategies import Strategy
+
+SOURCE = "Threefry of JAX on the device with a 64-bit key"  # stored in the ledger and shown in the report
+GENERATOR = "threefry2x32"
+ADDRESS_LIMIT = 1 << 31  # rows of z times leaves must stay below it
+
+KeyWords = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+def device_key(run: Run) -> KeyWords:
+    """Return the key of a run's device noise: 64 bits, all that Threefry takes, independent of the host's keys."""
+    root = run.plan.root or run.plan.fingerprint
+    data = secret_of(run).derive("device noise", "jax", run.run_id, root, dtype_of(run), length=8)
+    return np.frombuffer(data, dtype="<u4").astype(np.uint32)
+
+
+@final
+class DeviceKey:
+    """Gives the device key to compiled programs, one step at a time, so that every step is known to the run.
+
+    Programs receive the key from a host callback: it is neither in the program nor in any state.
+
+    Args:
+        run: an open run, which decides which steps are allowed. From now on its noise is made on the device only.
+    """
+
+    def __init__(self, run: Run) -> None:
+        set_noise_source(run, SOURCE)
+        self._run, self._key = run, device_key(run)
+        self._lock = threading.Lock()  # each device calls back from its own thread
+
+    def check(self, state: NoiseState) -> None:
+        """Raise if the step is not allowed. Does nothing inside a compiled program, where the state is unknown."""
+        position = _positions(state)
+        if not any(isinstance(value, jax.core.Tracer) for value in position):
+            with self._lock:
+                check_step(self._run, self._allowed(*position))
+
+    def read(self, step: Any, run_id: Any, history_hash: Any, *private: Any) -> tuple[KeyWords, np.bool_]:
+        """Return the key and True if the run allows the step of this state.
+
+        Otherwise raise, or return zeros and False if the error must be deferred.
+        """
+        t = int(np.asarray(step))
+        try:
+            with self._lock:
+                record_noise_read(self._run, SOURCE, self._allowed(step, run_id, history_hash, *private))
+        except Exception as error:
+            if not must_defer():
+                raise
+            defer_error(self._run, t, error)
+            return np.zeros_like(self._key), np.bool_(False)
+        clear_error(self._run, t)
+        return self._key.copy(), np.bool_(True)
+
+    def _allowed(self, step: Any, run_id: Any, history_hash: Any, *private: Any) -> int:
+        """Return the step if the state is complete, belongs to this run and continues what the ledger has."""
+        t = int(np.asarray(step))
+        check_run_id(run_id, self._run.run_id)
+        if not all(map(np.array_equal, (step, run_id, history_hash), private)):
+            raise InvalidArgument(
+                f"The state is at step {t}, but its private part belongs to another step or run.",
+                hint="use antiphase.jax.join to combine the two parts of the same split",
+            )
+        check_lineage(self._run, t, hash_bytes(history_hash))
+        return t
+
+    def request(self, state: NoiseState, mesh_of: NamedSharding | None) -> tuple[jax.Array, jax.Array]:
+        """Return the key for the step of a state and whether it may be used, on every device of the mesh."""
+        key: Any = jax.ShapeDtypeStruct(self._key.shape, self._key.dtype)  # type: ignore[no-untyped-call]
+        allowed: Any = jax.ShapeDtypeStruct((), np.bool_)  # type: ignore[no-untyped-call]
+        position = _positions(state)
+
+        def call_host(*position: jax.Array) -> Any:
+            return io_callback(self.read, (key, allowed), *position)
+
+        if mesh_of is None:
+            return call_host(*position)
+        replicated = PartitionSpec()  # type: ignore[no-untyped-call]
+        made = jax.shard_map(
+            call_host,
+            mesh=mesh_of.mesh,
+            in_specs=(replicated,) * len(position),
+            out_specs=(replicated, replicated),
+            check_vma=False,
+        )
+        return made(*position)
+
+
+def _positions(state: NoiseState) -> tuple[Any, ...]:
+    """Return step, run id and history hash of a state, then those of its private part."""
+    return tuple(x for part in (state, state.private) for x in (part.step, part.run_id, part.history_hash))
+
+
+def check_addresses(rows: int, leaves: int) -> None:
+    """Raise if the strategy has more rows of z than the generator has addresses."""
+    if rows * leaves >= ADDRESS_LIMIT:
+        raise invalid(
+            "add_noise",
+            "source",
+            f"'host' for {rows} rows of noise and {leaves} leaves",
+            "'device'",
+            "on the device, rows times leaves must be below 2^31",
+        )
+
+
+def standard_normals(
+    key: jax.Array, leaves: int, leaf: int, row: jax.Array, like: jax.Array, dtype: jnp.dtype
+) -> jax.Array:
+    """Return a row of z for one leaf, a function of (key, leaf, row).
+
+    The address row x leaves + leaf is encrypted with the key, which is one to one, so no two rows or leaves share a
+    stream. Each draw is the scaled sum of two. A single float32 draw of `jax.random.normal` lies between -5.42 and 5.22
+    standard deviations: with a small noise multiplier, a value outside this range would reveal that an example took
+    part. The sum lies between -7.66 and 7.38 (float64: 11.54). How much this adds to delta is not proved; reports state
+    the assumption that the draws are normal.
+
+    Args:
+        key: two words.
+        leaves: number of leaves.
+        leaf: index of the leaf.
+        row: index of the row of z.
+        like: an array with the shape of the leaf and, on an explicit mesh, its sharding.
+        dtype: dtype of the noise.
+    """
+    address = row * leaves + leaf
+    here = jax.random.fold_in(jax.random.wrap_key_data(key, impl=GENERATOR), address)
+    both = jax.random.normal(here, (2, *jnp.shape(like)), dtype, out_sharding=_sharding_of_pair(like))
+    return (both[0] + both[1]) * jnp.asarray(math.sqrt(0.5), dtype)
+
+
+def _sharding_of_pair(like: jax.Array) -> NamedSharding | None:
+    """Return the sharding of two arrays like `like`, stacked; None lets the compiler choose."""
+    at = jax.typeof(like).sharding
+    if at.mesh.empty or not at.mesh.are_all_axes_explicit:
+        return None
+    return NamedSharding(at.mesh, PartitionSpec(None, *at.spec))  # type: ignore[no-untyped-call]
+
+
+@lru_cache(maxsize=32)
+def check_device_noise(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], clip_norm: float) -> None:
+    """Raise if a compiled program on this device does not make the plan's noise in this dtype.
+
+    The result is cached, so a plan that passed is not compiled again.
+
+    Args:
+        strategy: C.
+        noise_std: of the plan.
+        dtype: dtype of the noise and its state.
+        clip_norm: of the plan; the noise is multiplied by it.
+    """
+    made = canonical(strategy, noise_std, dtype)
+    recursion, scale = correlator(made.strategy, jnp.dtype(dtype)), made.noise_std * clip_norm
+
+    def respond(z: Array, steps: int) -> NDArray[Any]:
+        def step(carried: tuple[jax.Array, jax.Array], t: Any) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+            buffers, rows = carried
+            noise, buffers = recursion.step(buffers, t, lambda row: rows[row])
+            return (buffers, rows), scale * noise
+
+        with jax.ensure_compile_time_eval():  # simulate_noise may be called while another program is being traced
+            start = jnp.zeros((recursion.buffer_count, z.shape[1]), dtype), jnp.asarray(z, dtype)
+            return np.asarray(jax.jit(lambda start: jax.lax.scan(step, start, jnp.arange(steps))[1])(start))
+
+    check_noise(strategy, noise_std, dtype, respond, clip_norm=clip_norm)

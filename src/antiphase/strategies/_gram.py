@@ -1,0 +1,260 @@
+"""Gram matrices X = C^T C by their diagonals: no dense matrix is formed if C has structure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._check import Array
+from antiphase._errors import InvalidArgument
+
+Indices = NDArray[np.int64]
+MOST_GRAM_ENTRIES = 1 << 28  # entries of X to sum over; beyond it, products with C are cheaper
+SMALLEST_SQUARE, LARGEST_SQUARE = 1e-270, 1e270  # squares beyond these have lost digits
+
+
+class Gram(ABC):
+    """X = C^T C.
+
+    Attributes:
+        steps: number of steps, n.
+        bands: X[i, j] = 0 for |i - j| >= bands.
+        first_is_worst: whether the earliest of all shifts of a pattern has the largest sensitivity. It does if the
+            Gram matrix of every later shift is that of the earliest minus a positive semidefinite matrix, or a part
+            of it.
+        norms_decrease: whether each column is a shifted part of every earlier one. Then, if the columns of a pattern
+            are orthogonal, the earliest pattern is the worst.
+    """
+
+    steps: int
+    bands: int
+    first_is_worst = False
+    norms_decrease = False
+
+    @abstractmethod
+    def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
+        """X[i, i + lag] for i = start, ..., stop - 1; by default to the end."""
+
+    def diagonals(self, start: int, stop: int) -> Array:
+        """All diagonals: entry [i - start, r] is X[i, i + r], zero past the last step."""
+        out = np.zeros((stop - start, self.bands))
+        for lag in range(self.bands):
+            last = min(stop, self.steps - lag)
+            if last > start:
+                out[: last - start, lag] = self.diagonal(lag, start, last)
+        return out
+
+    def envelope(self) -> Array:
+        """For each lag < bands, an upper bound on |X[i, i + lag]| over all i."""
+        return np.array([np.abs(self.diagonal(lag)).max() for lag in range(self.bands)])
+
+    def squares(self, weights: Array) -> tuple[float, float] | None:
+        """||C w||^2 and a bound on sum_ij w_i |X_ij| w_j for w >= 0, equal for C >= 0; None if that is expensive."""
+        return None
+
+    def eigenvalue_bound(self) -> float | None:
+        """An upper bound on the eigenvalues, for any number of steps; None if the structure gives none."""
+        return None
+
+    def residues(self, period: int) -> Indices:
+        """The residue classes modulo `period` that can be the worst pattern."""
+        return np.arange(1 if self.first_is_worst else min(period, self.steps))
+
+    def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
+        """Sums over the residue classes modulo `period`: residues that may be worst, sums of |X|, sums of X.
+
+        Computed from the diagonals at multiples of the period. If there are many, computed from C itself, which for
+        a C with mixed signs can make the sums of |X| larger, never smaller.
+        """
+        residues = self.residues(period)
+        lags = range(0, self.bands, period)
+        if len(lags) * self.steps > MOST_GRAM_ENTRIES and len(lags) > max(2, len(residues)):
+            found = [self.squares(_indicator(r, period, self.steps)) for r in residues]
+            sums = np.array([pair for pair in found if pair is not None])
+            if len(sums):
+                return residues, sums[:, 1], sums[:, 0]
+        absolute, plain = np.zeros(len(residues)), np.zeros(len(residues))
+        for lag in lags:
+            entries, times = self.diagonal(lag), 1.0 if lag == 0 else 2.0
+            absolute += times * _folded(np.abs(entries), period)[residues]
+            plain += times * _folded(entries, period)[residues]
+        return residues, absolute, plain
+
+    def class_blocks(self, period: int, residues: Indices) -> Array:
+        """X on each residue class, padded with zeros to the longest: shape (residues, k, k)."""
+        k = -(-self.steps // period)
+        out = np.zeros((len(residues), k, k))
+        for m, lag in enumerate(range(0, self.bands, period)):
+            padded = np.zeros(k * period)
+            padded[: self.steps - lag] = self.diagonal(lag)
+            entries = padded.reshape(k, period)[: k - m, residues].T
+            i = np.arange(k - m)
+            out[:, i, i + m] = out[:, i + m, i] = entries
+        return out
+
+    def folded(self, period: int) -> Array:
+        """The Gram matrix of the sums of the columns in each residue class: shape (period, period)."""
+        out = np.zeros((period, period))
+        i = np.arange(period)
+        for lag in range(self.bands):
+            sums = _folded(self.diagonal(lag), period)  # X[t, t + lag] belongs to the classes of t and t + lag
+            out[i, (i + lag) % period] += sums
+            if lag:
+                out[(i + lag) % period, i] += sums
+        return out
+
+    def dense(self) -> Array:
+        """X as a dense array, for small cases."""
+        upper = np.zeros((self.steps, self.steps))
+        for lag in range(self.bands):
+            i = np.arange(self.steps - lag)
+            upper[i, i + lag] = self.diagonal(lag)
+        return upper + np.triu(upper, 1).T
+
+
+class DenseGram(Gram):
+    """X of a matrix without structure."""
+
+    def __init__(self, matrix: Array) -> None:
+        self._matrix = matrix
+        self.steps = matrix.shape[1]
+        self.bands = _row_width(matrix)
+
+    def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
+        """Products of columns."""
+        stop = self.steps - lag if stop is None else stop
+        matrix = self._matrix
+        return np.einsum("ti,ti->i", matrix[:, start:stop], matrix[:, start + lag : stop + lag])
+
+    def diagonals(self, start: int, stop: int) -> Array:
+        """From one matrix product."""
+        product = self._matrix[:, start:stop].T @ self._matrix[:, start:]
+        out = np.zeros((stop - start, self.bands))
+        for lag in range(self.bands):
+            entries = np.diagonal(product, lag)
+            out[: len(entries), lag] = entries
+        return out
+
+    def envelope(self) -> Array:
+        """Chunk by chunk."""
+        chunk, out = 512, np.zeros(self.bands)
+        for start in range(0, self.steps, chunk):
+            rows = self.diagonals(start, min(start + chunk, self.steps))
+            out = np.maximum(out, np.abs(rows).max(axis=0))
+        return out
+
+    def folded(self, period: int) -> Array:
+        """By products of the sums."""
+        rows, steps = self._matrix.shape
+        padded = np.zeros((rows, -(-steps // period) * period))
+        padded[:, :steps] = self._matrix
+        sums = padded.reshape(rows, -1, period).sum(axis=1)
+        return sums.T @ sums
+
+
+class BandedGram(Gram):
+    """X of a banded lower-triangular matrix, columns[j, r] = C[j + r, j]."""
+
+    def __init__(self, columns: Array) -> None:
+        used = np.flatnonzero(np.abs(columns).max(axis=0))[-1] + 1
+        self._columns = columns[:, :used]
+        self.steps, self.bands = self._columns.shape
+
+    def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
+        """Column i below its first `lag` entries against column i + lag."""
+        stop = self.steps - lag if stop is None else stop
+        left = self._columns[start:stop, lag:]
+        return np.einsum("ir,ir->i", left, self._columns[start + lag : stop + lag, : left.shape[1]])
+
+
+class TreeGram(Gram):
+    """X of the binary tree: X[i, j] is the number of nodes above both steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = self.bands = steps
+        self.levels = (steps - 1).bit_length() + 1
+
+    def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
+        """The number of levels from the first common node up to the root."""
+        i = np.arange(start, self.steps - lag if stop is None else stop)
+        return self.levels - _bit_length(i ^ (i + lag))
+
+    def envelope(self) -> Array:
+        """Of all steps a given lag apart, 0 and the lag are the closest in the tree."""
+        return self.levels - _bit_length(np.arange(self.steps))
+
+    def squares(self, weights: Array) -> tuple[float, float]:
+        """Level by level."""
+        total, sums = 0.0, weights
+        for _ in range(self.levels):
+            total += float(sums @ sums)
+            sums = np.add.reduceat(sums, np.arange(0, len(sums), 2))
+        return total, total
+
+
+class BlockGram(Gram):
+    """X of a repeated strategy: one Gram matrix, repeated along the diagonal."""
+
+    def __init__(self, block: Gram, repeats: int) -> None:
+        self.block, self.repeats = block, repeats
+        self.steps, self.bands = block.steps * repeats, block.bands
+
+    def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
+        """Zero where the two steps are in different blocks."""
+        stop = self.steps - lag if stop is None else stop
+        once = np.zeros(self.block.steps)
+        if lag < self.block.steps:
+            once[: self.block.steps - lag] = self.block.diagonal(lag)
+        return once[np.arange(start, stop) % self.block.steps]
+
+    def envelope(self) -> Array:
+        """As for one block."""
+        return self.block.envelope()
+
+    def squares(self, weights: Array) -> tuple[float, float] | None:
+        """Block by block."""
+        parts = [self.block.squares(w) for w in weights.reshape(self.repeats, -1)]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return sum(part[0] for part in known), sum(part[1] for part in known)
+
+    def eigenvalue_bound(self) -> float | None:
+        """As for one block."""
+        return self.block.eigenvalue_bound()
+
+
+def check_square(value: float) -> None:
+    """Refuse a squared norm that has lost digits to underflow or overflow."""
+    if not SMALLEST_SQUARE <= value <= LARGEST_SQUARE:
+        raise InvalidArgument(
+            f"The squared norms of this strategy are outside the range of floating point: got {value:.3g}.",
+            hint="divide C by its largest column norm",
+        )
+
+
+def _indicator(residue: int, period: int, steps: int) -> Array:
+    out = np.zeros(steps)
+    out[residue::period] = 1.0
+    return out
+
+
+def _folded(values: Array, period: int) -> Array:
+    """Return the sums over the residue classes of the index."""
+    padded = np.zeros(-(-len(values) // period) * period)
+    padded[: len(values)] = values
+    return padded.reshape(-1, period).sum(axis=0)
+
+
+def _bit_length(values: Indices) -> Array:
+    return np.frexp(values.astype(np.float64))[1].astype(np.float64)
+
+
+def _row_width(matrix: Array) -> int:
+    """Return the largest distance between two non-zero entries of a row, plus one."""
+    used = matrix != 0
+    rows = used.any(axis=1)
+    first, last = used.argmax(axis=1), matrix.shape[1] - 1 - used[:, ::-1].argmax(axis=1)
+    return int((last - first)[rows].max()) + 1

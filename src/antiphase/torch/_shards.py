@@ -1,0 +1,172 @@
+"""Which part of each parameter's noise this process makes, and what gradients sharded by FSDP need.
+
+Leaves are flat: parameter i of the list is the leaf named str(i), with as many entries as the parameter, in C order.
+The noise of an entry depends only on leaf name and flat index, so every way to shard gives the same noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from opacus.optimizers import DPOptimizer
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
+
+from antiphase._errors import InvalidArgument, Refused
+from antiphase._noise import Leaf
+from antiphase._run import Transport
+
+Leaves = dict[str, Leaf]
+FIXED_REDUCTION = (
+    "set_gradient_divide_factor",
+    "set_requires_gradient_sync",
+    "set_requires_all_reduce",
+    "set_is_last_backward",
+    "set_all_reduce_hook",
+    "set_custom_reduce_scatter",
+)
+
+
+def whole_leaves(parameters: Sequence[torch.Tensor]) -> Leaves:
+    """All parameters, whole: the leaves that a run is opened with, whatever the number of processes.
+
+    >>> whole_leaves([torch.zeros(2, 3)])["0"].size
+    6
+    """
+    return {str(i): Leaf((p.numel(),)) for i, p in enumerate(parameters)}
+
+
+def own_leaves(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
+    """The part of one rank: its shards of sharded parameters, or an equal slice of all replicated parameters."""
+    if is_sharded(parameters):
+        return {str(i): _shard(p, ranks) for i, p in enumerate(parameters)}
+    return _slices(parameters, ranks)
+
+
+def is_sharded(parameters: Sequence[torch.Tensor]) -> bool:
+    """Whether every rank holds only a part of each parameter (FSDP2)."""
+    kinds = {isinstance(p, DTensor) for p in parameters}
+    if len(kinds) > 1:
+        raise Refused(
+            "Some parameters are sharded and some are not.",
+            hint="call fully_shard on the whole model, or on no part of it",
+        )
+    return kinds == {True}
+
+
+def _slices(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
+    """The concatenated parameters, split into `ranks.size` slices of equal length (up to one entry)."""
+    stops = list(accumulate(p.numel() for p in parameters))
+    first, last = (stops[-1] * r // ranks.size for r in (ranks.rank, ranks.rank + 1))
+    leaves = {}
+    for i, (p, stop) in enumerate(zip(parameters, stops, strict=True)):
+        start, n = stop - p.numel(), p.numel()
+        inside = [min(max(edge - start, 0), n) for edge in (first, last)]
+        leaves[str(i)] = Leaf((n,), ((inside[0], inside[1]),))
+    return leaves
+
+
+def _shard(parameter: Any, ranks: Transport) -> Leaf:
+    """The rows that FSDP2 gives this rank: ceil(rows / size) to each rank in turn, until none are left."""
+    if parameter.device_mesh.ndim != 1 or parameter.placements != (Shard(0),):
+        raise Refused(
+            f"Parameters with placements {parameter.placements} are not supported.",
+            hint="use fully_shard on a one-dimensional mesh of all processes",
+        )
+    if parameter.device_mesh.size() != ranks.size:
+        raise Refused(
+            f"The model is sharded over {parameter.device_mesh.size()} of {ranks.size} processes.",
+            hint="fully_shard over all processes of the default group",
+        )
+    local = parameter.to_local()
+    rows, width = parameter.shape[0], local[0].numel() if len(local) else 0
+    height = -(-rows // ranks.size)
+    start, stop = (min(r * height, rows) for r in (ranks.rank, ranks.rank + 1))
+    if len(local) != stop - start:
+        raise Refused(
+            f"Rank {ranks.rank} holds {len(local)} of {rows} rows; {stop - start} were expected.",
+            hint="shard along the first dimension, as fully_shard does by default",
+        )
+    return Leaf((parameter.numel(),), ((start * width, stop * width),))
+
+
+def noise_dtype(parameters: Sequence[torch.Tensor]) -> str:
+    """float32 or float64: the dtype of the parameters, which must all have the same."""
+    kinds = {p.dtype for p in parameters}
+    if kinds == {torch.float32}:
+        return "float32"
+    if kinds == {torch.float64}:
+        return "float64"
+    raise InvalidArgument(
+        f"Parameters must all be float32 or all float64. Got {sorted(map(str, kinds))}.",
+        hint="keep the parameters in float32, and use autocast to compute in lower precision",
+    )
+
+
+def is_vmapped(gradient: torch.Tensor | None) -> bool:
+    """Whether a gradient is a batch of gradients inside torch.func.vmap."""
+    return gradient is not None and torch._C._functorch.is_batchedtensor(gradient)
+
+
+def flat_gradient(parameter: Any) -> torch.Tensor:
+    """A flat view of the gradient that this process holds. A missing gradient is set to zeros."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    if isinstance(parameter.grad, DTensor):
+        local: torch.Tensor = parameter.grad.to_local()
+        return local.view(-1)
+    if parameter.grad.layout != torch.strided:
+        raise Refused(
+            f"The gradient of a parameter of shape {tuple(parameter.shape)} is sparse, but its noise is dense.",
+            hint="make it dense with p.grad = p.grad.to_dense(), or use layers without sparse=True",
+        )
+    if not parameter.grad.is_contiguous():
+        parameter.grad = parameter.grad.contiguous()
+    view: torch.Tensor = parameter.grad.view(-1)
+    return view
+
+
+def zero_padding(module: Any, is_padded: Callable[[], bool], optimizer: DPOptimizer) -> None:
+    """Give weight 0 to the examples that are repeated to make the ranks of FSDP even.
+
+    Args:
+        module: module in Opacus's wrapper for ghost clipping.
+        is_padded: whether the last example of the current batch is a repeated one.
+        optimizer: optimizer, which knows whether this is the last physical batch.
+    """
+    clipping = module.get_clipping_coef
+
+    def weights() -> torch.Tensor:
+        factors: torch.Tensor = clipping().clone()
+        is_last = not optimizer._check_skip_next_step(pop_next=False)
+        if is_last and is_padded():
+            factors[-1] = 0.0
+        return factors
+
+    module.get_clipping_coef = weights
+
+
+def fix_reduction(module: nn.Module, ranks: int) -> None:
+    """Make FSDP average the gradients of every backward pass over the ranks, and refuse later changes of that.
+
+    The division is undone before noise is added. If the gradients of a pass were held back for the next one, they would
+    be part of its sum although their examples were not counted.
+    """
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(float(ranks))
+            part.set_requires_gradient_sync(True)
+            for name in FIXED_REDUCTION:
+                setattr(part, name, partial(_refuse_change, name))
+
+
+def _refuse_change(name: str, *_: Any, **__: Any) -> None:
+    raise Refused(
+        f"{name} cannot be called on a private module.",
+        hint="remove the call: it changes the sum that the noise is calibrated to",
+    )
