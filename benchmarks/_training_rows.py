@@ -7,6 +7,7 @@ noise of the last iterate over a mixture of curvatures, with the reference optim
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -183,6 +184,35 @@ def bins_rms(family: str, options: dict[str, int], task: Task, epsilon: float) -
     return calibrated(task, epsilon, found.strategy, in_bins(task), f"{family} {options}")
 
 
+def bins_trained(family: str, options: dict[str, int], trajectory: float, task: Task, epsilon: float) -> Made:
+    """Optimised for the bins and for the last iterate, in directions of the planner's curvatures."""
+    found = ap.optimize(
+        family,
+        steps=task.steps,
+        participation=in_bins(task),
+        workload=task.workload,
+        objective=ap.Curvatures.log_uniform(*SPAN, 13, trajectory=trajectory),
+        budget=ap.Budget(epsilon, task.delta),
+        **options,
+    )
+    return calibrated(task, epsilon, found.strategy, in_bins(task), f"{family} {options}")
+
+
+def unamplified_trained(family: str, options: dict[str, int], trajectory: float, task: Task, epsilon: float) -> Made:
+    objective = ap.Curvatures.log_uniform(*SPAN, 13, trajectory=trajectory)
+    found = ap.optimize(
+        family, steps=task.steps, participation=in_order(task), workload=task.workload, objective=objective, **options
+    )
+    return calibrated(task, epsilon, found.strategy, in_order(task), f"{family} {options}")
+
+
+def planned(pipelines: list[str] | None, task: Task, epsilon: float) -> Made:
+    """What `antiphase.plan` chooses for the end of training."""
+    plan = ap.plan(replace(task.problem(epsilon), objective="training"), pipelines=pipelines)
+    chosen = plan.candidates[0]
+    return Made(plan.mechanism, f"{chosen.name}, {chosen.batches}", {"planner": chosen.error})
+
+
 def bins_last(bands: int, mixture: Mixture, task: Task, epsilon: float) -> Made:
     """The Toeplitz strategy for the last iterate, not optimised for the bins, with balls-in-bins accounting."""
     strategy = toeplitz_last(task, bands, mixture)
@@ -205,7 +235,8 @@ def plain(strategy: str, task: Task, epsilon: float) -> Made:
     return calibrated(task, epsilon, made, in_order(task), strategy)
 
 
-MIXTURE = Mixture.of(*log_uniform(1e-3, 1.0, 0.5))
+SPAN = (1e-3, 1.0)
+MIXTURE = Mixture.of(*log_uniform(*SPAN, 0.5))
 
 
 def fixed_rows(per_epoch: int) -> dict[str, Row]:
@@ -234,6 +265,23 @@ def fixed_rows(per_epoch: int) -> dict[str, Row]:
         title = f"Toeplitz, {b} bands, last, mixture"
         rows[f"last-{b}-unamplified"] = Row(title, partial(last_unamplified, b, MIXTURE), "unamplified")
         rows[f"last-{b}-bins"] = Row(f"{title}, bins", partial(bins_last, b, MIXTURE), "amplified")
+    for buffers in sized((1, 2, 3), (1,)):
+        made = partial(bins_trained, "blt", {"buffers": buffers}, 0.0)
+        rows[f"blt-{buffers}-bins-last"] = Row(f"BLT, {buffers} buffers, bins, last, mixture", made, "amplified")
+    made = partial(bins_trained, "toeplitz", {"bands": min(64, per_epoch)}, 0.0)
+    rows["toeplitz-bins-last"] = Row("Toeplitz, optimised for the bins, last, mixture", made, "amplified")
+    wide = min(32, per_epoch)
+    made = partial(bins_trained, "banded", {"bands": wide}, 0.0)
+    rows["banded-bins-last"] = Row(f"free columns, {wide} bands, bins, last, mixture", made, "amplified")
+    made = partial(bins_trained, "banded", {"bands": wide}, 1.0)
+    rows["banded-bins-training"] = Row(f"free columns, {wide} bands, bins, training", made, "amplified")
+    made = partial(unamplified_trained, "blt", {"buffers": 3}, 0.0)
+    rows["blt-last"] = Row("BLT, 3 buffers, last, mixture", made, "unamplified")
+    made = partial(unamplified_trained, "banded", {"bands": per_epoch}, 1.0)
+    rows["banded-training"] = Row(f"free columns, {per_epoch} bands, training", made, "unamplified")
+    rows["planner"] = Row("planner, objective training", partial(planned, None), "amplified", chosen=True)
+    make = partial(planned, ["fixed-epochs"])
+    rows["planner-unamplified"] = Row("planner, objective training", make, "unamplified", chosen=True)
     whole = partial(last_unamplified, per_epoch, MIXTURE)
     title = f"Toeplitz, {per_epoch} bands, last, mixture"
     rows[f"last-{per_epoch}-unamplified"] = Row(title, whole, "unamplified")

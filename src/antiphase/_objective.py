@@ -150,12 +150,11 @@ class Curvatures:
 
 Objective = Literal["training", "rms", "max"] | Curvatures
 
-TRAINING = Curvatures.log_uniform(1e-3, 1.0, count=13, power=0.5, trajectory=1.0)
-"""What the planner minimises by default: the noise that is left in the model at the end of training.
+TRAINING = Curvatures.log_uniform(1e-3, 1.0, count=13, power=0.25, trajectory=1.0)
+"""What the objective "training" stands for: the noise left in the model at the end, and on the way there.
 
-It needs no knowledge of the model. Directions with less than 1e-3 keep most noise for good, whatever the mechanism;
-learning rates that train well keep the largest near 1. Between them, weights h^0.5 balance flat against curved
-directions: docs/training.md compares this choice with others and with measured accuracy.
+It needs no knowledge of the model. Directions with h below 1e-3 keep most noise for good, whatever the mechanism, and
+learning rates that train well keep the largest h near 1. docs/training.md compares it with measured accuracy.
 """
 
 

@@ -97,4 +97,4 @@ def test_free_columns_do_not_drown_early_steps():
 def test_the_name_training_stands_for_the_documented_curvatures():
     strategy, workload = ap.strategies.Toeplitz(np.array([1.0, 0.5]), N), ap.PrefixSum()
     assert ap.error(strategy, workload, "training").value == ap.error(strategy, workload, TRAINING).value
-    assert ap.Curvatures.log_uniform(1e-3, 1.0, 13, 0.5, trajectory=1.0) == TRAINING
+    assert ap.Curvatures.log_uniform(1e-3, 1.0, 13, 0.25, trajectory=1.0) == TRAINING
