@@ -82,12 +82,12 @@ def test_dense_is_as_good_as_all_bands_and_above_its_bound():
 
 def test_free_columns_do_not_drown_early_steps():
     """Without the noise on the way they do: several times the noise of a Toeplitz strategy over the run."""
-    steps, promise = 40, ap.FixedEpochs(5, 8)
-    last = ap.Curvatures.log_uniform(0.01, 1.0, 5)
-    both = ap.Curvatures.log_uniform(0.01, 1.0, 5, trajectory=1.0)
+    steps, promise = 48, ap.FixedEpochs(6, 8)
+    last = ap.Curvatures.log_uniform(1e-3, 1.0, 5)
+    both = ap.Curvatures.log_uniform(1e-3, 1.0, 5, trajectory=1.0)
 
     def rms_noise(family, objective):
-        made = ap.optimize(family, steps=steps, participation=promise, objective=objective, bands=4)
+        made = ap.optimize(family, steps=steps, participation=promise, objective=objective, bands=8)
         return ap.loss(made.strategy, ap.PrefixSum(), promise)
 
     assert rms_noise("banded", last) > 3 * rms_noise("toeplitz", last)
