@@ -29,7 +29,7 @@ class Candidate:
 
     Args:
         family: family of the strategy, such as "banded"; "unknown" where an older plan file does not tell.
-        error: expected error, noise_std x error of the strategy, for clipping norm 1.
+        error: expected error under the problem's objective, noise_std x error of the strategy, for clipping norm 1.
         noise_std: standard deviation of the noise, for the strategy at its own scale.
         noise_multiplier: effective noise multiplier.
         epsilon: epsilon at the budget's delta.
@@ -41,6 +41,8 @@ class Candidate:
             if it was not computed.
         size: number of bands, buffers or repeats; see `size_unit`. None for families without a size.
         variant: what sets it apart from others of the same family and size, in words.
+        rms_error: root mean square over the steps of the noise in the model, as if gradients did not depend on the
+            parameters; None where an older plan file does not tell.
         name: display name. Leave it out: it is derived from family, size and variant.
 
     >>> from antiphase import Poisson
@@ -60,6 +62,7 @@ class Candidate:
     per_step: tuple[float, ...] = ()
     size: int | None = optional(None)
     variant: str = optional("")
+    rms_error: float | None = optional(None)
     name: str = ""
 
     def __post_init__(self) -> None:
