@@ -112,7 +112,7 @@ def test_numbers_of_participations(separation, rate, warm):
 def test_participations_beyond_the_largest_number_are_all_of_it(monkeypatch):
     given = PoissonMinSeparation(2, 0.4, warm_start=True)
     whole = count_chances(given, 30)
-    monkeypatch.setattr("antiphase._montecarlo.patterns.MOST_OPERATIONS", 150)
+    monkeypatch.setattr("antiphase._montecarlo.patterns.MAX_OPERATIONS", 150)
     short = count_chances(given, 30)
     assert len(short) == 6
     np.testing.assert_allclose(short, [*whole[:5], whole[5:].sum()], rtol=1e-12)

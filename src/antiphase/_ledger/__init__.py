@@ -93,8 +93,8 @@ class Ledger:
         if not hmac.compare_digest(self._code(data), code):
             raise Corrupted(
                 "The stored heads of the ledger are not authentic.",
-                hint="the file was edited or truncated, or the secret belongs to another run; restore the run directory "
-                "from a copy, or use the secret of this run",
+                hint="the file was edited or truncated, or the secret belongs to another run; restore the run "
+                "directory from a copy, or use the secret of this run",
             )
         public, private = json.loads(data)
         return _head_from_json(public), _head_from_json(private)
