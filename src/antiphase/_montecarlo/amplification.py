@@ -40,7 +40,7 @@ def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: flo
     Args:
         strategy: strategy matrix, C.
         participation: how the steps of one example are sampled.
-        noise_std: standard deviation of the noise, for C as it is scaled.
+        noise_std: standard deviation of the noise z in C x + z.
     """
     if participation.max_batch is not None:
         raise NotProved(
@@ -68,7 +68,7 @@ def delta(
     Args:
         strategy: C; if it has negative entries, |C| is accounted for.
         participation: balls-in-bins with a causal C, or random min-separation with at most `separation` bands.
-        noise_std: standard deviation of the noise, for C as it is scaled.
+        noise_std: standard deviation of the noise z in C x + z.
         epsilon: non-negative.
         sampling: Monte Carlo effort. Without a seed, fresh entropy is drawn.
 
@@ -151,7 +151,7 @@ def verify(
     Args:
         strategy: strategy matrix, C.
         participation: as for `delta`.
-        noise_std: standard deviation of the noise, for C as it is scaled.
+        noise_std: standard deviation of the noise z in C x + z.
         epsilon: epsilon of the claim.
         delta: delta of the claim.
         method: "certified" for importance-weighted samples, or "plain" for unweighted ones with Bernstein's inequality.
@@ -197,9 +197,8 @@ def estimate(
 
 def _bins_pair(strategy: Strategy, participation: BallsInBins, noise_std: float) -> Pair:
     try:
-        unamplified = sensitivity(
-            strategy, participation.worst_case
-        ).value  # with negative entries it can be smaller than the modes
+        # With negative entries the sensitivity can be smaller than the norms of the modes.
+        unamplified = sensitivity(strategy, participation.worst_case).value
     except NotProved:
         unamplified = math.inf
     return bins_pair(bins_gram(strategy, participation), noise_std, unamplified)

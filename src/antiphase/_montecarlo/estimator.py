@@ -39,7 +39,10 @@ class Draws:
 
 
 class Estimator(ABC):
-    """Draws samples; has three numbers that bound their weights (rho, slope, log_factor) and three that bound rounding."""
+    """Draws weighted samples.
+
+    `rho`, `slope` and `log_factor` bound the weights; `loss_error`, `ratio_error` and `bias` bound rounding errors.
+    """
 
     rho: float
     slope: float

@@ -20,10 +20,8 @@ ATTEMPTS = 8
 MAX_NOISE_INCREASES = 16
 NOISE_EXPONENT = 0.75  # below 1, because epsilon decreases faster than the noise increases
 CHOICES = 1 << 10  # number of mechanisms among which a calibration or a plan may choose by their bounds
-TIGHT_MARGIN, SAMPLED_MARGIN = (
-    3e-4,
-    1.5e-3,
-)  # share of epsilon that calibration reserves: a bound may exceed its estimate
+# Calibration aims below the budget by this share of epsilon, because a bound may exceed its estimate.
+TIGHT_MARGIN, SAMPLED_MARGIN = 3e-4, 1.5e-3
 TYPICAL_LOG_INVERSE = 30.0  # log(1 / beta) used to choose an estimator before delta is known
 SMALLEST_BOUND = 5e-324  # a bound that underflows is not zero
 SMALLEST_DELTA = 1e-290  # smallest delta whose logarithm is taken

@@ -30,7 +30,7 @@ class Candidate:
     Args:
         family: family of the strategy, such as "banded"; "unknown" if an older plan file does not state it.
         error: expected error, noise_std x error of the strategy, for clipping norm 1.
-        noise_std: standard deviation of the noise, for the strategy as it is scaled.
+        noise_std: standard deviation of the noise z in C x + z.
         noise_multiplier: effective noise multiplier.
         epsilon: epsilon at the budget's delta.
         kind: kind of the bound on epsilon: "exact", "upper" or "confident".
