@@ -64,16 +64,16 @@ def _epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo, entropy: 
     if overflow > LARGEST_SHARE * delta:
         return _without_amplification(mechanism, delta, overflow)
     drawn = seeded(sampling, "epsilon", mechanism, delta, entropy)
-    found = sampled_epsilon(mechanism.strategy, whole(mechanism), mechanism.noise_std, delta - overflow, drawn)
-    return described(found, found.value, overflow, entropy)
+    found = sampled_epsilon(mechanism.strategy, untruncated(mechanism), mechanism.noise_std, delta - overflow, drawn)
+    return with_overflow(found, found.value, overflow, entropy)
 
 
 def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo, entropy: str = "") -> Bound:
     """Return a bound on delta at epsilon, with the guarantee of `amplified_epsilon`; not cached."""
     overflow = overflow_probability(mechanism.reduction.setting)
     drawn = seeded(sampling, "delta", mechanism, epsilon, entropy)
-    found = sampled_delta(mechanism.strategy, whole(mechanism), mechanism.noise_std, epsilon, drawn)
-    found = described(found, min(1.0, found.value + overflow), overflow, entropy)
+    found = sampled_delta(mechanism.strategy, untruncated(mechanism), mechanism.noise_std, epsilon, drawn)
+    found = with_overflow(found, min(1.0, found.value + overflow), overflow, entropy)
     if overflow == 0.0 or mechanism.adjacency != "zero-out":
         return found
     release = mechanism.reduction.release(mechanism.noise_std)
@@ -92,7 +92,7 @@ def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: MonteCarlo) 
 
     noise, _ = sampled_noise(
         mechanism.strategy,
-        whole(mechanism),
+        untruncated(mechanism),
         budget.epsilon,
         budget.delta - overflow,
         seeded(sampling, "calibrate", mechanism, [budget.epsilon, budget.delta], ""),
@@ -130,13 +130,13 @@ def _without_amplification(mechanism: Mechanism, delta: float, overflow: float) 
     return mechanism.reduction.bound(release.epsilon(delta), release.method)
 
 
-def described(bound: Bound, value: float, overflow: float, entropy: str = "") -> Bound:
+def with_overflow(bound: Bound, value: float, overflow: float, entropy: str = "") -> Bound:
     """Return the bound with this value, the overflow probability in its method, and the entropy of its samples."""
     method = f"{bound.method}; batches overflow with probability {overflow:.1e}" if overflow else bound.method
     return replace(bound, value=value, method=method, entropy=entropy if bound.kind == "confident" else "")
 
 
-def whole(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
+def untruncated(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
     """Return the participation without truncation."""
     given = mechanism.participation
     assert isinstance(given, (BallsInBins, PoissonMinSeparation))

@@ -152,7 +152,7 @@ def _gaussian(mechanism: Mechanism, name: str) -> Gaussian:
     release = mechanism.reduction.release(mechanism.noise_std)
     if not isinstance(release, Gaussian):
         raise NotProved(
-            f"{name} needs a single Gaussian mechanism, and {mechanism.participation} is accounted with amplification.",
+            f"{name} needs a single Gaussian mechanism; {mechanism.participation} is amplified by sampling.",
             hint=f"use epsilon or delta, or {mechanism.participation.worst_case}, which has no amplification",
         )
     return release

@@ -34,7 +34,8 @@ class Mechanism:
         participation: steps in which one example participates.
         noise_std: standard deviation of z, for contributions of norm at most 1.
         adjacency: "zero-out", "add-or-remove" or "replace".
-        examples: number of examples. Required by `FixedSize`, and by `max_batch` with random participations, where an
+        examples: number of examples. Required by `FixedSize`, and by `Poisson` and `CyclicPoisson` with `max_batch`.
+            `BallsInBins` and `PoissonMinSeparation` with `max_batch` need it for amplification. For `max_batch` an
             upper bound is enough. Nothing else depends on it.
 
     >>> from antiphase import FixedEpochs, strategies
@@ -61,9 +62,10 @@ class Mechanism:
     def effective_noise_multiplier(self) -> float:
         """noise_std divided by the sensitivity, which other libraries call the noise multiplier.
 
-        The sensitivity is for one contribution: sens(C) under the participation or, with amplification by sampling, the
-        largest column norm of C. If the sensitivity is an upper bound, this is a lower bound. The factor 2 of replace
-        adjacency, which changes a contribution by up to twice its norm, is not included.
+        The sensitivity is for one contribution: the largest column norm of C for `Poisson`, `CyclicPoisson` and
+        `FixedSize`, and sens(C) under the participation's worst case otherwise. If the sensitivity is an upper bound,
+        this is a lower bound. The factor 2 of replace adjacency, which changes a contribution by up to twice its norm,
+        is not included.
         """
         return self.noise_std / self.reduction.sensitivity.value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
-from antiphase._accounting.amplified import described, overflow_probability, whole
+from antiphase._accounting.amplified import overflow_probability, untruncated, with_overflow
 from antiphase._accounting.budget import Budget, check_delta, check_epsilon
 from antiphase._accounting.guarantee import delta as proved_delta
 from antiphase._accounting.mechanism import Mechanism
@@ -95,9 +95,9 @@ def verify_claim(
     if reduction.theorem.amplified:
         overflow = overflow_probability(reduction.setting)
         if overflow < target:
-            arguments = (mechanism.strategy, whole(mechanism), mechanism.noise_std, at, target - overflow)
+            arguments = (mechanism.strategy, untruncated(mechanism), mechanism.noise_std, at, target - overflow)
             found = sampled_verify(*arguments, method=method, tau=tau, attempt=attempt, sampling=sampling)
-            return described(found, target, overflow)
+            return with_overflow(found, target, overflow)
     found = proved_delta(mechanism, at)
     if found.value <= target:
         return replace(found, value=target)

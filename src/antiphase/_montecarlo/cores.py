@@ -86,11 +86,11 @@ class Cores(Estimator):
         return np.exp(self.split.rest)
 
     @cached_property
-    def _core_chances(self) -> Array:
+    def _core_probabilities(self) -> Array:
         """Cumulative probabilities of the cores, indexed by [k - 1, i]."""
         exponents = _core_exponents(self.split, self.alpha)
-        chances = np.exp(exponents - exponents.max(axis=1, keepdims=True)).cumsum(axis=1)
-        return chances / chances[:, -1:]
+        cumulative = np.exp(exponents - exponents.max(axis=1, keepdims=True)).cumsum(axis=1)
+        return cumulative / cumulative[:, -1:]
 
     @property
     def width(self) -> int:
@@ -102,8 +102,8 @@ class Cores(Estimator):
         from antiphase._kernels import draw_cores
 
         sizes = 1 + np.searchsorted(np.cumsum(self.weights) / self.weights.sum(), rng.random(count), side="right")
-        chances, u = self._core_chances[sizes - 1], rng.random(count)
-        cores = (chances <= u[:, None]).sum(axis=1)
+        cumulative, u = self._core_probabilities[sizes - 1], rng.random(count)
+        cores = (cumulative <= u[:, None]).sum(axis=1)
         indices, log_ratios = np.empty((count, self.alpha), dtype=np.int32), np.empty(count)
         uniforms = rng.random((count, self.alpha))
         types = cores.astype(np.int32), sizes.astype(np.int32)

@@ -43,17 +43,17 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     effort = pair_effort(pair, TYPICAL_LOG_INVERSE, child(seed, 0), sampling)
     least = pair.least(epsilon, effort.samples, TYPICAL_LOG_INVERSE)
     if least >= upper.value:
-        return _not_worth(proved, pair, sampling)
+        return _proved_only(proved, pair, sampling)
     removal, addition = pair.pilots(epsilon, effort)
     check_estimates((removal, addition), upper.value)
     expected = max(removal.estimate, addition.estimate, least)
     if expected <= 0.0:
-        return _not_worth(proved, pair, sampling)
+        return _proved_only(proved, pair, sampling)
     effort = replace(effort, log_inverse=_log_inverse(expected, 1))
     goal = (1.0 + sampling.slack) * expected
     runs = plan_run(removal, goal, effort), plan_run(addition, goal, effort)
     if max(run.expected for run in runs) >= upper.value:
-        return _not_worth(proved, pair, sampling)
+        return _proved_only(proved, pair, sampling)
     limits = certify(runs, effort, child(seed, 1))
     check_estimates(limits, upper.value)
     value = min(1.0, max(limit.value for limit in limits) + SHARE * expected)
@@ -70,9 +70,9 @@ def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, samplin
     proved = _with_value(_proved(pair, highest), highest)
     if pair.tight:
         return proved
-    found = _settled(pair, delta, seed, sampling) if _within_reach(pair, highest, delta, sampling) else None
+    found = _search_and_verify(pair, delta, seed, sampling) if _is_certifiable(pair, highest, delta, sampling) else None
     if found is None or found[0] >= highest:
-        return _not_worth(proved, pair, sampling)
+        return _proved_only(proved, pair, sampling)
     return _with_value(found[1], found[0])
 
 
@@ -91,7 +91,7 @@ def pair_noise(
     """
     aim = epsilon * (1.0 - (TIGHT_MARGIN if pair.tight else SAMPLED_MARGIN))
     noise = upper_noise(pair, aim, delta)
-    if not pair.tight and _within_reach(pair.at(noise), aim, delta, sampling):
+    if not pair.tight and _is_certifiable(pair.at(noise), aim, delta, sampling):
         target = delta * (1.0 - SHARE) / (1.0 + sampling.slack)
         noise = min(noise, estimated_noise(pair, aim, target, _log_inverse(delta, 1), noise, seed, sampling))
     for _ in range(MAX_NOISE_INCREASES):
@@ -105,7 +105,7 @@ def pair_noise(
     )
 
 
-def _within_reach(pair: Pair, epsilon: float, delta: float, sampling: MonteCarlo) -> bool:
+def _is_certifiable(pair: Pair, epsilon: float, delta: float, sampling: MonteCarlo) -> bool:
     """Return whether the available samples can certify a delta this small at all."""
     return pair.least(epsilon, sampling.samples or pair.samples, _log_inverse(delta, 1)) < delta
 
@@ -115,7 +115,7 @@ def _log_inverse(delta: float, attempt: int) -> float:
     return log_inverse_share(max(delta, SMALLEST_DELTA), attempt, CHOICES)
 
 
-def _settled(
+def _search_and_verify(
     pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: MonteCarlo
 ) -> tuple[float, Bound] | None:
     """Search with estimates and verify the result; each attempt aims lower and spends half as much probability."""
@@ -140,6 +140,6 @@ def _with_value(bound: Bound, value: float) -> Bound:
     return Bound(value, bound.kind, bound.method, bound.reference)
 
 
-def _not_worth(proved: Bound, pair: Pair, sampling: MonteCarlo) -> Bound:
+def _proved_only(proved: Bound, pair: Pair, sampling: MonteCarlo) -> Bound:
     method = f"{proved.method}; {sampling.samples or pair.samples:,} samples would certify nothing smaller"
     return Bound(proved.value, proved.kind, method, proved.reference)

@@ -7,8 +7,8 @@ of its columns divided by the noise, L the mean of exp(<m_p, y> - |m_p|^2 / 2) o
 
 **Remove.** For s >= 1 draw p with probability pi(p) exp((s - 1) |m_p|^2 / 2) / A and y ~ N(s m_p, I). The density of y
 relative to N(0, I) is R, the mean of exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over pi, divided by A; it is computed
-by the same recursion. Hoelder's inequality with exponents s and s / (s - 1) gives L <= A R^(1/s), so the weight (L -
-e^eps)_+ / R is at most A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
+by the same recursion. Hoelder's inequality with exponents s and s / (s - 1) gives L <= A R^(1/s), so the weight
+(L - e^eps)_+ / R is at most A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
 
 **Add.** For s >= 0 and any distribution q of patterns draw y ~ N(-s m, I), where m is the mean of m_p over q. Jensen's
 inequality gives <m, y> <= Y + the mean of |m_p|^2 / 2 over q + KL(q || pi), which bounds the weight, (1 - e^eps L)_+
@@ -30,7 +30,7 @@ from antiphase._errors import NotProved
 from antiphase._montecarlo.estimator import Draws, Estimator, best_slope, ceiling, log_bound
 from antiphase._montecarlo.gaussian import MARGIN, upper_divergence
 from antiphase._montecarlo.pair import Pair, Upper
-from antiphase._montecarlo.patterns import Law, count_chances
+from antiphase._montecarlo.patterns import Law, count_probabilities
 from antiphase._montecarlo.pilot import Effort, Pilot, best, run_pilot
 from antiphase._montecarlo.rounding import GRAM, LARGEST_NORMAL, UNIT, patterns_error
 from antiphase._participation import PoissonMinSeparation
@@ -49,7 +49,7 @@ class SeparatedPair(Pair):
         participation: separation, rate and start.
         noise_std: standard deviation of the noise.
         sensitivity: sensitivity of C without amplification.
-        counts: result of `count_chances`.
+        counts: result of `count_probabilities`.
     """
 
     columns: Array
@@ -291,7 +291,7 @@ def separated_pair(
 ) -> SeparatedPair:
     """Return the dominating pair of a strategy with at most `separation` bands."""
     columns = separated_columns(strategy, participation.separation)
-    counts = count_chances(participation, len(columns))
+    counts = count_probabilities(participation, len(columns))
     return SeparatedPair(columns, participation, noise_std, sensitivity, counts)
 
 
@@ -307,7 +307,7 @@ def separated_columns(strategy: Strategy, separation: int) -> Array:
 
 
 def is_separated(strategy: Strategy, separation: int) -> bool:
-    """Return whether the strategy is lower triangular with at most `separation` bands."""
+    """Return whether the strategy is known to be lower triangular with at most `separation` bands."""
     try:
         separated_columns(strategy, separation)
     except NotProved:
@@ -318,7 +318,7 @@ def is_separated(strategy: Strategy, separation: int) -> bool:
 def _too_wide(strategy: Strategy, separation: int) -> NotProved:
     return NotProved(
         f"Amplification by random min-separation needs a lower-triangular C with at most {separation} bands; "
-        f"this {type(strategy).__name__} has more, or is not lower triangular.",
+        f"this {type(strategy).__name__} is not known to be of that form.",
         hint=f"use Banded or Toeplitz with at most {separation} bands, or BallsInBins, which allows any "
         "lower-triangular C",
     )

@@ -65,8 +65,8 @@ class Law:
             return np.ones(1)
         logs = self._logs[: given.separation].copy()
         logs[1:] += math.log(given.rate)
-        chances = np.exp(logs - logs.max())
-        return chances / chances.sum()
+        weights = np.exp(logs - logs.max())
+        return weights / weights.sum()
 
     @cached_property
     def reach(self) -> Array:
@@ -93,10 +93,10 @@ class Law:
         add_patterns(columns, self.sampling.separation, self.reach, starts.astype(np.float64), uniforms, noise)
 
 
-def count_chances(sampling: PoissonMinSeparation, steps: int) -> Array:
+def count_probabilities(sampling: PoissonMinSeparation, steps: int) -> Array:
     """Return the probability that a pattern has k steps, for k = 0, 1, ...; the last entry is for k or more.
 
-    >>> count_chances(PoissonMinSeparation(2, 0.5), 3).tolist()
+    >>> count_probabilities(PoissonMinSeparation(2, 0.5), 3).tolist()
     [0.125, 0.625, 0.25]
     """
     b, rate = sampling.separation, sampling.rate

@@ -129,7 +129,8 @@ class Plan:
 
         Raises `Corrupted` if the file was truncated, if problem, mechanism or root were edited, if they contradict each
         other, or if the stated guarantee is better than what the mechanism gives. Error, candidates and notes are not
-        checked: nothing in a plan file authenticates them. A sampled guarantee is certified again with the entropy
+        authenticated: whoever can write the file can change them. A sampled guarantee is certified again with the
+            entropy
         stored in the file, so the result is the same every time. Whoever wrote the file chose that entropy. Before you
         rely on a plan from someone else, call `verify`, which draws fresh entropy.
         """
@@ -175,7 +176,8 @@ class Plan:
         if not strategy.is_extensible:
             raise Refused(
                 f"A plan with {type(strategy).__name__} cannot be extended: its matrix depends on the number of steps.",
-                hint="plan with the family toeplitz, blt, banded-inverse or tree, or start a new run and use compose",
+                hint="plan with the family identity, toeplitz, blt, banded-inverse or tree, or start a new run and "
+                "account for both with compose",
             )
         if n <= self.steps:
             raise _check.invalid(
