@@ -1,10 +1,10 @@
 """Removal, first estimator: samples tilted by an integer power of the likelihood ratio.
 
-exp(alpha Y) N(0, I) is a mixture over index tuples (i_1, ..., i_alpha) of N(sum_k m_{i_k}, I) with weights b^-alpha
-exp(sum_{k<l} K_{i_k i_l}), here for the rests of the modes. Draw the indices one after the other, each with probability
-proportional to e_j = exp((K n)_j), where n are the counts so far. Tuples then have exactly these weights, up to the
-product of the mean_j e_j. Such a mean is convex in n, so over all n with k indices it is largest if all k indices are
-equal.
+exp(alpha Y) N(0, I) is a mixture over index tuples (i_1, ..., i_alpha) of N(sum_k m_{i_k}, I) with weights
+b^-alpha exp(sum_{k<l} K_{i_k i_l}), here for the rests of the modes. Draw the indices one after the other, each with
+probability proportional to e_j = exp((K n)_j), where n are the counts so far. Tuples then have exactly these weights,
+up to the product of the mean_j e_j. Such a mean is convex in n, so over all n with k indices it is largest if all k
+indices are equal.
 """
 
 from __future__ import annotations

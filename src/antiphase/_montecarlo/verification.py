@@ -30,7 +30,7 @@ RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
 
 
 def log_inverse_share(delta: float, attempt: int, choices: int = 1) -> float:
-    """Return log(1 / beta), where beta = SHARE * delta / choices / 2^r / 2 is for one direction in attempt r.
+    """Return log(1 / beta) for one direction in attempt r, where beta = SHARE * delta / choices / 2^r / 2.
 
     The logarithm does not underflow, however many attempts there are.
 
