@@ -25,7 +25,9 @@ import optax
 import antiphase as ap
 from benchmarks._measure import print_table, sized
 from benchmarks._student import PARAMETERS, accuracy, clipped_sum, flat_params, teacher
-from benchmarks.training import NOWHERE, Kept, interval
+from benchmarks._training_cells import Kept
+from benchmarks._training_command import NOWHERE
+from benchmarks._training_statistics import interval
 
 RESULTS = sized(Path(__file__).with_name("findings.jsonl"), NOWHERE)
 EXAMPLES, BATCH, EPOCHS, STEPS = sized((25_000, 500, 10, 500), (120, 20, 2, 12))

@@ -26,32 +26,32 @@ import numpy as np
 import antiphase as ap
 from benchmarks._measure import print_table, sized
 from benchmarks._student import PARAMETERS, accuracy, flat_params, teacher, train
-from benchmarks.training import (
-    BATCH,
-    BETA,
-    CLIP,
-    EXAMPLES,
-    MECHANISMS,
-    NOWHERE,
-    PER_EPOCH,
-    SCHEDULE,
-    SEEDS,
-    STEPS,
-    Kept,
-    Made,
-    batches,
-    interval,
-)
+from benchmarks._training_cells import Kept, Made
+from benchmarks._training_command import NOWHERE
+from benchmarks._training_statistics import interval
+from benchmarks.training import BATCH, BETA, CLIP, EXAMPLES, PER_EPOCH, ROWS, SCHEDULE, STEPS, TASK
 
 RESULTS = sized(Path(__file__).with_name("findings_feedback.jsonl"), NOWHERE)
 EPSILON, RATE = 1.0, 0.125
 CURVATURES = (0.0, 1e-4, 1e-3, 1e-2)
-MADE: dict[str, Callable[[], Made]] = {
-    "DP-SGD": partial(MECHANISMS["DP-SGD, Poisson"], EPSILON),
-    "banded": partial(MECHANISMS["banded, amplified"], EPSILON),
-    "dense": partial(MECHANISMS["dense, multi-epoch"], EPSILON),
-    "BLT": partial(MECHANISMS["BLT, balls in bins"], EPSILON),
-}
+SEEDS = sized(tuple(range(10)), (0, 1))
+NAMES = {"DP-SGD": "dp-sgd", "banded": "banded-rms", "dense": "dense-rms", "BLT": "blt-bins-rms"}
+MADE: dict[str, Callable[[], Made]] = {name: partial(ROWS[row].make, TASK, EPSILON) for name, row in NAMES.items()}
+
+
+def batches(made: Made, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(indices, mask) of all steps and seeds from the mechanism's own sampler, padded to one width."""
+    drawn = []
+    for seed in seeds:
+        sampler = made.mechanism.participation.sampler(EXAMPLES, STEPS, ap.Secret.insecure(seed))
+        drawn.append([sampler.batch(step).indices for step in range(STEPS)])
+    width = -(-max(len(batch) for run in drawn for batch in run) // 16) * 16
+    indices = np.zeros((STEPS, len(seeds), width), np.int32)
+    mask = np.zeros(indices.shape, bool)
+    for seed, run in enumerate(drawn):
+        for step, batch in enumerate(run):
+            indices[step, seed, : len(batch)], mask[step, seed, : len(batch)] = batch, True
+    return indices, mask
 
 
 def errors(noising: np.ndarray, curvature: float) -> tuple[float, float]:
@@ -94,7 +94,7 @@ def compute(kept: Kept, data: Any) -> None:
         start = time.perf_counter()
         made = make()
         if drawn is None:  # the batches of DP-SGD for all: only the noise differs
-            drawn = batches(MECHANISMS["DP-SGD, Poisson"](EPSILON), SEEDS)
+            drawn = batches(MADE["DP-SGD"](), SEEDS)
         free, noisy = trained(made, drawn, data)
         noising = made.mechanism.noise_std * made.mechanism.strategy.noising()
         kept.add(stage="step", mechanism=name, noise=float(np.sqrt(np.square(noising).sum() / STEPS)))

@@ -53,7 +53,19 @@ ROOMS = {
         10,
         450,
         "foundations, used by every package",
-        ("_kernels", "_sealed", "_secret", "_durable", "_escape", "_bound", "_errors", "_check", "_record", "_version"),
+        (
+            "_kernels",
+            "_sealed",
+            "_secret",
+            "_durable",
+            "_escape",
+            "_bound",
+            "_errors",
+            "_check",
+            "_record",
+            "_traceback",
+            "_version",
+        ),
     ),
 }
 FLOW = ("Problem", "Plan", "Run", "Noise, Ledger", "Report")

@@ -9,7 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
-FRAMEWORKS = {"findings", "findings_feedback", "flower", "torch_noise", "training"}  # import jax, flwr or torch
+FRAMEWORKS = {
+    "findings",
+    "findings_feedback",
+    "flower",
+    "torch_noise",
+    "training",
+    "training_federated",
+}  # import jax, flwr or torch
 
 
 def tiny(name):

@@ -66,7 +66,7 @@ with warnings.catch_warnings(record=True) as caught:
     mechanism = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 24), ap.MinSeparation(6), 3.0)
     stream = ap.NoiseStream(mechanism, [(3,)], ap.Secret.insecure(1), "run")
     noise = stream.next()[0].tobytes().hex()
-print(sum("cannot be kept on disk" in str(one.message) for one in caught), noise)
+print(sum("cannot be cached on disk" in str(one.message) for one in caught), noise)
 print(ap.__file__)
 """
 

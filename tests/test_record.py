@@ -60,7 +60,7 @@ def test_a_renamed_class_is_not_known_by_its_new_name():
         size: int
 
     assert New(1) == from_json({"type": "Old", "size": 1})
-    with pytest.raises(ap.InvalidArgument, match="The stored type 'New' is not one"):
+    with pytest.raises(ap.InvalidArgument, match="The stored type 'New' is unknown"):
         from_json({"type": "New", "size": 1})
 
 

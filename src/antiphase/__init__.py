@@ -20,6 +20,7 @@ from antiphase._error import ErrorProfile, error
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument, NotEnoughMemory, NotProved, Refused
 from antiphase._loss import loss
 from antiphase._noise import Leaf, NoiseStream
+from antiphase._objective import Curvatures
 from antiphase._optimize import Solution, optimize
 from antiphase._participation import (
     BallsInBins,
@@ -52,6 +53,7 @@ __all__ = [
     "Calibration",
     "Candidate",
     "Corrupted",
+    "Curvatures",
     "CyclicPoisson",
     "ErrorProfile",
     "EveryStep",

@@ -1,4 +1,4 @@
-"""A privacy number together with what is proved about it."""
+"""Privacy numbers that record whether and how they were proved."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _HEX = re.compile("[0-9a-f]{0,64}")
 class Bound:
     """A number with its kind, the method that computed it, and the theorem behind it.
 
-    **Guarantee**: "exact" is the true value up to floating-point rounding; "upper" is never below it;
-    "confident" is an upper bound whose failure probability is already folded into delta; "estimate"
-    promises nothing and is refused by plans and reports.
+    **Guarantee**: "exact" is the true value up to floating-point rounding; "upper" is never below the true value;
+    "confident" is an upper bound whose failure probability is already included in delta; "estimate"
+    has no guarantee, and plans and reports reject it.
 
-    A bound is not converted to a float implicitly: read `.value`.
+    A bound does not convert to a float implicitly: read `.value`.
 
     Args:
         value: the number.
         kind: "exact", "upper", "confident" or "estimate".
         method: short name of the method, such as "closed-form".
         reference: author, year and theorem.
-        entropy: hexadecimal digits of the fresh entropy behind a sampled bound, so that it can be recomputed; empty
-            if nothing was sampled, or if the caller gave a seed.
+        entropy: entropy of a sampled bound as hexadecimal digits, so that the bound can be recomputed; empty
+            if nothing was sampled, or if the caller passed a seed.
 
     >>> Bound(2.0, "exact", "closed-form", "Li et al. 2015, Prop. 3").scaled(3.0).value
     6.0
@@ -60,12 +60,12 @@ class Bound:
         if math.isnan(self.value):
             raise InvalidArgument(
                 "The 'value' parameter of Bound must be a number. Got NaN instead.",
-                hint="the computation of the value overflowed or divided by zero",
+                hint="check the computation of the value for overflow and division by zero",
             )
         if not isinstance(self.entropy, str) or not _HEX.fullmatch(self.entropy):
             raise InvalidArgument(
                 f"The 'entropy' parameter of Bound must be up to 64 hexadecimal digits. Got {self.entropy!r} instead.",
-                hint="leave it out; epsilon and delta fill it in",
+                hint="omit it; epsilon and delta set it",
             )
 
     def scaled(self, factor: float) -> Bound:
@@ -88,22 +88,22 @@ def worst_kind(kinds: Iterable[Kind]) -> Kind:
 
 
 def digits_up(value: float, digits: int = 6) -> str:
-    """A small or large number for people to read, such as delta or a clipping norm: as "g" writes it, but never less.
+    """Format a number such as delta or a clipping norm like the "g" format, but rounded up.
 
     >>> digits_up(1e-5), digits_up(1.0000049e-5), digits_up(1.0), digits_up(0.1)
     ('1e-05', '1.00001e-05', '1', '0.1')
     """
-    shortest = Decimal(repr(float(value)))  # what was typed, not its expansion in binary
+    shortest = Decimal(repr(float(value)))  # the shortest decimal, not the exact binary value
     return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(shortest)):.{digits}g}"
 
 
 def rounded_up(value: float, decimals: int = 4) -> str:
-    """Format a privacy number, rounded up so that it never claims more than was proved.
+    """Format a privacy number, rounded up so that it never claims more than is proved.
 
     >>> rounded_up(1.00001), rounded_up(0.5), rounded_up(2.00000001, 6), rounded_up(math.inf)
     ('1.0001', '0.5000', '2.000001', 'infinity')
     """
     if not math.isfinite(value):
         return "infinity"
-    exact = Context(prec=400, rounding=ROUND_CEILING)  # more digits than the largest float has
+    exact = Context(prec=400, rounding=ROUND_CEILING)  # more digits than any float needs
     return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), context=exact))

@@ -1,4 +1,4 @@
-"""Argument checks. Their errors say what a parameter must be, what was given, and what to change."""
+"""Argument checks. Their errors say what a parameter must be, what was passed, and what to change."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from antiphase._errors import InvalidArgument
 
 Array = NDArray[np.float64]
 T = TypeVar("T", bound=str)
-LARGEST_COUNT = 1 << 53  # above it a float cannot hold every integer
-LONGEST_SHOWN = 200  # characters of an invalid value
+LARGEST_COUNT = 1 << 53  # a float cannot represent every larger integer
+LONGEST_SHOWN = 200  # most characters of an invalid value in an error message
 
 
 def invalid(owner: str, name: str, must: str, got: Any, hint: str) -> InvalidArgument:
-    """Return the error for an invalid parameter; raise it."""
+    """Return the error for an invalid parameter, for the caller to raise."""
     return InvalidArgument(f"The {name!r} parameter of {owner} must be {must}. Got {shown(got)} instead.", hint=hint)
 
 
@@ -37,7 +37,7 @@ def shown(value: Any) -> str:
         return described
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to write out integers of more than 4,300 digits
+    except ValueError:  # Python does not convert integers of more than 4,300 digits to text
         if isinstance(value, int):
             return f"an integer of {value.bit_length()} bits"
         return f"a {type(value).__name__} that cannot be shown"
@@ -70,7 +70,7 @@ def positive_integer(owner: str, name: str, value: Any, hint: str = "counts star
 
 
 def text(owner: str, name: str, value: Any, hint: str) -> str:
-    """Return `value` as a string that can be written to a file, so without lone surrogates."""
+    """Return `value`, and check that it is a string without lone surrogates, which cannot be written to a file."""
     if not isinstance(value, str):
         raise invalid(owner, name, "a string", value, hint)
     value = plain(value)
@@ -122,7 +122,7 @@ def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
     result = immutable(result)
     if not np.isfinite(result).all():
         raise invalid(
-            owner, name, "finite in every entry", "NaN or infinity", "look for a division by zero in what computes it"
+            owner, name, "finite in every entry", "NaN or infinity", "check its computation for a division by zero"
         )
     return result
 

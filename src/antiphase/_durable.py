@@ -1,4 +1,4 @@
-"""Crash-safe files: written atomically, readable by their owner only, in directories locked by one process."""
+"""Crash-safe files: atomic writes, owner-only permissions, and directory locks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from antiphase._errors import Corrupted, InvalidArgument, Refused
 fcntl: Any
 try:
     import fcntl
-except ImportError:  # Windows: plans and accounting need no lock, and runs say that they do
+except ImportError:  # Windows: plans and accounting need no lock; `require_locks` raises an error for runs
     fcntl = None
 
 OWNER_ONLY = 0o600
 OTHERS = 0o077
-SHARED = 0o666  # less what the umask takes away
-UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")  # what a killed write leaves, as `_temporary` names it
+SHARED = 0o666  # before the umask is applied
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")  # files that a killed write leaves, as named by `_temporary`
 NO_LINKS, NO_WAITING = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)  # not on Windows
-BINARY = getattr(os, "O_BINARY", 0)  # on Windows alone
+BINARY = getattr(os, "O_BINARY", 0)  # only on Windows
 KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFDIR: "a directory",
@@ -37,16 +37,16 @@ KINDS = {
 }
 
 
-_forks: list[int] = []  # the pids of the forks that led to this process
+_forks: list[int] = []  # pids of the chain of forks that led to this process
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
 
 
 def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> None:
-    """Replace `path` by `data` so that a crash at any instant leaves the old file or the new one.
+    """Write `data` to `path` atomically: a crash at any time leaves either the old file or the new one.
 
-    The new file is on disk, and so is its name, when this returns. Its mode is owner-only, or `mode` less the umask, or
-    exactly that of the file `like`.
+    When this returns, the new file and its directory entry are on disk. Its mode is `mode`, by default owner-only,
+    after the umask, or exactly that of the file `like`.
     """
     with replacing(path, mode, like) as file:
         file.write(data)
@@ -54,7 +54,7 @@ def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.s
 
 @contextmanager
 def replacing(path: Path, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> Iterator[BinaryIO]:
-    """Open a new file that replaces `path` when the block ends, as in `write_atomically`."""
+    """Open a new file that replaces `path` when the block ends, with the guarantees of `write_atomically`."""
     temporary = _temporary(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS | BINARY, mode)
     try:
@@ -72,7 +72,7 @@ def replacing(path: Path, mode: int = OWNER_ONLY, like: os.stat_result | None = 
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove the temporary files that killed writes left in a directory; no other process may be writing to it."""
+    """Remove temporary files that killed writes left in a directory; no other process may be writing to it."""
     with os.scandir(directory) as entries:
         found = [e.path for e in entries if UNFINISHED.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
     for path in found:
@@ -82,7 +82,7 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def file_exists(path: Path) -> bool:
-    """Whether `path` is a file. Raises `Corrupted` if it is anything else, such as a symbolic link or a named pipe."""
+    """Return whether `path` exists. Raises `Corrupted` if it is not a regular file, such as a symbolic link."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -92,10 +92,10 @@ def file_exists(path: Path) -> bool:
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
-    """Open a regular file and return its descriptor. Named pipes and devices are refused, so this never blocks.
+    """Open a regular file and return its descriptor. Named pipes and devices raise `Corrupted`, so this never blocks.
 
     Args:
-        path: what to open; `FileNotFoundError` if it is missing and `flags` do not create it.
+        path: file to open. Raises `FileNotFoundError` if it is missing and `flags` do not create it.
         flags: as for `os.open`.
         follow: whether `path` may be a symbolic link. Inside a run directory it may not.
     """
@@ -107,7 +107,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> 
     try:
         descriptor = os.open(path, flags | NO_WAITING | BINARY | (0 if follow else NO_LINKS), OWNER_ONLY)
     except OSError as error:
-        if error.errno == errno.ELOOP:  # it became a link just now
+        if error.errno == errno.ELOOP:  # it became a link after the check
             raise _irregular(path, stat.S_IFLNK) from error
         raise
     try:
@@ -135,9 +135,9 @@ def write_output(path: Path, data: bytes, mode: int = SHARED) -> None:
     | a directory, disk or socket | refused |
 
     Args:
-        path: as the user gave it.
-        data: the whole content.
-        mode: of a new file, less the umask.
+        path: path as the user passed it.
+        data: complete content.
+        mode: mode of a new file, before the umask is applied.
     """
     found = check_output(path)
     target = Path(os.path.realpath(path))
@@ -145,38 +145,42 @@ def write_output(path: Path, data: bytes, mode: int = SHARED) -> None:
         write_atomically(target, data, mode)
     elif stat.S_ISREG(found.st_mode) and target.exists() and os.path.samestat(target.stat(), found):
         write_atomically(target, data, like=found)
-    else:  # also a file that has lost its name, such as one behind /dev/stdout
+    else:  # includes a file without a name, such as one behind /dev/stdout
         with path.open("wb", buffering=0) as file:
             _write_all(file.fileno(), data)
 
 
 def check_output(path: Path) -> os.stat_result | None:
-    """Refuse a path that `write_output` could not write to. Returns the status of what is there now, or None."""
+    """Raise `InvalidArgument` if `write_output` could not write to a path. Return its status, or None if missing."""
     try:
         found = path.stat()
     except FileNotFoundError:
         if not Path(os.path.realpath(path)).parent.is_dir():
             raise InvalidArgument(
-                f"{path} cannot be written: there is no directory {path.parent}.", hint="choose one that exists"
+                f"{path} cannot be written: there is no directory {path.parent}.",
+                hint="choose a directory that exists",
             ) from None
         return None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise InvalidArgument(f"Nothing can be written to {path}: {why}.", hint="give another path") from error
+        raise InvalidArgument(f"{path} cannot be written: {why}.", hint="choose another path") from error
     if stat.S_ISDIR(found.st_mode):
-        raise InvalidArgument(f"{path} is a directory.", hint="give the path of a file in it")
+        raise InvalidArgument(f"{path} is a directory.", hint="pass the path of a file in it")
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISCHR(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
         raise InvalidArgument(
-            f"{path} is neither a file nor a stream.", hint="give the path of a file; it would replace a disk or socket"
+            f"{path} is neither a file nor a stream.", hint="pass the path of a file, not of a disk or socket"
         )
     return found
 
 
 def regular_target(path: Path) -> Path:
-    """Resolve symbolic links to the path that an atomic write replaces. Refuses anything but a regular file."""
+    """Return the path that an atomic write replaces, with symbolic links resolved.
+
+    Raises `InvalidArgument` if it exists and is not a regular file.
+    """
     found = check_output(path)
     if found is not None and not stat.S_ISREG(found.st_mode):
-        raise InvalidArgument(f"{path} is not a regular file.", hint="give the path of a file on disk")
+        raise InvalidArgument(f"{path} is not a regular file.", hint="pass the path of a file on disk")
     return Path(os.path.realpath(path))
 
 
@@ -187,7 +191,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
-    """Make a directory and its missing parents, and flush their names to disk."""
+    """Create a directory and its missing parents, and flush their directory entries to disk."""
     if path.exists():
         return
     make_directory(path.parent)
@@ -196,14 +200,14 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory for secrets. Refuses an existing one that others can enter, and a symbolic link."""
+    """Create a directory for secrets. Raises an error if it exists and others can use it, or if it is a link."""
     if not os.path.lexists(path):
         make_directory(path, 0o700)
     check_directory(path, private=True)
 
 
 def check_directory(path: Path, *, private: bool = False) -> None:
-    """Refuse anything but a real directory and, if `private`, a directory that others can use."""
+    """Raise an error if `path` is not a real directory or, with `private`, if others can use it."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError as error:
@@ -211,17 +215,17 @@ def check_directory(path: Path, *, private: bool = False) -> None:
     if not stat.S_ISDIR(mode):
         raise Corrupted(
             f"{path} must be a directory, but is {KINDS.get(stat.S_IFMT(mode), 'something else')}.",
-            hint="remove it, or put the directory itself in its place",
+            hint="remove it, or replace it with the directory itself",
         )
     if private and mode & OTHERS:
         raise Refused(
-            f"The private directory {path} can be used by others than its owner (mode {mode & 0o777:03o}).",
-            hint=f"chmod 700 {path}; if others may have read what is in it, treat the secret as known",
+            f"Users other than its owner can access the private directory {path} (mode {mode & 0o777:03o}).",
+            hint=f"run chmod 700 {path}; if others may have read its contents, treat the secret as compromised",
         )
 
 
 def sync_directory(directory: Path) -> None:
-    """Flush the names in a directory to disk. Does nothing on Windows, which offers no such call."""
+    """Flush the entries of a directory to disk. Does nothing on Windows, which has no such call."""
     if os.name == "nt":
         return
     descriptor = os.open(directory, os.O_RDONLY)
@@ -232,7 +236,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def check_in_place(path: Path, descriptor: int) -> None:
-    """Refuse to write through a path that no longer leads to what was opened there."""
+    """Raise `Refused` if `path` no longer refers to the file or directory that was opened there."""
     try:
         if os.path.samestat(os.stat(path), os.fstat(descriptor)):
             return
@@ -240,7 +244,7 @@ def check_in_place(path: Path, descriptor: int) -> None:
         pass
     raise Refused(
         f"{path} was moved, removed or replaced while it was open.",
-        hint="close the run; put the directory back and open it again, or open it where it is now",
+        hint="close the run, then move the directory back and open it again, or open it at its new path",
     )
 
 
@@ -249,19 +253,23 @@ def require_locks() -> None:
     if fcntl is None:
         raise Refused(
             "Runs cannot be opened on this system: locking their directories needs Python's 'fcntl', which is missing.",
-            hint="plan and account here, and train on Linux or macOS; on Windows use WSL",
+            hint="use this system for planning and accounting, and train on Linux or macOS; on Windows, use WSL",
         )
 
 
 def this_process() -> tuple[int, int]:
-    """What tells a process from its forks, also in another PID namespace, where both may have the same pid."""
+    """Return an identifier that differs between a process and its forks, even if both have the same pid.
+
+    They can have the same pid if the fork is in another PID namespace.
+    """
     return os.getpid(), len(_forks)
 
 
 class DirectoryLock:
-    """A lock on a directory that one live process holds. The operating system drops it when the process ends.
+    """A lock on a directory, held by one live process. The operating system releases it when the process ends.
 
-    The directory itself is locked, so there is no lock file to remove. A forked child shares the lock but is refused.
+    The directory itself is locked, so there is no lock file to remove. A forked child shares the lock, but `check`
+    raises an error there.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -274,7 +282,7 @@ class DirectoryLock:
             os.close(self._descriptor)
             raise Refused(
                 f"Another live process holds the run directory {directory}.",
-                hint="end that process first; two processes on one run would release a step twice",
+                hint="stop that process first; two processes on one run would release a step twice",
             ) from error
 
     def check(self) -> None:
@@ -294,7 +302,7 @@ class DirectoryLock:
     def release(self) -> None:
         """Release the lock."""
         if self._descriptor >= 0:
-            if this_process() == self._owner:  # explicitly: a forked child that lives on keeps the descriptor open
+            if this_process() == self._owner:  # unlock explicitly: a forked child may keep the descriptor open
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
@@ -312,5 +320,5 @@ def _check_regular(path: Path, mode: int) -> None:
 def _irregular(path: Path, mode: int) -> Corrupted:
     return Corrupted(
         f"{path} must be a regular file, but is {KINDS.get(stat.S_IFMT(mode), 'something else')}.",
-        hint="put the file itself in its place, from a copy",
+        hint="replace it with the file itself, from a copy",
     )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
-from antiphase._check import one_of
 from antiphase._error import error
+from antiphase._objective import Objective, check_objective
 from antiphase._participation import Participation
 from antiphase._sensitivity import sensitivity
 from antiphase._workload import Workload
 from antiphase.strategies import Strategy
 
-Objective = Literal["rms", "max"]
+__all__ = ["Objective", "check_objective", "loss"]
 
 
 def loss(strategy: Strategy, workload: Workload, participation: Participation, objective: Objective = "rms") -> float:
@@ -21,18 +19,11 @@ def loss(strategy: Strategy, workload: Workload, participation: Participation, o
         strategy: strategy matrix, C.
         workload: workload matrix, A.
         participation: steps in which one example takes part; a random participation counts as its worst case.
-        objective: error over the steps, "rms" or "max".
+        objective: the error that counts: "rms" or "max" over the steps, or in directions of several `Curvatures`.
 
     >>> from antiphase import PrefixSum, SingleParticipation, strategies
     >>> loss(strategies.Identity(4), PrefixSum(), SingleParticipation(), "max")
     2.0
     """
     objective = check_objective("loss", objective)
-    value = error(strategy, workload)
-    return sensitivity(strategy, participation).value * (value.rms if objective == "rms" else value.max)
-
-
-def check_objective(owner: str, objective: str) -> Objective:
-    """Return the objective, "rms" or "max"; raise for anything else."""
-    names: tuple[Objective, ...] = get_args(Objective)
-    return one_of(owner, "objective", objective, names, "rms averages over the steps, max takes the worst")
+    return sensitivity(strategy, participation).value * error(strategy, workload, objective).value

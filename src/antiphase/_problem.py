@@ -11,7 +11,7 @@ from antiphase._accounting import Adjacency, Budget, check_adjacency
 from antiphase._escape import reorders
 from antiphase._loss import Objective, check_objective
 from antiphase._participation import Participation
-from antiphase._record import record
+from antiphase._record import optional, record
 from antiphase._workload import PrefixSum, Workload
 
 BATCH_SIZE_TOLERANCE = 0.05  # relative difference allowed between stated and expected batch size
@@ -33,9 +33,12 @@ class Problem:
         workload: what the optimizer does with the gradients.
         adjacency: "zero-out", "add-or-remove" or "replace".
         memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
-        objective: error to minimize over the steps, "rms" or "max".
+        objective: the noise to minimize. "rms" and "max" are over the steps, as if gradients did not depend on the
+            parameters. "training" is what is left in the model at the end of training, in directions of many
+            curvatures, and predicts accuracy better; `Curvatures` states your own. See docs/training.md.
         clip_norm: largest norm of one example's contribution.
         unit: what is protected, in words: "example", "user", "device".
+        parameters: number of model parameters, if known: the plan then states the memory of the noise in bytes.
 
     >>> import antiphase as ap
     >>> ap.Problem(steps=100, budget=ap.Budget(1.0, 1e-6), examples=1000, batch_size=50).epochs
@@ -53,12 +56,13 @@ class Problem:
     objective: Objective = "rms"
     clip_norm: float = 1.0
     unit: str = "example"
+    parameters: int | None = optional(None)
 
     def __post_init__(self) -> None:
         owner = "Problem"
         # Store Python numbers: small NumPy integers overflow.
         self._store("steps", _check.positive_integer(owner, "steps", self.steps, "a run has at least one step"))
-        for name in ("examples", "batch_size"):
+        for name in ("examples", "batch_size", "parameters"):
             if getattr(self, name) is not None:
                 self._store(name, _check.positive_integer(owner, name, getattr(self, name)))
         _check_type(self.budget, Budget, "budget", "Budget(epsilon, delta)")

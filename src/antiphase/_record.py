@@ -41,9 +41,9 @@ def record(cls: type[Any] | None = None, /, *, tag: str = "") -> Any:
     """Make a class a frozen dataclass with a hash, equality by value, and a JSON form that `from_json` reads.
 
     Args:
-        cls: the class, where the decorator is used without arguments.
-        tag: the type that JSON and fingerprints name, by default the name of the class. Files, noise keys and sampler
-            seeds depend on it: to rename a class, give it its old name as a tag.
+        cls: the class, if the decorator is used without arguments.
+        tag: name of the type in JSON and fingerprints, by default the name of the class. Files, noise keys and sampler
+            seeds depend on it: to rename a class, pass its old name as the tag.
     """
     if cls is None:
         return lambda renamed: _register(renamed, tag)
@@ -70,7 +70,7 @@ def _register(cls: type[T], tag: str) -> type[T]:
 
 
 def optional(default: Any) -> Any:
-    """Declare a field that JSON and fingerprints leave out at its default, so that a field can be added later."""
+    """Declare a field that JSON and fingerprints omit if it has its default, so that fields can be added later."""
     return field(default=default, metadata={_OPTIONAL: True})
 
 
@@ -128,7 +128,7 @@ def from_json(data: Any) -> Any:
     tag = data.get("type")
     if not isinstance(tag, str) or tag not in _classes:
         raise InvalidArgument(
-            f"The stored type {shown(tag)} is not one that this version knows.",
+            f"The stored type {shown(tag)} is unknown to this version.",
             hint=f"the known types are {', '.join(sorted(_classes))}",
         )
     arguments = {key: from_json(item) for key, item in data.items() if key != "type"}
@@ -137,8 +137,8 @@ def from_json(data: Any) -> Any:
         return _classes[tag](**arguments)
     except TypeError as error:
         raise InvalidArgument(
-            f"The stored {tag} has fields that do not fit: {error}.",
-            hint="it was written by another version or edited by hand",
+            f"The stored {tag} has unexpected or missing fields: {error}.",
+            hint="it was written by a different version or edited by hand; restore it from a copy",
         ) from error
 
 
@@ -148,7 +148,7 @@ def fingerprint(value: Any) -> str:
 
 
 def json_digest(data: Any) -> str:
-    """Return the SHA-256 of JSON data in canonical form: sorted keys, no blanks."""
+    """Return the SHA-256 of JSON data in canonical form: sorted keys, no spaces."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -172,7 +172,7 @@ def _check_types(tag: str, arguments: dict[str, Any]) -> None:
         if name in hints and not _fits(value, hints[name]):
             raise InvalidArgument(
                 f"The field {name!r} of the stored {tag} has the wrong type: {shown(value)}.",
-                hint="it was written by another version or edited by hand",
+                hint="it was written by a different version or edited by hand; restore it from a copy",
             )
 
 
@@ -182,7 +182,7 @@ def _field_types(cls: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value read from JSON has a declared type; lists stand for tuples and arrays."""
+    """Return whether a value read from JSON has a declared type; lists stand for tuples and arrays."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (types.UnionType, Union):
         return any(_fits(value, part) for part in parts)
@@ -197,13 +197,13 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _all_fit(values: Sequence[Any], hints: tuple[Any, ...]) -> bool:
-    """Whether the items of a tuple have their declared types; (T, ...) means any number of T."""
+    """Return whether the items of a tuple have their declared types; (T, ...) means any number of T."""
     kinds = hints[:1] * len(values) if hints[-1] is Ellipsis else hints
     return len(kinds) == len(values) and all(map(_fits, values, kinds))
 
 
 def _is_numeric(value: Any) -> bool:
-    """Whether nested lists contain only numbers."""
+    """Return whether nested lists contain only numbers."""
     if isinstance(value, list):
         return all(map(_is_numeric, value))
     return _fits(value, float)
@@ -236,7 +236,8 @@ def _array_from_json(data: dict[str, Any]) -> np.ndarray[Any, Any]:
         return flat.reshape(data["shape"]).astype(np.float64)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"A stored array cannot be read: {error}.", hint="the file was truncated or edited by hand"
+            f"A stored array cannot be read: {error}.",
+            hint="the file was truncated or edited by hand; restore it from a copy",
         ) from error
 
 

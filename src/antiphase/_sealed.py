@@ -1,11 +1,11 @@
 """Sealed files for secret state: encrypted, authenticated, readable by their owner only and written atomically.
 
-    magic | header length | header (JSON) | its HMAC | arrays, AES-256-CTR | HMAC over all that comes before
+    magic | header length | header (JSON) | HMAC | arrays, AES-256-CTR | HMAC
 
-The HMAC-SHA256 and cipher keys are derived from the secret, the cipher key also from a nonce in the header that is
-fresh in every file. The header is parsed only after its HMAC was checked, and the arrays are used only after the final
-one was. Whoever has the state can subtract the noise, so it is never on disk in plain text; only the header, which
-holds the shapes, can be read.
+Each HMAC covers everything before it. The HMAC-SHA256 and cipher keys are derived from the secret; the cipher key also
+depends on a nonce in the header, which is new in every file. The header is parsed only after its HMAC has been checked,
+and the arrays are used only after the final HMAC has been checked. Anyone who has the state can subtract the noise, so
+it is never written to disk in plain text; only the header, which contains the shapes, is readable.
 
 Arrays are written and read in pieces, so that no second copy of a model-sized array is held in memory.
 """
@@ -56,29 +56,28 @@ class Kind:
     hint: str
 
     def corrupted(self, path: Path, why: str) -> Corrupted:
-        """The error for a file that cannot be used."""
+        """Return the error for a file that cannot be used."""
         return Corrupted(f"The {self.name} {path} cannot be used: {why}.", hint=self.hint)
 
 
 def write_sealed(path: Path, kind: Kind, secret: Secret, header: Header, arrays: Iterable[NDArray[Any]]) -> None:
-    """Replace `path` atomically: a crash at any time leaves the old file or the new one."""
+    """Replace `path` atomically: a crash at any time leaves either the old file or the new one."""
     try:
         with replacing(path) as file:
             _write(file, kind, secret, header, arrays)
     except OSError as error:
         raise InvalidArgument(
             f"The {kind.name} cannot be written to {path}: {error.strerror}.",
-            hint="choose a directory you can write to",
+            hint="choose a directory that you can write to",
         ) from error
     finally:
-        del arrays  # tracebacks may show the variables of this function
+        del arrays  # tracebacks may show local variables
 
 
 def read_sealed(path: Path, kind: Kind, secret: Secret, prepare: Prepare) -> Header:
-    """Pass the header to `prepare`, which returns the arrays to read into, and fill these.
+    """Pass the header to `prepare`, fill the arrays that it returns, and return the header.
 
-    Raises `Corrupted` if the file was cut short, changed or written with another secret; the arrays must not be used
-    then.
+    Raises `Corrupted` if the file was truncated, changed or written with another secret; do not use the arrays then.
     """
     try:
         with os.fdopen(open_file(path, follow=True), "rb") as file:
@@ -105,14 +104,14 @@ def _write(file: BinaryIO, kind: Kind, secret: Secret, header: Header, arrays: I
                 file.write(_sealed(seal, cipher.update(data[start : start + PIECE])))
         file.write(seal.digest())
     finally:
-        del arrays, array, data  # tracebacks may show the variables of this function
+        del arrays, array, data  # tracebacks may show local variables
 
 
 def _read(file: BinaryIO, path: Path, kind: Kind, secret: Secret, prepare: Prepare) -> Header:
     seal = _seal(kind, secret)
     head = _sealed(seal, file.read(len(kind.magic) + LENGTH))
     if head[: len(kind.magic)] != kind.magic:
-        raise kind.corrupted(path, f"it was changed or cut short, or is no {kind.name} of this version")
+        raise kind.corrupted(path, f"it was changed or truncated, or is not a {kind.name} of this version")
     length = int.from_bytes(head[len(kind.magic) :], "big")
     text = _sealed(seal, file.read(min(length, LARGEST_HEADER)))
     _check_seal(seal, file, path, kind)
@@ -127,10 +126,10 @@ def _read(file: BinaryIO, path: Path, kind: Kind, secret: Secret, prepare: Prepa
                 data[start : start + len(encrypted)] = np.frombuffer(cipher.update(encrypted), dtype=np.uint8)
         _check_seal(seal, file, path, kind)
         if file.read(1):
-            raise kind.corrupted(path, "it was changed: data follows its end")
+            raise kind.corrupted(path, "it was changed: there is extra data at the end")
         return header
     finally:
-        del array, data  # tracebacks may show the variables of this function
+        del array, data  # tracebacks may show local variables
 
 
 def _seal(kind: Kind, secret: Secret) -> hmac.HMAC:
@@ -144,7 +143,7 @@ def _sealed(seal: hmac.HMAC, data: bytes) -> bytes:
 
 def _check_seal(seal: hmac.HMAC, file: BinaryIO, path: Path, kind: Kind) -> None:
     if not hmac.compare_digest(seal.digest(), file.read(MAC)):
-        raise kind.corrupted(path, f"it was changed or cut short, or belongs to another {kind.owner}")
+        raise kind.corrupted(path, f"it was changed or truncated, or belongs to another {kind.owner}")
     seal.update(seal.digest())
 
 

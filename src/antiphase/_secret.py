@@ -1,6 +1,6 @@
-"""The secret of a run: 32 random bytes from which every key is derived.
+"""The secret of a run: 32 random bytes from which all keys are derived.
 
-Whoever holds it can redraw the batches and subtract the noise, so it belongs apart from the model, the
+Anyone who has it can redraw the batches and subtract the noise, so store it away from the model, the
 checkpoints and the logs.
 """
 
@@ -20,7 +20,7 @@ from antiphase._durable import OTHERS, open_file, replacing
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument
 
 KEY_BYTES = 32
-LONGEST_DERIVED = 255 * 32  # the limit of HKDF with SHA-256
+LONGEST_DERIVED = 255 * 32  # bytes, the limit of HKDF with SHA-256
 LARGEST_FILE = 4096
 HEADER = "antiphase secret, version 1"
 SALT = b"antiphase secret, version 1"
@@ -28,12 +28,12 @@ SALT = b"antiphase secret, version 1"
 
 @final
 class Secret:
-    """32 secret bytes; made by `generate`, `load` or, for tests alone, `insecure`.
+    """32 secret bytes, created by `generate`, `load` or, for tests only, `insecure`.
 
-    Keys are HKDF-SHA256(secret, labels): they tell nothing about the secret nor about one another.
+    Keys are HKDF-SHA256(secret, labels): they reveal nothing about the secret or about each other.
 
-    **Guarantee**: the bytes never appear in `repr`, in a pickle, in a copy or in JSON; equality takes the
-    same time whatever the bytes; an insecure secret stays marked through `save`, `load` and `child`.
+    **Guarantee**: the bytes never appear in `repr`, in a pickle, in a copy or in JSON; comparison takes
+    constant time; an insecure secret stays marked as insecure through `save`, `load` and `child`.
 
     >>> Secret.insecure(42)
     <Secret, insecure: made from an integer>
@@ -49,8 +49,8 @@ class Secret:
 
     def __init__(self, *given: object, **named: object) -> None:
         raise InvalidArgument(
-            f"A Secret is not made from a value of one's own. Got {_kinds(given, named)} instead.",
-            hint="use Secret.generate() or Secret.load(path); for tests and simulations Secret.insecure(42)",
+            f"A Secret cannot be created from a value. Got {_kinds(given, named)}.",
+            hint="use Secret.generate() or Secret.load(path); for tests and simulations, Secret.insecure(42)",
         )
 
     @classmethod
@@ -60,30 +60,30 @@ class Secret:
 
     @classmethod
     def insecure(cls, seed: int) -> Secret:
-        """Make a secret from an integer: reproducible but guessable, and marked as such in every report."""
+        """Create a secret from an integer: reproducible but guessable, and marked as insecure in every report."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            raise invalid("Secret.insecure", "seed", "an integer", seed, "for real training use Secret.generate()")
+            raise invalid("Secret.insecure", "seed", "an integer", seed, "for real training, use Secret.generate()")
         return _make(hashlib.sha256(f"antiphase insecure {int(seed)}".encode()).digest(), insecure=True)
 
     @property
     def is_insecure(self) -> bool:
-        """Whether the secret was made from an integer, which can be guessed."""
+        """Whether the secret was created from an integer, which can be guessed."""
         return self._insecure
 
     def derive(self, *labels: str | bytes | int, length: int = KEY_BYTES) -> bytes:
-        """Derive a key of `length` bytes for the purpose that `labels` name.
+        """Derive a key of `length` bytes for the purpose named by `labels`.
 
-        Labels are encoded with type and length, after the length of the key, so that no two different
-        calls share an input: ("ab", "c") and ("a", "bc"), 1 and "1", 16 and 32 bytes all give unrelated keys.
+        Labels are encoded with their type and length, after the length of the key, so that different calls
+        never have the same input: ("ab", "c") and ("a", "bc"), 1 and "1", 16 and 32 bytes all give unrelated keys.
 
         >>> Secret.insecure(42).derive("noise", 7).hex()[:16]
         '378c84ec4cc0ed5c'
         """
         if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= LONGEST_DERIVED:
-            hint = "32 bytes make an AES-256 key"
+            hint = "an AES-256 key has 32 bytes"
             raise invalid("Secret.derive", "length", f"an integer from 1 to {LONGEST_DERIVED}", length, hint)
         if not labels:
-            raise InvalidArgument("Secret.derive needs a label. Got none.", hint="name the purpose of the key")
+            raise InvalidArgument("Secret.derive needs a label. Got none.", hint="pass the purpose of the key")
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -91,20 +91,20 @@ class Secret:
         return HKDF(algorithm=SHA256(), length=length, salt=SALT, info=info).derive(self._key)
 
     def child(self, *labels: str | bytes | int) -> Secret:
-        """Derive the secret of a part, such as one run; it is independent of the secrets of all other parts."""
+        """Derive a secret for one part, such as one run; it is independent of the secrets of all other parts."""
         return _make(self.derive("child", *labels), insecure=self._insecure)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the secret to a new file that only its owner can read. A crash leaves no file or a complete one."""
+        """Write the secret to a new file that only its owner can read. A crash leaves either no file or all of it."""
         target = Path(path)
         if os.path.lexists(target):
             raise InvalidArgument(
-                f"The file {target} exists. A secret is never overwritten.",
-                hint="a run without its secret cannot be resumed; choose another path, or remove the file yourself",
+                f"The file {target} already exists. A secret is never overwritten.",
+                hint="choose another path, or remove the file yourself; a run cannot be resumed without its secret",
             )
         try:
             with replacing(target) as file:
-                file.write(_to_text(self).encode())  # in no variable: tracebacks may show those
+                file.write(_to_text(self).encode())  # not in a variable, which a traceback could show
         except OSError as error:
             raise InvalidArgument(
                 f"The secret cannot be written to {target}: {error.strerror}.",
@@ -113,13 +113,13 @@ class Secret:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Secret:
-        """Read a file written by `save`; one that others can read, or that was changed, is refused."""
-        # The text is in no variable of a function that raises: tracebacks may show those.
+        """Read a file written by `save`. Raises an error if others can read the file, or if it was changed."""
+        # No function that raises holds the text in a variable, which a traceback could show.
         found = _from_text(_read_private(Path(path)))
         if isinstance(found, Secret):
             return found
         raise Corrupted(
-            f"The file {path} does not hold a secret this version can read: {found}.",
+            f"The file {path} does not contain a secret that this version can read: {found}.",
             hint="restore it from a backup; a run cannot be resumed with another secret",
         )
 
@@ -151,9 +151,9 @@ class Secret:
 
 
 def require_secret(owner: str, value: object) -> Secret:
-    """`value` if it is a Secret; integers and bytes are refused with the way to make one."""
+    """Return `value`, and raise `InvalidArgument` if it is not a Secret."""
     if not isinstance(value, Secret):
-        # The value itself is not shown: it may be the key someone meant to keep.
+        # Do not show the value: it may be meant as a key.
         raise InvalidArgument(
             f"The 'secret' parameter of {owner} must be a Secret. Got {type(value).__name__} instead.",
             hint="use Secret.generate(), or Secret.insecure(42) in tests",
@@ -181,7 +181,9 @@ def _encode(label: str | bytes | int) -> bytes:
         number = int.__index__(label) if isinstance(label, int) else int(label)
         kind, data = b"i", str(number).encode()
     else:
-        raise invalid("Secret.derive", "labels", "strings, bytes or integers", type(label).__name__, "write it as text")
+        raise invalid(
+            "Secret.derive", "labels", "strings, bytes or integers", type(label).__name__, "convert it to a string"
+        )
     return kind + len(data).to_bytes(8, "big") + data
 
 
@@ -192,19 +194,19 @@ def _to_text(secret: Secret) -> str:
 
 
 def _from_text(data: bytes) -> Secret | str:
-    """The secret, or why there is none; what is read is not in an error, nor in the variables a traceback shows."""
+    """Return the secret, or why there is none. Never raises, so that no traceback can show the text."""
     body, _, check = data.rpartition(b"check: ")
     if not hmac.compare_digest(check, hashlib.sha256(body).hexdigest().encode() + b"\n"):
-        return "it was cut short or changed, or is no secret"
+        return "it was truncated or changed, or is not a secret"
     lines = body.decode("ascii", errors="replace").split("\n")
     if lines[0] != HEADER:
-        return f"it is no secret, or one of another version; one of this version begins with {HEADER!r}"
+        return f"it is not a secret, or it was written by another version; it should begin with {HEADER!r}"
     fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
     try:
         key = bytes.fromhex(fields["key"])
         insecure = {"generated": False, "insecure": True}[fields["kind"]]
     except (KeyError, ValueError):
-        return "its fields do not fit"
+        return "it has invalid fields"
     if len(key) != KEY_BYTES:
         return f"its key has {len(key)} bytes instead of {KEY_BYTES}"
     return _make(key, insecure=insecure)
@@ -216,8 +218,8 @@ def _read_private(path: Path) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             if mode & OTHERS:
                 raise InvalidArgument(
-                    f"Others than its owner can read {path} (mode {mode & 0o777:03o}).",
-                    hint=f"chmod 600 {path}; if others may have read it, treat the secret as known",
+                    f"Users other than its owner can access {path} (mode {mode & 0o777:03o}).",
+                    hint=f"run chmod 600 {path}; if others may have read it, treat the secret as compromised",
                 )
             return file.read(LARGEST_FILE)
     except OSError as error:
@@ -225,5 +227,6 @@ def _read_private(path: Path) -> bytes:
     except Corrupted as error:
         why = error.message.rstrip(".")
     raise InvalidArgument(
-        f"The secret {path} cannot be read: {why}.", hint="Secret.generate().save(path) makes a new one"
+        f"The secret {path} cannot be read: {why}.",
+        hint="check the path; for a new run, create a secret with Secret.generate().save(path)",
     )

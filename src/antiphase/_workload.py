@@ -7,6 +7,7 @@ O(steps x bands), and never formed except for small cases.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from antiphase import _check
 from antiphase._check import Array
-from antiphase._record import record
+from antiphase._record import optional, record
 
 
 class Workload(ABC):
@@ -32,6 +33,18 @@ class Workload(ABC):
     @abstractmethod
     def check_steps(self, steps: int) -> None:
         """Raise unless the workload is defined for this many steps."""
+
+    def with_curvature(self, h: float) -> Workload:
+        """Return the workload in a direction of curvature h / (largest learning rate); itself if h is 0.
+
+        In such a direction the gradient pulls the parameter back, so that old noise is forgotten.
+
+        Args:
+            h: curvature x largest learning rate.
+        """
+        if h == 0.0:
+            return self
+        raise _check.invalid(type(self).__name__, "h", "0", h, "use PrefixSum or Momentum, which know curvature")
 
     def matrix(self, steps: int) -> Array:
         """Return A as a dense array, for small cases."""
@@ -70,6 +83,10 @@ class PrefixSum(Workload):
         """Raise unless `steps` is a positive integer."""
         _check.positive_integer("PrefixSum", "steps", steps)
 
+    def with_curvature(self, h: float) -> Workload:
+        """Return plain SGD in a direction of curvature h, which is `Momentum(0, curvature=h)`."""
+        return self if h == 0.0 else Momentum(0.0, curvature=h)
+
     def inverse_bands(self, steps: int) -> Array:
         """Return the bands of I - L, with L the shift down by one step."""
         return _constant_bands(self.toeplitz_inverse, _check.positive_integer("PrefixSum", "steps", steps))
@@ -78,23 +95,36 @@ class PrefixSum(Workload):
 @final
 @record
 class Momentum(Workload):
-    """SGD with momentum, a learning-rate schedule and weight decay.
+    """SGD with momentum, a learning-rate schedule and weight decay, in a direction of given curvature.
 
     m_t = beta m_{t-1} + g_t;  theta_t = (1 - eta_t wd) theta_{t-1} - eta_t m_t, so that
     A^-1 = (I - beta L) diag(1/eta) (I - diag(1 - eta wd) L), with L the shift down by one step.
+
+    Where the loss has curvature lambda, the gradient is g_t + lambda theta_{t-1}, and A maps g to -theta with this
+    feedback. Eliminating m adds lambda to the first subdiagonal of A^-1, and nothing else:
+
+        A^-1[t, t]     = 1 / eta_t,
+        A^-1[t, t - 1] = lambda - (1 - eta_t wd) / eta_t - beta / eta_{t-1},
+        A^-1[t, t - 2] = beta (1 - eta_{t-1} wd) / eta_{t-1}.
+
+    Curvature is not weight decay, which acts on theta outside the momentum.
 
     Args:
         beta: momentum, in [0, 1).
         learning_rates: one positive number per step; None for 1 at every step.
         weight_decay: wd >= 0, with eta_t wd <= 1 at every step.
+        curvature: lambda >= 0, with eta_t lambda < (1 + beta) (2 - eta_t wd), beyond which SGD diverges.
 
     >>> Momentum(0.5).matrix(3).tolist()
     [[1.0, 0.0, 0.0], [1.5, 1.0, 0.0], [1.75, 1.5, 1.0]]
+    >>> Momentum(0.0, curvature=0.5).matrix(3).tolist()
+    [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
     """
 
     beta: float
     learning_rates: Array | None = None
     weight_decay: float = 0.0
+    curvature: float = optional(0.0)
 
     def __post_init__(self) -> None:
         owner = "Momentum"
@@ -113,15 +143,51 @@ class Momentum(Workload):
             owner, "weight_decay", self.weight_decay, 0.0, largest, "learning rate x weight decay is at most 1"
         )
         object.__setattr__(self, "weight_decay", decay)
+        object.__setattr__(self, "curvature", self._stable_curvature())
+
+    def _stable_curvature(self) -> float:
+        """Return the curvature as a float, or raise if SGD diverges.
+
+        Both roots of z^2 - (1 - eta wd + beta - eta lambda) z + beta (1 - eta wd) lie within the unit circle up to
+        eta lambda = (1 + beta) (2 - eta wd), where one of them is -1.
+        """
+        owner, rate = "Momentum", self.largest_rate
+        value = _check.real(owner, "curvature", self.curvature, 0.0, np.finfo(float).max, "0 for a flat direction")
+        limit = (1.0 + self.beta) * (2.0 - rate * self.weight_decay) / rate
+        if value >= limit:
+            must = f"less than {limit:g}, where SGD with this momentum and learning rate diverges"
+            raise _check.invalid(owner, "curvature", must, value, "use a smaller curvature or learning rate")
+        return value
+
+    @property
+    def largest_rate(self) -> float:
+        """The largest learning rate."""
+        return 1.0 if self.learning_rates is None else float(self.learning_rates.max())
+
+    def with_curvature(self, h: float) -> Momentum:
+        """Return the workload in a direction of curvature h / (largest learning rate).
+
+        Args:
+            h: curvature x largest learning rate.
+
+        >>> Momentum(0.9, [0.1, 0.2]).with_curvature(0.5).curvature
+        2.5
+        """
+        if self.curvature != 0.0:
+            must = "0 where the objective gives the curvatures"
+            raise _check.invalid("Momentum", "curvature", must, self.curvature, "leave out one of the two")
+        return self if h == 0.0 else replace(self, curvature=h / self.largest_rate)
 
     @property
     def toeplitz_inverse(self) -> Array | None:
-        """(1 - beta x)(1 - (1 - eta wd) x) / eta if the learning rate is constant, else None."""
+        """(1 - beta x)(1 - (1 - eta wd) x) / eta + lambda x if the learning rate is constant, else None."""
         rates = np.ones(1) if self.learning_rates is None else self.learning_rates
         if (rates != rates[0]).any():
             return None
         eta = rates[0]
-        return _trim(np.convolve([1.0, -self.beta], [1.0, eta * self.weight_decay - 1.0]) / eta)
+        inverse = np.convolve([1.0, -self.beta], [1.0, eta * self.weight_decay - 1.0]) / eta
+        inverse[1] += self.curvature
+        return _trim(inverse)
 
     def inverse_bands(self, steps: int) -> Array:
         """Return three bands (two without momentum), from the product above."""
@@ -130,7 +196,7 @@ class Momentum(Workload):
         keep = 1.0 - eta * self.weight_decay
         bands = np.zeros((n, 3))
         bands[:, 0] = 1.0 / eta
-        bands[1:, 1] = -keep[1:] / eta[1:] - self.beta / eta[:-1]
+        bands[1:, 1] = -keep[1:] / eta[1:] - self.beta / eta[:-1] + self.curvature
         bands[2:, 2] = self.beta * keep[1:-1] / eta[1:-1]
         return bands if self.beta > 0 else bands[:, :2].copy()
 

@@ -50,7 +50,7 @@ def test_the_report_is_written_and_its_path_comes_last(done):
     for report in (text, page):
         assert "DP-SGD" in report
         assert f"{100 * found['arms'][2]['accuracy']:.1f} %" in report
-        assert "epsilon of the ledger" in report
+        assert "epsilon from the ledger" in report
     assert page.startswith("# ")
     for name in ("report.md", "report.txt", "plan.json"):
         assert str(directory / name) in talk

@@ -99,7 +99,7 @@ def test_a_compiled_program_that_makes_other_noise_is_refused(monkeypatch):
     case = (Identity(9), STD, FLOAT32, 1.0)
     _device_noise.check_device_noise.__wrapped__(*case)
     monkeypatch.setattr(_device_noise, "correlator", lambda strategy, dtype: Late())
-    with pytest.raises(ap.Refused, match="departs from float64"):
+    with pytest.raises(ap.Refused, match="differs from float64"):
         _device_noise.check_device_noise.__wrapped__(*case)
 
 

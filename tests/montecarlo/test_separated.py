@@ -14,7 +14,7 @@ from antiphase._errors import NotProved
 from antiphase._montecarlo import MonteCarlo, calibrate, delta, dominating_pair, epsilon, verify
 from antiphase._montecarlo.estimator import log_weights
 from antiphase._montecarlo.min_separation import Absent, Joined, log_means, separated_columns
-from antiphase._montecarlo.patterns import Law, count_chances
+from antiphase._montecarlo.patterns import Law, count_probabilities
 from antiphase._montecarlo.plain_sampling import plain_means
 from antiphase._montecarlo.samples import draws, randomness
 from antiphase._montecarlo.verification import try_claim
@@ -102,7 +102,7 @@ def test_sampled_patterns_have_their_probabilities(warm):
 @pytest.mark.parametrize(("separation", "rate"), SAMPLINGS)
 def test_numbers_of_participations(separation, rate, warm):
     given, n = PoissonMinSeparation(separation, rate, warm_start=warm), 7
-    found = count_chances(given, n)
+    found = count_probabilities(given, n)
     for k, chance in enumerate(found):
         exact = math.fsum(p for pattern, p in patterns(n, given).items() if len(pattern) == k)
         assert chance == pytest.approx(exact, abs=1e-15)
@@ -111,9 +111,9 @@ def test_numbers_of_participations(separation, rate, warm):
 
 def test_participations_beyond_the_largest_number_are_all_of_it(monkeypatch):
     given = PoissonMinSeparation(2, 0.4, warm_start=True)
-    whole = count_chances(given, 30)
-    monkeypatch.setattr("antiphase._montecarlo.patterns.MOST_OPERATIONS", 150)
-    short = count_chances(given, 30)
+    whole = count_probabilities(given, 30)
+    monkeypatch.setattr("antiphase._montecarlo.patterns.MAX_OPERATIONS", 150)
+    short = count_probabilities(given, 30)
     assert len(short) == 6
     np.testing.assert_allclose(short, [*whole[:5], whole[5:].sum()], rtol=1e-12)
 

@@ -78,7 +78,7 @@ def test_no_walk_beats_the_bound_of_the_powers(name):
 
 
 def test_without_the_convex_bound_the_others_hold(monkeypatch):
-    monkeypatch.setattr("antiphase._montecarlo.steps.DEAR", 0.0)
+    monkeypatch.setattr("antiphase._montecarlo.steps.MAX_CONVEX_OPERATIONS", 0.0)
     for name in ("orthogonal", "banded", "sparse"):
         modes = split(SHAPES[name])
         bounds = log_step_bounds(modes, LARGEST)

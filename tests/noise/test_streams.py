@@ -303,7 +303,7 @@ def test_an_unknown_strategy_is_refused():
         def recursion(self):
             return Unknown()
 
-    with pytest.raises(ap.InvalidArgument, match="No noise stream is known for the recursion Unknown"):
+    with pytest.raises(ap.InvalidArgument, match="There is no noise stream for the recursion Unknown"):
         NoiseStream(type("Plan", (), {"strategy": Other(), "noise_std": 1.0, "fingerprint": "x"})(), [(3,)], SECRET)
 
 

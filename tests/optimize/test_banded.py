@@ -12,7 +12,8 @@ from antiphase._error import error
 from antiphase._kernels.covariance_gradient import covariance_backward, covariance_forward, gram_gradient
 from antiphase._loss import loss
 from antiphase._optimize import optimize
-from antiphase._optimize.banded import _BandedProblem, workload_column_squares
+from antiphase._optimize.banded import _BandedProblem
+from antiphase._optimize.banded_error import column_squares
 from antiphase.strategies import Banded
 from tests.catalog import every_workload, random_banded
 from tests.optimize.gradients import check_gradient, dense_error, dense_variances
@@ -77,7 +78,7 @@ def test_gradient_equals_differences(n, bands, workload, power, period, seed):
         min(bands, n),
         min(period, n),
     )
-    problem = _BandedProblem(A, n, bands, count=-(-n // period), period=period)
+    problem = _BandedProblem(A, "rms", n, bands, count=-(-n // period), period=period)
     columns = random_banded(rng, n, bands, signed=False).columns
     inside = columns.ravel() != 0
 
@@ -94,7 +95,7 @@ def test_gradient_equals_differences(n, bands, workload, power, period, seed):
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_column_squares(workload):
     A = dict(every_workload(9))[workload]
-    np.testing.assert_allclose(workload_column_squares(A.inverse_bands(9)), (A.matrix(9) ** 2).sum(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(column_squares(A.inverse_bands(9)), (A.matrix(9) ** 2).sum(axis=0), rtol=1e-10)
 
 
 def test_gram_gradient_equals_dense_algebra():

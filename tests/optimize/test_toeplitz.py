@@ -108,7 +108,7 @@ def test_closed_tail_equals_the_whole_sum(n, bands, workload, weighted):
     c = Toeplitz.square_root(n, bands).coefficients
     w = lfilter([1.0], np.convolve(c, workload.toeplitz_inverse), np.eye(1, n)[0])
     expected = np.mean(np.cumsum(w**2)) if weighted else np.sum(w**2)
-    found, gradient = squared_error(c, workload.toeplitz_inverse, n, weighted)
+    found, gradient = squared_error(c, workload.toeplitz_inverse, n, n if weighted else 1)
     assert found == pytest.approx(expected, rel=1e-10)
     assert gradient @ c == pytest.approx(-2 * found, rel=1e-9)  # homogeneous of degree -2
 
@@ -263,7 +263,7 @@ def test_the_same_on_every_run_and_limits():
         ({"bands": 4, "participation": ap.ShuffledEpochs(3, 3)}, "bands <= separation"),
         ({"participation": ap.ShuffledEpochs(2, 4), "column_normalized": True}, "shuffled"),
         ({"width": 3}, "no option 'width'"),
-        ({"objective": "mean"}, "'rms' or 'max'"),
+        ({"objective": "mean"}, "'rms', 'max' or Curvatures"),
         ({"steps": 0}, "positive integer"),
         ({"participation": 3}, "a participation"),
         ({"workload": None}, "a workload"),

@@ -63,8 +63,8 @@ EVERY = {
     ap.Poisson(0.25): "probability 0.25",
     ap.CyclicPoisson(4, 0.5): "4 groups take turns",
     ap.FixedSize(2, 3): "draws 3 users of one group",
-    ap.BallsInBins(3, 5): "one of the 5 steps of an epoch, once",
-    ap.PoissonMinSeparation(6, 0.1): "not drawn in the 5 steps before",
+    ap.BallsInBins(3, 5): "one of the 5 steps of an epoch at random, once",
+    ap.PoissonMinSeparation(6, 0.1): "not drawn in the previous 5 steps",
 }
 
 

@@ -434,7 +434,7 @@ def test_a_program_that_changes_its_directory_writes_into_no_other_run(tmp_path,
         run.save()
     cut = tmp_path / "one" / "run" / "public" / "ledger.jsonl"
     cut.write_bytes(b"".join(cut.read_bytes().splitlines(keepends=True)[:-1]))
-    with pytest.raises(ap.Corrupted, match="not the one that was kept"):
+    with pytest.raises(ap.Corrupted, match="does not match its stored head"):
         opened(tmp_path / "one" / "run")
     opened("run").close()
 

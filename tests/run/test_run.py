@@ -238,7 +238,7 @@ def test_a_closed_tree_cannot_be_extended(tmp_path):
     plan = plan_for(STRATEGIES["tree"])
     with opened(tmp_path, plan) as run:
         train(run, fresh_model(), STEPS)
-    with pytest.raises(ap.Refused, match="closed the tree"):
+    with pytest.raises(ap.Refused, match="cannot be extended any more"):
         opened(tmp_path, plan.extend(20))
 
 

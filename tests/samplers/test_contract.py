@@ -428,4 +428,4 @@ def test_samplers_are_final_or_abstract():
 def test_a_sampler_whose_making_was_refused_can_be_shown():
     """As a debugger or a traceback does."""
     kind = type(p.MinSeparation(2).sampler(10, 4, Secret.insecure(1)))
-    assert repr(object.__new__(kind)) == f"<{kind.__name__}, not made>"
+    assert repr(object.__new__(kind)) == f"<{kind.__name__}, not initialised>"

@@ -1,4 +1,4 @@
-"""Privacy accounting: what a mechanism guarantees, and how much noise a budget needs."""
+"""Privacy accounting: compute the guarantee of a mechanism, and the noise that a budget needs."""
 
 from antiphase._accounting.budget import Budget, check_delta
 from antiphase._accounting.calibration import Calibration, calibrate, seeded_calibration

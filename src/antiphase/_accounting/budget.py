@@ -8,7 +8,7 @@ from antiphase import _check
 from antiphase._check import invalid
 from antiphase._record import record
 
-SMALLEST_EPSILON, LARGEST_EPSILON = 1e-100, 1e10  # the accountants' arithmetic does not reach further
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-100, 1e10  # range in which the accountants are numerically reliable
 
 
 @final
@@ -17,7 +17,7 @@ class Budget:
     """A privacy budget: Pr[E] <= e^epsilon Pr'[E] + delta for neighbouring data sets and every event E.
 
     Args:
-        epsilon: from 1e-100, which allows almost no release, to 1e10, which promises nothing.
+        epsilon: from 1e-100, which permits almost no information to be released, to 1e10, which guarantees nothing.
         delta: between 0 and 1, exclusive; choose it well below 1 / number of examples.
 
     Reference: Dwork et al. 2006.
@@ -30,7 +30,7 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        hint = "typical values lie between 0.1 and 10"
+        hint = "typical values are between 0.1 and 10"
         epsilon = _check.real("Budget", "epsilon", self.epsilon, SMALLEST_EPSILON, LARGEST_EPSILON, hint)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", check_delta("Budget", self.delta))
@@ -38,7 +38,7 @@ class Budget:
 
 def check_epsilon(owner: str, value: Any) -> float:
     """Return `value` as a positive finite float."""
-    hint = "a budget or a target is greater than 0; typical values lie between 0.1 and 10"
+    hint = "pass a positive number; typical values are between 0.1 and 10"
     epsilon = _check.real(owner, "epsilon", value, 0.0, float("inf"), hint)
     if epsilon == 0.0:
         raise invalid(owner, "epsilon", "greater than 0", value, hint)
@@ -47,7 +47,7 @@ def check_epsilon(owner: str, value: Any) -> float:
 
 def check_delta(owner: str, value: Any) -> float:
     """Return `value` as a float between 0 and 1, exclusive."""
-    hint = "a small probability, such as 1e-6; it should be well below 1 / number of examples"
+    hint = "pass a small probability such as 1e-6, well below 1 / number of examples"
     delta = _check.real(owner, "delta", value, 0.0, 1.0, hint)
     if not 0.0 < delta < 1.0:
         raise invalid(owner, "delta", "between 0 and 1, both excluded", value, hint)

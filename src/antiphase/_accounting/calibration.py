@@ -1,4 +1,4 @@
-"""The smallest noise for a budget."""
+"""Calibration: find the smallest noise that satisfies a privacy budget."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase.strategies import Strategy
 
-BAND = 4e-4  # epsilon may be below the budget by this fraction of it
+TOLERANCE = 4e-4  # stop when epsilon is below the budget by at most this fraction of it
 SLOPE = -1.5  # initial guess of d log epsilon / d log noise
 LONGEST_STEP = 2.0  # in log noise
-FAR = 20.0
-MOST_STEPS = 80
+LARGEST_EXCESS = 20.0  # clip log(epsilon / budget) to this range
+MAX_ITERATIONS = 80
 
 Point = tuple[float, float]
 
@@ -35,8 +35,8 @@ class Calibration:
     """A calibrated mechanism and its guarantee.
 
     Args:
-        mechanism: the mechanism with the noise that was found.
-        guarantee: its epsilon at the budget's delta, at most the budget's epsilon.
+        mechanism: the mechanism with the calibrated noise.
+        guarantee: epsilon of the mechanism at the budget's delta; at most the budget's epsilon.
     """
 
     mechanism: Mechanism
@@ -51,22 +51,22 @@ def calibrate(
     examples: int | None = None,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Calibration:
-    """Return the mechanism with the smallest noise that keeps the budget.
+    """Return the mechanism with the smallest noise that satisfies the budget.
 
-    **Guarantee**: the epsilon of the mechanism, as `epsilon` computes it, is at most the budget's and at least 99.9 %
-    of it; 99 % where it is sampled, unless samples are too few to tell. The same arguments give the same mechanism:
-    seeds of the search are a hash of them. A guarantee that rests on samples is certified at the end with fresh
-    entropy, which it keeps; epsilon may then be the budget's own. A budget that needs no noise, since an example takes
-    part with a probability below delta, raises.
+    **Guarantee**: the epsilon of the mechanism, as computed by `epsilon`, is at most the budget's and at least 99.9 %
+    of it, or 99 % if it is estimated from samples, unless there are too few samples to tell. The same arguments give
+    the same mechanism, because the seeds of the search are a hash of the arguments. A guarantee that is based on
+    samples is certified at the end with fresh entropy, which the bound stores; its epsilon may then equal the budget's.
+    Raises `NotProved` if the budget needs no noise because an example participates with a probability below delta.
 
     Args:
         strategy: strategy matrix, C.
-        participation: steps in which one example takes part.
+        participation: steps in which one example participates.
         budget: privacy budget, (epsilon, delta).
         adjacency: as for `Mechanism`.
         examples: as for `Mechanism`.
-        sampling: how much work a sampled bound may take. To compare many mechanisms, MonteCarlo(slack=0.2) is about
-            ten times faster than the default and finds about 1 % more noise.
+        sampling: Monte Carlo effort for sampled bounds. To compare many mechanisms, use MonteCarlo(slack=0.2): it is
+            about ten times faster than the default and needs about 1 % more noise.
 
     >>> from antiphase import FixedEpochs, strategies
     >>> found = calibrate(strategies.Identity(8), FixedEpochs(4, 2), Budget(epsilon=1.0, delta=1e-6))
@@ -87,7 +87,7 @@ def seeded_calibration(
     examples: int | None = None,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Calibration:
-    """`calibrate` without the last certificate, to compare mechanisms: all samples are a hash of the arguments."""
+    """Calibrate without the final certificate, to compare mechanisms. All seeds are a hash of the arguments."""
     if not isinstance(budget, Budget):
         raise invalid("calibrate", "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
     reduction = reduce(Setting(*check_setting("calibrate", strategy, participation, adjacency, examples)))
@@ -97,14 +97,14 @@ def seeded_calibration(
         if found is not None:
             return Calibration(found, seeded_epsilon(found, budget.delta, sampling))
     release = reduction.release(1.0)
-    if release.chance() <= budget.delta:
+    if release.participation_probability() <= budget.delta:
         raise NotProved(
-            f"delta = {budget.delta} needs no noise at all: an example takes part with a smaller probability.",
+            f"delta = {budget.delta} needs no noise at all: it exceeds the probability that an example participates.",
             hint="use a delta far below 1 / number of examples",
         )
     log_noise = _least_noise(reduction.before_rounding(), budget)
     value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
-    if value > budget.epsilon:  # by what the sensitivity is rounded outward
+    if value > budget.epsilon:  # because the sensitivity is rounded up
         log_noise = _least_noise(reduction, budget)
         value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
     mechanism = Mechanism(strategy, participation, math.exp(log_noise), adjacency, examples)
@@ -114,7 +114,7 @@ def seeded_calibration(
 
 
 def _least_noise(reduction: Reduction, budget: Budget) -> float:
-    """The logarithm of the smallest noise that keeps the budget."""
+    """Return the logarithm of the smallest noise that satisfies the budget."""
     release = reduction.release(1.0)
     start = math.log(reduction.noise_std(release.guess(budget.epsilon, budget.delta)))
     if release.coarse() != release:
@@ -123,35 +123,37 @@ def _least_noise(reduction: Reduction, budget: Budget) -> float:
 
 
 def _solve(value_at: Callable[[float], float], budget: Budget, start: float) -> Point:
-    """Noise (its logarithm) and epsilon, at most the budget's and within BAND of it.
+    """Return the log noise and its epsilon, which is at most the budget's and within TOLERANCE of it.
 
-    Takes secant steps inside the bracket, and bisects where they are slow.
+    Takes secant steps inside the bracket, and bisects every fourth iteration.
     """
-    at, low, high, kept = start, None, None, math.inf
-    for count in range(MOST_STEPS):
+    at, low, high, value_at_high = start, None, None, math.inf
+    for count in range(MAX_ITERATIONS):
         value = value_at(math.exp(at))
-        excess = max(-FAR, min(FAR, math.log(value / budget.epsilon))) if value > 0.0 else -FAR
-        if -BAND <= excess <= 0.0:
+        excess = math.log(value / budget.epsilon) if value > 0.0 else -LARGEST_EXCESS
+        excess = max(-LARGEST_EXCESS, min(LARGEST_EXCESS, excess))
+        if -TOLERANCE <= excess <= 0.0:
             return at, value
         if excess > 0.0:
             low = (at, excess)
         else:
-            high, kept = (at, excess), value
-        at = _next(at, excess, low, high, halve=count % 4 == 3)
+            high, value_at_high = (at, excess), value
+        at = _next(at, excess, low, high, bisect=count % 4 == 3)
         if low is not None and high is not None and high[0] - low[0] < 1e-13:
             break
     if high is None:
         raise NotProved(
-            f"No noise was found that gives {budget}.", hint="use a larger epsilon or delta, or another participation"
+            f"Found no noise level that satisfies {budget}.",
+            hint="use a larger epsilon or delta, or another participation",
         )
-    return high[0], kept
+    return high[0], value_at_high
 
 
-def _next(at: float, excess: float, low: Point | None, high: Point | None, halve: bool) -> float:
+def _next(at: float, excess: float, low: Point | None, high: Point | None, bisect: bool) -> float:
     if low is None or high is None:
-        step = -(excess + BAND / 2.0) / SLOPE
+        step = -(excess + TOLERANCE / 2.0) / SLOPE
         return at + max(-LONGEST_STEP, min(LONGEST_STEP, step))
-    if halve:
+    if bisect:
         return (low[0] + high[0]) / 2.0
-    share = (low[1] + BAND / 2.0) / (low[1] - high[1])
+    share = (low[1] + TOLERANCE / 2.0) / (low[1] - high[1])
     return low[0] + (high[0] - low[0]) * share

@@ -1,15 +1,15 @@
-"""Certificates: a claim that is fixed first, then confirmed by samples that can be drawn again.
+"""Certificates: fix a claim first, then confirm it with fresh, reproducible samples.
 
-Planning and calibration compare mechanisms by samples whose seeds are hashes of the question. Nothing about such a seed
-is random, so what they state has no failure probability in the strict sense. Hence the claim of what they chose is
-certified afterwards by `verify`, with 256 bits of fresh entropy that nothing was chosen by. The entropy is kept in the
-bound: it lets the certificate be computed again, as `Plan.load` does. It is no secret, and no proof to anyone who did
-not draw it; `verify` draws its own.
+Planning and calibration compare mechanisms with samples whose seeds are hashes of the arguments. Such a seed is not
+random, so strictly speaking their results have no failure probability. The claim about the chosen mechanism is
+therefore certified afterwards by `verify`, with 256 bits of fresh entropy that influenced no earlier choice. The bound
+stores the entropy, so that the certificate can be recomputed, as `Plan.load` does. The entropy is not secret, and it
+proves nothing to anyone who did not draw it; `verify` draws its own.
 
-A certificate may fail by chance although the claim is true, in some percent of all cases. Then it is tried again, with
-samples of its own: attempt r spends 2^-r of the failure probability, so all attempts together spend a thousandth of
-delta, as one would (union bound). The first attempts are for the epsilon that the search found, the others for that of
-the budget, which is larger by the margin that calibration leaves.
+A certificate may fail by chance although the claim is true, in a few percent of all cases. It is then tried again with
+new samples: attempt r spends 2^-r of the failure probability, so by a union bound all attempts together spend the same
+thousandth of delta. The first attempts use the epsilon that the search found, the later ones the epsilon of the budget,
+which is larger by the margin that calibration leaves.
 """
 
 from __future__ import annotations
@@ -26,39 +26,41 @@ from antiphase._errors import NotProved, Refused
 from antiphase._montecarlo import LARGEST_EPSILON, MonteCarlo
 
 ATTEMPTS = 16
-AT_WHAT_WAS_FOUND = 4  # attempts for the epsilon that the search found
+ATTEMPTS_AT_FOUND_EPSILON = 4  # the remaining attempts use the budget's epsilon
 
 
 def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """A bound on epsilon by a certificate with fresh entropy: as it was found, or the budget's; or `NotProved`.
+    """Certify epsilon with fresh entropy and return it as a bound.
 
-    **Guarantee**: the mechanism is (epsilon, delta)-differentially private, except with a probability, over the entropy
-    drawn in this call, that is within delta. Mechanism and bound must have been found without that entropy.
+    Tries the epsilon that was found, then the budget's. Raises `NotProved` if neither is confirmed.
+
+    **Guarantee**: the mechanism is (epsilon, delta)-differentially private. The failure probability, over the entropy
+    drawn in this call, is included in delta. Mechanism and bound must have been found without that entropy.
 
     Args:
-        mechanism: calibrated to the budget.
-        found: epsilon as calibration found it, at most the budget's.
-        budget: epsilon where that is not confirmed, and delta.
-        sampling: how much work to spend; with a seed no entropy is drawn, and the same arguments give the same answer.
+        mechanism: mechanism calibrated to the budget.
+        found: epsilon from calibration, at most the budget's.
+        budget: delta of the claim, and the epsilon to use if `found` is not confirmed.
+        sampling: Monte Carlo effort. With a seed, no entropy is drawn and the same arguments give the same result.
     """
     entropy = fresh_entropy(sampling)
     for epsilon, attempts in (
-        (found.value, range(1, AT_WHAT_WAS_FOUND + 1)),
-        (budget.epsilon, range(AT_WHAT_WAS_FOUND + 1, ATTEMPTS + 1)),
+        (found.value, range(1, ATTEMPTS_AT_FOUND_EPSILON + 1)),
+        (budget.epsilon, range(ATTEMPTS_AT_FOUND_EPSILON + 1, ATTEMPTS + 1)),
     ):
         confirmed = _confirmed(mechanism, epsilon, budget.delta, sampling, entropy, attempts)
         if confirmed is not None:
             return confirmed
     raise NotProved(
-        f"Fresh samples did not confirm {budget} for the noise found, in {ATTEMPTS} attempts.",
-        hint="try again with other samples, or allow more of them: sampling=MonteCarlo(samples=...)",
+        f"Fresh samples did not confirm {budget} for the calibrated noise in {ATTEMPTS} attempts.",
+        hint="try again, or allow more samples: sampling=MonteCarlo(samples=...)",
     )
 
 
 def restated(mechanism: Mechanism, stated: Bound, delta: float) -> Bound:
-    """A bound on epsilon computed again from its own entropy: the stated value if that is confirmed, else another one.
+    """Recompute a bound on epsilon from its stored entropy. Return the stated value if confirmed, else a new bound.
 
-    Bounds that were stored without entropy are computed by a hash of the question.
+    Bounds that were stored without entropy are recomputed with a seed that is a hash of the arguments.
 
     Args:
         mechanism: the mechanism that runs.
@@ -76,7 +78,7 @@ def restated(mechanism: Mechanism, stated: Bound, delta: float) -> Bound:
 
 
 def drawn_like(stated: Bound) -> MonteCarlo:
-    """Samples that belong to a stated bound: other questions about its mechanism get the same answer every time."""
+    """Return sampling settings seeded with the bound's entropy, so that related bounds are reproducible."""
     return MonteCarlo(seed=int(stated.entropy or "0", 16))
 
 

@@ -19,16 +19,17 @@ from antiphase._errors import NotProved
 def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
     """Return the epsilon of several mechanisms on the same data, such as the runs of a hyper-parameter search.
 
-    The list, with its noise, rates and numbers of steps, is fixed beforehand; what each mechanism computes may depend
-    on the results of those before. They need noise and sampling of their own: two runs with one run id are not covered.
+    The list, with its noise levels, sampling rates and numbers of steps, must be fixed beforehand; what each mechanism
+    computes may depend on the results of earlier ones. Each mechanism needs independent noise and sampling: two runs
+    with the same run id are not covered.
 
-    **Guarantee**: under the adjacency that all of them must share. Gaussian mechanisms compose exactly: the squares
-    of their inverse multipliers add up. With sampled ones the privacy losses add up, as an upper bound. Balls-in-bins
-    and random min-separation count at their worst pattern, without amplification.
+    **Guarantee**: holds under the adjacency that all mechanisms must share. Gaussian mechanisms compose exactly: the
+    squares of their inverse multipliers add up. If some are sampled, their privacy losses add up, which gives an upper
+    bound. Balls-in-bins and random min-separation count with their worst pattern, without amplification.
 
     Args:
         mechanisms: one or more mechanisms.
-        delta: between 0 and 1, for all mechanisms together.
+        delta: between 0 and 1, for the composition.
 
     >>> from antiphase import SingleParticipation, strategies
     >>> run = Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=2.0)
@@ -99,6 +100,6 @@ def _checked(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
     if len(adjacencies) > 1:
         raise NotProved(
             f"Mechanisms under different adjacencies do not compose: {', '.join(adjacencies)}.",
-            hint="state all of them under one adjacency",
+            hint="use the same adjacency for all of them",
         )
     return runs

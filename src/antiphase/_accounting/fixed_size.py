@@ -1,11 +1,11 @@
-"""Gaussian steps on samples of a fixed size, drawn without replacement, under replace adjacency.
+"""Gaussian steps on fixed-size samples drawn without replacement, under replace adjacency.
 
-A sample without the example is a uniform subset of the others; with it, the example stands in the place of one of
-them. Its contents decide by how much that moves the sum: by at most 2 in either data set, and the two differ by at most
-2. That is a substitution with a shift of 2 contributions, with probability batch_size / group.
+A sample that does not contain the example is a uniform subset of the others. In a sample that does, the example
+replaces one of them. This moves the sum by at most 2 in either data set, depending on the example's contents, and the
+two sums differ by at most 2. That is a substitution with a shift of 2 contributions and probability batch_size / group.
 
-It is not equivalent to Poisson sampling, under any adjacency: the two data sets have in common the samples without the
-example, and these have one more of the other examples.
+This is not equivalent to Poisson sampling under any adjacency: what the two data sets share are the samples without the
+example, and these contain one more of the other examples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphase._accounting.release import Release
 class FixedSizeSampled(Release):
     """`count` Gaussian mechanisms, each on a uniformly random subset of `batch_size` out of `group` examples.
 
-    **Guarantee**: an upper bound for replace adjacency; the multiplier is for twice a contribution.
+    **Guarantee**: an upper bound for replace adjacency; the multiplier is relative to twice a contribution.
 
     Reference: Zhu, Dong and Wang 2022, Thm 11.
     """
@@ -45,15 +45,15 @@ class FixedSizeSampled(Release):
         return loss_accountant.delta([self.loss_part(0.0)[0]], epsilon, self.resolution)
 
     def dp_event(self) -> Any:
-        """A self-composed SampledWithoutReplacementDpEvent, for the RDP accountant under REPLACE_ONE."""
+        """Return a self-composed SampledWithoutReplacementDpEvent, for the RDP accountant under REPLACE_ONE."""
         from dp_accounting import dp_event
 
         gaussian = dp_event.GaussianDpEvent(self.multiplier)
         sampled = dp_event.SampledWithoutReplacementDpEvent(self.group, self.batch_size, gaussian)
         return dp_event.SelfComposedDpEvent(sampled, self.count)
 
-    def chance(self) -> float:
-        """Return the probability that an example is drawn in any step."""
+    def participation_probability(self) -> float:
+        """Return the probability that an example is sampled in at least one step."""
         return at_least_once(self.batch_size / self.group, self.count)
 
     def guess(self, epsilon: float, delta: float) -> float:
@@ -65,5 +65,5 @@ class FixedSizeSampled(Release):
         return replace(self, resolution=COARSE)
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
-        """Return the steps as input of the privacy loss accountant."""
+        """Return the steps for the privacy loss accountant; no failure probability is needed."""
         return GaussianSteps(1.0 / self.multiplier, self.batch_size / self.group, self.count, substitutes=True), 0.0

@@ -1,11 +1,11 @@
-"""The Gaussian mechanism: delta as a function of epsilon and its inverses, for any delta and any noise.
+"""The Gaussian mechanism: delta as a function of epsilon, and its inverses, for any delta and noise.
 
 With mu = sensitivity / noise_std, a = epsilon / mu - mu / 2 and b = a + mu,
 
     delta = Phi(-a) - e^epsilon Phi(-b) = phi(a) (R(a) - R(b)),     R(x) = Phi(-x) / phi(x),
 
-since e^epsilon phi(b) = phi(a). For small mu the difference is the integral of -R' = 1 - x R from a to b. All
-functions round to the safe side.
+since e^epsilon phi(b) = phi(a). For small mu the difference is computed as the integral of -R' = 1 - x R from a to b.
+All public functions round to the safe side.
 
 Reference: Balle and Wang 2018, Thm 8; Dong, Roth and Su 2019, Cor. 2.13.
 """
@@ -20,15 +20,15 @@ import numpy as np
 
 from antiphase._check import Array
 
-ROUNDING = 1e-12  # relative error of delta as computed from a and mu, with room to spare
-SHIFT = 1e-14  # relative step of a to the safe side
-FARTHEST = 100.0  # beyond it delta is below 1e-2000
-NEAREST = -40.0  # below it delta is 1 up to 1e-300
-LINEAR = 0.1  # relative change of delta up to which twice its derivative bounds it
+ROUNDING = 1e-12  # generous bound on the relative error of delta computed from a and mu
+SHIFT = 1e-14  # relative amount by which a is moved to the safe side
+FARTHEST = 100.0  # for larger a, delta is below 1e-2000
+NEAREST = -40.0  # for smaller a, delta is 1 up to 1e-300
+LINEAR = 0.1  # largest relative change of delta that twice its derivative bounds
 
 
 def delta(mu: float, epsilon: float) -> float:
-    """The smallest delta at `epsilon`, rounded up.
+    """Return the smallest delta at `epsilon`, rounded up.
 
     >>> round(delta(1.0, 1.0), 6)
     0.126937
@@ -47,7 +47,7 @@ def delta(mu: float, epsilon: float) -> float:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon >= 0 at `delta`, rounded up.
+    """Return the smallest epsilon >= 0 at `delta`, rounded up.
 
     >>> round(epsilon(1.0, 1e-6), 4)
     4.8866
@@ -63,7 +63,7 @@ def epsilon(mu: float, delta: float) -> float:
 
 
 def shift(epsilon: float, delta: float) -> float:
-    """The largest mu with (epsilon, delta), rounded down; 1 / mu is the smallest noise multiplier.
+    """Return the largest mu that satisfies (epsilon, delta), rounded down; 1 / mu is the smallest noise multiplier.
 
     >>> round(1.0 / shift(1.0, 1e-6), 4)
     4.2247
@@ -72,7 +72,7 @@ def shift(epsilon: float, delta: float) -> float:
 
     target = math.log(delta) - 3.0 * ROUNDING
     quantile = -float(ndtri_exp(target))
-    # Phi(-a) >= delta at a = quantile: a smaller mu than the one looked for.
+    # Since delta <= Phi(-a), the mu with a = quantile is a lower bound.
     low = math.sqrt(quantile**2 + 2.0 * epsilon) - quantile
     low = 2.0 * epsilon / (low + 2.0 * quantile) if quantile > 0.0 else low
     high = 2.0 * low
@@ -83,7 +83,7 @@ def shift(epsilon: float, delta: float) -> float:
 
 
 def log_delta(mu: float, a: float) -> float:
-    """log delta at epsilon = mu (a + mu / 2), within ROUNDING; beyond FARTHEST an upper bound."""
+    """Return log delta at epsilon = mu (a + mu / 2), accurate to ROUNDING; beyond FARTHEST, an upper bound."""
     if a > FARTHEST:
         return -a * a / 2.0
     if mu <= 1.0:
@@ -95,14 +95,14 @@ def log_delta(mu: float, a: float) -> float:
 
 
 def _mills(x: float) -> float:
-    """R(x) = Phi(-x) / phi(x)."""
+    """Return R(x) = Phi(-x) / phi(x)."""
     from scipy.special import erfcx
 
     return math.sqrt(math.pi / 2.0) * float(erfcx(x / math.sqrt(2.0)))
 
 
 def _mills_drop(a: float, mu: float) -> float:
-    """R(a) - R(a + mu) without cancellation: the integral of 1 - x R(x)."""
+    """Return R(a) - R(a + mu) without cancellation, as the integral of 1 - x R(x)."""
     from scipy.special import erfcx
 
     nodes, weights = _legendre()
@@ -113,13 +113,13 @@ def _mills_drop(a: float, mu: float) -> float:
 
 @cache
 def _legendre() -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and weights on [0, 1]."""
+    """Return Gauss-Legendre nodes and weights on [0, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(20)
     return (nodes + 1.0) / 2.0, weights / 2.0
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The high end of the last interval, where `holds` is true, for a condition that is false at low, true at high."""
+    """Bisect a condition that is false at `low` and true at `high`; return the end of the interval where it is true."""
     for _ in range(200):
         middle = (low + high) / 2.0
         if not low < middle < high:

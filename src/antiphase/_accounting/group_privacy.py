@@ -1,4 +1,4 @@
-"""Group privacy: from devices to users with several devices."""
+"""Group privacy: the guarantee for several examples together, such as all devices of one user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphase._accounting.reduction import SMALLEST_MULTIPLIER
 from antiphase._accounting.release import Gaussian, Release
 from antiphase._bound import Bound, worst_kind
 
-HALVINGS = 60
+MAX_BISECTIONS = 60
 
 
 def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
@@ -22,14 +22,14 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
 
     Without amplification a group of k examples changes C x by at most k times the sensitivity, so the guarantee is
     that of k times less noise. Otherwise an (e, d) guarantee for one example gives
-    (k e, d (e^(k e) - 1) / (e^e - 1)) for k of them; the best e is taken. Balls-in-bins and random min-separation count
-    without amplification for k > 1.
+    (k e, d (e^(k e) - 1) / (e^e - 1)) for a group of k; the best e is used. For k > 1, balls-in-bins and random
+    min-separation are accounted for without amplification.
 
-    **Guarantee**: under the mechanism's adjacency for the whole group. Exact without amplification where the members
-    of a group can share a pattern, as the promise about each of them allows.
+    **Guarantee**: holds under the mechanism's adjacency, applied to the whole group. Without amplification it is exact
+    if all members of a group can have the same participation pattern, as deterministic participations allow.
 
     Args:
-        mechanism: the mechanism, whose participation describes one example.
+        mechanism: the mechanism; its participation describes one example.
         size: number of examples in the group, k.
         delta: between 0 and 1, for the group.
 
@@ -40,7 +40,7 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
 
     Reference: Dong, Roth and Su 2019, Thm 2.14 (Gaussian); Vadhan 2017, Lemma 2.2.
     """
-    k = _check.positive_integer("group_epsilon", "size", size, "1 is the guarantee of one example")
+    k = _check.positive_integer("group_epsilon", "size", size, "use 1 for the guarantee of a single example")
     target = check_delta("group_epsilon", delta)
     if k == 1:
         return epsilon(mechanism, target)
@@ -56,7 +56,7 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
 
 
 def _for_group(release: Release, k: int) -> Release:
-    """With room for the whole group in a truncated batch: the data sets between the two have up to k - 1 more."""
+    """Add k - 1 examples to a truncated mechanism: intermediate data sets may contain up to k - 1 more examples."""
     if isinstance(release, PoissonSampled) and release.truncation is not None:
         larger = replace(release.truncation, examples=release.truncation.examples + k - 1)
         return replace(release, truncation=larger)
@@ -64,7 +64,10 @@ def _for_group(release: Release, k: int) -> Release:
 
 
 def _generic(release: Release, k: int, delta: float) -> float:
-    """The smallest k e with d(e) (e^(k e) - 1) / (e^e - 1) <= delta, where d falls faster than the rest grows."""
+    """Return the smallest k e with d(e) (e^(k e) - 1) / (e^e - 1) <= delta.
+
+    Bisection assumes that d decreases faster than the other factor grows.
+    """
 
     def holds(e: float) -> bool:
         found = release.delta(e)
@@ -75,7 +78,7 @@ def _generic(release: Release, k: int, delta: float) -> float:
         low, high = high, 2.0 * high
         if high > 1e4:
             return math.inf
-    for _ in range(HALVINGS):
+    for _ in range(MAX_BISECTIONS):
         middle = (low + high) / 2.0
         if high - low <= 1e-6 * high:
             break
@@ -84,7 +87,7 @@ def _generic(release: Release, k: int, delta: float) -> float:
 
 
 def log_growth(epsilon: float, k: int) -> float:
-    """log((e^(k epsilon) - 1) / (e^epsilon - 1)).
+    """Return log((e^(k epsilon) - 1) / (e^epsilon - 1)).
 
     >>> round(log_growth(1e-12, 3), 9) == round(math.log(3), 9)
     True

@@ -1,4 +1,4 @@
-"""The guarantee of one mechanism: (epsilon, delta), zero-concentrated and Gaussian differential privacy."""
+"""Guarantees of one mechanism: (epsilon, delta), zero-concentrated and Gaussian differential privacy."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ SMALLEST_SQUARED, LARGEST_SQUARED = 1e-150, 1e150  # between them squares have a
 def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
     """Return the epsilon at which the mechanism is (epsilon, delta)-differentially private.
 
-    **Guarantee**: under the mechanism's adjacency; never below the smallest epsilon. "exact" for one Gaussian
-    mechanism with an exact sensitivity, "upper" for amplified ones. For Poisson sampling within 1e-4 of the smallest at
-    rates of 0.001 and above; below, the grid is coarser and the bound lies up to 2 % above. Any delta down to 1e-300;
-    down to 1e-200 for balls-in-bins and random min-separation, which raise below. These two are "confident" where
-    samples certify less than any bound without them; such a bound may fall below the smallest epsilon with a
-    probability, over the entropy drawn in this call, that is within delta and leaves room for a choice among 1,000
-    such numbers. With `max_batch` the probability that a batch overflows is within delta as well; where it is too large
-    for that, zero-out adjacency is charged without amplification, add-or-remove raises.
+    **Guarantee**: holds under the mechanism's adjacency and is never below the smallest epsilon.
 
-    All of this is for ideal Gaussian noise: real numbers, without rounding and without an end. `Run.report` states what
-    holds for the noise of a run.
+    - The bound is "exact" for a single Gaussian mechanism with an exact sensitivity, and "upper" for amplified ones.
+    - For Poisson sampling it is within 1e-4 of the smallest epsilon at rates of 0.001 and above. At lower rates the
+      grid is coarser and the bound is up to 2 % above it.
+    - Any delta down to 1e-300 is supported. Balls-in-bins and random min-separation raise for delta below 1e-200.
+    - Balls-in-bins and random min-separation give a "confident" bound if samples certify a smaller epsilon than any
+      bound without samples. Such a bound may be below the smallest epsilon with some probability over the entropy drawn
+      in this call. That probability is included in delta, with room for choosing the best of 1,000 such bounds.
+    - With `max_batch`, delta also includes the probability that a batch overflows. If that probability is too large,
+      zero-out adjacency is accounted for without amplification, and add-or-remove raises.
+
+    All of this assumes ideal Gaussian noise: real numbers, neither rounded nor truncated. `Run.report` states what
+    holds for the noise of an actual run.
 
     Args:
         mechanism: the mechanism that runs.
         delta: between 0 and 1.
-        sampling: how much work a sampled bound may take.
+        sampling: Monte Carlo effort for a sampled bound.
 
     >>> from antiphase import Poisson, SingleParticipation, strategies
     >>> bound = epsilon(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=1.0), 1e-6)
@@ -42,7 +45,7 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
     >>> round(epsilon(Mechanism(strategies.Identity(1000), Poisson(0.01), noise_std=1.0), 1e-6).value, 2)
     2.12
 
-    Reference: docs/accounting.md has the theorem of each combination.
+    Reference: docs/accounting.md lists the theorem for each combination.
     """
     target = check_delta("epsilon", delta)
     if mechanism.reduction.theorem.amplified:
@@ -52,9 +55,10 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
 
 
 def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """`epsilon` with seeds that are a hash of the arguments, so that the same arguments give the same bound.
+    """Compute `epsilon` with seeds that are a hash of the arguments, so that the same arguments give the same bound.
 
-    For searches, and for plans that were stored without entropy. Certify the result of a search with fresh entropy.
+    Use it in searches and for plans that were stored without entropy. Certify the result of a search with fresh
+    entropy.
     """
     if mechanism.reduction.theorem.amplified:
         return amplified_epsilon(mechanism, delta, sampling)
@@ -73,21 +77,22 @@ def epsilon_after(
     whole: Bound | None = None,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Return the epsilon of the first `steps` steps: that of `Mechanism.first` or of the full run, if smaller.
+    """Return the epsilon of the first `steps` steps: the smaller of `Mechanism.first` and the full run.
 
-    The full run covers its beginning too. Its first t outputs are a function of all n, and stopping changes neither
-    their joint law nor that of the batches: a run draws these as for n steps, whatever the participation, and a
-    gradient depends on the past alone. That also holds for any rule by which outputs decide when to stop.
+    The guarantee of the full run also covers its beginning. The first t outputs are a function of all n outputs, and
+    stopping changes neither their joint distribution nor that of the batches: a run samples batches as for n steps,
+    whatever the participation, and a gradient depends only on the past. This also holds if the outputs decide when to
+    stop.
 
-    **Guarantee**: never above the epsilon of the full run, and for t as in `Mechanism.first`. Where both are sampled,
-    taking the smaller one is a choice among two mechanisms; `epsilon` leaves room for a choice among 1,000.
+    **Guarantee**: never above the epsilon of the full run; for the choice of t see `Mechanism.first`. If both are
+    sampled, taking the smaller is a choice between two mechanisms; `epsilon` allows for a choice among 1,000.
 
     Args:
-        mechanism: the full run as it was planned.
+        mechanism: the full run as planned.
         steps: number of steps released, at least 1.
         delta: between 0 and 1.
-        whole: epsilon(mechanism, delta), if it is already known.
-        sampling: how much work a sampled bound may take, as in `epsilon`.
+        whole: epsilon(mechanism, delta), if already known.
+        sampling: Monte Carlo effort for a sampled bound, as in `epsilon`.
     """
     part = mechanism.first(steps)
     full = epsilon(mechanism, delta, sampling) if whole is None else whole
@@ -102,7 +107,7 @@ def delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo = MonteCarl
     Args:
         mechanism: the mechanism that runs.
         epsilon: greater than 0.
-        sampling: how much work a sampled bound may take.
+        sampling: Monte Carlo effort for a sampled bound.
 
     >>> from antiphase import SingleParticipation, strategies
     >>> round(delta(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=1.0), 1.0).value, 6)
@@ -157,7 +162,7 @@ def _gaussian(mechanism: Mechanism, name: str) -> Gaussian:
     release = mechanism.reduction.release(mechanism.noise_std)
     if not isinstance(release, Gaussian):
         raise NotProved(
-            f"{name} is not defined with amplification: {mechanism.participation} is not a single Gaussian mechanism.",
+            f"{name} needs a single Gaussian mechanism; {mechanism.participation} is amplified by sampling.",
             hint=f"use epsilon or delta, or {mechanism.participation.worst_case}, which has no amplification",
         )
     return release

@@ -1,25 +1,26 @@
-"""The privacy loss of one step on a grid, rounded such that no divergence comes out too small.
+"""Discretise the privacy loss of one step on a grid, such that divergences are never underestimated.
 
-A pair of distributions (P, Q) has the loss L = log(dP/dQ). The mass of each cell between two grid points of L
-moves to the cell's ends such that both its P-mass and its Q-mass are kept ("connect the dots"): the hockey-stick
-divergence is then exact at grid points and too large in between. The mass below the grid moves up to its first
+A pair of distributions (P, Q) has the loss L = log(dP/dQ). The mass of each cell between two grid points of L is
+moved to the cell's ends such that both its P-mass and its Q-mass are preserved ("connect the dots"). The hockey-stick
+divergence is then exact at grid points and overestimated in between. The mass below the grid is moved up to its first
 point, the mass above it to infinity.
 
-The pairs are those of Gaussian noise of standard deviation 1 and a shift mu, the inverse of the noise multiplier,
-that an example causes with probability `rate`:
+The noise is Gaussian with standard deviation 1, and an example shifts it by mu, the inverse of the noise multiplier,
+with probability `rate`. The pairs are
 
     removal         (1 - rate) N(0) + rate N(mu)   against   N(0)
     addition        N(0)                           against   (1 - rate) N(0) + rate N(mu)
     substitution    whichever of the two directions of `removal` has the larger divergence, at every epsilon
 
-Substitution is where the example stands in another one's place: (1 - rate) N(0) + rate N(v) against
+In a substitution the example replaces another one: (1 - rate) N(0) + rate N(v) against
 (1 - rate) N(0) + rate N(w) with |v|, |w|, |v - w| <= mu, in any dimension. At e^epsilon = t >= 1 its divergence is
 
     rate E[(1 - a X - b Y)_+],     a = (t - 1) (1 - rate) / rate,     b = t,
 
-with X = dN(0)/dN(v) and Y = dN(w)/dN(v) under N(v): log-normal, of mean 1, with deviations |v| and |v - w| of their
-logarithms. A convex function of a X + b Y is largest in the mean when X and Y rise together and deviate the most: for
-w = 0 and |v| = mu, which is `removal`. The other direction is alike, by exchanging v and w.
+with X = dN(0)/dN(v) and Y = dN(w)/dN(v) under N(v). Both are log-normal with mean 1, and their logarithms have standard
+deviations |v| and |v - w|. The expectation of a convex function of a X + b Y is largest if X and Y are comonotone and
+have the largest deviations: for w = 0 and |v| = mu, which is `removal`. The other direction follows by exchanging v and
+w.
 
 Reference: Doroshenko et al. 2022, Alg. 1 (connect the dots); Zhu, Dong and Wang 2022, Def. 7 and Thm 11.
 """
@@ -33,14 +34,14 @@ import numpy as np
 
 from antiphase._check import Array
 
-ROUNDING = 1e-13  # relative error of the mass up to a point, shared by its neighbours; raises each loss by as much
-WIDEST = 700.0  # beyond, all mass of a cell moves up
-LOWER_TAIL = 9.0  # standard deviations; the mass beyond, less than 1e-18, moves up to the first grid point
+ROUNDING = 1e-13  # relative error of a cell's mass; each loss is raised by as much to compensate
+WIDEST = 700.0  # for wider cells all mass moves to the upper end
+LOWER_TAIL = 9.0  # standard deviations; the mass below, less than 1e-18, moves up to the first grid point
 
 
 @dataclass(frozen=True)
 class LossGrid:
-    """Probabilities of the losses (start + i) * interval, and of an infinite loss."""
+    """Probabilities of the losses (start + i) * interval and of an infinite loss."""
 
     interval: float
     start: int
@@ -54,13 +55,13 @@ class LossGrid:
 
 
 def removal(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
-    """The loss of (1 - rate) N(0) + rate N(mu) against N(0).
+    """Return the loss of (1 - rate) N(0) + rate N(mu) against N(0).
 
     Args:
-        mu: the shift.
-        rate: its probability.
-        interval: the distance of grid points.
-        log_tail: logarithm of the mass that may move to infinity.
+        mu: size of the shift.
+        rate: probability of the shift.
+        interval: grid spacing.
+        log_tail: logarithm of the mass that may be moved to infinity.
 
     >>> grid = removal(1.0, 1.0, 0.01, -30.0)
     >>> round(float(grid.probabilities @ grid.losses), 4)
@@ -72,16 +73,16 @@ def removal(mu: float, rate: float, interval: float, log_tail: float) -> LossGri
 
 
 def addition(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
-    """The loss of N(0) against (1 - rate) N(0) + rate N(mu); arguments as for `removal`."""
+    """Return the loss of N(0) against (1 - rate) N(0) + rate N(mu); arguments as for `removal`."""
     index = _indices(-_loss(LOWER_TAIL, mu, rate), -_loss(-_quantile(log_tail), mu, rate), interval)
     edges = np.concatenate([[np.inf], _position(-index * interval, mu, rate), [-np.inf]])
     return _connect_dots(interval, index, _log_masses(edges, mu, 0.0), _log_masses(edges, mu, rate))
 
 
 def substitution(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
-    """The symmetric loss whose divergence at epsilon >= 0 is that of `removal`; arguments as there.
+    """Return the symmetric loss whose divergence at epsilon >= 0 equals that of `removal`; same arguments.
 
-    Positive losses are those of `removal`, negative ones their mirror image, p(-l) = e^-l p(l), the rest is at zero.
+    Positive losses are those of `removal`, negative ones their mirror image, p(-l) = e^-l p(l); the rest is at zero.
     """
     grid = removal(mu, rate, interval, log_tail)
     positive = grid.probabilities[1 - grid.start :]
@@ -91,7 +92,7 @@ def substitution(mu: float, rate: float, interval: float, log_tail: float) -> Lo
 
 
 def mixture(first: LossGrid, second: LossGrid, weight: float) -> LossGrid:
-    """The loss of a mechanism that runs the second with probability `weight`, else the first, and tells which."""
+    """Return the loss of a mechanism that runs `second` with probability `weight`, else `first`, and reveals which."""
     start = min(first.start, second.start)
     stop = max(grid.start + len(grid.probabilities) for grid in (first, second))
     out = np.zeros(stop - start)
@@ -102,7 +103,7 @@ def mixture(first: LossGrid, second: LossGrid, weight: float) -> LossGrid:
 
 
 def deviation(mu: float, rate: float) -> float:
-    """The standard deviation of the loss of `removal`, to three digits."""
+    """Return the standard deviation of the loss of `removal`, accurate to three digits."""
     z = np.linspace(-LOWER_TAIL, LOWER_TAIL + mu, 2000)
     weight = (1.0 - rate) * np.exp(-(z**2) / 2.0) + rate * np.exp(-((z - mu) ** 2) / 2.0)
     loss = _loss(z, mu, rate)
@@ -111,18 +112,18 @@ def deviation(mu: float, rate: float) -> float:
 
 
 def span(mu: float, rate: float, log_tail: float) -> float:
-    """An upper bound on the width of the grid of each pair."""
+    """Return an upper bound on the width of the grid, for each pair."""
     x = max(_quantile(log_tail), LOWER_TAIL) + mu
     return 2.0 * float(_loss(x, mu, rate) - _loss(-x, mu, rate))
 
 
 def _connect_dots(interval: float, index: Array, log_p: Array, log_q: Array) -> LossGrid:
-    """From the log masses of the cells (below the grid, between its points, above it) to masses on its points."""
+    """Move the masses of cells (below the grid, between its points, above it; given as logs) to the grid points."""
     p = np.exp(log_p)
     cells = p[1:-1]
     to_lower = np.zeros(len(cells))
     if interval < WIDEST:
-        # a + b = P-mass and a e^-l + b e^-(l + interval) = Q-mass, solved for a, less what rounding may have added.
+        # Solve a + b = P-mass and a e^-l + b e^-(l + interval) = Q-mass for a, minus a bound on the rounding error.
         scaled_q = np.exp(log_q[1:-1] + index[1:] * interval)
         to_lower = np.clip((scaled_q - (1.0 + ROUNDING) * cells) / math.expm1(interval), 0.0, cells)
     masses = np.zeros(len(index))
@@ -133,7 +134,7 @@ def _connect_dots(interval: float, index: Array, log_p: Array, log_q: Array) -> 
 
 
 def _log_masses(edges: Array, mu: float, rate: float) -> Array:
-    """Logarithm of the mass of (1 - rate) N(0) + rate N(mu) between each two neighbouring edges."""
+    """Return the log mass of (1 - rate) N(0) + rate N(mu) between adjacent edges."""
     with np.errstate(divide="ignore"):
         parts = (np.log1p(-rate) + _log_normal(edges), np.log(rate) + _log_normal(edges - mu))
     if rate == 0.0:
@@ -142,7 +143,7 @@ def _log_masses(edges: Array, mu: float, rate: float) -> Array:
 
 
 def _log_normal(edges: Array) -> Array:
-    """Logarithm of the standard normal mass between each two neighbouring edges, exact in both tails."""
+    """Return the log of the standard normal mass between adjacent edges, accurate in both tails."""
     from scipy.special import log_ndtr
 
     low, high = np.minimum(edges[:-1], edges[1:]), np.maximum(edges[:-1], edges[1:])
@@ -160,7 +161,7 @@ def _loss(x: Array | float, mu: float, rate: float) -> Array:
 
 
 def _position(loss: Array, mu: float, rate: float) -> Array:
-    """The x at which `_loss` has the given value; -inf below its range."""
+    """Return the x at which `_loss` has the given value, or -inf below its range."""
     if rate == 1.0:
         return loss / mu + mu / 2.0
     with np.errstate(divide="ignore"):

@@ -1,12 +1,13 @@
-"""The sum of many independent privacy losses: (epsilon, delta) of a composition.
+"""Distribution of a sum of independent privacy losses: (epsilon, delta) of a composition.
 
-A fast Fourier transform adds losses to an absolute precision near 1e-16, which says nothing of a delta of 1e-12.
-So each distribution is first tilted, p(l) e^(tilt l) / M(tilt), such that the sum has its mean at the epsilon in
-question, and the sum is tilted back: the precision is then relative to delta. (Where delta is that of one large loss
-among many small ones the tilt does not single it out, and the bound on rounding errors may exceed it by far.)
+A fast Fourier transform convolves losses with an absolute error near 1e-16, which is too coarse for a delta of 1e-12.
+So each distribution is first tilted exponentially, p(l) e^(tilt l) / M(tilt), to move the mean of the sum to the
+epsilon in question, and the tilt is removed from the sum: the error is then relative to delta. (If delta comes from one
+large loss among many small ones, the tilt does not isolate it, and the bound on the rounding error may be far above
+delta.)
 
-What is left out goes to the safe side: infinite losses and the mass outside the window (Chernoff's bound) count as
-delta in full, what wraps around only adds mass, and a bound on the rounding errors is added.
+Every approximation is on the safe side: infinite losses and the mass outside the window (Chernoff bound) count fully
+towards delta, wrap-around only adds mass, and a bound on the rounding error is added.
 
 Reference: Koskela, Jälkö and Honkela 2020 (transform); Keich 2005 (tilt).
 """
@@ -23,23 +24,23 @@ import numpy as np
 from antiphase._accounting.loss_grid import LossGrid
 from antiphase._check import Array
 
-TAIL = 1e-6  # share of delta that may lie above the window, below it, or come in by wrapping around
+TAIL = 1e-6  # share of delta that may lie above the window, lie below it, or wrap around into it
 UNIT = float(np.finfo(np.float64).eps)
-MARGIN = 1e-8  # of delta, for the rounding of sums outside the transform
-MARGIN_OF_ONE = 2e-13  # the same for each loss that is added
-SMALLEST_TILT, LARGEST_TILT = 0.05, 1e9  # the smallest one in standard deviations of the sum
+MARGIN = 1e-8  # share of delta, for the rounding of sums outside the transform
+MARGIN_PER_LOSS = 2e-13  # additional share for each loss in the sum
+SMALLEST_TILT, LARGEST_TILT = 0.05, 1e9  # the smallest is in units of 1 / standard deviation of the sum
 LARGEST_EXPONENT = 300.0
 SMALLEST_LOG = -740.0
 SMALLEST_FLOAT = 5e-324
 LARGEST_WINDOW = 1 << 21
-MOST_PASSES = 3
-SMALL_ROUNDING = 1e-4  # of delta
+MAX_PASSES = 3
+SMALL_ROUNDING = 1e-4  # share of delta
 
 Precision = type[np.float64] | type[np.longdouble]
 
 
 class TooWide(Exception):
-    """The window has too many points for the grid: `interval` is the smallest that will do."""
+    """Raised if the window needs too many grid points; `interval` is the smallest spacing that fits."""
 
     def __init__(self, interval: float) -> None:
         super().__init__(interval)
@@ -48,7 +49,7 @@ class TooWide(Exception):
 
 @dataclass(frozen=True)
 class Moments:
-    """The logarithm of the moment generating function of a sum at a tilt, and its first two derivatives."""
+    """Log moment generating function of a sum at a tilt, with its first two derivatives."""
 
     tilt: float
     value: float
@@ -57,22 +58,22 @@ class Moments:
 
     @property
     def log_delta(self) -> float:
-        """The saddle-point estimate of log delta at epsilon = mean."""
+        """Saddle-point estimate of log delta at epsilon = mean."""
         return self.log_delta_at(self.mean)
 
     @property
     def log_scale(self) -> float:
-        """Logarithm of what takes the tilt off the mass at the mean."""
+        """Log of the factor that removes the tilt from the mass at the mean."""
         return self.value - self.tilt * self.mean
 
     def log_delta_at(self, epsilon: float) -> float:
-        """The same for an epsilon near the mean."""
+        """Return the saddle-point estimate of log delta at an epsilon near the mean."""
         spread = math.log(self.tilt) + math.log1p(self.tilt) + math.log(2.0 * math.pi * self.variance) / 2.0
         return self.value - self.tilt * epsilon - spread
 
 
 class LossSum:
-    """The sum of `count` independent losses of each grid; all grids have one interval."""
+    """Sum of `count` independent losses from each grid; all grids have the same interval."""
 
     def __init__(self, terms: Sequence[tuple[LossGrid, int]]) -> None:
         self._grids = [grid for grid, _ in terms]
@@ -80,19 +81,19 @@ class LossSum:
         self._losses = [grid.losses for grid in self._grids]
         with np.errstate(divide="ignore"):
             self._logs = [np.log(grid.probabilities) for grid in self._grids]
-        self._margin = MARGIN + MARGIN_OF_ONE * sum(self._counts)
+        self._margin = MARGIN + MARGIN_PER_LOSS * sum(self._counts)
         self._infinite = abs(math.expm1(sum(count * math.log1p(-grid.infinite) for grid, count in terms)))
 
     def epsilon(self, delta: float) -> float:
-        """An upper bound on the smallest epsilon >= 0 whose divergence is at most `delta`.
+        """Return an upper bound on the smallest epsilon >= 0 whose divergence is at most `delta`.
 
-        Every tilt gives an upper bound: the first by a rough estimate, better ones at the epsilon found so far.
+        Every tilt gives an upper bound. The first tilt is a rough estimate; later ones use the epsilon found so far.
         """
         log_delta = math.log(delta)
         budget = delta * (1.0 - self._margin - TAIL) - self._infinite
         at = _crossing(lambda m: m.log_delta, log_delta, lambda m: 1.0, self.moments)
         best, rounding = self._window(at, log_delta, np.float64).epsilon(budget)
-        for _ in range(MOST_PASSES):
+        for _ in range(MAX_PASSES):
             if rounding < SMALL_ROUNDING or not math.isfinite(best):
                 break
             found, rounding = self._window(self._saddle(best), log_delta, np.longdouble).epsilon(budget)
@@ -100,44 +101,44 @@ class LossSum:
         return best
 
     def delta(self, epsilon: float) -> float:
-        """An upper bound on the divergence at `epsilon`."""
+        """Return an upper bound on the divergence at `epsilon`."""
         if epsilon >= self._bounds()[1]:
             return max(self._infinite, SMALLEST_FLOAT)
         at = self._saddle_or_floor(epsilon)
         log_delta = min(at.log_delta_at(epsilon), 0.0)
-        precisions: list[Precision] = [np.float64, *([np.longdouble] * MOST_PASSES)]
+        precisions: list[Precision] = [np.float64, *([np.longdouble] * MAX_PASSES)]
         for precision in precisions:
-            # Losses below epsilon do not count, nor those that are rare before the tilt.
+            # Losses below epsilon contribute nothing; losses that are rare without the tilt contribute too little.
             needed = max(epsilon, self._rarely_below(math.log(TAIL) + log_delta))
             within, rounding = self._window(at, log_delta, precision, needed).delta(epsilon)
             beyond = 2.0 * TAIL * math.exp(log_delta)
             if beyond + rounding <= SMALL_ROUNDING * within:
                 break
-            log_delta = math.log(within)  # the estimate was far too large, and so was the tail
+            log_delta = math.log(within)  # the estimate was far too large, and therefore also the tail
         return min(1.0, (within + beyond) * (1.0 + self._margin) + self._infinite)
 
     def moments(self, tilt: float) -> Moments:
-        """The cumulants of the tilted sum."""
+        """Return the log moment generating function, mean and variance of the sum at this tilt."""
         total = np.zeros(3)
         for logs, losses, count in zip(self._logs, self._losses, self._counts, strict=True):
             exponents = logs + tilt * losses
             largest = exponents.max()
             weights = np.exp(exponents - largest)
             mass = weights.sum()
-            # Sums, not inner products: BLAS threads cost more than they save here.
+            # Use sums instead of inner products: BLAS threads cost more than they save here.
             mean = (weights * losses).sum() / mass
             variance = max((weights * (losses - mean) ** 2).sum() / mass, self._grids[0].interval ** 2)
             total += count * np.array([largest + math.log(mass), mean, variance])
         return Moments(tilt, *total.tolist())
 
     def _saddle(self, epsilon: float) -> Moments:
-        """At the tilt that moves the mean to `epsilon`."""
+        """Return the moments at the tilt that moves the mean to `epsilon`."""
         return _crossing(lambda m: -m.mean, -epsilon, lambda m: 0.3 * math.sqrt(m.variance), self.moments)
 
     def _saddle_or_floor(self, epsilon: float) -> Moments:
-        """The same; where no tilt moves the mean down to `epsilon`, next to none, for the sum as it is.
+        """Return `_saddle`, or the moments at almost no tilt if no tilt moves the mean down to `epsilon`.
 
-        A tilt that is small for the tilted sum may hide a lump of the sum that lies lower.
+        A tilt that is small relative to the tilted sum may hide probability mass of the sum at lower losses.
         """
         at = self._saddle(epsilon)
         if at.mean <= epsilon + 0.5 * math.sqrt(at.variance):
@@ -145,19 +146,20 @@ class LossSum:
         return self.moments(min(at.tilt, SMALLEST_TILT / math.sqrt(self.moments(0.0).variance)))
 
     def _rarely_below(self, log_tail: float) -> float:
-        """A loss below which the sum, not tilted, lies with a probability of at most e^log_tail."""
+        """Return a loss that the untilted sum falls below with probability at most e^log_tail."""
         return -self._chernoff(lambda m: (m.value - log_tail) / -m.tilt, self.moments(0.0), -1.0)
 
     def _bounds(self) -> tuple[float, float]:
-        """The smallest and the largest finite loss."""
+        """Return the smallest and the largest finite loss of the sum."""
         ends = np.array([losses[[0, -1]] for losses in self._losses])
         lowest, highest = np.array(self._counts, dtype=np.float64) @ ends
         return float(lowest), float(highest)
 
     def _window(self, at: Moments, log_delta: float, precision: Precision, needed: float = math.inf) -> _Window:
-        """The tilted sum between points beyond which there is at most TAIL of delta, with the tilt and without.
+        """Return the tilted sum on a window that cuts off at most a share TAIL of delta on each side.
 
-        Below, that holds with the tilt; what is needed of the sum without it begins at `needed`.
+        Above the window this holds with and without the tilt. Below it, it holds with the tilt; the untilted sum is
+        needed only from `needed` upwards.
         """
         lowest, highest = self._bounds()
         tail = math.log(TAIL) + log_delta
@@ -174,7 +176,7 @@ class LossSum:
         return _Window(at, np.arange(first, last + 1, dtype=np.float64) * interval, np.maximum(masses, 0.0), error)
 
     def _chernoff(self, bound: Callable[[Moments], float], at: Moments, sign: float) -> float:
-        """The smallest bound over tilts on one side, from far ones to nearer ones as long as that helps."""
+        """Return the smallest bound over tilts on one side of `at`, moving closer as long as the bound improves."""
         step = sign * 6.0 / math.sqrt(at.variance)
         best, found = math.inf, bound(self.moments(at.tilt + step))
         while found < best:
@@ -183,7 +185,7 @@ class LossSum:
         return best
 
     def _transform(self, tilt: float, first: int, last: int, precision: Precision) -> tuple[Array, float]:
-        """The tilted masses of the losses first, ..., last (in intervals) and a bound on the 2-norm of their errors."""
+        """Return the tilted masses at grid indices first, ..., last and a bound on the 2-norm of their errors."""
         from scipy.fft import irfft, next_fast_len, rfft
 
         size = next_fast_len(last - first + 1, real=True)
@@ -204,7 +206,7 @@ class LossSum:
 
 @dataclass(frozen=True)
 class _Window:
-    """The tilted sum: its cumulants, grid points, masses and a bound on the 2-norm of the masses' errors."""
+    """The tilted sum: its moments, grid points, masses and a bound on the 2-norm of the errors of the masses."""
 
     at: Moments
     losses: Array
@@ -212,9 +214,9 @@ class _Window:
     error: float
 
     def epsilon(self, budget: float) -> tuple[float, float]:
-        """The smallest epsilon whose divergence is at most `budget`, and the share of rounding in it.
+        """Return the smallest epsilon whose divergence is at most `budget`, and the rounding error as a share of it.
 
-        Between two points the divergence is upper - e^epsilon lower; sums are in units of the budget.
+        Between two grid points the divergence is upper - e^epsilon lower; sums are in units of the budget.
         """
         if budget <= 0.0:
             return math.inf, 0.0
@@ -223,11 +225,11 @@ class _Window:
         upper = _sums_to_end(weights * masses)
         lower = _sums_to_end(np.exp(exponents - gaps) * masses)
         rounding = self.error * np.sqrt(_sums_to_end(np.square(weights)))
-        rounding += UNIT * len(upper) * upper  # the difference below may lose all its digits
-        growth = np.exp(np.minimum(gaps, LARGEST_EXPONENT))  # cut: the divergence only comes out larger
+        rounding += UNIT * len(upper) * upper  # the subtraction below may cancel completely
+        growth = np.exp(np.minimum(gaps, LARGEST_EXPONENT))  # capping can only increase the divergence
         enough = upper - growth * lower + rounding <= 1.0
         if not enough.any():
-            return max(0.0, float(self.losses[-1])), 1.0  # beyond it there is no more than the tail
+            return max(0.0, float(self.losses[-1])), 1.0  # only the tail lies beyond the last loss
         first = int(np.argmax(enough))
         gap, excess = float(gaps[first]), upper[first] + rounding[first] - 1.0
         if first > 0 and lower[first] > 0.0:
@@ -236,7 +238,7 @@ class _Window:
         return max(0.0, self.at.mean + gap), float(rounding[first])
 
     def delta(self, epsilon: float) -> tuple[float, float]:
-        """The divergence at `epsilon`, not below the smallest number, and the part of rounding in it."""
+        """Return the divergence at `epsilon`, at least the smallest float, and how much of it is rounding."""
         above = self.losses > epsilon
         gaps = self.losses[above] - epsilon
         log_unit = self.at.value - self.at.tilt * epsilon
@@ -247,9 +249,9 @@ class _Window:
         return value, value * rounding / max(divergence, 1e-300)
 
     def _above(self, log_unit: float) -> tuple[Array, Array, Array]:
-        """Losses relative to the mean, logarithms of what takes the tilt off (in units), and the tilted masses.
+        """Return losses relative to the mean, logs of the factors that remove the tilt (in units), and tilted masses.
 
-        Losses so low that these numbers overflow are left out: sums from any other loss to the end do not need them.
+        Losses so low that these numbers overflow are omitted: sums from any other loss to the end do not need them.
         """
         gaps = self.losses - self.at.mean
         exponents = self.at.log_scale - log_unit - self.at.tilt * gaps
@@ -269,7 +271,10 @@ def _crossing(
     tolerance: Callable[[Moments], float],
     moments: Callable[[float], Moments],
 ) -> Moments:
-    """The moments at a tilt where a decreasing `value` is above `target`, or nearly so, by at most the tolerance."""
+    """Return the moments at a tilt where the decreasing function `value` exceeds `target` by at most the tolerance.
+
+    If no such tilt is in range, the result is the one at the end of the range.
+    """
     low = high = moments(1.0)
     while value(high) > target and high.tilt < LARGEST_TILT:
         low, high = high, moments(4.0 * high.tilt)
@@ -287,22 +292,22 @@ def _tilted(exponents: Array) -> Array:
 
 
 def _fold(values: Array, size: int) -> Array:
-    """Values added up modulo `size`."""
+    """Sum the values whose indices are equal modulo `size`."""
     rows = -(-len(values) // size)
     return np.pad(values, (0, rows * size - len(values))).reshape(rows, size).sum(axis=0)
 
 
 def _rounding(norm: float, counts: list[int], size: int) -> float:
-    """A bound, in units, on the 2-norm of the errors of a product of powers of spectra that is transformed back.
+    """Bound the 2-norm of the error of the inverse transform of a product of powers of spectra, in machine epsilons.
 
-    Each entry F of the spectrum of a distribution errs by at most 2 log2(size) units. In the product that counts once
-    for each factor, times the others: these are at most 2 |product| where |F| >= 1/2, and 2^(1 - count) elsewhere.
-    Powers and the way back add less than as much again.
+    Each entry F of the spectrum of a distribution has an error of at most 2 log2(size) machine epsilons. The product
+    takes that error once per factor, multiplied by the other factors: these are at most 2 |product| where |F| >= 1/2,
+    and 2^(1 - count) elsewhere. The powers and the inverse transform add less than the same amount again.
 
     Args:
-        norm: 2-norm of the result, by Parseval that of the product.
-        counts: the powers.
-        size: of the transform.
+        norm: 2-norm of the result; by Parseval's theorem, also of the product.
+        counts: exponents of the powers.
+        size: length of the transform.
     """
     factors = sum(count * (2.0 * norm + 2.0 ** (1 - min(count, 1000))) for count in counts)
     return 4.0 * math.log2(size + 1) * (factors + 1.0)

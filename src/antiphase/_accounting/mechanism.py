@@ -1,4 +1,4 @@
-"""The mechanism: a strategy with its noise and its participation."""
+"""Mechanism: a strategy with its participation and noise level."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase.strategies import Dense, Strategy
 
-LARGEST_DENSE_STEPS = 2048  # steps up to which the first columns of a C with negative entries are charged on their own
+LARGEST_DENSE_STEPS = 2048  # largest run for which `first` keeps only the first columns of a C with negative entries
 
 
 @final
 @record
 class Mechanism:
-    """C x + z with z i.i.d. N(0, noise_std^2), of which x + N z is released step by step.
+    """C x + z with z i.i.d. N(0, noise_std^2); the run releases x + N z step by step.
 
-    Adjacency says which data sets are neighbours: "zero-out" (an example's contributions become zero),
-    "add-or-remove" (there is one example more or less), "replace" (an example has other contents). docs/accounting.md
-    lists what is proved; anything else raises `NotProved` when it is accounted for.
+    The adjacency defines which data sets are neighbours: "zero-out" (the contributions of an example become zero),
+    "add-or-remove" (one example more or less), or "replace" (the contents of an example change). docs/accounting.md
+    lists the combinations that are proved; accounting for any other raises `NotProved`.
 
-    **Guarantee**: none by itself; `epsilon`, `delta`, `zcdp`, `gdp` and `compose` give it.
+    **Guarantee**: none by itself; use `epsilon`, `delta`, `zcdp`, `gdp` or `compose`.
 
     Args:
         strategy: strategy matrix, C.
-        participation: steps in which one example takes part.
+        participation: steps in which one example participates.
         noise_std: standard deviation of z, for contributions of norm at most 1.
         adjacency: "zero-out", "add-or-remove" or "replace".
-        examples: number of examples. Needed by `FixedSize`, and as an upper bound by `max_batch` with random
-            participations; nothing else depends on it.
+        examples: number of examples. Required by `FixedSize`, and by `Poisson` and `CyclicPoisson` with `max_batch`.
+            `BallsInBins` and `PoissonMinSeparation` with `max_batch` need it for amplification. For `max_batch` an
+            upper bound is enough. Nothing else depends on it.
 
     >>> from antiphase import FixedEpochs, strategies
     >>> Mechanism(strategies.Identity(8), FixedEpochs(4, 2), noise_std=3.0).effective_noise_multiplier
@@ -51,7 +52,7 @@ class Mechanism:
     def __post_init__(self) -> None:
         *_, examples = check_setting("Mechanism", self.strategy, self.participation, self.adjacency, self.examples)
         object.__setattr__(self, "examples", examples)
-        hint = "a standard deviation is greater than 0; without noise there is no privacy"
+        hint = "pass a positive standard deviation; without noise there is no privacy"
         noise = _check.real("Mechanism", "noise_std", self.noise_std, 0.0, float("inf"), hint)
         if noise == 0.0:
             raise invalid("Mechanism", "noise_std", "greater than 0", self.noise_std, hint)
@@ -61,31 +62,32 @@ class Mechanism:
     def effective_noise_multiplier(self) -> float:
         """noise_std divided by the sensitivity, which other libraries call the noise multiplier.
 
-        The sensitivity is that of one contribution: sens(C) under the participation, or where sampling amplifies
-        the largest column norm of C. An upper bound on the sensitivity makes this a lower bound. Replace adjacency
-        changes a contribution by twice its norm; that factor is not in this number.
+        The sensitivity is for one contribution: the largest column norm of C for `Poisson`, `CyclicPoisson` and
+        `FixedSize`, and sens(C) under the participation's worst case otherwise. If the sensitivity is an upper bound,
+        this is a lower bound. The factor 2 of replace adjacency, which changes a contribution by up to twice its norm,
+        is not included.
         """
         return self.noise_std / self.reduction.sensitivity.value
 
     def first(self, steps: int) -> Mechanism:
         """Return the mechanism of the first `steps` steps, to account for a run that stops early.
 
-        The first t outputs x_s + (N z)_s use the rows of z that the first t steps complete, so they are computed from
-        these rows of C x + z: the mechanism of the leading part of C.
+        The first t outputs x_s + (N z)_s use the rows of z that the first t steps complete. They can thus be computed
+        from these rows of C x + z, which is the mechanism of the leading part of C.
 
-        | strategy | charged as |
+        | strategy | accounted for as |
         |---|---|
         | Identity, Toeplitz, BLT, BandedInverse, Banded, lower-triangular Dense | the leading t x t block |
         | column-normalised Toeplitz | the same block, as Banded: its columns keep the scale of the full run |
         | online Tree | a tree over t steps: all nodes completed so far, and those a run of t steps would complete |
-        | Stamped | whole blocks, up to the one under way |
+        | Stamped | whole blocks, including the current one |
         | other Dense, full Tree, Fourier | the full run: each output uses all of z |
         | C with negative entries, not amplified | the first t columns with all rows; above 2048 steps the full run |
 
-        **Guarantee**: the mechanism covers the first t outputs, for a t fixed beforehand or chosen without looking at
-        the outputs; where the outputs decide when to stop, the guarantee is that of the full run. Its sensitivity is
-        never more than that of the full run. Its epsilon may be, where that comes from samples, by what two samples
-        differ by. Run reports state the smaller of the two; neither need grow from t to t + 1.
+        **Guarantee**: the mechanism covers the first t outputs if t is fixed beforehand or chosen without looking at
+        the outputs. If the outputs decide when to stop, the guarantee of the full run applies. The sensitivity is never
+        larger than that of the full run. Epsilon can be larger if it is estimated from samples, by sampling error. Run
+        reports state the smaller of the two; neither necessarily increases from t to t + 1.
 
         Args:
             steps: number of steps released, from 1 to the number of steps planned.
@@ -97,7 +99,7 @@ class Mechanism:
         Reference: Denisov et al. 2022, Thm 2.1.
         """
         n, owner = self.strategy.steps, "Mechanism.first"
-        t = _check.positive_integer(owner, "steps", steps, "a run that released nothing costs nothing")
+        t = _check.positive_integer(owner, "steps", steps, "a run that releases nothing needs no accounting")
         if t > n:
             must = f"at most {n}, the number of steps of the strategy"
             raise invalid(owner, "steps", must, steps, "use Plan.extend for a longer run")
@@ -107,15 +109,15 @@ class Mechanism:
         # Amplification theorems need lower-triangular blocks.
         triangular = full.theorem.sensitivity == "column" or full.theorem.amplified
         part = replace(self, strategy=_first_steps(self.strategy, t, triangular))
-        # Another family of strategies may have another bound on its sensitivity.
+        # A different strategy class may have a looser bound on its sensitivity.
         return part if part.reduction.sensitivity.value <= full.sensitivity.value else self
 
     def dp_event(self) -> Any:
-        """Return the mechanism as an event of dp_accounting, for other accountants.
+        """Return the mechanism as a dp_accounting event, for use with other accountants.
 
-        For zero-out use `NeighboringRelation.REPLACE_SPECIAL`, for add-or-remove `ADD_OR_REMOVE_ONE`. For replace
-        the event already has the factor 2 in its noise multiplier, which dp_accounting's RDP accountant wants under
-        `REPLACE_ONE` and its PLD accountant, which doubles there by itself, under `REPLACE_SPECIAL`.
+        For zero-out use `NeighboringRelation.REPLACE_SPECIAL`, for add-or-remove `ADD_OR_REMOVE_ONE`. For replace, the
+        noise multiplier of the event already includes the factor 2: use `REPLACE_ONE` with the RDP accountant of
+        dp_accounting, and `REPLACE_SPECIAL` with its PLD accountant, which would double again under `REPLACE_ONE`.
         """
         return self.reduction.release(self.noise_std).dp_event()
 
@@ -126,7 +128,7 @@ class Mechanism:
 
 
 def _first_steps(strategy: Strategy, steps: int, triangular: bool) -> Strategy:
-    """Return the strategy that the first `steps` steps of a run are charged as; see `Mechanism.first`.
+    """Return the strategy that accounts for the first `steps` steps of a run; see `Mechanism.first`.
 
     Args:
         strategy: C of the full run.
@@ -139,14 +141,14 @@ def _first_steps(strategy: Strategy, steps: int, triangular: bool) -> Strategy:
 
 
 def _first_columns(strategy: Strategy, t: int) -> Strategy:
-    """All rows of C on the first t columns, where that is small and has full column rank, else all of C.
+    """Return the first t columns of C with all rows if they are few and have full column rank, else all of C.
 
-    The leading blocks of a matrix with mixed signs have Gram matrices whose entries rise and fall with t, and so do the
-    bounds on the sensitivity. With all rows there is one Gram matrix, and t steps are a part of it.
+    For a matrix with mixed signs, the Gram matrices of leading blocks have entries that rise and fall with t, and so do
+    the bounds on the sensitivity. With all rows there is a single Gram matrix, and t steps use a block of it.
     """
     if strategy.steps > LARGEST_DENSE_STEPS:
         return strategy
     try:
         return Dense(strategy.encoder()[:, :t])
-    except InvalidArgument:  # the columns are nearly dependent
+    except InvalidArgument:  # the columns are nearly linearly dependent
         return strategy

@@ -1,12 +1,12 @@
-"""Poisson-sampled Gaussian steps, with or without a largest batch size.
+"""Poisson-sampled Gaussian steps, with or without a maximum batch size.
 
-Truncation. Of a batch with more than `max_batch` members a uniformly random subset is kept, so an example that is
-sampled can push another one out, also where it contributes zero. Let K be the number of other members sampled. If
-K < max_batch nothing is pushed out and the step is plain Poisson sampling. If K >= max_batch, compare with the uniform
-subset of the others that is kept without the example: with probability at most `rate` the example takes the place of a
-member of it, which moves the sum by at most 2 where it contributes, by at most 1 where it is zeroed out, and the two
-differ by at most 1. That is a substitution with a shift of at most 2 mu. K does not depend on the example, so the step
-is a mixture of the two cases, with the probability of K >= max_batch as weight.
+Truncation. If more than `max_batch` examples are sampled, the batch is a uniformly random subset of them. A sampled
+example can therefore displace another one, even if its own contribution is zero. Let K be the number of other examples
+sampled. If K < max_batch, none is displaced and the step is plain Poisson sampling. If K >= max_batch, compare with the
+uniform subset of the others that forms the batch without the example: with probability at most `rate` the example
+replaces a member of that subset. This moves the sum by at most 2 if the example contributes and by at most 1 if it is
+zeroed out, and the two sums differ by at most 1. That is a substitution with a shift of at most 2 mu. K does not depend
+on the example, so the step is a mixture of the two cases, weighted by the probability of K >= max_batch.
 
 Reference: arXiv:2508.15089 (truncated Poisson sampling), for the same two cases.
 """
@@ -22,19 +22,19 @@ from antiphase._accounting.loss_accountant import COARSE, FINE, GaussianSteps
 from antiphase._accounting.release import Release
 from antiphase._errors import NotProved
 
-FAILURE_SHARE = 1e-3  # of delta, for groups that are larger than assumed
+FAILURE_SHARE = 1e-3  # share of delta reserved for groups that are larger than assumed
 SMALLEST_FAILURE = 1e-30
 
 
 @final
 @dataclass(frozen=True)
 class Truncation:
-    """Truncation of batches to a largest size.
+    """Truncation of batches to a maximum size.
 
     Args:
         examples: upper bound on the number of examples.
-        groups: number of groups, of which each example draws one.
-        max_batch: largest batch size.
+        groups: number of groups; each example is assigned to one at random.
+        max_batch: maximum batch size.
     """
 
     examples: int
@@ -42,14 +42,14 @@ class Truncation:
     max_batch: int
 
     def overflow(self, rate: float, failure: float) -> float:
-        """The probability that max_batch or more other members are sampled.
+        """Return an upper bound on the probability that max_batch or more other members of a group are sampled.
 
-        It holds for all groups up to a size that an example's own group exceeds with probability `failure`.
+        Assumes a group size that the group of a given example exceeds with probability at most `failure`.
         """
         return at_least(self.max_batch, self._others(failure), rate)
 
     def _others(self, failure: float) -> int:
-        """The number of other members of an example's group, exceeded with probability at most `failure`."""
+        """Return a number of other group members that is exceeded with probability at most `failure`."""
         low, high = -1, self.examples - 1
         while self.groups > 1 and high - low > 1:
             middle = (low + high) // 2
@@ -61,10 +61,11 @@ class Truncation:
 @final
 @dataclass(frozen=True)
 class PoissonSampled(Release):
-    """`count` Gaussian mechanisms, each on a sample that holds an example with probability `rate`.
+    """`count` Gaussian mechanisms, each on a sample that contains an example with probability `rate`.
 
-    **Guarantee**: an upper bound, for zero-out and add-or-remove alike: under both the example joins with its own
-    coin and everything else stays, so the pair is (1 - rate) N(0) + rate N(mu) against N(0), in both directions.
+    **Guarantee**: an upper bound for zero-out and add-or-remove adjacency. In both cases the example joins by an
+    independent coin flip and everything else is unchanged, so the pair is (1 - rate) N(0) + rate N(mu) against N(0), in
+    both directions.
     """
 
     rate: float
@@ -75,17 +76,17 @@ class PoissonSampled(Release):
     method = "privacy loss distribution"
 
     def epsilon(self, delta: float) -> float:
-        """By privacy losses."""
+        """Return the bound of the privacy loss accountant."""
         part, failure = self.loss_part(FAILURE_SHARE * delta)
         return loss_accountant.epsilon([part], delta - failure, self.resolution)
 
     def delta(self, epsilon: float) -> float:
-        """By privacy losses."""
+        """Return the bound of the privacy loss accountant."""
         part, failure = self.loss_part(SMALLEST_FAILURE)
         return min(1.0, loss_accountant.delta([part], epsilon, self.resolution) + failure)
 
     def dp_event(self) -> Any:
-        """A self-composed PoissonSampledDpEvent, or TruncatedSubsampledGaussianDpEvent for one group."""
+        """Return a self-composed PoissonSampledDpEvent, or TruncatedSubsampledGaussianDpEvent for a single group."""
         import dp_accounting
         from dp_accounting import dp_event
 
@@ -102,20 +103,23 @@ class PoissonSampled(Release):
             )
         return dp_accounting.SelfComposedDpEvent(sampled, self.count)
 
-    def chance(self) -> float:
-        """That of a coin that falls the right way in any step."""
+    def participation_probability(self) -> float:
+        """Return the probability that an example is sampled in at least one step."""
         return at_least_once(self.rate, self.count)
 
     def guess(self, epsilon: float, delta: float) -> float:
-        """From the central limit."""
+        """Return a first guess of the multiplier from the central limit theorem."""
         return central_limit(epsilon, delta, self.rate, self.count)
 
     def coarse(self) -> PoissonSampled:
-        """With a wide grid."""
+        """Return the same mechanism with a coarse grid."""
         return replace(self, resolution=COARSE)
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
-        """The steps with the probability that a batch overflows; only groups of random size need a failure."""
+        """Return the steps, with their overflow probability, and the failure probability used.
+
+        The failure probability is zero unless groups have random sizes.
+        """
         overflow = 0.0
         if self.truncation is None or self.truncation.groups == 1:
             failure = 0.0
@@ -125,7 +129,9 @@ class PoissonSampled(Release):
 
 
 def central_limit(epsilon: float, delta: float, rate: float, count: int) -> float:
-    """The multiplier m at which sampled steps are nearly one Gaussian with mu^2 = rate^2 count (e^(1/m^2) - 1).
+    """Return a multiplier m for the budget, by approximating the steps by a single Gaussian.
+
+    Its shift is mu, with mu^2 = rate^2 count (e^(1/m^2) - 1).
 
     Reference: Bu et al. 2020.
     """
@@ -134,12 +140,12 @@ def central_limit(epsilon: float, delta: float, rate: float, count: int) -> floa
 
 
 def at_least_once(rate: float, count: int) -> float:
-    """1 - (1 - rate)^count."""
+    """Return 1 - (1 - rate)^count."""
     return -math.expm1(count * math.log1p(-rate)) if rate < 1.0 else 1.0
 
 
 def at_least(successes: int, trials: int, rate: float) -> float:
-    """The probability of at least so many successes, with room for rounding."""
+    """Return the binomial probability of at least `successes` successes, rounded up."""
     from scipy.special import betainc
 
     if successes > trials:

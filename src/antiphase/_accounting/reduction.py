@@ -1,4 +1,4 @@
-"""From a mechanism to the standard mechanism that accounts for it, by the table of theorems."""
+"""Reduce a mechanism to the standard mechanism that accounts for it, using the table of theorems."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LARGEST_MULTIPLIER = sys.float_info.max  # one that overflows to infinity leaves
 
 @dataclass(frozen=True)
 class Reduction:
-    """A setting reduced by a theorem to a standard mechanism, up to the noise.
+    """A setting and the theorem that reduces it to a standard mechanism; the noise is still free.
 
     Args:
         theorem: row of the table.
         setting: the mechanism without its noise.
-        sensitivity: sensitivity of what the noise is added to, for one contribution.
-        nominal: the sensitivity before it was rounded outward, by which noise is calibrated.
+        sensitivity: sensitivity of the value that the noise is added to, for one contribution.
+        nominal: sensitivity before it was rounded up; used to calibrate the noise.
     """
 
     theorem: Theorem
@@ -42,7 +42,7 @@ class Reduction:
         return self.theorem.release(self.setting, min(max(multiplier, SMALLEST_MULTIPLIER), LARGEST_MULTIPLIER))
 
     def before_rounding(self) -> Reduction:
-        """Return the reduction with the sensitivity before it was rounded outward."""
+        """Return the reduction with the sensitivity before it was rounded up."""
         return replace(self, sensitivity=replace(self.sensitivity, value=self.nominal))
 
     def noise_std(self, multiplier: float) -> float:
@@ -50,7 +50,7 @@ class Reduction:
         return multiplier * self.theorem.factor * self.sensitivity.value
 
     def bound(self, value: float, method: str) -> Bound:
-        """Return a privacy number from `release` as a bound, with its theorem."""
+        """Return an epsilon, delta, rho or mu from `release` as a bound that cites the theorem."""
         kind = worst_kind([self.theorem.kind, self.sensitivity.kind])
         reference = STREAMS if self.theorem.amplified else self.theorem.reference
         return Bound(value, kind, method + self.theorem.remark, reference)
@@ -69,10 +69,12 @@ def check_setting(
     if not isinstance(strategy, Strategy):
         raise invalid(owner, "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
     if not isinstance(participation, Participation):
-        raise invalid(owner, "participation", "a participation", participation, "such as FixedEpochs(epochs, steps)")
+        raise invalid(
+            owner, "participation", "a participation", participation, "for example FixedEpochs(epochs, steps)"
+        )
     adjacency = check_adjacency(owner, adjacency)
     if examples is not None:
-        examples = _check.positive_integer(owner, "examples", examples, "it is the number of examples")
+        examples = _check.positive_integer(owner, "examples", examples, "pass the number of examples")
     return strategy, participation, adjacency, examples
 
 
@@ -84,11 +86,11 @@ def _theorem(setting: Setting) -> Theorem:
     for theorem in rows:
         if _covers(theorem, setting):
             return theorem
-    raise _other_strategy(setting, rows[0]) if rows else _not_covered(setting, known, same_batches)
+    raise _unsupported_strategy(setting, rows[0]) if rows else _not_covered(setting, known, same_batches)
 
 
 def _covers(theorem: Theorem, setting: Setting) -> bool:
-    """Whether the strategy is one of those the theorem is about."""
+    """Return whether the theorem covers the strategy."""
     from antiphase._montecarlo import is_separated
 
     match theorem.strategies:
@@ -107,17 +109,17 @@ def _most_bands(setting: Setting) -> int:
     return worst.spacing(setting.strategy.steps)
 
 
-def _other_strategy(setting: Setting, theorem: Theorem) -> NotProved:
+def _unsupported_strategy(setting: Setting, theorem: Theorem) -> NotProved:
     sampling, largest, found = setting.participation, _most_bands(setting), setting.strategy.diagonals
+    name = type(setting.strategy).__name__
     if theorem.strategies == "lower triangular":
         return NotProved(
-            f"Amplification for {sampling} needs a strategy whose noise in each step uses rows of C only up to it.",
+            f"Amplification for {sampling} needs a causal strategy; this {name} is not causal.",
             hint=f"use a lower-triangular strategy, or {sampling.worst_case} without amplification",
         )
-    name = type(setting.strategy).__name__
     has = "is not lower triangular" if found is None else f"has {found} bands"
-    without = f"without amplification {sampling.worst_case} works"
-    hint = f"use CyclicPoisson(groups={found}, ...) or a strategy with at most {largest} bands; {without}"
+    without = f"use {sampling.worst_case}, without amplification"
+    hint = f"use CyclicPoisson(groups={found}, ...), or a strategy with at most {largest} bands; otherwise {without}"
     return NotProved(
         f"Amplification for {sampling} needs a lower-triangular strategy with at most {largest} bands; "
         f"this {name} {has}.",

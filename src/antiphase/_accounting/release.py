@@ -1,4 +1,4 @@
-"""What a run makes public, reduced to a standard mechanism whose privacy is known."""
+"""Standard mechanisms with known privacy guarantees, to which the released outputs of a run are reduced."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Release(ABC):
     """A standard mechanism with its noise multiplier.
 
     Args:
-        multiplier: standard deviation of the noise over the largest change that two neighbouring data sets cause
-            in what the noise is added to. For replace adjacency that change is twice a contribution.
+        multiplier: standard deviation of the noise, divided by the largest difference between neighbouring data sets
+            in the value that the noise is added to. For replace adjacency that difference is twice a contribution.
     """
 
     multiplier: float
 
-    method = ""  # how epsilon is computed, in a few words
+    method = ""  # short description of how epsilon is computed
     tight = False  # whether epsilon is exact for the standard mechanism
 
     @abstractmethod
@@ -34,26 +34,29 @@ class Release(ABC):
 
     @abstractmethod
     def dp_event(self) -> Any:
-        """Return the mechanism as an event of dp_accounting."""
+        """Return the mechanism as a dp_accounting event."""
 
     def guess(self, epsilon: float, delta: float) -> float:
         """Return a multiplier close to the one for this budget."""
         return 1.0 / gaussian.shift(epsilon, delta)
 
     def coarse(self) -> Release:
-        """The same mechanism with a quicker, looser epsilon."""
+        """Return the same mechanism with a faster, looser epsilon."""
         return self
 
-    def chance(self) -> float:
-        """The probability that an example takes part at all: at such a delta no noise is needed."""
+    def participation_probability(self) -> float:
+        """Return the probability that an example participates at all. A delta of that size needs no noise."""
         return 1.0
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float] | None:
-        """For composition by privacy losses: the steps, and a probability to be added to delta, at most `failure`."""
+        """Return the steps for the privacy loss accountant and a probability, at most `failure`, to add to delta.
+
+        Returns None if the privacy loss accountant cannot handle the mechanism.
+        """
         return None
 
     def with_multiplier(self, multiplier: float) -> Self:
-        """With more or less noise."""
+        """Return the same mechanism with another noise multiplier."""
         return replace(self, multiplier=multiplier)
 
 
@@ -69,19 +72,19 @@ class Gaussian(Release):
     tight = True
 
     def epsilon(self, delta: float) -> float:
-        """The smallest."""
+        """Return the smallest epsilon, rounded up."""
         return gaussian.epsilon(1.0 / self.multiplier, delta)
 
     def delta(self, epsilon: float) -> float:
-        """The smallest."""
+        """Return the smallest delta, rounded up."""
         return gaussian.delta(1.0 / self.multiplier, epsilon)
 
     def dp_event(self) -> Any:
-        """A GaussianDpEvent."""
+        """Return a GaussianDpEvent."""
         from dp_accounting import GaussianDpEvent
 
         return GaussianDpEvent(self.multiplier)
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
-        """A shift that always happens."""
+        """Return one step whose shift has probability 1."""
         return GaussianSteps(1.0 / self.multiplier, 1.0, 1), 0.0

@@ -1,6 +1,6 @@
-"""The table of theorems: which one covers which participation, adjacency and strategy. The docs print it.
+"""The table of theorems: which theorem covers which participation, adjacency and strategy. The docs print it.
 
-A combination that is not in the table is not proved and raises. A new accountant is a new `Release` and its rows.
+A combination that is not in the table is not proved and raises. To add an accountant, add a `Release` and its rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Strategies = Literal["any", "one band", "bands <= groups", "lower triangular", "
 
 
 def check_adjacency(owner: str, adjacency: Any) -> Adjacency:
-    """Return the one of the three names that `adjacency` is, else raise."""
+    """Return `adjacency` as one of the three supported names, else raise."""
     names: tuple[Adjacency, ...] = get_args(Adjacency)
     return one_of(owner, "adjacency", adjacency, names, "'zero-out' is the most common choice")
 
@@ -58,15 +58,16 @@ class Theorem:
         participation: class of the participation.
         max_batch: whether batches are truncated; None covers both.
         adjacency: which data sets are neighbours.
-        strategies: strategies that it covers.
-        sensitivity: "pattern", sens(C) under the participation's worst case, or "column", the largest column norm.
-        factor: largest change, in contributions of norm 1, between neighbouring data sets.
-        release: the standard mechanism, from the setting and the noise multiplier.
-        kind: kind of epsilon if the sensitivity is exact.
-        account: the standard mechanism in words.
+        strategies: strategies that the theorem covers.
+        sensitivity: "pattern" for sens(C) under the participation's worst case, or "column" for the largest column
+            norm.
+        factor: largest difference between neighbouring data sets, in contributions of norm 1.
+        release: function that returns the standard mechanism for a setting and a noise multiplier.
+        kind: kind of the bound on epsilon if the sensitivity is exact.
+        account: description of the standard mechanism.
         reference: author, year, theorem.
-        remark: addition to the method of a bound from `release`.
-        amplified: whether `epsilon` and `delta` come from `amplified.py`, and from `release` only if smaller.
+        remark: text appended to the method of a bound from `release`.
+        amplified: whether `epsilon` and `delta` come from `amplified.py`, and from `release` only if that is smaller.
     """
 
     participation: type[Participation]
@@ -93,7 +94,7 @@ def _poisson(setting: Setting, multiplier: float) -> Release:
     count = -(-setting.strategy.steps // groups)
     truncation = None
     if sampling.max_batch is not None:
-        # Of two neighbouring data sets the larger one counts.
+        # Use the larger of two neighbouring data sets.
         examples = _examples(setting) + (setting.adjacency == "add-or-remove")
         truncation = Truncation(examples, groups, sampling.max_batch)
     return PoissonSampled(multiplier, sampling.rate, count, truncation)
@@ -108,16 +109,16 @@ def _fixed_size(setting: Setting, multiplier: float) -> Release:
             "batch_size",
             f"at most {group}, the smallest of {sampling.groups} groups of {setting.examples} examples",
             sampling.batch_size,
-            "use a smaller batch or fewer groups",
+            "use a smaller batch size or fewer groups",
         )
     return FixedSizeSampled(multiplier, sampling.batch_size, group, -(-setting.strategy.steps // sampling.groups))
 
 
-def _pushed_out(setting: Setting, multiplier: float) -> Release:
-    """One example more pushes another one out of a full batch: no standard mechanism covers the two together."""
+def _truncated_add_or_remove(setting: Setting, multiplier: float) -> Release:
+    """Raise: an added example can displace another one from a full batch, which no standard mechanism covers."""
     raise NotProved(
-        f"Without amplification nothing is proved for {setting.participation} under add-or-remove adjacency.",
-        hint="leave max_batch=None, or state the guarantee under zero-out adjacency",
+        f"No theorem covers {setting.participation} under add-or-remove adjacency without amplification.",
+        hint="use max_batch=None or zero-out adjacency",
     )
 
 
@@ -127,9 +128,9 @@ def _examples(setting: Setting) -> int:
         raise invalid(
             "Mechanism",
             "examples",
-            f"the number of examples for {name} of this kind",
+            f"the number of examples for this {name}",
             None,
-            "the guarantee depends on how many examples share a batch: pass examples=...",
+            "pass examples=...; the guarantee depends on the number of examples",
         )
     return setting.examples
 
@@ -205,7 +206,7 @@ THEOREMS: tuple[Theorem, ...] = (
             strategies,
             "pattern",
             1.0,
-            _gaussian if adjacency == "zero-out" or not max_batch else _pushed_out,
+            _gaussian if adjacency == "zero-out" or not max_batch else _truncated_add_or_remove,
             "upper",
             account,
             reference,

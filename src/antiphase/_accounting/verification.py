@@ -1,11 +1,11 @@
-"""Estimate, verify, release: the last check of a claim before a run."""
+"""Verify a privacy claim with fresh samples before a run (estimate, verify, release)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
-from antiphase._accounting.amplified import described, overflow_probability, whole
+from antiphase._accounting.amplified import overflow_probability, untruncated, with_overflow
 from antiphase._accounting.budget import Budget, check_delta, check_epsilon
 from antiphase._accounting.guarantee import delta as proved_delta
 from antiphase._accounting.mechanism import Mechanism
@@ -30,11 +30,11 @@ class Planned(Protocol):
 
     @property
     def guarantee(self) -> Bound:
-        """epsilon at the budget's delta."""
+        """Epsilon at the budget's delta."""
 
     @property
     def problem(self) -> _Problem:
-        """The problem, which has the budget."""
+        """The problem that states the budget."""
 
 
 def verify(
@@ -47,26 +47,26 @@ def verify(
     attempt: int = 1,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Verify the claim of a plan or mechanism with fresh samples; return delta as a bound or raise `Refused`.
+    """Verify the claim of a plan or mechanism with fresh samples. Return delta as a bound, or raise `Refused`.
 
-    The claim is fixed first; then samples that influenced no earlier choice decide. If delta needs no samples, it is
-    computed and compared.
+    The claim is fixed first and then tested with samples that influenced no earlier choice. If delta can be computed
+    without samples, it is computed and compared.
 
-    **Guarantee**: a program that runs the mechanism only if this returns, and otherwise releases nothing, is
-    (epsilon, delta)-differentially private under the mechanism's adjacency. A "confident" bound has its failure
-    probability, a thousandth of delta over all attempts and both directions, within delta.
+    **Guarantee**: a program that runs the mechanism only if this function returns, and otherwise releases nothing, is
+    (epsilon, delta)-differentially private under the mechanism's adjacency. Delta includes the failure probability of a
+    "confident" bound, which is a thousandth of delta over all attempts and both directions.
 
     Args:
         planned: a plan, whose claim is its guarantee at its budget's delta, or a mechanism.
-        epsilon: epsilon of the claim, for a mechanism.
-        delta: delta of the claim, for a mechanism.
-        method: "certified" for weighted samples, or "plain" for unweighted ones with Bernstein's inequality, as in the
-            paper.
-        tau: for plain samples, the factor by which the estimate must lie below delta.
-        attempt: 1 for the first verification, 2 for the second, ...: attempt r spends 2^-r of the failure probability.
-            All that could have led to this release count, whatever they claimed: another epsilon or noise that is tried
-            after a refusal is the next attempt. Attempts that are not counted void the guarantee.
-        sampling: how much work to spend; without a seed fresh entropy is taken. Plain sampling draws all its samples.
+        epsilon: epsilon of the claim; only for a mechanism.
+        delta: delta of the claim; only for a mechanism.
+        method: "certified" for importance-weighted samples, or "plain" for unweighted samples with Bernstein's
+            inequality, as in the paper.
+        tau: for plain samples, the factor by which the estimate must be below delta.
+        attempt: 1 for the first verification, 2 for the second, and so on; attempt r spends 2^-r of the failure
+            probability. Count every attempt that could have led to this release, whatever it claimed: trying another
+            epsilon or noise after a refusal is the next attempt. Uncounted attempts void the guarantee.
+        sampling: Monte Carlo effort. Without a seed, fresh entropy is drawn. Plain sampling always draws all samples.
 
     >>> from antiphase import BallsInBins, strategies
     >>> mechanism = Mechanism(strategies.Identity(16), BallsInBins(1, 16), noise_std=1.0)
@@ -90,14 +90,14 @@ def verify_claim(
     attempt: int = 1,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """`verify` for a mechanism and a claim (at, target) that were checked; epsilon may be 0 here."""
+    """Verify the claim (at, target) for a mechanism, as `verify` does, without checking arguments; epsilon may be 0."""
     reduction = mechanism.reduction
     if reduction.theorem.amplified:
         overflow = overflow_probability(reduction.setting)
         if overflow < target:
-            arguments = (mechanism.strategy, whole(mechanism), mechanism.noise_std, at, target - overflow)
+            arguments = (mechanism.strategy, untruncated(mechanism), mechanism.noise_std, at, target - overflow)
             found = sampled_verify(*arguments, method=method, tau=tau, attempt=attempt, sampling=sampling)
-            return described(found, target, overflow)
+            return with_overflow(found, target, overflow)
     found = proved_delta(mechanism, at)
     if found.value <= target:
         return replace(found, value=target)
@@ -115,6 +115,10 @@ def _claim(planned: Any, epsilon: float | None, delta: float | None) -> tuple[Me
         raise invalid("verify", "planned", "a Plan or a Mechanism", planned, "make one with plan(problem)")
     if epsilon is not None or delta is not None:
         raise invalid(
-            "verify", "epsilon", "left out for a plan", epsilon, "a plan has its claim; pass its mechanism for another"
+            "verify",
+            "epsilon",
+            "omitted for a plan",
+            epsilon,
+            "a plan states its own claim; to verify another one, pass plan.mechanism",
         )
     return mechanism, planned.guarantee.value, planned.problem.budget.delta

@@ -46,11 +46,17 @@ def plan(
     memory_copies: Annotated[
         int | None, typer.Option(help="Maximum number of model-sized buffers for the noise.")
     ] = None,
-    parameters: Annotated[int | None, typer.Option(help="Number of model parameters, for --memory-gb.")] = None,
+    parameters: Annotated[
+        int | None, typer.Option(help="Number of model parameters, to state memory in bytes and for --memory-gb.")
+    ] = None,
     memory_gb: Annotated[float | None, typer.Option(help="Memory for the noise on each machine, in GB.")] = None,
     machines: Annotated[int, typer.Option(help="Number of machines that share the noise.")] = 1,
     objective: Annotated[
-        str, typer.Option(help="Error to minimize over the steps: rms or max.", autocompletion=lambda: ("rms", "max"))
+        str,
+        typer.Option(
+            help="Noise to minimize: rms or max over the steps, or training for what is left at the end of training.",
+            autocompletion=lambda: ("rms", "max", "training"),
+        ),
     ] = "rms",
     families: Annotated[
         str | None,
@@ -78,6 +84,7 @@ def plan(
         adjacency=adjacency,  # type: ignore[arg-type]  # Problem checks it
         memory_copies=_copies(memory_copies, parameters, memory_gb, machines),
         objective=objective,  # type: ignore[arg-type]  # Problem checks it
+        parameters=parameters,
     )
     if output is not None:
         check_output(output)
@@ -117,14 +124,17 @@ def _copies(copies: int | None, parameters: int | None, memory_gb: float | None,
 def _print(found: ap.Plan, show_all: bool) -> None:
     front = set(found.pareto)
     rows = [c for c in found.candidates if show_all or c in _worth_showing(found)]
+    also_rms = found.problem.objective not in ("rms", "max")
+    columns = ["mechanism", "batches", "error", *(["rms\nerror"] if also_rms else [])]
     print_table(
         _title(found.problem),
-        ["mechanism", "batches", "error", "noise\nmultiplier", "epsilon", "memory\ncopies", "seconds", "front"],
+        [*columns, "noise\nmultiplier", "epsilon", "memory\ncopies", "seconds", "front"],
         (
             [
                 c.name,
                 c.batches,
                 f"{c.error:.4g}",
+                *(["" if c.rms_error is None else f"{c.rms_error:.4g}"] if also_rms else []),
                 f"{c.noise_multiplier:.4g}",
                 f"{rounded_up(c.epsilon)} {c.kind}",
                 f"{c.memory_copies:,}",

@@ -59,7 +59,7 @@ def _result(arm: Arm) -> Row:
 
 def _guarantees(found: Comparison) -> list[Row]:
     return [
-        ("noise", "sampling", "steps run", "planned epsilon", "epsilon of the ledger", "adjacency"),
+        ("noise", "sampling", "steps run", "planned epsilon", "epsilon from the ledger", "adjacency"),
         *(
             (
                 arm.name,
@@ -109,7 +109,7 @@ def _points(value: float) -> str:
 
 def _ledger_epsilon(arm: Arm) -> str:
     bound = arm.report.guarantee
-    return "no steps were taken" if bound is None else f"{rounded_up(bound.value)} ({bound.kind})"
+    return "no steps were run" if bound is None else f"{rounded_up(bound.value)} ({bound.kind})"
 
 
 def _aligned(rows: Sequence[Row]) -> list[str]:

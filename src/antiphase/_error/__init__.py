@@ -12,63 +12,137 @@ import numpy as np
 
 from antiphase._check import Array
 from antiphase._errors import InvalidArgument
+from antiphase._objective import Curvatures, Objective, resolved
 from antiphase._workload import Workload
 from antiphase.strategies import BLT, Banded, BandedInverse, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
 
 
 @dataclass(frozen=True)
 class ErrorProfile:
-    """Noise in A x for sigma = 1: root mean square, maximum, and variance of each step.
+    """Noise in A x for sigma = 1: the error under an objective, and the variance of each step.
 
     Args:
-        rms: root of the mean variance, ||A N||_F / sqrt(n).
-        max: root of the largest variance, the largest row norm of A N.
-        compute: computes the variances when `per_step` is first read.
+        value: the error under the objective.
+        compute: computes the variances when `per_step` is first read; for several curvatures, their weighted mean.
+        known: rms and max, where they are known without the variances.
     """
 
-    rms: float
-    max: float
+    value: float
     compute: Callable[[], Array]
+    known: tuple[float, float] | None = None
 
     @cached_property
     def per_step(self) -> Array:
         """The variance of each step for sigma = 1."""
         return self.compute()
 
+    @property
+    def rms(self) -> float:
+        """Root of the mean variance, ||A N||_F / sqrt(n)."""
+        return math.sqrt(float(self.per_step.mean())) if self.known is None else self.known[0]
 
-def error(strategy: Strategy, workload: Workload) -> ErrorProfile:
+    @property
+    def max(self) -> float:
+        """Root of the largest variance, the largest row norm of A N."""
+        return math.sqrt(float(self.per_step.max())) if self.known is None else self.known[1]
+
+
+def error(strategy: Strategy, workload: Workload, objective: Objective = "rms") -> ErrorProfile:
     """Return the error of a strategy on a workload: the row norms of B = A N.
 
     Exact, by a covariance recursion in time linear in the steps for Identity, Banded, Toeplitz, BLT and
-    BandedInverse, by the structure of Tree and Fourier, and by dense algebra for Dense.
+    BandedInverse, by the structure of Tree and Fourier, and by dense algebra for Dense. The error of the last iterate
+    (`Curvatures`) needs only the last row of A.
 
     Args:
         strategy: strategy matrix, C, with its left inverse N.
         workload: workload matrix, A.
+        objective: what `value` is: "rms" or "max" over the steps, the error in directions of several `Curvatures`, or
+            "training" for the curvatures that the planner assumes.
 
     Reference: McKenna 2024 (scaling), section 3, for the objective.
 
-    >>> from antiphase import PrefixSum, strategies
+    >>> from antiphase import Curvatures, PrefixSum, strategies
     >>> error(strategies.Identity(4), PrefixSum()).per_step.tolist()
     [1.0, 2.0, 3.0, 4.0]
+    >>> error(strategies.Identity(4), PrefixSum(), Curvatures([0.0])).value
+    2.0
     """
+    objective = resolved("error", objective)
     workload.check_steps(strategy.steps)
     with np.errstate(over="ignore", invalid="ignore"):
+        if isinstance(objective, Curvatures):
+            mixed = squared_error(strategy, workload, objective)
+            return ErrorProfile(_root(mixed), lambda: _mean_variances(strategy, workload, objective))
         sums = _closed_sums(strategy, workload)
         if sums is None:
             variances = per_step_variances(strategy, workload)
-            return _checked(float(variances.mean()), float(variances.max()), lambda: variances)
+            rms, most = _root(float(variances.mean())), _root(float(variances.max()))
+            return ErrorProfile(rms if objective == "rms" else most, lambda: variances, (rms, most))
     total, weighted = sums
-    return _checked(weighted / strategy.steps, total, lambda: per_step_variances(strategy, workload))
+    rms, most = _root(weighted / strategy.steps), _root(total)
+    value = rms if objective == "rms" else most
+    return ErrorProfile(value, lambda: per_step_variances(strategy, workload), (rms, most))
 
 
-def _checked(mean: float, largest: float, compute: Callable[[], Array]) -> ErrorProfile:
-    if not math.isfinite(mean) or not math.isfinite(largest):
+def _root(square: float) -> float:
+    if not math.isfinite(square):
         raise InvalidArgument(
             "The error of this strategy is too large for floating point: its inverse grows from step to step.",
             hint="choose coefficients that decay, such as those of Toeplitz.square_root",
         )
-    return ErrorProfile(math.sqrt(mean), math.sqrt(largest), compute)
+    return math.sqrt(square)
+
+
+def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures) -> float:
+    """Return J, the weighted mean over the curvatures of the mean variance over the steps that count."""
+    from antiphase._error.last_iterate import last_iterate_variance
+
+    if objective.way is not None:
+        weight = trajectory_weight(workload, objective, strategy.steps)
+        at_end = squared_error(strategy, workload, objective.destination)
+        return at_end + weight * squared_error(strategy, workload, objective.way)
+    n = strategy.steps
+    counted, workloads = objective.counted_steps(n), objective.workloads(workload)
+    if counted == 1 and not (_is_toeplitz(strategy) and workloads[0].toeplitz_inverse is not None):
+        return last_iterate_variance(strategy, workload, objective)
+    values = [_mean_variance(strategy, A, counted) for A in workloads]
+    return math.fsum(share * value for share, value in zip(objective.shares, values, strict=True))
+
+
+def trajectory_weight(workload: Workload, objective: Curvatures, steps: int) -> float:
+    """Return the factor of the noise on the way in J: `trajectory`, scaled by the two errors of independent noise."""
+    if objective.way is None:
+        return 0.0
+    plain = Identity(steps)
+    at_end = squared_error(plain, workload, objective.destination)
+    return objective.trajectory * at_end / squared_error(plain, workload, objective.way)
+
+
+def _mean_variance(strategy: Strategy, workload: Workload, counted: int) -> float:
+    """Return the mean variance of the last `counted` steps.
+
+    With W(n) the sum of the variances of n steps, that of the last m is W(n) - W(n - m).
+    """
+    sums = _closed_sums(strategy, workload)
+    if sums is None:
+        return float(per_step_variances(strategy, workload)[-counted:].mean())
+    total, weighted = sums
+    if counted == 1:
+        return total
+    if counted == strategy.steps:
+        return weighted / counted
+    before = _closed_sums(strategy, workload, strategy.steps - counted)
+    assert before is not None
+    return (weighted - before[1]) / counted
+
+
+def _mean_variances(strategy: Strategy, workload: Workload, objective: Curvatures) -> Array:
+    """Return the weighted mean over the curvatures of the variance of each step."""
+    total = np.zeros(strategy.steps)
+    for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
+        total += share * per_step_variances(strategy, A)
+    return total
 
 
 def per_step_variances(strategy: Strategy, workload: Workload) -> Array:
@@ -136,25 +210,31 @@ def _stamped(strategy: Stamped, workload: Workload) -> Array:
     return stamped_variances(strategy, workload, per_step_variances)
 
 
-def _closed_sums(strategy: Strategy, workload: Workload) -> tuple[float, float] | None:
-    """Return sum_i w_i^2 and sum_i (n - i) w_i^2 if A and C are both Toeplitz, without arrays of length n."""
+def _is_toeplitz(strategy: Strategy) -> bool:
+    normalized = isinstance(strategy, Toeplitz) and strategy.column_normalized
+    return isinstance(strategy, (Toeplitz, BandedInverse, Identity, BLT)) and not normalized
+
+
+def _closed_sums(strategy: Strategy, workload: Workload, steps: int | None = None) -> tuple[float, float] | None:
+    """Return sum_i w_i^2 and sum_i (n - i) w_i^2 if A and C are both Toeplitz, without arrays of length n.
+
+    n is the number of steps of the strategy, or `steps`.
+    """
     from antiphase._error.toeplitz import response_sums
 
-    constant = workload.toeplitz_inverse
-    if constant is None:
+    constant, n = workload.toeplitz_inverse, strategy.steps if steps is None else steps
+    if constant is None or not _is_toeplitz(strategy):
         return None
     match strategy:
-        case Toeplitz() if not strategy.column_normalized:
-            return response_sums(np.ones(1), strategy.coefficients, constant, strategy.steps)
+        case Toeplitz():
+            return response_sums(np.ones(1), strategy.coefficients, constant, n)
         case BandedInverse():
-            return response_sums(strategy.coefficients, np.ones(1), constant, strategy.steps)
-        case Identity():
-            return response_sums(np.ones(1), np.ones(1), constant, strategy.steps)
+            return response_sums(strategy.coefficients, np.ones(1), constant, n)
         case BLT():
             from antiphase._kernels import buffer_response_sums
 
-            return buffer_response_sums(strategy.decay, strategy.scale, constant, strategy.steps)
-    return None
+            return buffer_response_sums(strategy.decay, strategy.scale, constant, n)
+    return response_sums(np.ones(1), np.ones(1), constant, n)
 
 
 def _dense(strategy: Strategy, workload: Workload) -> Array:

@@ -28,7 +28,7 @@ def fourier_variances(strategy: Fourier, workload: Workload) -> Array:
     n = strategy.steps
     bands = workload.inverse_bands(n)
     inverse = workload.toeplitz_inverse
-    scale, plus, minus = _factors(strategy)
+    scale, plus, minus = factors(strategy)
     if inverse is not None:
         from scipy.signal import lfilter
 
@@ -39,7 +39,7 @@ def fourier_variances(strategy: Fourier, workload: Workload) -> Array:
     return (shifted_variances(plus, np.ones(n), bands) - shifted_variances(minus, np.ones(n), bands)) / scale
 
 
-def _factors(strategy: Fourier) -> tuple[float, Array, Array]:
+def factors(strategy: Fourier) -> tuple[float, Array, Array]:
     """p_0 and the first columns of P and M."""
     if strategy.decoder == "optimal":
         first = strategy.inverse_column()

@@ -25,7 +25,7 @@ def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -
     from scipy.signal import lfilter
 
     if len(denominator) > LONG_FILTER:
-        u = _series(numerator, denominator, steps)
+        u = series(numerator, denominator, steps)
     else:
         u = lfilter(numerator, denominator, np.eye(1, steps)[0])
     return lfilter([1.0], inverse, u)
@@ -81,7 +81,7 @@ def _limit(numerator: Array, denominator: Array, inverse: Array) -> float:
     return float(numerator.sum() / gain) if gain != 0 else math.inf
 
 
-def _series(numerator: Array, denominator: Array, steps: int) -> Array:
+def series(numerator: Array, denominator: Array, steps: int) -> Array:
     """The power series numerator(x) / denominator(x) by Newton's iteration with FFTs, O(n log n)."""
     from scipy.signal import fftconvolve
 

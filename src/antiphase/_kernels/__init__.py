@@ -28,6 +28,15 @@ from antiphase._kernels.covariance import (
 )
 from antiphase._kernels.covariance_gradient import covariance_backward, covariance_forward, gram_gradient
 from antiphase._kernels.gaussian import normals_32, normals_64, tail_pair_32, tail_pair_64
+from antiphase._kernels.last_iterate import (
+    buffered_rows,
+    buffers_backward,
+    last_row,
+    outer_bands,
+    solve_columns,
+    solve_transposed,
+    workload_gram,
+)
 from antiphase._kernels.linear_algebra import convolve_rows, shifted_gram, solve_bands
 from antiphase._kernels.patterns import (
     buffered_square,
@@ -70,7 +79,9 @@ __all__ = [
     "buffer_response",
     "buffer_response_sums",
     "buffer_variances",
+    "buffered_rows",
     "buffered_square",
+    "buffers_backward",
     "buffers_step",
     "convolve_rows",
     "covariance_backward",
@@ -86,12 +97,14 @@ __all__ = [
     "invert_cdf",
     "join_gaps",
     "join_window",
+    "last_row",
     "matrix_product",
     "moving_sum_step",
     "moving_sum_variances",
     "normals_32",
     "normals_64",
     "online_moments",
+    "outer_bands",
     "participation_probabilities",
     "random_subset",
     "random_subsets",
@@ -107,12 +120,15 @@ __all__ = [
     "shuffle_blocks",
     "shuffled_chain",
     "solve_bands",
+    "solve_columns",
+    "solve_transposed",
     "start_log_mean",
     "tail_pair_32",
     "tail_pair_64",
     "tree_level_step",
     "uniform_integers",
     "weighted_variances",
+    "workload_gram",
     "write_row",
     "write_scaled",
 ]

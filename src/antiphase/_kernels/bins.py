@@ -1,6 +1,6 @@
-"""Samples for balls-in-bins: indices drawn in turn by a likelihood, and the log of a mean of exponentials.
+"""Monte Carlo kernels for balls-in-bins: sequential draws of indices, and logs of means of exponentials.
 
-All randomness comes in as uniform numbers in [0, 1) and normal numbers, so that a sample is a function of its inputs.
+The caller passes in all random numbers, uniform in [0, 1) or normal, so that a sample is a function of its inputs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Indices = NDArray[np.int32]
 
 @compiled(nogil=True)
 def bins_log_means(noise: Array, gram: Array, indices: Indices, half: Array, out: Array) -> None:
-    """out[s] = log mean_j exp(noise[s, j] + sum_k gram[indices[s, k], j] - half[j]); `noise` is overwritten.
+    """Compute out[s] = log mean_j exp(noise[s, j] + sum_k gram[indices[s, k], j] - half[j]).
 
-    Negative indices are left out.
+    Negative indices are skipped, and `noise` is overwritten.
     """
     samples, b = noise.shape
     for s in range(samples):
@@ -44,9 +44,9 @@ def bins_log_means(noise: Array, gram: Array, indices: Indices, half: Array, out
 
 @compiled(nogil=True)
 def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: Array) -> None:
-    """Draw i_1, ..., i_alpha in turn, i_k with probability proportional to e_j = prod_{l < k} factors[i_l, j].
+    """Draw i_1, ..., i_alpha one after another: i_k = j with probability proportional to prod_{l < k} factors[i_l, j].
 
-    log_ratios[s] is the sum of log mean_j e_j over the draws.
+    log_ratios[s] is the sum over the draws of the log of the mean of these weights over j.
     """
     samples, alpha = uniforms.shape
     b = factors.shape[0]
@@ -68,11 +68,11 @@ def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: A
 def draw_cores(
     factors: Array, cores: Indices, sizes: Indices, uniforms: Array, indices: Indices, log_ratios: Array
 ) -> None:
-    """Draw the indices beside a core of `sizes[s]` copies of `cores[s]`: no other index more often than the core.
+    """Draw the remaining indices, given `sizes[s]` copies of `cores[s]`, so that no other index is more frequent.
 
-    The core's weights are the powers of its factors. log_ratios[s] is sum_l log(Z_l / b) - log #ties, Z_l the sum of
-    the weights allowed at the l-th draw and #ties the number of indices as frequent as the core; -inf where nothing is
-    allowed. Indices are -1 where there are fewer of them.
+    The initial weights are powers of the factors of the core. log_ratios[s] is sum_l log(Z_l / b) - log #ties, where
+    Z_l is the sum of the weights allowed at the l-th draw and #ties is the number of indices as frequent as the core,
+    including it. It is -inf if no index is allowed. Missing indices are -1.
     """
     samples, alpha = indices.shape
     b = factors.shape[0]
@@ -105,8 +105,8 @@ def draw_cores(
         log_ratios[s] = log_ratio - math.log(ties)
 
 
-# Weights stand in the second half of a tree, tree[m + j] = tree[2m + j] + tree[3m + j] for m a power of two and j < m:
-# each level is one vector sum, tree[1] is the total, and an index is found from the top in log2(b) steps.
+# The weights are the second half of a sum tree, tree[m + j] = tree[2m + j] + tree[3m + j] for m a power of two and
+# j < m. So each level is one vector sum, tree[1] is the total, and an index is found from the top in log2(b) steps.
 
 
 @compiled(nogil=True)
@@ -139,7 +139,7 @@ def _forbid(tree: Array, index: int) -> None:
 
 @compiled(nogil=True)
 def _pick(tree: Array, uniform: float) -> int:
-    """An index with probability proportional to its weight, never one of weight zero."""
+    """Return an index with probability proportional to its weight, never one of weight zero."""
     target, m, j = uniform * tree[1], 1, 0
     while 2 * m < len(tree):
         left, right = tree[2 * m + j], tree[3 * m + j]

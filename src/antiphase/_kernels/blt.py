@@ -1,6 +1,6 @@
-"""Error of a BLT under any workload, with its derivatives for the decays and scales of C^-1, one step at a time.
+"""The error of a BLT under any workload, and its derivatives with respect to the decays and scales of C^-1.
 
-C^-1 z is u_t = z_t - sum_j scale_j R_j with buffers R_j(t + 1) = decay_j R_j(t) + z_t, and s = A u follows from the
+u = C^-1 z is u_t = z_t - sum_j scale_j R_j with buffers R_j(t + 1) = decay_j R_j(t) + z_t, and s = A u follows from the
 bands e of A^-1: s_t = (u_t - sum_r e_r s_{t-r}) / e_0. The state is (R, s_{t-1}, ..., s_{t-q}).
 """
 
@@ -14,19 +14,19 @@ from antiphase._kernels.compiled import compiled
 
 @compiled()
 def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Array) -> tuple[Array, Array]:
-    """The variance of every step of A C^-1 z, and the derivatives of their weighted sum.
+    """Return the variance of every step of A C^-1 z, and the derivatives of their weighted sum.
 
-    Covariances are carried from step to step: PR of the buffers, PX of the last outputs with the buffers, PS of the
-    last outputs; dPR[a, i] is the derivative of PR[a, i] for decay a. O(steps d^2).
+    Covariances are propagated from step to step: PR of the buffers, PX of the last outputs with the buffers, PS of
+    the last outputs. dPR[a, i] is the derivative of PR[a, i] with respect to decay a. Takes O(steps d^2) time.
 
     Args:
-        decay: of C^-1.
-        scale: of C^-1, with the sign changed.
+        decay: decays of C^-1.
+        scale: scales of C^-1, with opposite sign.
         inverse: inverse[t, r] = A^-1[t, t - r].
-        weights: one for each step; none, for the variances alone.
+        weights: one weight per step; an empty array to compute the variances only.
 
     Returns:
-        Variances, and derivatives for the decays, then for the scales.
+        Variances, and derivatives with respect to the decays, then the scales.
     """
     n, d, q = len(inverse), len(decay), inverse.shape[1] - 1
     size = 2 * d if len(weights) > 0 else 0
@@ -101,7 +101,7 @@ def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Arra
 def _shift(
     PX: Array, PS: Array, decay: Array, cR: Array, cS: Array, noise: float, pivot: float, variance: float
 ) -> None:
-    """Move the last outputs by one step and put the new one first."""
+    """Shift the covariances of the last outputs by one step and insert those of the new output."""
     q, d = PX.shape
     for r in range(q - 1, 0, -1):
         for j in range(d):

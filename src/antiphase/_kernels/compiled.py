@@ -12,10 +12,10 @@ _warned = False
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit`, with a cache on disk wherever Numba finds a place for it.
+    """Return `numba.njit` with a cache on disk, if Numba finds a writable directory for it.
 
-    Without one (a package directory that cannot be written to, no home directory) the kernel is compiled in every
-    process that calls it, to the same bits.
+    Without a cache (read-only package directory, no home directory), every process that calls the kernel compiles it
+    again, with the same results.
 
     Args:
         options: options of `numba.njit` other than `cache`.
@@ -25,7 +25,7 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         made = njit(**options)(function)
         try:
             made.enable_caching()
-        except AttributeError:  # NUMBA_DISABLE_JIT leaves the function as it is
+        except AttributeError:  # with NUMBA_DISABLE_JIT, `made` is a plain function
             pass
         except (RuntimeError, OSError) as error:
             _warn(error)
@@ -35,11 +35,11 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _warn(error: Exception) -> None:
-    global _warned  # noqa: PLW0603  # once in a process, however many kernels there are
+    global _warned  # noqa: PLW0603  # warn once per process, not once per kernel
     if not _warned:
         _warned = True
         warnings.warn(
-            f"Compiled code cannot be kept on disk ({error}), so every process compiles it again, which takes a while. "
-            "Set NUMBA_CACHE_DIR to a directory that you can write to.",
+            f"Compiled code cannot be cached on disk ({error}), so every process compiles it again, which is slow. "
+            "Set NUMBA_CACHE_DIR to a writable directory.",
             stacklevel=4,
         )

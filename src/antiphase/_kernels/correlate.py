@@ -1,9 +1,10 @@
-"""Correlating noise over the steps, entry by entry in a fixed order.
+"""Kernels that correlate noise across steps, entry by entry and in a fixed order.
 
-State is cut into strips of LANES entries, and a strip keeps its rows together: state[strip, row, lane]. One strip's
-rows then sit side by side in the cache, whatever their number. Every sum runs over the rows in a fixed order with
-one rounding per term, so neither the number of entries in a call nor the number of steps made together can change a
-bit. Sums over histories are in float64; what is stored is rounded once, to the dtype of the stream.
+The state is split into strips of LANES entries, and the rows of a strip are contiguous: state[strip, row, lane]. So the
+rows of one strip stay together in the CPU cache, however many there are. Every sum runs over the rows in a fixed order
+with one rounding per term, so neither the number of entries in a call nor the number of steps computed together changes
+a bit. Sums over past outputs or draws are in float64 and are rounded once, to the dtype of the stream, when they are
+stored. A BLT is computed in the dtype of the stream throughout.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ PANEL = 16  # history rows converted to float64 at once
 State = NDArray[Any]  # float32 or float64, like Noise
 Noise = NDArray[Any]
 Slots = NDArray[np.int64]
-Coefficients = tuple[Any, ...]  # a tuple: its length is known when the kernel is compiled, and loops unrolled
+Coefficients = tuple[Any, ...]  # a tuple, so that its length is known at compile time and loops are unrolled
 
 
 @compiled(nogil=True, error_model="numpy")
 def scale_noise(factor: float, out: Noise) -> None:
-    """out <- factor out."""
+    """Compute out <- factor out."""
     for i in range(out.shape[0]):
         out[i] = factor * np.float64(out[i])
 
 
 @compiled(nogil=True, error_model="numpy")
 def add_multiple(coefficient: float, z: Noise, total: Array) -> None:
-    """total <- total + coefficient z."""
+    """Compute total <- total + coefficient z."""
     for i in range(z.shape[0]):
         total[i] = fma(coefficient, np.float64(z[i]), total[i])
 
 
 @compiled(nogil=True, error_model="numpy")
 def write_scaled(factor: float, total: Array, out: Noise) -> None:
-    """out <- factor total."""
+    """Compute out <- factor total."""
     for i in range(out.shape[0]):
         out[i] = factor * total[i]
 
 
 @compiled(nogil=True, error_model="numpy")
 def read_row(state: State, row: int, factor: float, out: Noise) -> None:
-    """out <- factor (a row of the state)."""
+    """Copy a row of the state, times `factor`, to `out`."""
     for strip in range(state.shape[0]):
         part = out[strip * LANES : (strip + 1) * LANES]
         line = state[strip, row]
@@ -58,7 +59,7 @@ def read_row(state: State, row: int, factor: float, out: Noise) -> None:
 
 @compiled(nogil=True, error_model="numpy")
 def write_row(z: Noise, state: State, row: int) -> None:
-    """A row of the state <- z."""
+    """Store z in a row of the state."""
     for strip in range(state.shape[0]):
         part = z[strip * LANES : (strip + 1) * LANES]
         state[strip, row, : part.shape[0]] = part
@@ -66,9 +67,10 @@ def write_row(z: Noise, state: State, row: int) -> None:
 
 @compiled(nogil=True, error_model="numpy")
 def buffers_step(state: State, loss: Coefficients, weight: Coefficients, factor: float, out: Noise) -> None:
-    """One step of a BLT: `out` holds z and gets factor y, with y = z - weight . b and b <- b + (y - loss b).
+    """Compute one step of a BLT: replace z in `out` by factor y, where y = z - weight . b, and b by b + (y - loss b).
 
-    loss is 1 - decay: so a decay next to 1 keeps its digits, and all can be of the stream's dtype, like factor.
+    loss is 1 - decay, so that a decay near 1 keeps its digits. All constants, including factor, can then have the
+    dtype of the stream.
     """
     for strip in range(state.shape[0]):
         part, held = out[strip * LANES : (strip + 1) * LANES], state[strip].reshape(-1)
@@ -83,9 +85,10 @@ def buffers_step(state: State, loss: Coefficients, weight: Coefficients, factor:
 
 @compiled(nogil=True, error_model="numpy")
 def moving_sum_step(state: State, slots: Slots, coefficients: Array, newest: int, factor: float, out: Noise) -> None:
-    """One step of a moving sum: `out` holds z and gets factor (coefficients . (history, z)); z is kept in `newest`.
+    """Compute one step of a moving sum: replace z in `out` by factor (coefficients . (history, z)), and store z.
 
-    slots: the history, oldest first; coefficients: one for each, then that of z. newest: -1 to keep nothing.
+    slots: rows of the history, oldest first. coefficients: one for each of them, then that of z. newest: row in which
+    to store z, or -1 to store nothing.
     """
     y = np.empty(LANES)
     for strip in range(state.shape[0]):
@@ -106,7 +109,7 @@ def moving_sum_step(state: State, slots: Slots, coefficients: Array, newest: int
 
 @compiled(nogil=True, error_model="numpy")
 def tree_level_step(state: State, left: int, weight: float, z: Noise, node: Array, replaced: Array) -> None:
-    """One level up: node <- weight z + (1 - weight) (node + left); left is a row of the state, or -1 for none."""
+    """Move up one level: node <- weight z + (1 - weight) (node + left), where left is a row of the state or -1."""
     for strip in range(state.shape[0]):
         here = slice(strip * LANES, (strip + 1) * LANES)
         fresh, parent, gone = z[here], node[here], replaced[here]
@@ -122,10 +125,10 @@ def tree_level_step(state: State, left: int, weight: float, z: Noise, node: Arra
 
 @compiled(nogil=True, error_model="numpy")
 def _add_panel(coefficients: Array, first: int, panel: Array, rows: int, outputs: int, total: Array) -> None:
-    """total[k] <- total[k] + sum_r coefficients[k, first + r] panel[r], two outputs by four rows at a time.
+    """Add sum_r coefficients[k, first + r] panel[r] to total[k], two outputs and four rows at a time.
 
-    panel and total are flat: row r starts at r LANES. Odd numbers of outputs and rows are rounded up to whole twos
-    and fours, where coefficients and panel hold zeros and total has room.
+    panel and total are flat: row r starts at r LANES. The number of outputs is rounded up to a multiple of two and the
+    number of rows to a multiple of four; coefficients and panel are padded with zeros there, and total has room.
     """
     for k in range(0, outputs, 2):
         even, odd, both = coefficients[k], coefficients[k + 1], total[k * LANES : (k + 2) * LANES]
@@ -144,10 +147,10 @@ def _add_panel(coefficients: Array, first: int, panel: Array, rows: int, outputs
 def feedback_steps(
     state: State, z: Noise, slots: Slots, past: Array, inside: Array, pivot: Array, new: Slots, total: Array
 ) -> None:
-    """Forward substitution for some steps at once: y_k = pivot_k (z_k + past_k . history + inside_k . (y_0, ...)).
+    """Compute several steps of forward substitution: y_k = pivot_k (z_k + past_k . history + inside_k . (y_0, ...)).
 
-    slots: rows of the history, oldest first; past and inside: entries of -C, padded as `_add_panel` wants; pivot:
-    1 / diagonal; new: the row that each y is kept in.
+    slots: rows of the history, oldest first. past and inside: entries of -C; past is padded as `_add_panel` requires.
+    pivot: 1 / diagonal. new: the row in which each y is stored.
     """
     panel = np.empty(PANEL * LANES)
     steps = new.shape[0]
@@ -179,7 +182,7 @@ def feedback_steps(
 
 @compiled(nogil=True, error_model="numpy")
 def matrix_product(state: State, z: Noise, matrix: Array, outputs: int, total: Array) -> None:
-    """All rows of the state <- matrix z; the matrix is padded as `_add_panel` wants, outputs are made in blocks."""
+    """Store matrix z in the rows of the state, in blocks of outputs; `_add_panel` requires a padded matrix."""
     panel = np.empty(PANEL * LANES)
     block = total.shape[0] // LANES
     for strip in range(state.shape[0]):

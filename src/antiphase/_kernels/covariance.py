@@ -1,4 +1,4 @@
-"""Error variances as covariance recursions: each step costs a constant, whatever the number of steps."""
+"""Error variances from recursions over the steps; all but `shifted_variances` take constant time per step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from antiphase._kernels.compiled import compiled
 
 @compiled()
 def autoregressive_variances(columns: Array, inverse: Array) -> Array:
-    """Variances of s = A C^-1 z for banded C, columns[j, r] = C[j + r, j], and inverse[t, r] = A^-1[t, t - r].
+    """Return the variances of s = A C^-1 z for banded C.
 
-    M = C A^-1 is banded and M s = z, so the covariance Z of s obeys, for j < i inside the band,
-    Z_ij = -(1 / M_ii) sum_k M_ik Z_kj and Z_ii = (1 / M_ii)(1 / M_ii - sum_k M_ik Z_ki).
-    Only the last W = bands - 1 rows are kept, index k at slot k mod W.
+    columns[j, r] = C[j + r, j] and inverse[t, r] = A^-1[t, t - r]. M = C A^-1 is banded and M s = z, so the covariance
+    Z of s satisfies, for j < i inside the band,
+    Z_ij = -(1 / M_ii) sum_k M_ik Z_kj and Z_ii = (1 / M_ii)(1 / M_ii - sum_k M_ik Z_ki), with k < i.
+    Only the last W = bands(M) - 1 rows are stored, row k in slot k mod W.
     """
     n, b = columns.shape
     d = inverse.shape[1]
@@ -31,7 +32,7 @@ def autoregressive_variances(columns: Array, inverse: Array) -> Array:
             for r in range(min(b - 1, i - s) + 1):
                 row[r + s] += columns[i - r, r] * inverse[i - r, s]
         pivot = 1.0 / row[0]
-        for q in range(1, min(W, i) + 1):  # index i - q stands at slot (i - q) mod W
+        for q in range(1, min(W, i) + 1):  # row i - q is in slot (i - q) mod W
             slots[slot - q if q <= slot else slot - q + W] = -pivot * row[q]
         _weighted_rows(slots, Z, min(W, i), new)
         dot = 0.0
@@ -50,7 +51,7 @@ def autoregressive_variances(columns: Array, inverse: Array) -> Array:
 
 @compiled(fastmath={"contract"})
 def _weighted_rows(weights: Array, Z: Array, count: int, out: Array) -> None:
-    """out = sum over the first rows p of weights[p] Z[p], four rows at a time so that out is read less often."""
+    """Compute out = sum_{p < count} weights[p] Z[p], four rows at a time so that out is read less often."""
     W = len(out)
     out[:] = 0.0
     p = 0
@@ -67,7 +68,7 @@ def _weighted_rows(weights: Array, Z: Array, count: int, out: Array) -> None:
 
 @compiled()
 def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
-    """Variances of s = A T z for T banded Toeplitz with the given first column.
+    """Return the variances of s = A T z, where T is banded Toeplitz with the given first column.
 
     The entries of B = A T near the diagonal are the covariances of s with the last z:
     near[i, q] = B[t - i, t - i - q], and cov[i, j] is the covariance of s_{t-i} and s_{t-j}.
@@ -102,7 +103,7 @@ def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
 
 @compiled()
 def buffer_variances(decay: Array, scale: Array, inverse: Array) -> Array:
-    """Variances of s = A C^-1 z for a BLT: propagate the covariance of (buffers, last outputs of A)."""
+    """Return the variances of s = A C^-1 z for a BLT, by propagating the covariance of (buffers, last outputs)."""
     n, d = inverse.shape
     m = len(decay)
     size = m + d - 1
@@ -143,7 +144,7 @@ def _quadratic(P: Array, v: Array) -> float:
 
 @compiled()
 def shifted_variances(response: Array, row_scale: Array, inverse: Array) -> Array:
-    """Variances of s = A diag(row_scale) T z for full Toeplitz T with first column `response`, O(n^2)."""
+    """Return the variances of s = A diag(row_scale) T z for Toeplitz T with first column `response`, in O(n^2)."""
     n, d = inverse.shape
     out = np.empty(n)
     past = np.zeros((d, n))
@@ -180,7 +181,7 @@ def filter_columns(x: Array, inverse: Array) -> None:
 
 @compiled()
 def buffer_response(decay: Array, scale: Array, inverse: Array, steps: int) -> Array:
-    """The impulse response w of A C^-1 for a BLT, with `inverse` the first column of A^-1."""
+    """Return the impulse response w of A C^-1 for a BLT, where `inverse` is the first column of A^-1."""
     d = len(inverse)
     buffers = np.zeros(len(decay))
     w = np.empty(steps)
@@ -198,9 +199,9 @@ def buffer_response(decay: Array, scale: Array, inverse: Array, steps: int) -> A
 
 @compiled()
 def buffer_response_sums(decay: Array, scale: Array, inverse: Array, steps: int) -> tuple[float, float]:
-    """sum_i w_i^2 and sum_i (steps - i) w_i^2 for the impulse response w of A C^-1, both Toeplitz.
+    """Return sum_i w_i^2 and sum_i (steps - i) w_i^2 for the impulse response w of A C^-1, where both are Toeplitz.
 
-    `inverse` is the first column of A^-1. Stops once the response has become constant to rounding.
+    `inverse` is the first column of A^-1. Stops early once the response is constant up to rounding.
     """
     d = len(inverse)
     buffers = np.zeros(len(decay))

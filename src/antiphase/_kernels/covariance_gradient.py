@@ -1,11 +1,12 @@
-"""Banded error with its gradient: the covariance recursion kept for a pass back, O(n w^2) time, O(n w) memory.
+"""The error of a banded strategy and its gradient, by backpropagation through the covariance recursion.
 
-M = C A^-1 has w = bands(C) + bands(A^-1) - 1 bands and s = A C^-1 z obeys M s = z. With W = w - 1, m the last W
-entries of row i of M before the diagonal entry p, and Z the covariance of the last W values of s,
+Takes O(n w^2) time and O(n w) memory. M = C A^-1 has w = bands(C) + bands(A^-1) - 1 bands, and s = A C^-1 z satisfies
+M s = z. With W = w - 1, m the last W entries of row i of M before the diagonal entry p, and Z the covariance of the
+last W values of s,
 
     y = Z m;   cov(s_i, the last W) = -y / p;   var(s_i) = (1 + m . y) / p^2.
 
-Arrays over the last W steps keep step k at slot k mod W, so that a step replaces one row and column.
+Arrays over the last W steps store step k in slot k mod W, so that each step replaces one row and column.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def covariance_forward(columns: Array, inverse: Array, covariance: Array) -> Non
 
 @compiled()
 def covariance_backward(columns: Array, inverse: Array, covariance: Array, weights: Array, gradient: Array) -> None:
-    """Fill gradient[j, r] = d(sum_i weights_i var(s_i)) / d C[j + r, j], with `covariance` from `forward`.
+    """Fill gradient[j, r] = d(sum_i weights_i var(s_i)) / d C[j + r, j], with `covariance` from `covariance_forward`.
 
-    G is the adjoint of Z: what the later steps, already passed, ask of each covariance still in the window.
+    G is the adjoint of Z: the derivative of the later steps' terms with respect to each covariance in the window.
     """
     n, w = covariance.shape
     W = max(w - 1, 1)
@@ -54,11 +55,11 @@ def covariance_backward(columns: Array, inverse: Array, covariance: Array, weigh
     for i in range(n - 1, -1, -1):
         slot = i % W
         pivot = _row(columns, inverse, i, row, m)
-        asked = weights[i] + G[slot, slot]
-        pivot_bar = -2.0 * asked * covariance[i, 0] / pivot
+        variance_bar = weights[i] + G[slot, slot]
+        pivot_bar = -2.0 * variance_bar * covariance[i, 0] / pivot
         y[:] = 0.0
         for q in range(W):
-            y_bar[q] = asked / (pivot * pivot) * m[q]
+            y_bar[q] = variance_bar / (pivot * pivot) * m[q]
         for r in range(1, min(w - 1, i) + 1):
             q = (i - r) % W
             y[q] = -pivot * covariance[i, r]
@@ -71,7 +72,7 @@ def covariance_backward(columns: Array, inverse: Array, covariance: Array, weigh
             for k in range(i - W, i):
                 Z[slot, k % W] = Z[k % W, slot] = covariance[k, k - (i - W)]
         for q in range(W):
-            m_bar[q] = asked / (pivot * pivot) * y[q]
+            m_bar[q] = variance_bar / (pivot * pivot) * y[q]
         _add_product(Z, y_bar, m_bar)
         _add_symmetric(G, y_bar, m)
         row_bar[0] = pivot_bar
@@ -82,10 +83,10 @@ def covariance_backward(columns: Array, inverse: Array, covariance: Array, weigh
 
 @compiled()
 def gram_gradient(columns: Array, gradient: Array) -> Array:
-    """The gradient with respect to X = C^T C inside the band, [j, r] = entry (j + r, j), from that for C.
+    """Convert the gradient with respect to C to that with respect to X = C^T C, [j, r] = entry (j + r, j) in the band.
 
-    gradient = 2 C G inside the band of C, and G is symmetric: column j gives its entries from the diagonal down
-    once those above it are known from the columns before.
+    gradient = 2 C G inside the band of C, and G is symmetric. So column j gives the entries of G from the diagonal
+    down, once the entries above it are known from the columns before.
     """
     n, b = columns.shape
     G = np.zeros((n, b))
@@ -100,7 +101,7 @@ def gram_gradient(columns: Array, gradient: Array) -> Array:
 
 @compiled()
 def _row(columns: Array, inverse: Array, i: int, row: Array, m: Array) -> float:
-    """Row i of M = C A^-1, row[r] = M[i, i - r]; spread over the slots of m; returns the diagonal entry."""
+    """Compute row i of M = C A^-1, row[r] = M[i, i - r], copy it to the slots of m, and return the diagonal entry."""
     b, d = columns.shape[1], inverse.shape[1]
     row[:] = 0.0
     for r in range(min(b - 1, i) + 1):
@@ -115,7 +116,7 @@ def _row(columns: Array, inverse: Array, i: int, row: Array, m: Array) -> float:
 
 @compiled()
 def _spread(row_bar: Array, inverse: Array, i: int, gradient: Array) -> None:
-    """The transpose of `_row`: from the gradient for row i of M to that for the entries of C in it."""
+    """Apply the transpose of `_row`: add the gradient with respect to row i of M to that with respect to C."""
     b, d = gradient.shape[1], inverse.shape[1]
     for r in range(min(b - 1, i) + 1):
         total = 0.0
@@ -126,7 +127,7 @@ def _spread(row_bar: Array, inverse: Array, i: int, gradient: Array) -> None:
 
 @compiled()
 def _restore(covariance: Array, k: int, first: int, Z: Array) -> None:
-    """Put the covariances of step k with the steps from `first` to k back into the window."""
+    """Restore the covariances of step k with the steps from `first` to k in the window."""
     W = len(Z)
     for r in range(min(W - 1, k - max(first, 0)) + 1):
         Z[k % W, (k - r) % W] = Z[(k - r) % W, k % W] = covariance[k, r]
@@ -134,7 +135,7 @@ def _restore(covariance: Array, k: int, first: int, Z: Array) -> None:
 
 @compiled()
 def _add_product(Z: Array, v: Array, out: Array) -> None:
-    """out += Z v for symmetric Z, row by row so that the inner loop is vectorised without reordering sums."""
+    """Compute out += Z v for symmetric Z, row by row so that the inner loop is vectorised without reordering sums."""
     for p in range(len(v)):
         factor = v[p]
         if factor != 0.0:
@@ -144,7 +145,7 @@ def _add_product(Z: Array, v: Array, out: Array) -> None:
 
 @compiled()
 def _add_symmetric(G: Array, a: Array, b: Array) -> None:
-    """G += (a b^T + b a^T) / 2."""
+    """Compute G += (a b^T + b a^T) / 2."""
     for p in range(len(a)):
         x, y = 0.5 * a[p], 0.5 * b[p]
         for q in range(len(a)):

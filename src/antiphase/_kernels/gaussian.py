@@ -1,7 +1,7 @@
 """Gaussian noise from random words, with the same bits on every machine.
 
-Box-Muller with fixed consumption: a pair of normals r cos(a), r sin(a) with r = sqrt(-2 ln u) takes one uniform
-u and one angle a, always. Words come in tiles, each giving TILE normals:
+Box-Muller with a fixed number of words: each pair of normals r cos(a), r sin(a) with r = sqrt(-2 ln u) takes one
+uniform u and one angle a. Words come in tiles, each of which gives TILE normals:
 
     float32: PAIRS words of 32 bits, the high parts of u; PAIRS low parts; PAIRS angles        (96 words)
     float64: PAIRS words of 64 bits for u; PAIRS angles                                        (64 words)
@@ -9,16 +9,16 @@ u and one angle a, always. Words come in tiles, each giving TILE normals:
 Pair p gives entries p and PAIRS + p of its tile. The angle lies in [-pi/4, pi/4); one bit changes the sign of the
 cosine and one swaps the two, which together reach the whole circle.
 
-u has 63 bits in float32 and 53 in float64, so these words alone end the radius at 9.42 and 8.57. Pairs in the
-smallest cell of u, [0, 2^-63) or (0, 2^-53], are reported to the caller, which divides the cell further with extra
-words and makes these pairs again with `tail_pair_32` or `tail_pair_64` (see `antiphase._noise.tail`).
+u has 63 bits in float32 and 53 in float64, so with these words alone the radius ends at 9.42 and 8.57. The kernels
+report whether a pair is in the smallest cell of u, [0, 2^-63) or (0, 2^-53]. The caller then divides the cell further
+with extra words and computes such pairs again with `tail_pair_32` or `tail_pair_64` (see `antiphase._noise.tail`).
 
-The other cells stay whole; u is their middle in float32 and their upper end in float64. This rounds the radius by up to
-2^-63 / (u r) or 2^-53 / (u r): nothing where u is not tiny, but in float64 2e-7 at 6.8 standard deviations and 0.08 at
-8.5, just before the smallest cell; in float32 6e-5 at 8.5 and 0.08 at 9.3.
+The other cells are not divided; u is their midpoint in float32 and their upper end in float64. This rounds the radius
+by up to 2^-63 / (u r) or 2^-53 / (u r). That is negligible unless u is tiny, but in float64 it is 2e-7 at 6.8 standard
+deviations and 0.08 at 8.5, just before the smallest cell; in float32 it is 6e-5 at 8.5 and 0.08 at 9.3.
 
-Logarithm, sine and cosine are polynomials made of operations that IEEE 754 rounds correctly; the absolute
-error of z for a given u is below 2e-6 in float32 and 1e-14 in float64, mostly the rounding of the result.
+Logarithm, sine and cosine are polynomials that use only operations that IEEE 754 rounds correctly. The absolute error
+of z for a given u is below 2e-6 in float32 and 1e-14 in float64, mostly from rounding the result.
 
 Reference: Box and Muller 1958.
 """
@@ -39,7 +39,7 @@ TILE = 64
 PAIRS = TILE // 2
 WORDS_32 = 3 * PAIRS
 WORDS_64 = 2 * PAIRS
-BITS_64 = 53  # of u
+BITS_64 = 53  # bits of u
 
 F = np.float32
 I = np.int32  # noqa: E741  (Numba widens int32 arithmetic to int64 unless each result is cast back)
@@ -51,7 +51,7 @@ ROOT_HALF_32, ROOT_HALF_64 = I(0x3F3504F3), Q(0x3FE6A09E << 32)  # bits of sqrt(
 TO_ROOT_32, TO_ROOT_64 = I(0x3F800000 - 0x3F3504F3), Q((0x3FF00000 - 0x3FE6A09E) << 32)
 MANTISSA_32, MANTISSA_64 = I(0x007FFFFF), Q(0x000FFFFFFFFFFFFF)
 SIGN_31 = I(0x7FFFFFFF)
-MAGIC = Q(0x4330000000000000)  # the bits of 2^52: an integer below 2^52 put into them is read off exactly
+MAGIC = Q(0x4330000000000000)  # the bits of 2^52; OR with an integer below 2^52 gives the bits of 2^52 + integer
 MAGIC_EXPONENT = 2.0**52 + 1023.0
 MAGIC_ANGLE = 2.0**52 + 2.0**51 - 0.5
 ANGLE_32, ANGLE_64 = F(math.pi / 4 / 2.0**30), math.pi / 4 / 2.0**51
@@ -74,9 +74,9 @@ C3, C4, C5 = -2.7557314371777527322e-7, 2.087572571799655875e-9, -1.135976640318
 
 @njit(inline="always", error_model="numpy")
 def _minus_log_32(high: int, low: int) -> float:
-    """-ln u for u = (W + 1/2) / 2^63 with 63-bit W, relatively accurate both for u near 0 and for u near 1.
+    """Return -ln u for u = (W + 1/2) / 2^63 with 63-bit W, with a small relative error near both u = 0 and u = 1.
 
-    In the upper half (sign bit of `high` set) v = 1 - u is converted instead, and ln(1 - v) taken.
+    In the upper half (sign bit of `high` set), v = 1 - u is converted instead, and -ln(1 - v) is returned.
     """
     flip = I(high >> I(31))
     top = I(I(high ^ flip) & SIGN_31)
@@ -97,7 +97,7 @@ def _minus_log_32(high: int, low: int) -> float:
 
 @njit(inline="always", error_model="numpy")
 def _turned_32(r: Any, low: int, angle: int) -> tuple[float, float]:
-    """The two float32 normals of a radius; bit 0 of `low` is the sign, bit 0 of `angle` the swap."""
+    """Return the two float32 normals for a radius; bit 0 of `low` is the sign, bit 0 of `angle` the swap."""
     x = (F(I(angle >> I(1))) + HALF_32) * ANGLE_32
     w = x * x
     sine = fma(x * w, fma(w, fma(w, S2_32, S1_32), S0_32), x)
@@ -110,14 +110,14 @@ def _turned_32(r: Any, low: int, angle: int) -> tuple[float, float]:
 
 @njit(inline="always", error_model="numpy")
 def _uniform_64(word: int) -> float:
-    """u = (k + 1) / 2^53, k the highest 53 bits."""
+    """Return u = (k + 1) / 2^53, where k is the highest 53 bits."""
     high = float_of(Q(Q(word >> np.uint64(12)) | MAGIC)) - 2.0**52
     return (high + (1.0 if Q(word << np.uint64(52)) < Q(0) else 0.5)) * 2.0**-52
 
 
 @njit(inline="always", error_model="numpy")
 def _minus_log_64(u: float) -> float:
-    """-ln u for a normal number u in (0, 1]."""
+    """Return -ln u for u in (0, 1] that is not subnormal."""
     shifted = Q(bits_of(u) + TO_ROOT_64)
     exponent = float_of(Q(Q(shifted >> Q(52)) | MAGIC)) - MAGIC_EXPONENT
     f = float_of(Q(Q(shifted & MANTISSA_64) + ROOT_HALF_64)) - 1.0
@@ -130,7 +130,7 @@ def _minus_log_64(u: float) -> float:
 
 @njit(inline="always", error_model="numpy")
 def _turned_64(r: float, word: int, angle: int) -> tuple[float, float]:
-    """The two float64 normals of a radius; bit 0 of `word` is the sign, bit 1 the swap."""
+    """Return the two float64 normals for a radius; bit 0 of `word` is the sign, bit 1 the swap."""
     x = (float_of(Q(Q(angle >> np.uint64(12)) | MAGIC)) - MAGIC_ANGLE) * ANGLE_64
     w = x * x
     q = w * w
@@ -144,8 +144,8 @@ def _turned_64(r: float, word: int, angle: int) -> tuple[float, float]:
 
 @compiled(nogil=True, error_model="numpy")
 def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
-    """Fill `out`, whole tiles, from WORDS_32 words per tile; True if a pair is in the smallest cell of u."""
-    smallest = I(0)  # negative once there is one: x - 1 and ~x are both negative for x = 0 alone
+    """Fill the whole tiles of `out` from WORDS_32 words each; return whether a pair is in the smallest cell of u."""
+    smallest = I(0)  # negative once there is such a pair: x - 1 and ~x are both negative only for x = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_32, tile * TILE
         for p in range(PAIRS):
@@ -160,8 +160,8 @@ def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
 
 @compiled(nogil=True, error_model="numpy")
 def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
-    """Fill `out`, whole tiles, from WORDS_64 words per tile; True if a pair is in the smallest cell of u."""
-    smallest = Q(0)  # negative once there is one: k - 1 is negative for k = 0 alone
+    """Fill the whole tiles of `out` from WORDS_64 words each; return whether a pair is in the smallest cell of u."""
+    smallest = Q(0)  # negative once there is such a pair: k - 1 is negative only for k = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_64, tile * TILE
         for p in range(PAIRS):
@@ -175,11 +175,11 @@ def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
 
 @compiled(nogil=True, error_model="numpy")
 def tail_pair_32(v: float, halvings: float, low: int, angle: int) -> tuple[float, float]:
-    """The two float32 normals of u = v / 2^halvings; `low` and `angle` are the pair's words."""
+    """Return the two float32 normals for u = v / 2^halvings; `low` and `angle` are the pair's words."""
     return _turned_32(F(math.sqrt(2.0 * fma(halvings, LN2_64, _minus_log_64(v)))), low, angle)
 
 
 @compiled(nogil=True, error_model="numpy")
 def tail_pair_64(v: float, halvings: float, word: int, angle: int) -> tuple[float, float]:
-    """The two float64 normals of u = v / 2^halvings; `word` and `angle` are the pair's words."""
+    """Return the two float64 normals for u = v / 2^halvings; `word` and `angle` are the pair's words."""
     return _turned_64(math.sqrt(2.0 * fma(halvings, LN2_64, _minus_log_64(v))), word, angle)

@@ -1,13 +1,13 @@
 """Floating-point operations whose bits do not depend on the platform.
 
-Addition, multiplication, division, square root and fused multiply-add are correctly rounded by IEEE 754, so a
-chain of them in a fixed order gives the same bits on every machine; logarithms and sines of a system library do
-not. Kernels for noise are made of these alone. A product that is to be added goes through `fma` explicitly, so
-that nothing is left to a compiler that might fuse it, or not.
+IEEE 754 requires addition, multiplication, division, square root and fused multiply-add to be correctly rounded, so
+a fixed sequence of them gives the same bits on every machine. Logarithms and sines from a system library do not.
+The noise kernels use only these operations. Where a product is added, they call `fma` explicitly, so that the result
+does not depend on whether the compiler fuses the two.
 
     fma(a, b, c)   a b + c with one rounding; all three float32 or all three float64
     bits_of(x)     the bits of a float32 as int32, or of a float64 as int64
-    float_of(i)    the float32 with the bits of an int32, or the float64 with those of an int64
+    float_of(i)    the float32 with the bits of an int32, or the float64 with the bits of an int64
 """
 
 from __future__ import annotations

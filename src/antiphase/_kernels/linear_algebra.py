@@ -1,4 +1,4 @@
-"""Banded triangular solves, row convolutions and the Gram matrix of a workload near its diagonal, in float64."""
+"""Banded triangular solves, row convolutions, and sums over the Gram matrix of a workload, in float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphase._kernels.compiled import compiled
 
 @compiled(nogil=True, error_model="numpy")
 def solve_bands(bands: Array, right: Array) -> Array:
-    """C^-1 right for bands[t, r] = C[t, t - r]; a single row of bands serves all rows of C."""
+    """Return C^-1 right for bands[t, r] = C[t, t - r]; if `bands` has one row, all rows of C share it."""
     steps, width = right.shape
     out = np.empty((steps, width))
     for t in range(steps):
@@ -28,9 +28,9 @@ def solve_bands(bands: Array, right: Array) -> Array:
 
 @compiled(nogil=True)
 def convolve_rows(kernel: Array, rows: Array, out: Array) -> None:
-    """out[r, j] = sum_{i <= j} kernel[i] rows[r, j - i].
+    """Compute out[r, j] = sum_{i <= j} kernel[i] rows[r, j - i], without the terms where kernel[i] is not positive.
 
-    For non-negative numbers nothing cancels, so tails of any size keep their digits.
+    For non-negative numbers nothing cancels, so even the smallest tails keep their digits.
     """
     count, size = rows.shape
     out[:] = 0.0
@@ -45,11 +45,11 @@ def convolve_rows(kernel: Array, rows: Array, out: Array) -> None:
 
 @compiled()
 def shifted_gram(inverse: Array, weights: Array, size: int) -> Array:
-    """Q[r, s] = sum_j H[j + r, j + s] for H = A^T diag(weights) A, with inverse[t, r] = A^-1[t, t - r].
+    """Return Q[r, s] = sum_j H[j + r, j + s] for H = A^T diag(weights) A, with inverse[t, r] = A^-1[t, t - r].
 
-    A^-T H = diag(weights) A is lower triangular, so rows of H follow from the last one up, for i <= j:
+    A^-T H = diag(weights) A is lower triangular, so the rows of H follow from the last one up, for i <= j:
     H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
-    Only entries near the diagonal are formed, from far to near; near[k, q] = H[i + k, i + k + q].
+    Only entries near the diagonal are computed, farthest first; near[k, q] = H[i + k, i + k + q].
     """
     n, d = inverse.shape
     width = max(size, d)
@@ -63,7 +63,7 @@ def shifted_gram(inverse: Array, weights: Array, size: int) -> Array:
         for q in range(min(width, n - i) - 1, -1, -1):
             value = weights[i] * pivot if q == 0 else 0.0
             for r in range(1, min(d - 1, n - 1 - i) + 1):
-                # H[i + r, i + q], by symmetry H[i + q, i + r] where q < r.
+                # H[i + r, i + q], or by symmetry H[i + q, i + r] if q < r.
                 value -= inverse[i + r, r] * (near[r, q - r] if q >= r else near[q, r - q])
             near[0, q] = pivot * value
         for q in range(min(width, n - i)):

@@ -1,6 +1,6 @@
-"""Largest sums over participation patterns: dynamic programs over the steps.
+"""Dynamic programs for the largest sum over participation patterns.
 
-Gram entries come by diagonals: diagonals[i - offset, r] = X[i, i + r], zero past the last step.
+Gram entries are passed as diagonals: diagonals[i - offset, r] = X[i, i + r], zero past the last step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Gaps = NDArray[np.int32]
 
 @compiled()
 def _priced_sum(values: Array, separation: int, price: float, best: Array, count: NDArray[np.int64]) -> None:
-    """best[j]: the largest sum of values - price over separated entries among the first j; count[j]: how many."""
+    """Compute best[j], the largest sum of value - price over separated entries among the first j, and their count."""
     best[0] = 0.0
     count[0] = 0
     for j in range(1, len(values) + 1):
@@ -35,12 +35,12 @@ def _priced_sum(values: Array, separation: int, price: float, best: Array, count
 
 @compiled()
 def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bool]:
-    """The largest sum of at most `limit` non-negative values whose indices are `separation` apart.
+    """Return a bound on the sum of at most `limit` non-negative values at least `separation` apart.
 
-    A price on each entry takes the place of the limit: sum(price) + price x limit is an upper bound for every
-    price >= 0, and at the best price it is the sum itself, since the constraints form an interval matrix
-    (totally unimodular). The bound is convex in the price and made of straight pieces; two pieces that meet on
-    it, one falling and one rising, prove the best price. Returns the bound and whether that was proved.
+    The second result is whether the bound is proved to be the largest such sum. A price per entry (a Lagrange
+    multiplier) replaces the limit: best(price) + price x limit is an upper bound for every price >= 0. At the best
+    price it equals the largest sum, since the constraints form an interval matrix, which is totally unimodular. The
+    bound is convex and piecewise linear in the price; the price at which a falling and a rising piece meet is the best.
     """
     n = len(values)
     if limit <= 0:
@@ -57,7 +57,7 @@ def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bo
     for round_ in range(ROUNDS):
         price = (many_sum - few_sum) / (many - few)
         crossing = round_ % 3 < 2 or not low < 0.5 * (low + high) < high
-        if not crossing:  # now and then halve, so that no end can stay put for long
+        if not crossing:  # bisect every third round, so that neither end can stall
             price = 0.5 * (low + high)
         _priced_sum(values, separation, price, best, count)
         bound = min(bound, best[n] + price * limit)
@@ -74,7 +74,7 @@ def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bo
 def separated_rows(
     diagonals: Array, offset: int, start: int, stop: int, steps: int, separation: int, limit: int
 ) -> Array:
-    """For each step i in start, ..., stop - 1 the largest sum of |X[i, j]| over a pattern that contains i."""
+    """Return, for each step i in start, ..., stop - 1, the largest sum of |X[i, j]| over a pattern that contains i."""
     bands = diagonals.shape[1]
     out = np.empty(stop - start)
     row = np.empty(2 * bands - 1)
@@ -97,11 +97,11 @@ def separated_rows(
 def separated_chain(
     diagonals: Array, offset: int, start: int, stop: int, separation: int, value: Array, largest: Array, limited: bool
 ) -> None:
-    """Continue value[q, j], the largest sum over patterns of q + 1 steps that end in j, for j in start, ..., stop - 1.
+    """Compute value[q, j], the largest sum over patterns of q + 1 steps that end in j, for j in start, ..., stop - 1.
 
-    Only neighbours in the pattern interact, with weight 2 |X|. largest[q, j] is the largest value[q, i] for i <= j.
-    Both hold the last steps only, step j in column j modulo their width. Where the count is not limited there is one
-    layer, its own predecessor.
+    Only consecutive steps of the pattern interact, with weight 2 |X|. largest[q, j] is the largest value[q, i] for
+    i <= j. Both arrays hold only the last steps, step j in column j modulo their width. If the count is not limited,
+    there is one layer, which is its own predecessor.
     """
     layers, width = value.shape
     for j in range(start, stop):
@@ -119,7 +119,7 @@ def separated_chain(
 
 @compiled()
 def _far_sum(diagonals: Array, offset: int, i: int, steps: int, epoch: int) -> float:
-    """The sum of max |X[i, j]| over the epochs that are neither i's own nor next to it."""
+    """Return the sum of max_j |X[i, j]| over the epochs that are neither that of i nor adjacent to it."""
     bands = diagonals.shape[1]
     own = i // epoch
     total = 0.0
@@ -142,10 +142,10 @@ def _far_sum(diagonals: Array, offset: int, i: int, steps: int, epoch: int) -> f
 def shuffled_chain(
     diagonals: Array, offset: int, start: int, stop: int, steps: int, epoch: int, value: Array, largest: Array
 ) -> float:
-    """Continue value[j], the largest sum over one step of each epoch up to j's, which is j, for start <= j < stop.
+    """Compute value[j], the largest sum over patterns with one step per epoch that end in j, for start <= j < stop.
 
-    Adjacent epochs interact through 2 |X|, the others through the row sums of `_far_sum`. largest[e] is the largest
-    value in epoch e. Returns the largest row sum, zero where only adjacent epochs interact.
+    Adjacent epochs interact with weight 2 |X|, the others through the row sums of `_far_sum`. largest[e] is the largest
+    value in epoch e. Returns the largest row sum, which is zero if only adjacent epochs interact.
     """
     bands = diagonals.shape[1]
     farthest = 0.0
@@ -165,10 +165,10 @@ def shuffled_chain(
 
 @compiled()
 def buffered_square(decay: Array, scale: Array, first: float, steps: int, separation: int, limit: int) -> float:
-    """The squared norm of the sum of the columns 0, separation, ... (at most `limit`) of a buffered Toeplitz matrix.
+    """Return the squared norm of the sum of columns 0, separation, ... (at most `limit`) of a buffered Toeplitz matrix.
 
-    The matrix has c_0 = first and c_i = sum_j scale_j decay_j^(i - 1). One pass, d numbers of state. Powers restart
-    from an exact one every ANCHOR steps, so that rounding does not grow with the number of steps.
+    The matrix has c_0 = first and c_i = sum_j scale_j decay_j^(i - 1). Takes one pass with d numbers of state. Powers
+    are recomputed directly every ANCHOR steps, so that rounding errors do not grow with the number of steps.
     """
     buffers = len(decay)
     anchor = np.zeros(buffers)
@@ -206,10 +206,11 @@ def buffered_square(decay: Array, scale: Array, first: float, steps: int, separa
 
 @compiled()
 def join_gaps(left: Gaps, right: Gaps, out: Gaps) -> None:
-    """Put two neighbouring subtrees side by side, both with participations.
+    """Join the tables of two neighbouring subtrees, both with participations.
 
-    A row of each table is a value; entry [v, l] is the largest gap at the right end for a gap of at least l at the
-    left end, or -1. Values add, and the gaps between the two must reach the separation: g_left + g_right >= b - 1.
+    Each row of a table stands for a value. Entry [v, l] is the largest gap at the right end of a pattern of value v
+    with a gap of at least l at the left end, or -1 if there is none. Values add up, and the two gaps between the
+    subtrees must reach the separation: g_left + g_right >= b - 1.
     """
     b = left.shape[1]
     for u in range(left.shape[0]):
@@ -217,7 +218,7 @@ def join_gaps(left: Gaps, right: Gaps, out: Gaps) -> None:
             for gap in range(b):
                 between = left[u, gap]
                 if between < 0:
-                    break  # a larger gap at the left end cannot be had either
+                    break  # a larger gap at the left end is not possible either
                 found = right[v, b - 1 - between]
                 if found > out[u + v, gap]:
                     out[u + v, gap] = found

@@ -1,7 +1,7 @@
-"""Sampling from 128-bit draws in integers alone, so that every machine gives the same answer.
+"""Sampling from 128-bit draws with integer arithmetic only, so that every machine gives the same result.
 
 A draw is a row (high, low) of two uint64: the number high * 2^64 + low in [0, 2^128). Every function uses
-a fixed number of draws, so draw i belongs to one decision and adding decisions moves none.
+a fixed number of draws, so draw i belongs to one decision, and further decisions do not change it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GUIDE_SHIFT = np.uint64(64 - _GUIDE_BITS)
 
 @compiled()
 def _high_product(a: Any, b: Any) -> Any:
-    """The upper 64 bits of the 128-bit product."""
+    """Return the upper 64 bits of the 128-bit product."""
     a_low, a_high = a & _MASK, a >> _HALF
     b_low, b_high = b & _MASK, b >> _HALF
     middle = a_high * b_low + ((a_low * b_low) >> _HALF)
@@ -35,7 +35,7 @@ def _high_product(a: Any, b: Any) -> Any:
 
 @compiled()
 def _below(high: Any, low: Any, bound: Any) -> Any:
-    """floor(draw * bound / 2^128): uniform in [0, bound) up to 2^-128 per outcome."""
+    """Return floor(draw * bound / 2^128), which is uniform in [0, bound) up to 2^-128 per outcome."""
     n = np.uint64(bound)
     product_low = high * n
     carry = product_low + _high_product(low, n) < product_low
@@ -44,7 +44,7 @@ def _below(high: Any, low: Any, bound: Any) -> Any:
 
 @compiled()
 def _guide(table: Any) -> Any:
-    """For each value of a draw's top bits, how many thresholds are below every draw that has them."""
+    """Return, for each value of the top bits, the number of thresholds below every draw with these bits."""
     guide = np.zeros(1 << _GUIDE_BITS, np.int64)
     below = 0
     for top in range(guide.shape[0]):
@@ -56,7 +56,7 @@ def _guide(table: Any) -> Any:
 
 @compiled()
 def uniform_integers(draws: Draws, bound: int) -> Ids:
-    """One uniform integer in [0, bound) per draw."""
+    """Return one uniform integer in [0, bound) per draw."""
     out = np.empty(draws.shape[0], np.int64)
     for i in range(draws.shape[0]):
         out[i] = _below(draws[i, 0], draws[i, 1], bound)
@@ -65,7 +65,7 @@ def uniform_integers(draws: Draws, bound: int) -> Ids:
 
 @compiled()
 def invert_cdf(draws: Draws, table: Table) -> Ids:
-    """One integer per draw: how many thresholds of the ascending table are at or below it."""
+    """Return, for each draw, the number of thresholds of the ascending table at or below it."""
     out = np.empty(draws.shape[0], np.int64)
     guide = _guide(table)
     for i in range(draws.shape[0]):
@@ -81,13 +81,13 @@ def invert_cdf(draws: Draws, table: Table) -> Ids:
 def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> None:
     """Write base + (count distinct numbers below size), ascending, to out[at:], from draws[at:].
 
-    Floyd's method: for j = size - count, ..., size - 1 take a uniform number in [0, j], or j itself if that
-    is taken; every set of `count` numbers is equally likely.
+    Floyd's method: for j = size - count, ..., size - 1, take a uniform number in [0, j], or j itself if that
+    number is taken. Every set of `count` numbers is equally likely.
     """
     for filled in range(at, at + count):
         j = size - count + filled - at
         chosen = base + _below(draws[filled, 0], draws[filled, 1], j + 1)
-        place = filled  # where it goes among those chosen so far, which are in order
+        place = filled  # its position among the numbers chosen so far, which are sorted
         while place > at and out[place - 1] > chosen:
             place -= 1
         if place > at and out[place - 1] == chosen:
@@ -99,7 +99,7 @@ def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> 
 
 @compiled()
 def scatter_in_blocks(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
-    """counts[j] distinct positions in block first + j (of `block` positions each), ascending; one draw each."""
+    """Return counts[j] distinct positions in each block first + j of `block` positions, ascending, one draw each."""
     out = np.empty(draws.shape[0], np.int64)
     at = 0
     for k in range(counts.shape[0]):
@@ -110,9 +110,9 @@ def scatter_in_blocks(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
 
 @compiled()
 def random_subset(draws: Draws, population: int) -> Ids:
-    """As many distinct positions in [0, population) as there are draws, in no order; every set equally likely.
+    """Return as many distinct positions in [0, population) as there are draws, unsorted; all sets are equally likely.
 
-    Floyd's method again, with one bit per position to remember those that are taken.
+    Uses Floyd's method, with one bit per position to mark those that are taken.
     """
     size = draws.shape[0]
     taken = np.zeros(population // 64 + 1, np.uint64)
@@ -129,7 +129,7 @@ def random_subset(draws: Draws, population: int) -> Ids:
 
 @compiled()
 def extend_shuffle(order: Ids, first: int, draws: Draws) -> None:
-    """Turn a uniform order of 0..first-1 into one of 0..first+len(draws)-1, in place (inside-out Fisher-Yates)."""
+    """Extend a uniform order of 0..first-1 to 0..first+len(draws)-1, in place (inside-out Fisher-Yates)."""
     for k in range(draws.shape[0]):
         i = first + k
         j = _below(draws[k, 0], draws[k, 1], i + 1)
@@ -150,7 +150,7 @@ def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
 
 @compiled()
 def group_by_key(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
-    """(order, starts): order[starts[g]:starts[g + 1]] are the positions with key g, ascending."""
+    """Return (order, starts): order[starts[g]:starts[g + 1]] are the positions with key g, ascending."""
     starts = np.zeros(groups + 1, np.int64)
     for key in keys:
         starts[key + 1] += 1
@@ -168,10 +168,10 @@ def group_by_key(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
 def join_window(
     ids: Ids, gaps: Ids, waiting: Ids, eligible: NDArray[np.int32], first: int, separation: int
 ) -> tuple[Ids, NDArray[np.int32], int]:
-    """The ids that join within a window, the offset at which each does, and how far the waiting list was read.
+    """Return the ids that join within a window, their offsets, and the position reached in the waiting list.
 
     An id waits until its `eligible` offset (0 if it is not in the ascending list `waiting`, read from
-    `first` on), then for `gaps` steps; it joins if that is still inside the window.
+    `first` on), then for `gaps` steps. It joins if the resulting offset is inside the window.
     """
     joined = np.empty(ids.shape[0], np.int64)
     offsets = np.empty(ids.shape[0], np.int32)
@@ -182,7 +182,7 @@ def join_window(
         offset = gaps[i]
         if at < waiting.shape[0] and waiting[at] == ids[i]:
             offset += eligible[at]
-        joined[filled] = ids[i]  # overwritten by the next one unless it is counted: no branch to predict
+        joined[filled] = ids[i]  # overwritten by the next id unless counted; this avoids a branch
         offsets[filled] = offset
         filled += int(offset < separation)
     return joined[:filled], offsets[:filled], at
@@ -190,9 +190,9 @@ def join_window(
 
 @compiled()
 def random_subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
-    """For each size all of 0..size-1 if at most `limit`, else `limit` of them at random; ascending, flat.
+    """Return, for each size, all of 0..size-1 if size <= limit, otherwise a random subset of `limit`; concatenated.
 
-    Takes one draw per number returned, used or not.
+    The numbers for each size are ascending. One draw is reserved per number returned, whether it is used or not.
     """
     kept = np.minimum(sizes, limit)
     out = np.empty(kept.sum(), np.int64)

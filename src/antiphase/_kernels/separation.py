@@ -1,4 +1,4 @@
-"""Random min-separation: patterns, and means over all patterns by a recursion over the steps."""
+"""Random min-separation: random patterns, and means over all patterns by a recursion over the steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphase._check import Array
 from antiphase._kernels.compiled import compiled
 
 LINEAR_EXPONENTS = 50.0  # exponents up to this keep f_t within a factor e^50 / (1 - rate)^b of its neighbours
-SMALLEST_SHARED_SCALE = 1e-80  # from this (1 - rate)^b on, all f_t can share one scale; at rate 1 they never can
+SMALLEST_SHARED_SCALE = 1e-80  # if (1 - rate)^b is larger, all f_t can share one scale; at rate 1 they never can
 RESCALE_ABOVE = 1e200
 
 
@@ -18,8 +18,8 @@ RESCALE_ABOVE = 1e200
 def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, uniforms: Array, noise: Array) -> None:
     """Add to each row of `noise` the columns of a random pattern, columns[t, r] = C[t + r, t].
 
-    Sample s is eligible from step starts[s]; from step t on it joins none of the steps before u with probability
-    exp(reach[t] - reach[u]); then it waits `separation` steps.
+    Sample s is eligible from step starts[s]. If it is eligible in step t, it joins none of the steps t, ..., u - 1 with
+    probability exp(reach[t] - reach[u]). After it joins, it waits `separation` steps.
     """
     samples, n = noise.shape
     for s in range(samples):
@@ -36,9 +36,9 @@ def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, u
 
 @compiled(nogil=True)
 def backward_log_means(exponents: Array, separation: int, rate: float, logs: Array) -> None:
-    """logs[t] = log f_t, f_t the mean of exp(sum of the exponents of a pattern) over patterns eligible from step t.
+    """Compute logs[t] = log f_t: f_t is the mean of exp(sum of a pattern's exponents) if eligible from step t.
 
-    f_t = (1 - rate) f_{t+1} + rate exp(exponents[t]) f_{t+b}, and f_t = 1 from the end on.
+    f_t = (1 - rate) f_{t+1} + rate exp(exponents[t]) f_{t+b}, and f_t = 1 after the last step.
     """
     n, b = len(exponents), separation
     log_join, log_miss = math.log(rate), math.log1p(-rate) if rate < 1.0 else -np.inf
@@ -49,7 +49,10 @@ def backward_log_means(exponents: Array, separation: int, rate: float, logs: Arr
 
 @compiled(nogil=True)
 def participation_probabilities(starting: Array, joining: Array, separation: int, out: Array) -> None:
-    """out[t] = the probability that a pattern has step t, from those to be eligible first in t and to join when so."""
+    """Compute out[t], the probability that a pattern contains step t.
+
+    starting[t] is the probability of first being eligible in step t, and joining[t] that of joining step t if eligible.
+    """
     n = len(joining)
     eligible = np.zeros(max(n, len(starting)) + separation + 1)
     eligible[: len(starting)] = starting
@@ -61,7 +64,10 @@ def participation_probabilities(starting: Array, joining: Array, separation: int
 
 @compiled(nogil=True)
 def start_log_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
-    """log f: f_0 for a cold start, for a warm one the mean of f_0 (weight 1) and f_1, ..., f_{b-1} (weight `rate`)."""
+    """Return log f_0 for a cold start; for a warm start, the log of a weighted mean.
+
+    The weights are 1 for f_0 and `rate` for each of f_1, ..., f_{b-1}.
+    """
     total = logs[0]
     if warm:
         log_join = math.log(rate)
@@ -82,9 +88,9 @@ def separated_log_means(
     samples: Array,
     out: Array,
 ) -> None:
-    """out[i, s] = log of the mean over patterns of exp(sum_t l_t), l_t = scales[i] <c_t, y_s> + exponents[i, t].
+    """Compute out[i, s] = log of the mean over patterns of exp(sum_t l_t), with t over the steps of the pattern.
 
-    bands[r, t] = C[t + r, t].
+    l_t = scales[i] <c_t, y_s> + exponents[i, t], and bands[r, t] = C[t + r, t].
     """
     count, n = samples.shape
     products, sums, logs = np.empty(n), np.empty(n), np.empty(n + separation)
@@ -107,7 +113,7 @@ def separated_log_means(
 
 @compiled(nogil=True)
 def _linear_mean(exponents: Array, separation: int, rate: float, warm: bool, values: Array) -> float:
-    """`start_log_mean` of `backward_log_means`, computed from f_t itself, which is rescaled before it overflows."""
+    """Return `start_log_mean` of `backward_log_means`, computed from f_t itself, rescaled before it overflows."""
     n, b, log_scale = len(exponents), separation, 0.0
     values[n:] = 1.0
     for t in range(n - 1, -1, -1):

@@ -1,9 +1,9 @@
-"""Noise of the binary tree seen through a workload, in one pass over the steps, O(n log n).
+"""Error of the binary tree under a workload, in one pass over the steps, O(n log n).
 
-A workload is given by the bands of its inverse, bands[t, r] = A^-1[t, t - r], so that s = A y runs as
-s_t = (y_t - sum_r bands[t, r] s_{t-r}) / bands[t, 0] and remembers d = bands - 1 outputs. Before step t the tree
-has one finished node waiting at level l for each bit l of t. `online_moments` and `full_moments` return the
-variance of every step and the covariance of the last d outputs, the last one first.
+A workload is given by the bands of its inverse, bands[t, r] = A^-1[t, t - r], so that s = A y is computed as
+s_t = (y_t - sum_r bands[t, r] s_{t-r}) / bands[t, 0] from the last d = bands - 1 outputs. Before step t, a finished
+node waits for its parent at level l for each bit l that is set in t. `online_moments` and `full_moments` return the
+variance of every step and the covariance of the last d outputs, latest first.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from antiphase._kernels.compiled import compiled
 
 @compiled()
 def online_moments(bands: Array) -> tuple[Array, Array]:
-    """For the online decoder: the joint covariance of the last d outputs and the waiting estimates.
+    """Return the moments for the online decoder, from the joint covariance of last outputs and waiting estimates.
 
-    cov[i, j] is that of s_{t-1-i} and s_{t-1-j}, cross[i, l] that of s_{t-1-i} and the estimate waiting at level l.
-    The waiting estimates are independent of each other and have the variances w_l.
+    cov[i, j] is the covariance of s_{t-1-i} and s_{t-1-j}; cross[i, l] is that of s_{t-1-i} and the estimate waiting at
+    level l. The waiting estimates are independent of each other and have the variances w_l.
     """
     n, d = bands.shape[0], bands.shape[1] - 1
     height = _height(n)
@@ -44,9 +44,9 @@ def online_moments(bands: Array) -> tuple[Array, Array]:
 
 @compiled()
 def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, float]:
-    """The new node is fresh noise + sum_l shares[l] (node waiting at l); y_t is that minus the nodes it replaces.
+    """Return var(y_t) and cov(y_t, new node).
 
-    Returns var(y_t) and cov(y_t, new node).
+    The new node is new noise + sum_l shares[l] (node waiting at l), and y_t is the new node minus those it replaces.
     """
     noise = node = weights[top] ** 2
     share = 1.0
@@ -63,7 +63,7 @@ def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, f
 
 @compiled()
 def _advance_cross(t: int, top: int, band: Array, node: float, node_past: Array, cross: Array) -> None:
-    """Covariances of the outputs with the waiting nodes, from before step t to after it."""
+    """Update the covariances of the outputs with the waiting nodes for step t."""
     d = len(node_past)
     for level in range(top, cross.shape[1]):
         if level > top and not t >> level & 1:
@@ -79,7 +79,7 @@ def _advance_cross(t: int, top: int, band: Array, node: float, node_past: Array,
 
 @compiled()
 def _advance_cov(band: Array, noise: float, noise_past: Array, cov: Array) -> float:
-    """Covariances of the last outputs, from before the step to after it; returns the new variance."""
+    """Update the covariances of the last outputs for one step, and return the new variance."""
     d = len(noise_past)
     new = np.empty(d)
     variance = noise
@@ -105,11 +105,12 @@ def _advance_cov(band: Array, noise: float, noise_past: Array, cov: Array) -> fl
 
 @compiled()
 def full_moments(bands: Array) -> tuple[Array, Array]:
-    """For the full decoder: diag(A X^-1 A^T), X = sum over nodes of 1 1^T inverted from the leaves up.
+    """Return the moments for the full decoder: the variances are diag(A X^-1 A^T).
 
-    X_v = diag(X_left, X_right) + 1 1^T, so quadratic forms of X_v^-1 follow from those of the children. Rows of A
-    over the steps of a finished node are combinations of R, the last d rows of A when it finished, so that form =
-    R X_v^-1 R^T and mean = R X_v^-1 1 are enough, with carry, the map from the outputs then to the last d now.
+    X is the sum over nodes of 1 1^T, inverted from the leaves up: X_v = diag(X_left, X_right) + 1 1^T, so quadratic
+    forms of X_v^-1 follow from those of the children. On the steps of a finished node v, the rows of A are combinations
+    of R, the last d rows of A when v finished. So it is enough to store form = R X_v^-1 R^T, mean = R X_v^-1 1 and
+    carry, the map from the last d outputs at that time to the last d outputs now.
     """
     n, d = bands.shape[0], max(bands.shape[1] - 1, 1)
     height = _height(n)
@@ -131,7 +132,7 @@ def full_moments(bands: Array) -> tuple[Array, Array]:
                 _advance_carry(bands[t], carry[level])
                 _add_carried(used, carry[level], form[level], mean[level], new_form, new_mean)
             if level == top:
-                _keep(carry[top], form[top], mean[top], new_form, new_mean)
+                _store_node(carry[top], form[top], mean[top], new_form, new_mean)
             _add_measurement(used, 1.0 + _pair_variance(t, level, n, weights, cut), new_form, new_mean)
         variances[t] = new_form[0, 0]
     return variances, new_form[: bands.shape[1] - 1, : bands.shape[1] - 1].copy()
@@ -151,7 +152,7 @@ def _advance_carry(band: Array, carry: Array) -> None:
 
 @compiled()
 def _add_carried(used: int, carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
-    """new_form += carry form carry^T and new_mean += carry mean, their first `used` rows and columns."""
+    """Add carry form carry^T to new_form and carry mean to new_mean, in the first `used` rows and columns."""
     d = len(mean)
     for i in range(used):
         for p in range(d):
@@ -164,7 +165,7 @@ def _add_carried(used: int, carry: Array, form: Array, mean: Array, new_form: Ar
 
 @compiled()
 def _add_measurement(used: int, total: float, new_form: Array, new_mean: Array) -> None:
-    """The parent's own row of C: X_v^-1 from diag(X_left, X_right)^-1, with total = 1 + 1^T diag(...)^-1 1."""
+    """Add the parent's row of C: X_v^-1 from diag(X_left, X_right)^-1, with total = 1 + 1^T diag(...)^-1 1."""
     for i in range(used):
         for j in range(used):
             new_form[i, j] -= new_mean[i] * new_mean[j] / total
@@ -173,8 +174,8 @@ def _add_measurement(used: int, total: float, new_form: Array, new_mean: Array) 
 
 
 @compiled()
-def _keep(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
-    """A finished node begins to wait."""
+def _store_node(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
+    """Store a finished node until its parent is finished."""
     form[:] = new_form
     mean[:] = new_mean
     carry[:] = 0.0
@@ -184,7 +185,7 @@ def _keep(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Arr
 
 @compiled()
 def _pair_variance(t: int, level: int, n: int, weights: Array, cut: Array) -> float:
-    """1^T X_v^-1 1 for the node of this level above step t and for its neighbour, together."""
+    """Return the sum of 1^T X_v^-1 1 over the node of this level above step t and its sibling."""
     total = 0.0
     first = t >> (level + 1) << 1
     for node in (first, first + 1):
@@ -197,7 +198,7 @@ def _pair_variance(t: int, level: int, n: int, weights: Array, cut: Array) -> fl
 
 @compiled()
 def _cut_variances(n: int, height: int, weights: Array) -> Array:
-    """1^T X_v^-1 1 for the node of each level that the end of the run cuts, zero where there is none."""
+    """Return 1^T X_v^-1 1 for the node of each level that extends beyond the run; zero if there is none."""
     cut = np.zeros(height + 1)
     for level in range(height):
         if n & ((2 << level) - 1):
@@ -222,7 +223,7 @@ def _height(n: int) -> int:
 
 @compiled()
 def _completed_level(t: int, n: int, height: int) -> int:
-    """The level of the highest node that step t completes."""
+    """Return the level of the highest node that step t completes."""
     if t == n - 1:
         return height
     level = 0

@@ -1,4 +1,4 @@
-"""The ledger of a run: an authenticated record of its releases, with a public and a private part."""
+"""The ledger of a run: an authenticated record of its releases, with public and private parts."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ PARTS = ("public", "private")
 
 
 class Ledger:
-    """Two authenticated chains of entries and the file that keeps their heads.
+    """Two authenticated chains of entries and a file with their heads.
 
-    The public chain says which steps were released and when something was published; the private one holds what
-    amplification needs secret: batch sizes, batch digests and who took part. The heads are kept in the private
-    part, so that a chain cut short is noticed as well as one rewritten.
+    The public chain records which steps were released and when something was published. The private chain records what
+    must stay secret for amplification: batch sizes, batch digests and who participated. The heads are stored in the
+    private part, so that truncated chains are detected as well as modified ones.
 
-    **Guarantee**: entries that `keep` has returned for are on disk, and no later `Ledger` on this directory accepts
-    chains without them, or with others in their place. Opening a ledger changes nothing in an existing one; the first
-    write cuts off what a crash left behind the last authentic entry. After a write that failed, every other write is
-    refused until the ledger is opened again. It cannot
-    notice a whole directory (heads and chains) that was restored from an older copy: to detect that as well, keep a
-    copy of the heads elsewhere.
+    **Guarantee**: when `keep` returns, all entries so far are on disk, and no later `Ledger` on this directory accepts
+    chains in which they are missing or replaced. Opening an existing ledger does not change it; the first write removes
+    whatever a crash left after the last authentic entry. After a failed write, every further write raises until the
+    ledger is opened again. A ledger cannot detect that the whole directory (heads and chains) was restored from an
+    older copy; to detect that as well, store a copy of the heads elsewhere.
 
     Args:
-        directory: the run directory; `public` and `private` below it are made.
-        secret: authenticates the entries; whoever holds it can forge them.
+        directory: the run directory; its subdirectories `public` and `private` are created.
+        secret: authenticates the entries; whoever has it can forge them.
         run_id: part of the key, so that the chains of two runs cannot be swapped.
-        create: start a new ledger, where there must be none yet. Otherwise there must be a complete one.
-        read_only: only read; another process may then be using the ledger.
+        create: start a new ledger; there must not be one yet. Otherwise there must be a complete one.
+        read_only: only read; another process may be using the ledger at the same time.
     """
 
     def __init__(self, directory: Path, secret: Secret, run_id: str, *, create: bool, read_only: bool = False) -> None:
@@ -69,14 +68,14 @@ class Ledger:
             sync_directory(directory / "public")
 
     def keep(self) -> None:
-        """Write every entry so far, and the heads that prove them, to disk before returning."""
+        """Write all entries so far, and the heads that authenticate them, to disk before returning."""
         try:
             self.public.sync()
             self.private.sync()
             data = json.dumps([_head_to_json(chain.head) for chain in (self.public, self.private)]).encode()
             write_atomically(self._heads, data + b"\n" + self._code(data) + b"\n")
         except BaseException:
-            # The operating system may report a failed write only once, so nothing after it can be trusted.
+            # The operating system may report a failed write only once, so no later write can be trusted.
             self.public.failed = self.private.failed = True
             raise
 
@@ -93,8 +92,9 @@ class Ledger:
         data, _, code = read_file(self._heads).rstrip(b"\n").rpartition(b"\n")
         if not hmac.compare_digest(self._code(data), code):
             raise Corrupted(
-                "The saved heads of the ledger are not authentic.",
-                hint="the file was edited or cut short, or the secret belongs to another run",
+                "The stored heads of the ledger are not authentic.",
+                hint="the file was edited or truncated, or the secret belongs to another run; restore the run "
+                "directory from a copy, or use the secret of this run",
             )
         public, private = json.loads(data)
         return _head_from_json(public), _head_from_json(private)
@@ -107,7 +107,7 @@ class Ledger:
 
 
 def ledger_exists(directory: Path) -> bool:
-    """Whether a run directory holds a ledger: whether the file with its heads exists."""
+    """Return whether a run directory contains a ledger, that is, the file with its heads."""
     return file_exists(directory / "private" / "heads")
 
 
@@ -120,17 +120,17 @@ def _check_whole(directory: Path) -> None:
     missing = [f"{path.parent.name}/{path.name}" for path in files if not file_exists(path)]
     if missing:
         raise Corrupted(
-            f"The ledger in {directory} is not whole. Missing: {', '.join(missing)}.",
+            f"The ledger in {directory} is incomplete. Missing: {', '.join(missing)}.",
             hint="restore the run directory from a copy; a run without its ledger could repeat its noise",
         )
 
 
 def _check_new(directory: Path) -> None:
-    """Refuse existing entries. Empty files are allowed: a process killed before the first `keep` leaves them."""
+    """Raise if there are entries. Empty files are allowed: a process killed before the first `keep` leaves them."""
     found = [path for part in PARTS if file_exists(path := _file(directory, part)) and path.stat().st_size > 0]
     if found or ledger_exists(directory):
         raise Corrupted(
-            f"There already is a ledger in {directory}, but other files of its run are missing.",
+            f"There is already a ledger in {directory}, but other files of its run are missing.",
             hint="restore the whole directory from a copy, or start a new run in another directory",
         )
 

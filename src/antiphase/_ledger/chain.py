@@ -1,4 +1,4 @@
-"""An append-only file in which each entry is authenticated together with all entries before it."""
+"""An append-only file in which each entry is authenticated together with all previous entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = b"\x00" * 32
 
 @dataclass(frozen=True)
 class Head:
-    """The end of a chain: its number of entries, its size in bytes and the code over all entries."""
+    """The end of a chain: number of entries, size in bytes, and authentication code of all entries."""
 
     entries: int = 0
     size: int = 0
@@ -31,18 +31,18 @@ class Head:
 class Chain:
     """Entries as lines "<json> <code>", code_i = HMAC-SHA256(key, code_{i-1} + json).
 
-    **Guarantee**: without the key no entry can be changed, inserted, moved or dropped before the head that was
-    last kept elsewhere without the next opening noticing. Entries after that head survive a crash where the operating
-    system wrote them; from the first line there that is not authentic the rest is cut off.
+    **Guarantee**: opening the chain detects any entry before `kept` that was changed, inserted, moved or removed
+    without the key. Entries after `kept` survive a crash if the operating system wrote them; everything from the first
+    unauthentic line on is removed at the next write.
 
     The cost of appending does not depend on the length of the chain.
 
     Args:
         path: path of the file.
         key: authentication key.
-        kept: a head that the chain must contain.
+        kept: a head, stored elsewhere, that the chain must contain.
         create: create the file.
-        read_only: only read; another process may be adding entries.
+        read_only: only read; another process may be appending entries.
     """
 
     def __init__(self, path: Path, key: bytes, kept: Head, *, create: bool = False, read_only: bool = False) -> None:
@@ -57,7 +57,7 @@ class Chain:
         self.torn = max(size - self.head.size, 0)  # bytes after the last authentic entry
 
     def append(self, entry: Entry) -> None:
-        """Append one entry: it reaches the operating system immediately and the disk at the next `sync`."""
+        """Append one entry. It reaches the operating system immediately and the disk at the next `sync`."""
         text = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
         code = _code(self._key, self.head.code, text)
         line = text + b" " + code.hex().encode() + b"\n"
@@ -66,12 +66,12 @@ class Chain:
             _write(self._file, line)
         except BaseException:
             self.failed = True
-            os.ftruncate(self._file, self.head.size)  # the next line must not follow half a line
+            os.ftruncate(self._file, self.head.size)  # the next line must not follow a partial one
             raise
         self.head = Head(self.head.entries + 1, self.head.size + len(line), code)
 
     def sync(self) -> None:
-        """Flush every entry to disk, and check that the file holds nothing else."""
+        """Flush all entries to disk, and check that the file contains nothing else."""
         self._prepare_to_write()
         self._check_size(self.head.size)
         os.fsync(self._file)
@@ -84,7 +84,7 @@ class Chain:
             yield json.loads(text)
 
     def close(self) -> None:
-        """Close the file. Call `sync` first to have its entries on disk."""
+        """Close the file. Call `sync` first to flush its entries to disk."""
         self._close()
 
     def _prepare_to_write(self) -> None:
@@ -92,7 +92,7 @@ class Chain:
             raise Refused("The ledger is closed.", hint="open the run again with Run.open")
         if self.failed:
             raise Refused(
-                f"The ledger {self._path.name} could not be written, and how much of it is on disk is unknown.",
+                f"A write to the ledger {self._path.name} failed, and it is unknown how much of it is on disk.",
                 hint="close the run, find out why the write failed, and open the run again",
             )
         check_in_place(self._path, self._file)
@@ -105,25 +105,26 @@ class Chain:
         if os.fstat(self._file).st_size != size:
             raise Corrupted(
                 f"The ledger {self._path.name} was written by another process.",
-                hint="close all processes on this run; what they released must be treated as released",
+                hint="close all processes that use this run; treat everything they released as released",
             )
 
     def _verify(self, kept: Head) -> Head:
-        """Return the head of the authentic lines, which must include the kept head."""
+        """Return the head of the authentic lines; raise if they do not include `kept`."""
         head, proved = Head(), kept.entries == 0
         for _, code, end in self._authentic_lines():
             head = Head(head.entries + 1, end, code)
             proved = proved or (head.entries == kept.entries and hmac.compare_digest(code, kept.code))
         if not proved:
             raise Corrupted(
-                f"The ledger {self._path.name} is not the one that was kept: of its {kept.entries} entries or more "
-                f"{head.entries} are authentic.",
-                hint="it was edited or cut short, or the secret is another one; restore it from a copy",
+                f"The ledger {self._path.name} does not match its stored head: it should have at least {kept.entries} "
+                f"entries, but only {head.entries} are authentic.",
+                hint="it was edited or truncated, or the secret belongs to another run; restore the run directory from "
+                "a copy, or use the secret of this run",
             )
         return head
 
     def _authentic_lines(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Yield text, code and end of each line, up to the first torn or unauthentic one."""
+        """Yield text, code and end of each line, up to the first incomplete or unauthentic one."""
         code, end = START, 0
         with os.fdopen(open_file(self._path), "rb") as file:
             check_in_place(self._path, self._file)

@@ -1,4 +1,4 @@
-"""Amplification by Monte Carlo: estimates, confidence limits and verified claims for any non-negative C."""
+"""Privacy amplification by Monte Carlo: estimates, confidence limits and verified claims."""
 
 from antiphase._montecarlo.amplification import (
     LARGEST_EPSILON,

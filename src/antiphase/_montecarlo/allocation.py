@@ -1,13 +1,14 @@
-"""Random allocation: modes that are orthogonal, as those of C = I are, by convolution, without sampling.
+"""Random allocation: delta for orthogonal modes, such as those of C = I, by convolution instead of sampling.
 
-The likelihood ratio of the pair is S / b, S = sum_i L_i, L_i = exp(k_i x_i - k_i^2 / 2) independent under N(0, I), and
+The likelihood ratio of the pair is S / b with S = sum_i L_i, where the L_i = exp(k_i x_i - k_i^2 / 2) are independent
+under N(0, I), and
 
     delta_remove = E (S - b e^eps)_+ / b,        delta_add = e^eps E (b e^-eps - S)_+ / b.
 
-Both are convex in every L_i. So each L_i may be moved to the two grid points around it such that its mean is kept:
-neither expectation gets smaller (Jensen), and the error is of second order in the grid. All sums have non-negative
-terms only, so each result is accurate relative to its own size. Beyond the grid nothing is moved: there S - b e^eps is
-linear, and the probability and the mean excess of each partial sum say all that is needed.
+Both are convex in every L_i. So the mass of each L_i may be moved to the two neighbouring grid points such that its
+mean is preserved: neither expectation decreases (Jensen's inequality), and the error is of second order in the grid
+spacing. All sums have only non-negative terms, so each result has a small relative error. Beyond the grid no mass is
+moved: there S - b e^eps is linear, and the probability and mean excess of each partial sum are sufficient.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from antiphase._check import Array
 from antiphase._montecarlo.gaussian import log_divergence
 
 FINE, COARSE = 1 << 12, 1 << 9
-MARGIN = 1e-6  # relative, for rounding
+MARGIN = 1e-6  # relative margin for rounding
 TINY = 1e-300
-LARGEST_EPSILON = 700.0  # beyond it e^epsilon overflows, and the bound is 1
+LARGEST_EPSILON = 700.0  # for larger epsilon, e^epsilon overflows and the bound is 1
 SMALLEST = 1e-10  # squared norms of modes are rounded up to at least this
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A number of orthogonal modes for each squared norm.
+    """Orthogonal modes, grouped by their squared norms.
 
     Args:
-        squares: squared norms of the modes over noise_std^2, all different.
-        counts: how many modes have each.
+        squares: distinct squared norms of the modes, divided by noise_std^2.
+        counts: number of modes with each squared norm.
     """
 
     squares: tuple[float, ...]
@@ -41,12 +42,12 @@ class Allocation:
 
     @property
     def bins(self) -> int:
-        """b."""
+        """Number of bins, b."""
         return sum(self.counts)
 
 
 def allocation(gram: Array, noise_std: float) -> Allocation | None:
-    """The modes as an allocation if they are orthogonal, else None.
+    """Return the modes as an allocation if they are orthogonal, else None.
 
     >>> allocation(np.eye(3), 2.0)
     Allocation(squares=(0.25,), counts=(3,))
@@ -58,12 +59,12 @@ def allocation(gram: Array, noise_std: float) -> Allocation | None:
 
 
 def allocation_delta(modes: Allocation, epsilon: float, points: int = FINE) -> tuple[float, float]:
-    """Upper bounds on delta, for removing and for adding an example.
+    """Return upper bounds on delta for removing and for adding an example.
 
     Args:
-        modes: squared norms and their numbers.
+        modes: squared norms of the modes, with counts.
         epsilon: non-negative.
-        points: of the grid; more are more accurate.
+        points: number of grid points; more are more accurate.
 
     >>> remove, add = allocation_delta(Allocation((1.0,), (1,)), 1.0)
     >>> round(remove, 4), round(add, 4)
@@ -83,19 +84,19 @@ def allocation_delta(modes: Allocation, epsilon: float, points: int = FINE) -> t
 
 
 def _rounded_up(value: float) -> float:
-    """Above all rounding errors and above what underflowed."""
+    """Increase a value to cover rounding errors and underflow."""
     return min(1.0, max(value * (1.0 + MARGIN), TINY))
 
 
 def _shortfall(modes: Allocation, strike: float, points: int) -> float:
-    """E (strike - S)_+."""
+    """Return E (strike - S)_+."""
     grid = np.linspace(0.0, strike, points + 1)
     return float(_total(modes, strike, points).masses @ (strike - grid))
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """A non-negative random number: its masses on the grid, and for each grid point x Pr(S > x) and E (S - x)_+."""
+    """A non-negative random variable S: its masses on the grid, and Pr(S > x) and E (S - x)_+ for each grid point x."""
 
     masses: Array
     tails: Array
@@ -104,7 +105,7 @@ class _Sum:
 
 
 def _total(modes: Allocation, top: float, points: int) -> _Sum:
-    """The sum of all L_i on the grid 0, ..., top."""
+    """Return the sum of all L_i on the grid 0, ..., top."""
     zero = np.zeros(points + 1)
     total = _Sum(np.eye(1, points + 1)[0], zero, zero, 0.0)
     for square, count in zip(modes.squares, modes.counts, strict=True):
@@ -114,7 +115,7 @@ def _total(modes: Allocation, top: float, points: int) -> _Sum:
 
 
 def _multiple(term: _Sum, count: int) -> _Sum:
-    """The sum of `count` independent copies, by doubling."""
+    """Return the sum of `count` independent copies, by repeated doubling."""
     if count == 1:
         return term
     half = _multiple(term, count // 2)
@@ -123,7 +124,7 @@ def _multiple(term: _Sum, count: int) -> _Sum:
 
 
 def _add(first: _Sum, second: _Sum) -> _Sum:
-    """Where the first summand lies beyond x, so does the sum, and its excess is linear."""
+    """Return the sum of two independent variables. If the first exceeds x, so does the sum, with a linear excess."""
     from antiphase._kernels import convolve_rows
 
     rows = np.stack([second.masses, second.tails, second.excesses])
@@ -135,13 +136,13 @@ def _add(first: _Sum, second: _Sum) -> _Sum:
 
 
 def _single(square: float, top: float, points: int) -> _Sum:
-    """One L, log L ~ N(-square / 2, square), moved to the grid; one cell beyond the top is moved as well."""
+    """Return one L, with log L ~ N(-square / 2, square), moved to the grid, including the cell above the top."""
     x = np.linspace(0.0, top * (1.0 + 1.0 / points), points + 2)
     root = math.sqrt(square)
     with np.errstate(divide="ignore"):
         edges = np.log(x)
     mass = _masses(np.append(edges, np.inf) / root + root / 2.0)
-    moment = _masses(edges / root - root / 2.0)  # E [L; cell] is the mass under the other distribution
+    moment = _masses(edges / root - root / 2.0)  # E [L; cell] is the mass of the cell under the other distribution
     step = x[1]
     up = np.clip((moment - x[:-1] * mass[:-1]) / step, 0.0, mass[:-1])
     masses = mass.copy()
@@ -154,7 +155,7 @@ def _single(square: float, top: float, points: int) -> _Sum:
 
 
 def _masses(edges: Array) -> Array:
-    """Standard normal masses between neighbouring edges, exact in both tails."""
+    """Return standard normal masses between adjacent edges, accurate in both tails."""
     from scipy.special import ndtr
 
     low, high = edges[:-1], edges[1:]

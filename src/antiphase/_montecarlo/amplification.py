@@ -25,8 +25,8 @@ from antiphase._sensitivity import column_norms, sensitivity
 from antiphase.strategies import Strategy
 
 Amplified = BallsInBins | PoissonMinSeparation
-DELTA, EPSILON, CALIBRATE, VERIFY, ESTIMATE = range(5)  # what samples are for: no two purposes share any
-MOST_ATTEMPTS = 10**6
+DELTA, EPSILON, CALIBRATE, VERIFY, ESTIMATE = range(5)  # separate seed branches, so that no two functions share samples
+MAX_ATTEMPTS = 10**6
 LARGEST_EPSILON = 1e4
 SMALLEST_NOISE, LARGEST_NOISE = 1e-140, 1e140  # squares beyond these overflow or lose digits
 
@@ -34,20 +34,20 @@ SMALLEST_NOISE, LARGEST_NOISE = 1e-140, 1e140  # squares beyond these overflow o
 def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: float) -> Pair:
     """Return the pair of distributions that dominates the mechanism, under zero-out and add-or-remove adjacency.
 
-    Truncated batches (`max_batch`) raise: an example that is drawn may push another one out of the batch, even if it
-    contributes zero, so neither of the two distributions is the noise alone. `_accounting/amplified.py` covers them; it
+    Truncated batches (`max_batch`) raise: a sampled example may displace another one from the batch, even if its own
+    contribution is zero, so neither of the two distributions is pure noise. `_accounting/amplified.py` handles them; it
     needs the number of examples.
 
     Args:
         strategy: strategy matrix, C.
-        participation: how the steps of one example are drawn.
-        noise_std: standard deviation of the noise, for C at its own scale.
+        participation: how the steps of one example are sampled.
+        noise_std: standard deviation of the noise z in C x + z.
     """
     if participation.max_batch is not None:
         raise NotProved(
-            f"Amplification is not proved for {type(participation).__name__} with max_batch: an example that is drawn "
-            "can push another one out of its batch.",
-            hint="use epsilon(mechanism, delta) with examples=..., or leave max_batch=None",
+            f"Amplification is not proved for {type(participation).__name__} with max_batch: a sampled example can "
+            "displace another one from its batch.",
+            hint="use epsilon(mechanism, delta) with examples=..., or use max_batch=None",
         )
     noise = _positive("noise_std", noise_std)
     return _PAIRS[type(participation)](strategy, participation, noise)
@@ -60,17 +60,18 @@ def delta(
     epsilon: float,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """delta at which the mechanism is (epsilon, delta)-differentially private.
+    """Return the delta at which the mechanism is (epsilon, delta)-differentially private.
 
-    **Guarantee**: under zero-out and add-or-remove adjacency. "upper" is proved; "confident" is a confidence limit plus
-    its failure probability over the randomness of this call, a thousandth of it. Never 0.
+    **Guarantee**: holds under zero-out and add-or-remove adjacency. "upper" is proved. "confident" is a confidence
+    limit plus its failure probability over the randomness of this call, which is a thousandth of the estimated delta.
+    Never 0.
 
     Args:
-        strategy: C; where it has negative entries, |C| is accounted for.
-        participation: balls-in-bins with a lower-triangular C, or random min-separation with no more bands than that.
-        noise_std: standard deviation of the noise, for C at its own scale.
+        strategy: C; if it has negative entries, |C| is accounted for.
+        participation: balls-in-bins with a causal C, or random min-separation with at most `separation` bands.
+        noise_std: standard deviation of the noise z in C x + z.
         epsilon: non-negative.
-        sampling: how much work to spend; without a seed fresh entropy is taken.
+        sampling: Monte Carlo effort. Without a seed, fresh entropy is drawn.
 
     >>> from antiphase import BallsInBins, strategies
     >>> bound = delta(strategies.Identity(16), BallsInBins(1, 16), 1.0, epsilon=1.7884)
@@ -88,9 +89,9 @@ def epsilon(
     delta: float,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """epsilon at which the mechanism is (epsilon, delta)-differentially private; arguments as for `delta`.
+    """Return the epsilon at which the mechanism is (epsilon, delta)-differentially private; arguments as for `delta`.
 
-    **Guarantee**: as for `verify`, at the epsilon returned.
+    **Guarantee**: that of `verify`, at the returned epsilon.
     """
     pair = dominating_pair(strategy, participation, noise_std)
     return pair_epsilon(pair, _probability("epsilon", delta), randomness(sampling.seed, EPSILON), sampling)
@@ -104,20 +105,20 @@ def calibrate(
     sampling: MonteCarlo = MonteCarlo(),
     settle: Callable[[float], Bound] | None = None,
 ) -> tuple[float, Bound]:
-    """About the smallest noise_std that keeps (epsilon, delta), and epsilon as a bound at that noise.
+    """Return roughly the smallest noise_std that satisfies (epsilon, delta), and epsilon at that noise as a bound.
 
-    Searches between 0 and the noise of a proved bound with common random numbers, then verifies the noise it returns
-    with fresh ones.
+    Searches between 0 and the noise of a proved bound with common random numbers, then verifies the result with fresh
+    ones.
 
-    **Guarantee**: that of `settle` at the noise returned.
+    **Guarantee**: that of `settle` at the returned noise.
 
     Args:
         strategy: strategy matrix, C.
         participation: as for `delta`.
-        epsilon: of the budget.
-        delta: of the budget.
-        sampling: how much work to spend.
-        settle: gives epsilon at a noise; by default as `epsilon` does.
+        epsilon: epsilon of the budget.
+        delta: delta of the budget.
+        sampling: Monte Carlo effort.
+        settle: returns epsilon at a noise level; by default computed as by `epsilon`.
     """
     target, at = _epsilon("calibrate", epsilon), _probability("calibrate", delta)
     scale = float(column_norms(strategy).max())
@@ -142,31 +143,31 @@ def verify(
     attempt: int = 1,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Verify a claim that was fixed beforehand, with fresh samples: delta as a bound, or `Refused`.
+    """Verify a claim that was fixed beforehand with fresh samples. Return delta as a bound, or raise `Refused`.
 
-    **Guarantee**: releasing the mechanism's output only if this returns, all else as planned, is
-    (epsilon, delta)-differentially private: the failure probability, a thousandth of delta over all attempts, is folded
-    into delta. Nothing about the claim may have been chosen with the samples of this call.
+    **Guarantee**: releasing the mechanism's output only if this function returns is (epsilon, delta)-differentially
+    private. Delta includes the failure probability, which is a thousandth of delta over all attempts. Nothing about the
+    claim may have been chosen with the samples of this call.
 
     Args:
         strategy: strategy matrix, C.
         participation: as for `delta`.
-        noise_std: standard deviation of the noise, for C at its own scale.
-        epsilon: of the claim.
-        delta: of the claim.
-        method: "certified" weighted samples, or "plain" ones with Bernstein's inequality.
-        tau: for plain samples: how far below delta, as a factor, the estimate must lie.
-        attempt: 1 for the first verification of this claim, 2 for the second, ...: attempt r spends 2^-r of the failure
-            probability.
-        sampling: how much work to spend; plain sampling uses all of its samples.
+        noise_std: standard deviation of the noise z in C x + z.
+        epsilon: epsilon of the claim.
+        delta: delta of the claim.
+        method: "certified" for importance-weighted samples, or "plain" for unweighted ones with Bernstein's inequality.
+        tau: for plain samples, the factor by which the estimate must be below delta.
+        attempt: 1 for the first verification that could lead to this release, 2 for the second, and so on; attempt r
+            spends 2^-r of the failure probability.
+        sampling: Monte Carlo effort; plain sampling always draws all samples.
 
     Reference: Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact amplification), Alg. 1, Thms. 2.1, 2.2.
     """
     claim = _epsilon("verify", epsilon), _probability("verify", delta)
     attempt = _check.positive_integer("verify", "attempt", attempt, "the first attempt is 1")
-    if attempt > MOST_ATTEMPTS:
+    if attempt > MAX_ATTEMPTS:
         raise invalid(
-            "verify", "attempt", f"at most {MOST_ATTEMPTS}", attempt, "nothing is left to spend; use more noise"
+            "verify", "attempt", f"at most {MAX_ATTEMPTS}", attempt, "no failure probability is left; add noise"
         )
     pair, fresh = dominating_pair(strategy, participation, noise_std), randomness(sampling.seed, VERIFY, attempt)
     if method == "certified":
@@ -187,9 +188,9 @@ def estimate(
     seed: int | None = None,
     workers: int = -1,
 ) -> Bound:
-    """delta by plain sampling: an estimate that proves nothing, of the larger direction.
+    """Estimate delta of the larger direction by plain sampling; the result is not a proved bound.
 
-    Raises where no sample exceeds epsilon. Arguments as for `delta`.
+    Raises if no sample has a privacy loss above epsilon. Arguments as for `delta`.
     """
     pair = dominating_pair(strategy, participation, noise_std)
     return plain_delta(pair, _epsilon("estimate", epsilon), samples, randomness(seed, ESTIMATE), workers)
@@ -197,7 +198,8 @@ def estimate(
 
 def _bins_pair(strategy: Strategy, participation: BallsInBins, noise_std: float) -> Pair:
     try:
-        unamplified = sensitivity(strategy, participation.worst_case).value  # signs can make it smaller than the modes
+        # With negative entries the sensitivity can be smaller than the norms of the modes.
+        unamplified = sensitivity(strategy, participation.worst_case).value
     except NotProved:
         unamplified = math.inf
     return bins_pair(bins_gram(strategy, participation), noise_std, unamplified)
@@ -207,7 +209,7 @@ def _separated_pair(strategy: Strategy, participation: PoissonMinSeparation, noi
     return separated_pair(strategy, participation, noise_std, sensitivity(strategy, participation.worst_case).value)
 
 
-# One theorem each: see `_accounting`.
+# Each entry is covered by a theorem; see `_accounting/theorems.py`.
 _PAIRS: dict[type[Participation], Callable[[Strategy, Any, float], Pair]] = {
     BallsInBins: _bins_pair,
     PoissonMinSeparation: _separated_pair,
@@ -220,8 +222,8 @@ def _positive(name: str, value: float) -> float:
 
 
 def _epsilon(owner: str, value: float) -> float:
-    return _check.real(owner, "epsilon", value, 0.0, LARGEST_EPSILON, "epsilon is at least 0")
+    return _check.real(owner, "epsilon", value, 0.0, LARGEST_EPSILON, "pass a number of at least 0")
 
 
 def _probability(owner: str, value: float) -> float:
-    return _check.real(owner, "delta", value, 1e-200, 1.0 - 1e-16, "delta is between 0 and 1")
+    return _check.real(owner, "delta", value, 1e-200, 1.0 - 1e-16, "pass a small probability such as 1e-6")

@@ -1,4 +1,4 @@
-"""Balls-in-bins: the pair of its modes, with the estimators and bounds that fit it."""
+"""Balls-in-bins: the dominating pair, with its estimators and bounds."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2, with 
 
 @dataclass(frozen=True)
 class BinsPair(Pair):
-    """mean_i N(m_i, noise_std^2 I) and N(0, noise_std^2 I).
+    """The pair mean_i N(m_i, noise_std^2 I) and N(0, noise_std^2 I).
 
     Args:
-        gram: G, the Gram matrix of the modes.
+        gram: Gram matrix of the modes, G.
         modes: `split` of G.
-        noise_std: the noise.
-        sensitivity: of C without amplification, where it is known to be smaller than the largest mode; else infinite.
+        noise_std: standard deviation of the noise.
+        sensitivity: sensitivity of C without amplification, or infinity if unknown. With negative entries it can be
+            smaller than the largest mode.
     """
 
     gram: Array
@@ -47,7 +48,7 @@ class BinsPair(Pair):
 
     @cached_property
     def split(self) -> Split:
-        """The modes over the noise, their common part apart."""
+        """The split modes, divided by the noise."""
         return self.modes.scaled(self.noise_std)
 
     @cached_property
@@ -56,25 +57,25 @@ class BinsPair(Pair):
 
     @property
     def samples(self) -> int:  # type: ignore[override]
-        """Products with b x b matrices take a growing part of the time."""
+        """Default number of samples; fewer for many bins, where products with b x b matrices take most of the time."""
         return max(1 << 16, round((1 << 22) * min(1.0, (100.0 / len(self.gram)) ** 1.5)))
 
     @property
     def tight(self) -> bool:  # type: ignore[override]
-        """Orthogonal modes need no samples."""
+        """Whether the upper bound is accurate without samples: only for orthogonal modes."""
         return self._allocation is not None
 
     def at(self, noise_std: float) -> BinsPair:
-        """With other noise."""
+        """Return the pair with another noise level."""
         return replace(self, noise_std=noise_std)
 
     @cached_property
     def outward(self) -> BinsPair:
-        """With modes whose Gram matrix is nowhere smaller than the true one, whatever was rounded."""
+        """The pair with modes whose Gram matrix is nowhere smaller than the exact one, despite rounding."""
         return self if self._is_outward else replace(self, modes=self.modes.outward(self.gram), _is_outward=True)
 
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
-        """The smallest of the bounds that apply."""
+        """Return the smallest applicable bound."""
         found = [Upper(self._unamplified(epsilon), "without amplification", f"{_PAIR}; Balle and Wang 2018, Thm. 8")]
         if self._allocation is not None:
             value = max(allocation_delta(self._allocation, epsilon, FINE if fine else COARSE))
@@ -85,16 +86,19 @@ class BinsPair(Pair):
         return min(found, key=lambda upper: upper.value)
 
     def plain(self) -> tuple[Estimator, Estimator]:
-        """N(G_i, noise_std^2 G) for a random i, and N(0, noise_std^2 G): all that the loss depends on."""
+        """Return plain samplers of N(G_i, noise_std^2 G), for a random i, and N(0, noise_std^2 G).
+
+        The privacy loss depends on nothing else.
+        """
         whole = split(self.gram, common=False).outward(self.gram).scaled(self.noise_std)
         return Power(whole, 1), Tilt(whole, 0.0, np.full(whole.bins, 1.0 / whole.bins))
 
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
-        """Those with the smallest bound on their weights, without cores."""
+        """Return the estimators with the smallest bound on their weights, without cores."""
         return Power(self.split, best_power(self.split, epsilon)), best_tilt(self.split, epsilon)
 
     def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:
-        """The power with or without cores, and the shift."""
+        """Return pilots of the best power estimator, with or without cores, and of the best tilt."""
         addition = run_pilot(best_tilt(self.split, epsilon), epsilon, self.pilot, effort)
         return self._removal(epsilon, effort), addition
 
@@ -110,7 +114,10 @@ class BinsPair(Pair):
         return best([found, *(run_pilot(e, epsilon, self.pilot, effort) for e in cores)], effort)
 
     def _unamplified(self, epsilon: float) -> float:
-        """The divergence is convex, so that of a mixture is at most the mean of those of its parts."""
+        """Return the mean divergence of the modes, which bounds that of the mixture because divergences are convex.
+
+        If the sensitivity is known, its divergence is a bound as well.
+        """
         squares = np.diag(self.gram) + GRAM * np.diag(self.gram).max()
         parts = upper_divergence(epsilon, squares / self.noise_std**2)
         whole = upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2) if self._is_signed else 1.0
@@ -122,12 +129,12 @@ class BinsPair(Pair):
 
 
 def bins_pair(gram: Array, noise_std: float, sensitivity: float = math.inf) -> BinsPair:
-    """The pair of modes with the Gram matrix `gram`."""
+    """Return the pair whose modes have the Gram matrix `gram`."""
     return BinsPair(gram, split(gram), noise_std, sensitivity)
 
 
 def best_power(split: Split, epsilon: float) -> int:
-    """The alpha whose weights have the smallest bound; the bound is log-convex in alpha."""
+    """Return the alpha whose weights have the smallest bound, which is log-convex in alpha."""
     least, alpha = math.inf, 0
     while alpha < LARGEST_ALPHA:
         bound = log_factor(split, alpha + 1) + log_envelope(float(alpha), split.rho) - alpha * epsilon
@@ -138,14 +145,17 @@ def best_power(split: Split, epsilon: float) -> int:
 
 
 def best_tilt(split: Split, epsilon: float) -> Tilt:
-    """The slope for equal weights, then the weights for that slope, then the slope for those weights."""
+    """Optimize the slope for equal weights, then the weights for that slope, then the slope for those weights."""
     slope = _best_slope(split, epsilon, np.full(split.bins, 1.0 / split.bins))
     weights = best_weights(split, slope)
     return Tilt(split, _best_slope(split, epsilon, weights), weights)
 
 
 def best_cores(split: Split, epsilon: float, largest: int) -> list[Cores]:
-    """The alpha with the smallest bound and one a little larger, core sizes weighted by their bounds."""
+    """Return estimators for the alpha with the smallest bound and a slightly larger one.
+
+    The core sizes are weighted by their bounds.
+    """
     from scipy.special import logsumexp
 
     largest = min(largest, LARGEST_ALPHA)

@@ -1,10 +1,10 @@
-"""An upper confidence limit for a mean of bounded, non-negative weights, valid for any number of samples.
+"""Upper confidence limit for the mean of bounded, non-negative weights, valid for any number of samples.
 
-For 0 <= W_t <= c and 0 < lambda <= 1 / c fixed beforehand, prod_t (1 + lambda (u - W_t)) is non-negative and at
-u = E W has mean 1. By Markov's inequality it reaches 1 / beta there with probability at most beta, and it increases
-with u, so the u at which it equals 1 / beta lies below E W with probability at most beta.
+For 0 <= W_t <= c and 0 < lambda <= 1 / c fixed beforehand, prod_t (1 + lambda (u - W_t)) is non-negative and has mean 1
+at u = E W. By Markov's inequality it reaches 1 / beta there with probability at most beta. It increases with u, so the
+u at which it equals 1 / beta is below E W with probability at most beta.
 
-Weights are given here as shares W / c, in [0, 1], and lambda and u in the same unit.
+Weights are given as shares W / c in [0, 1], and lambda (the stake) and u (the limit) in the same unit.
 
 Reference: Waudby-Smith and Ramdas 2024, section 4 (betting confidence intervals).
 """
@@ -22,15 +22,15 @@ LARGEST_STAKE = 1.0 - 1e-9
 
 
 def log_wealth(shares: Array, stake: float, limit: float) -> float:
-    """sum_t log(1 + stake (limit - share_t)): at least log(1 / beta) rejects that the mean exceeds the limit."""
+    """Return sum_t log(1 + stake (limit - share_t)); at least log(1 / beta) rejects a mean above the limit."""
     return float(np.log1p(stake * (limit - shares)).sum())
 
 
 def upper_limit(shares: Array, stake: float, log_inverse: float, precision: float = 1e-9) -> float:
-    """The u with log_wealth(u) = log(1 / beta), at most 1, rounded up.
+    """Return the u with log_wealth(u) = log(1 / beta), rounded up and at most 1.
 
-    The wealth grows by at least stake / 2 per sample and unit of u, so a rounding error of its sum moves u by at most
-    that error over samples x stake / 2.
+    The log wealth grows by at least stake / 2 per sample and unit of u, so a rounding error in its sum moves u by at
+    most that error divided by samples x stake / 2.
 
     >>> round(upper_limit(np.zeros(1000), LARGEST_STAKE, math.log(20)), 5)
     0.003
@@ -42,7 +42,7 @@ def upper_limit(shares: Array, stake: float, log_inverse: float, precision: floa
 
     if excess(1.0) <= 0.0:
         return 1.0
-    low = float(shares.mean())  # Jensen: no wealth there
+    low = float(shares.mean())  # the log wealth is at most 0 there, by Jensen's inequality
     found = brentq(excess, low * (1.0 - 1e-9), 1.0, xtol=1e-300, rtol=precision)
     terms = float(np.abs(np.log1p(stake * (found - shares))).sum())
     rounding = 4.0 * math.log2(len(shares) + 2) * UNIT * terms / (0.5 * stake * len(shares))
@@ -50,11 +50,11 @@ def upper_limit(shares: Array, stake: float, log_inverse: float, precision: floa
 
 
 def best_stake(shares: Array, samples: int, log_inverse: float) -> tuple[float, float]:
-    """The stake with the smallest limit that `samples` weights like these would give, and about that limit.
+    """Return the stake that minimizes the limit expected from `samples` weights like these, and roughly that limit.
 
     Args:
-        shares: weights of a pilot run, independent of those the stake will be used on.
-        samples: how many those will be.
+        shares: weights of a pilot run, independent of those that the stake will be used on.
+        samples: number of weights that the stake will be used on.
         log_inverse: log(1 / beta).
     """
     from scipy.optimize import minimize_scalar

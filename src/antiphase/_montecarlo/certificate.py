@@ -16,21 +16,21 @@ from antiphase._montecarlo.pilot import Effort, Pilot
 from antiphase._montecarlo.rounding import UNDERFLOW
 from antiphase._montecarlo.samples import child, collect
 
-FEWEST = 1 << 14
-LUCK = 2.5  # standard errors of room for a certified run that comes out above what the pilot expects
-ROUNDED_UP = 1e-4  # share by which an estimate may be too large for rounding errors
-DEVIATIONS = 8.0  # of an estimate above a proved bound that chance does not explain
+MIN_SAMPLES = 1 << 14
+PILOT_MARGIN = 2.5  # standard errors by which a certified run may exceed what the pilot predicts
+ROUNDED_UP = 1e-4  # relative amount by which rounding may increase an estimate
+DEVIATIONS = 8.0  # standard errors above a proved bound that chance does not explain
 
 
 @dataclass(frozen=True)
 class Limit:
-    """delta in one direction is at most `value`, except with the probability beta that was asked for.
+    """Upper confidence limit on delta in one direction, at the requested failure probability beta.
 
     Args:
         value: the confidence limit.
         estimate: the mean of the weights.
-        error: its standard error.
-        samples: how many; 0 where the bound on the weights was enough.
+        error: standard error of the estimate.
+        samples: number of samples; 0 if the bound on the weights was enough.
     """
 
     value: float
@@ -41,11 +41,11 @@ class Limit:
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """A certified run as planned, before its samples are drawn.
+    """Plan of a certified run, made before its samples are drawn.
 
     Args:
         pilot: the pilot run, with its estimator.
-        samples: how many to draw; 0 takes the bound on the weights as the limit.
+        samples: number of samples to draw; 0 uses the bound on the weights as the limit.
         stake: stake of the confidence limit.
         expected: the expected limit.
     """
@@ -57,10 +57,10 @@ class SamplingPlan:
 
 
 def plan_run(pilot: Pilot, goal: float, effort: Effort) -> SamplingPlan:
-    """About the fewest samples whose limit will most likely be at most the goal, up to those of the effort."""
+    """Plan roughly the fewest samples whose limit is likely to be at most the goal; at most `effort.samples`."""
     if pilot.bound <= goal:
         return SamplingPlan(pilot, 0, 0.0, pilot.bound)
-    fewest, most = min(FEWEST, effort.samples), effort.samples
+    fewest, most = min(MIN_SAMPLES, effort.samples), effort.samples
     while most > 1.2 * fewest:
         middle = round(math.sqrt(fewest * most))
         fewest, most = (fewest, middle) if _reaches(pilot, goal, middle, effort) else (middle, most)
@@ -70,15 +70,15 @@ def plan_run(pilot: Pilot, goal: float, effort: Effort) -> SamplingPlan:
 
 
 def _reaches(pilot: Pilot, goal: float, samples: int, effort: Effort) -> bool:
-    chance = LUCK * pilot.error * math.sqrt(len(pilot.shares) / samples)
+    chance = PILOT_MARGIN * pilot.error * math.sqrt(len(pilot.shares) / samples)
     return pilot.expected(samples, effort.log_inverse)[1] + chance <= goal
 
 
 def run_certified(run: SamplingPlan, effort: Effort, seed: np.random.SeedSequence) -> Limit:
-    """The confidence limit from fresh samples.
+    """Return the confidence limit from fresh samples.
 
-    **Guarantee**: delta exceeds the limit with probability at most exp(-log_inverse), if `seed` was not used before;
-    rounding errors are within the limit.
+    **Guarantee**: delta exceeds the limit with probability at most exp(-log_inverse) if `seed` was not used before. The
+    limit includes rounding errors.
     """
     pilot = run.pilot
     if run.samples == 0:
@@ -92,19 +92,19 @@ def run_certified(run: SamplingPlan, effort: Effort, seed: np.random.SeedSequenc
 
 
 def check_estimates(found: tuple[Limit, Limit] | tuple[Pilot, Pilot], upper: float) -> None:
-    """Raise if an estimate exceeds a proved bound by more than chance explains: that is a defect."""
+    """Raise if an estimate exceeds a proved bound by more than chance explains, which would be a bug."""
     for each in found:
         if each.estimate - DEVIATIONS * each.error > upper * (1.0 + ROUNDED_UP):
             raise AntiphaseError(
-                f"The estimate {each.estimate} +- {each.error} lies above the proved bound {upper} on delta.",
-                hint="this is a defect of the library: please report it with the strategy and the noise",
+                f"The estimate {each.estimate} +- {each.error} exceeds the proved bound {upper} on delta.",
+                hint="this is a bug in antiphase; please report it with the strategy and the noise",
             )
 
 
 def certify(
     runs: tuple[SamplingPlan, SamplingPlan], effort: Effort, seed: np.random.SeedSequence
 ) -> tuple[Limit, Limit]:
-    """Both directions, each with samples of its own."""
+    """Return the limits for removal and addition, each from its own samples."""
     removal, addition = (run_certified(run, effort, child(seed, i)) for i, run in enumerate(runs))
     return removal, addition
 

@@ -1,14 +1,15 @@
-"""Remove, second way: index tuples by their most frequent index, for modes that are nearly orthogonal.
+"""Removal, second estimator: draw index tuples by their most frequent index, for modes that are nearly orthogonal.
 
-Each tuple of `_power` is written as a core, an index i of largest multiplicity k (each of several with the weight
-1 / #ties), its C(alpha, k) sets of places, and the others in order, none more often than k. So draw k with probability
-w_k, the core with probability proportional to exp(k (k - 1) |m_i|^2 / 2), and the others in turn as in `_power`, but
-neither the core nor those that have been drawn k times. The ratio is
+Each index tuple of `power.py` is decomposed into a core, that is, an index i of largest multiplicity k (several such
+indices each get weight 1 / #ties), one of the C(alpha, k) sets of positions of the core, and the other indices in
+order, none of them more often than k times. So draw k with probability w_k, the core with probability proportional to
+exp(k (k - 1) |m_i|^2 / 2), and the other indices in turn as in `power.py`, excluding the core and those already drawn k
+times. The ratio is
 
     r = C(alpha, k) / (w_k #ties) * b^-k sum_i exp(k (k - 1) |m_i|^2 / 2) * prod_l (Z_l / b),
 
-Z_l the sum of the weights allowed at the l-th draw; it is 0 where nothing is allowed. The bounds of `_steps` on Z_l
-depend on k and l alone, where those of `_power` must allow for one index drawn all alpha times.
+where Z_l is the sum of the weights allowed at the l-th draw, or 0 if none is allowed. The bounds on Z_l in `steps.py`
+depend only on k and l, whereas those in `power.py` must allow for one index being drawn all alpha times.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from antiphase._montecarlo.split import Split
 
 @dataclass(frozen=True)
 class Cores(Estimator):
-    """delta of mean_i N(m_i, I) against N(0, I), for modes with non-negative products.
+    """Estimator of delta of mean_i N(m_i, I) against N(0, I), for modes with non-negative inner products.
 
     Args:
         split: the modes.
-        alpha: the power, 2 or more.
+        alpha: the power, at least 2.
         weights: w_1, ..., w_alpha, the probability of each core size; positive where `log_core_bounds` is finite.
-        bounds: what `log_core_bounds` gives for this alpha.
+        bounds: result of `log_core_bounds` for this alpha.
     """
 
     split: Split
@@ -45,7 +46,7 @@ class Cores(Estimator):
 
     @property
     def rho(self) -> float:  # type: ignore[override]
-        """That of the split."""
+        """Squared length of the common part of the modes."""
         return self.split.rho
 
     @property
@@ -62,17 +63,17 @@ class Cores(Estimator):
 
     @property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Of <rest_j, x> - |rest_j|^2 / 2."""
+        """Error of <rest_j, x> - |rest_j|^2 / 2."""
         return modes_error(self.split.bins, self.split.largest, self.alpha)
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """As for `Power`, with twice as many factors."""
+        """Error bound of `Power`, with twice as many factors."""
         return 2.0 * 2.0 * self.alpha * self.loss_error
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """Core size, core and indices."""
+        """Rounding in the probabilities of core size, core and indices."""
         return 8.0 * UNIT * (self.split.bins + self.alpha) * (self.alpha + 2.0)
 
     @cached_property
@@ -85,24 +86,24 @@ class Cores(Estimator):
         return np.exp(self.split.rest)
 
     @cached_property
-    def _core_chances(self) -> Array:
-        """[k - 1, i]: cumulative probabilities of the cores."""
+    def _core_probabilities(self) -> Array:
+        """Cumulative probabilities of the cores, indexed by [k - 1, i]."""
         exponents = _core_exponents(self.split, self.alpha)
-        chances = np.exp(exponents - exponents.max(axis=1, keepdims=True)).cumsum(axis=1)
-        return chances / chances[:, -1:]
+        cumulative = np.exp(exponents - exponents.max(axis=1, keepdims=True)).cumsum(axis=1)
+        return cumulative / cumulative[:, -1:]
 
     @property
     def width(self) -> int:
-        """b."""
+        """Number of bins, b."""
         return self.split.bins
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """A core, the others in turn, then noise around the sum of their modes."""
+        """Draw a core, the other indices in turn, then noise around the sum of their modes."""
         from antiphase._kernels import draw_cores
 
         sizes = 1 + np.searchsorted(np.cumsum(self.weights) / self.weights.sum(), rng.random(count), side="right")
-        chances, u = self._core_chances[sizes - 1], rng.random(count)
-        cores = (chances <= u[:, None]).sum(axis=1)
+        cumulative, u = self._core_probabilities[sizes - 1], rng.random(count)
+        cores = (cumulative <= u[:, None]).sum(axis=1)
         indices, log_ratios = np.empty((count, self.alpha), dtype=np.int32), np.empty(count)
         uniforms = rng.random((count, self.alpha))
         types = cores.astype(np.int32), sizes.astype(np.int32)
@@ -112,15 +113,15 @@ class Cores(Estimator):
 
 
 def log_core_bounds(split: Split, steps: Array, alpha: int) -> Array:
-    """log B_k for k = 1, ..., alpha; -inf where no tuple has that core size.
+    """Return log B_k for k = 1, ..., alpha; -inf if no tuple has that core size.
 
     Args:
         split: the modes.
-        steps: what `log_step_bounds` gives for some largest >= alpha.
+        steps: result of `log_step_bounds` for some largest >= alpha.
         alpha: the power.
     """
     found = _log_constants(split, alpha)
-    found[0] -= math.log(alpha)  # all alpha indices are different, so each of them is a core
+    found[0] -= math.log(alpha)  # all alpha indices are different, so each of them is a tied core
     for k in range(1, alpha + 1):
         found[k - 1] += steps[k, : alpha - k].sum() if k < len(steps) else 0.0
         if k * split.bins < alpha:
@@ -129,7 +130,7 @@ def log_core_bounds(split: Split, steps: Array, alpha: int) -> Array:
 
 
 def _log_constants(split: Split, alpha: int) -> Array:
-    """log of C(alpha, k) b^-k sum_i exp(k (k - 1) |m_i|^2 / 2), for k = 1, ..., alpha."""
+    """Return log of C(alpha, k) b^-k sum_i exp(k (k - 1) |m_i|^2 / 2), for k = 1, ..., alpha."""
     from scipy.special import gammaln, logsumexp
 
     k = np.arange(1, alpha + 1)
@@ -143,5 +144,5 @@ def _core_exponents(split: Split, alpha: int) -> Array:
 
 
 def fits(split: Split, alpha: int) -> bool:
-    """Whether the products of weights stay within the range of floating point."""
+    """Return whether the products of weights stay within floating-point range."""
     return alpha * float(split.rest.max()) <= LARGEST_EXPONENT

@@ -1,14 +1,14 @@
-"""Estimators of delta: a weight for each sample, with mean delta and a bound that no weight exceeds.
+"""Importance-sampling estimators of delta: the weights have mean delta and a known upper bound.
 
 In both directions the weight of a sample is
 
     W = exp(ratio) D(epsilon + shift),        ratio <= log_factor + slope * shift,
 
-where D is the Gaussian mechanism with the squared distance rho, and ratio and shift do not depend on epsilon. Hence
-0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y), and delta = E W <= c as well.
+where D is the divergence of the Gaussian mechanism with squared distance rho, and ratio and shift do not depend on
+epsilon. Hence 0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y), and therefore delta = E W <= c.
 
-Rounding: weights are computed for an epsilon smaller by `loss_error`, and c is enlarged by exp(`allowance`); see
-`rounding.py`. Then delta <= c (E share + `bias`) for shares of c as they come out.
+Rounding: weights are computed for an epsilon smaller by `loss_error`, and c is multiplied by exp(`allowance`); see
+`rounding.py`. With these, delta <= c (E share + `bias`) for the computed shares W / c.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from antiphase._errors import AntiphaseError
 from antiphase._montecarlo.gaussian import divergence_error, log_divergence, log_envelope
 from antiphase._montecarlo.rounding import UNDERFLOW
 
-PIECE = 1 << 18
+PIECE = 1 << 18  # numbers drawn at once
 LARGEST_LOG = 700.0
-SLOPES = [0.01 * 1.1**i for i in range(145)]  # to 9,100
+SLOPES = [0.01 * 1.1**i for i in range(145)]  # up to 9,100
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The two numbers kept per sample."""
+    """The two numbers that each sample is reduced to."""
 
     ratios: Array
     shifts: Array
 
 
 class Estimator(ABC):
-    """A way to draw samples, with the three numbers that bound their weights, and three that bound rounding errors."""
+    """Draws weighted samples.
+
+    `rho`, `slope` and `log_factor` bound the weights; `loss_error`, `ratio_error` and `bias` bound rounding errors.
+    """
 
     rho: float
     slope: float
@@ -51,11 +54,11 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """How many numbers each sample holds while it is drawn."""
+        """Number of values that a sample takes while it is drawn."""
 
     @property
     def piece(self) -> int:
-        """How many samples to draw at once: few enough to stay in a processor's cache."""
+        """Number of samples to draw at once, few enough to fit in a processor's cache."""
         return max(1, PIECE // self.width)
 
     @abstractmethod
@@ -64,23 +67,23 @@ class Estimator(ABC):
 
 
 def log_bound(estimator: Estimator, epsilon: float) -> float:
-    """log c."""
+    """Return log c."""
     return estimator.log_factor + log_envelope(estimator.slope, estimator.rho) - estimator.slope * epsilon
 
 
 def allowance(estimator: Estimator) -> float:
-    """Return by how much the computed logarithms of a weight and of c may be too small."""
+    """Return a bound on how much the computed logarithms of a weight and of c may be too small."""
     return estimator.ratio_error + float(divergence_error(estimator.rho))
 
 
 def ceiling(estimator: Estimator, epsilon: float) -> float:
-    """c, rounded up: delta is at most c. At least UNDERFLOW."""
+    """Return c, rounded up and at least UNDERFLOW; delta is at most c."""
     log_c = log_bound(estimator, epsilon - estimator.loss_error) + allowance(estimator)
     return max(math.exp(min(log_c, LARGEST_LOG)), UNDERFLOW)
 
 
 def best_slope(bound: Callable[[float], float]) -> float:
-    """Return the slope of a grid with the smallest bound, which is convex; a grid reuses the envelopes."""
+    """Return the slope on a grid with the smallest bound, which is convex. With a grid, cached envelopes are reused."""
     low, high = 0, len(SLOPES) - 1
     while low < high:
         middle = (low + high) // 2
@@ -89,11 +92,11 @@ def best_slope(bound: Callable[[float], float]) -> float:
 
 
 def log_weights(estimator: Estimator, draws: Draws, epsilon: float) -> Array:
-    """Return log W. A weight above its bound is a defect and raises."""
+    """Return log W. Raises if a weight exceeds its bound, which would be a bug."""
     room = estimator.log_factor + estimator.slope * draws.shifts - draws.ratios
     if not (room >= 0.0).all():
         raise AntiphaseError(
             f"A weight exceeds its proved bound by a factor of exp({-room.min()}).",
-            hint="this is a defect of the library: please report it with the Gram matrix and the noise",
+            hint="this is a bug in antiphase; please report it with the strategy and the noise",
         )
     return draws.ratios + log_divergence(epsilon + draws.shifts, estimator.rho)

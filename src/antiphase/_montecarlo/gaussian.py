@@ -1,6 +1,6 @@
-"""The Gaussian mechanism: its divergence D, log D and the tightest exponential above D.
+"""The Gaussian mechanism: its divergence D, log D and the tightest exponential upper bound on D.
 
-With rho the squared distance of the means over the variance,
+Let rho be the squared distance of the means divided by the variance. Then
 
     D(e) = Phi(r/2 - e/r) - exp(e) Phi(-r/2 - e/r),   r = sqrt(rho),
 
@@ -18,17 +18,17 @@ from numpy.typing import ArrayLike
 from antiphase._check import Array
 from antiphase._montecarlo.rounding import GRAM, UNDERFLOW, UNIT
 
-SMALLEST_ROOT = 1e-6  # below it D is a difference of nearly equal numbers; a common part that small is left in place
+SMALLEST_ROOT = 1e-6  # below this, D is a difference of nearly equal numbers; smaller common parts are not split off
 ROOT_TWO = math.sqrt(2.0)
-MARGIN = 1e-9  # on the logarithm of every bound, for rounding
+MARGIN = 1e-9  # added to the logarithm of every bound to allow for rounding
 
 
 def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
-    """log D(e), however small D is; off by at most `divergence_error` where D does not underflow.
+    """Return log D(e), however small D is; the error is at most `divergence_error` unless D underflows.
 
     Args:
         e: any real numbers.
-        rho: non-negative; D increases with rho, and a positive one below SMALLEST_ROOT squared is rounded up to that.
+        rho: non-negative. D increases with rho; a positive rho below SMALLEST_ROOT squared is rounded up to that.
 
     >>> np.exp(log_divergence([0.0, 1.0], 1.0)).round(6).tolist()
     [0.382925, 0.126937]
@@ -43,24 +43,24 @@ def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
     near, far = np.minimum(a, 0.0), np.maximum(a, 0.0)
     with np.errstate(divide="ignore"):
         direct = np.log(ndtr(-near) - np.exp(near * r + r**2 / 2.0 + log_ndtr(-near - r)))
-        # exp(e) phi(a + r) = phi(a): far out a difference of two Mills ratios.
+        # exp(e) phi(a + r) = phi(a), so in the tail D is a difference of two Mills ratios.
         tail = np.log((erfcx(far / math.sqrt(2.0)) - erfcx((far + r) / math.sqrt(2.0))) / 2.0) - far**2 / 2.0
         none = np.log(-np.expm1(np.minimum(e, 0.0)))
     return np.where(rho == 0.0, none, np.where(a < 0.0, direct, tail))
 
 
 def divergence_error(rho: ArrayLike) -> Array:
-    """A bound on the error of log D(e), wherever that is at least -745.
+    """Return a bound on the error of log D(e), valid where log D(e) is at least -745.
 
-    D is a difference of two numbers that agree in all but a share r of their digits, or r / a in the tail, where
-    a < 39; the exponents that they contain are below r^2 + 800.
+    D is a difference of two numbers whose relative difference is about r, or r / a in the tail, where a < 39. The
+    exponents in these numbers are below r^2 + 800.
     """
     r = np.maximum(np.sqrt(np.asarray(rho, dtype=np.float64)), SMALLEST_ROOT)
     return 64.0 * UNIT * (40.0 / r + 100.0 + r)
 
 
 def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
-    """D(e), rounded up, for a rho that is accurate to GRAM of it; at least UNDERFLOW."""
+    """Return D(e), rounded up and at least UNDERFLOW, for a rho with a relative error of at most GRAM."""
     rho = np.asarray(rho, dtype=np.float64)
     found = np.exp(log_divergence(e, rho * (1.0 + GRAM)) + divergence_error(rho))
     return np.clip(found, UNDERFLOW, 1.0)
@@ -68,9 +68,10 @@ def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
 
 @lru_cache(maxsize=1 << 14)
 def log_envelope(slope: float, rho: float) -> float:
-    """log sup_e exp(slope e) D(e), for slope >= 0: then D(e) <= exp(log_envelope - slope e) for every e.
+    """Return log sup_e exp(slope e) D(e) for slope >= 0, so that D(e) <= exp(log_envelope - slope e) for every e.
 
-    log D is concave, so the supremum is where -D'/D = exp(e) Phi(-r/2 - e/r) / D(e), which increases, reaches slope.
+    log D is concave, so the supremum is where the increasing function -D'/D = exp(e) Phi(-r/2 - e/r) / D(e) reaches
+    slope.
 
     >>> round(log_envelope(1.0, 0.0), 6) == round(math.log(0.25), 6)
     True
@@ -98,7 +99,7 @@ def log_envelope(slope: float, rho: float) -> float:
 
 
 def _log_rate(e: float, rho: float) -> float:
-    """log(-D'(e) / D(e)), by `log_divergence` for single numbers, which are many here."""
+    """Return log(-D'(e) / D(e)), with a scalar version of `log_divergence`, because it is called many times."""
     from scipy.special import erfcx, log_ndtr, ndtr
 
     r = max(math.sqrt(rho), SMALLEST_ROOT)

@@ -1,20 +1,20 @@
-"""Random min-separation with a banded C: the pair of its patterns.
+"""Random min-separation with a banded C: the dominating pair over random patterns.
 
-Two participations are at least `separation` steps apart. With at most that many bands the columns of a pattern have no
-row in common, so the likelihood ratio of a pattern is a product over its steps and the mean over all patterns is a
-recursion over the steps (`_kernels.separation`). Below, p is a pattern, pi its law, m_p the sum of its columns over the
-noise, L the mean of exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L.
+Two participations are at least `separation` steps apart. If C has at most that many bands, the columns of a pattern
+have no row in common. The likelihood ratio of a pattern is then a product over its steps, and the mean over all
+patterns is a recursion over the steps (`_kernels.separation`). Below, p is a pattern, pi its distribution, m_p the sum
+of its columns divided by the noise, L the mean of exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L.
 
 **Remove.** For s >= 1 draw p with probability pi(p) exp((s - 1) |m_p|^2 / 2) / A and y ~ N(s m_p, I). The density of y
-over that of N(0, I) is R = mean of exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over pi, over A: the same recursion.
-Hoelder's inequality with the exponents s and s / (s - 1) gives L <= A R^(1/s), so that the weight (L - e^eps)_+ / R is
-at most A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
+relative to N(0, I) is R, the mean of exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over pi, divided by A; it is computed
+by the same recursion. Hoelder's inequality with exponents s and s / (s - 1) gives L <= A R^(1/s), so the weight
+(L - e^eps)_+ / R is at most A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
 
-**Add.** For s >= 0 and any law of patterns draw y ~ N(-s m, I), m the mean of m_p over the law. Jensen's inequality
-gives <m, y> <= Y + the mean of |m_p|^2 / 2 + KL(law || pi), which bounds the weight (1 - e^eps L)_+ times
-exp(s <m, y> + s^2 |m|^2 / 2). With s = 0 this is plain sampling.
+**Add.** For s >= 0 and any distribution q of patterns draw y ~ N(-s m, I), where m is the mean of m_p over q. Jensen's
+inequality gives <m, y> <= Y + the mean of |m_p|^2 / 2 over q + KL(q || pi), which bounds the weight, (1 - e^eps L)_+
+times exp(s <m, y> + s^2 |m|^2 / 2). With s = 0 this is plain sampling.
 
-Both bounds are those of an adversary who knows the pattern, or nearly: far above delta where sampling amplifies much.
+Both bounds are close to those of an adversary who knows the pattern: far above delta if sampling amplifies a lot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphase._errors import NotProved
 from antiphase._montecarlo.estimator import Draws, Estimator, best_slope, ceiling, log_bound
 from antiphase._montecarlo.gaussian import MARGIN, upper_divergence
 from antiphase._montecarlo.pair import Pair, Upper
-from antiphase._montecarlo.patterns import Law, count_chances
+from antiphase._montecarlo.patterns import Law, count_probabilities
 from antiphase._montecarlo.pilot import Effort, Pilot, best, run_pilot
 from antiphase._montecarlo.rounding import GRAM, LARGEST_NORMAL, UNIT, patterns_error
 from antiphase._participation import PoissonMinSeparation
@@ -47,9 +47,9 @@ class SeparatedPair(Pair):
     Args:
         columns: |C|, columns[t, r] = |C[t + r, t]|.
         participation: separation, rate and start.
-        noise_std: the noise.
-        sensitivity: of C without amplification.
-        counts: `count_chances`.
+        noise_std: standard deviation of the noise.
+        sensitivity: sensitivity of C without amplification.
+        counts: result of `count_probabilities`.
     """
 
     columns: Array
@@ -65,30 +65,30 @@ class SeparatedPair(Pair):
 
     @property
     def samples(self) -> int:  # type: ignore[override]
-        """Time is in proportion to the steps."""
+        """Default number of samples; the time per sample is proportional to the number of steps."""
         return max(1 << 16, round((1 << 22) * min(1.0, 400.0 / len(self.columns))))
 
     @cached_property
     def scaled(self) -> Array:
-        """The columns over the noise."""
+        """The columns divided by the noise."""
         return self.columns / self.noise_std
 
     @cached_property
     def squares(self) -> Array:
-        """Their squared norms."""
+        """Squared norms of the scaled columns."""
         return np.einsum("tr,tr->t", self.scaled, self.scaled)
 
     def at(self, noise_std: float) -> SeparatedPair:
-        """With other noise."""
+        """Return the pair with another noise level."""
         return replace(self, noise_std=noise_std, _is_outward=False)
 
     @cached_property
     def outward(self) -> SeparatedPair:
-        """With a little less noise, which makes every product of columns larger than it may be."""
+        """The pair with slightly less noise, so that no inner product of columns is below its exact value."""
         return self if self._is_outward else replace(self, noise_std=self.noise_std * (1.0 - GRAM), _is_outward=True)
 
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
-        """The smallest of three bounds."""
+        """Return the smallest of three bounds."""
         bound = min(1.0, max(ceiling(e, epsilon) for e in self.outward.estimators(epsilon)))
         found = [
             Upper(self._unamplified(epsilon), "without amplification", _GAUSSIAN),
@@ -98,22 +98,22 @@ class SeparatedPair(Pair):
         return min(found, key=lambda upper: upper.value)
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
-        """c log(1 / beta) / samples."""
+        """Return c log(1 / beta) / samples."""
         bound = max(log_bound(e, epsilon) for e in self.estimators(epsilon))
         return math.exp(min(0.0, bound)) * log_inverse / samples
 
     def plain(self) -> tuple[Estimator, Estimator]:
-        """Samples of both distributions."""
+        """Return plain samplers of both distributions."""
         return Joined(self, 0.0), Absent(self, 0.0, Law(self.participation, np.zeros(len(self.columns))))
 
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
-        """Those with the smallest bound on their weights."""
+        """Return the estimators with the smallest bound on their weights."""
         joined = best_slope(lambda slope: log_bound(Joined(self, slope), epsilon))
         absent = best_slope(lambda slope: log_bound(best_absent(self, slope), epsilon))
         return Joined(self, joined), best_absent(self, absent)
 
     def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:
-        """A larger slope has a larger bound but often a smaller variance."""
+        """Return the best pilots. For removal, try a larger slope too: its variance is often smaller."""
         removal, addition = self.estimators(epsilon)
         joined = [removal, Joined(self, 1.5 * removal.slope)]
         return (
@@ -122,7 +122,7 @@ class SeparatedPair(Pair):
         )
 
     def error(self, scale: float, farthest: float) -> float:
-        """Of the log of a mean over patterns of exp(scale <m_p, y> + ...), for |y_t| up to `farthest`."""
+        """Bound the error of log of the mean over patterns of exp(scale <m_p, y> + ...), if |y_t| <= `farthest`."""
         from antiphase._kernels import LINEAR_EXPONENTS, SMALLEST_SHARED_SCALE
 
         steps, bands = self.columns.shape
@@ -133,13 +133,15 @@ class SeparatedPair(Pair):
         return patterns_error(steps, bands, given.separation, largest, moderate)
 
     def _unamplified(self, epsilon: float) -> float:
-        """The Gaussian mechanism of the worst pattern."""
+        """Return delta of the Gaussian mechanism at the worst pattern."""
         return float(upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)) * (1.0 + 1e-9)
 
     def _known(self, epsilon: float) -> float:
-        """The divergence of a mixture is at most the mean of those of its parts; k columns weigh at most k times one.
+        """Return the mean over the number of participations k of the divergence at k times the largest squared norm.
 
-        The last number of columns stands for all that are left: it weighs what the worst pattern does.
+        This bounds delta: the divergence of a mixture is at most the mean over its components, and k columns have at
+        most k times the squared norm of one. The last entry, for k or more participations, is charged as the worst
+        pattern.
         """
         counts = np.append(np.arange(len(self.counts) - 1), -(-len(self.columns) // self.participation.separation))
         parts = upper_divergence(epsilon, counts * self.squares.max())
@@ -148,11 +150,11 @@ class SeparatedPair(Pair):
 
 @dataclass(frozen=True)
 class Joined(Estimator):
-    """delta of the mixture against the noise alone.
+    """Estimator of delta of the mixture against the noise alone (removal).
 
     Args:
-        pair: the mechanism.
-        slope: s - 1 >= 0; 0 samples the first distribution as it is.
+        pair: the dominating pair.
+        slope: s - 1 >= 0; 0 samples the first distribution without a tilt.
     """
 
     pair: SeparatedPair
@@ -162,7 +164,7 @@ class Joined(Estimator):
 
     @cached_property
     def law(self) -> Law:
-        """Of the patterns."""
+        """Distribution of the patterns."""
         return Law(self.pair.participation, self.slope * self.pair.squares / 2.0)
 
     @cached_property
@@ -172,18 +174,18 @@ class Joined(Estimator):
 
     @cached_property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Columns of a pattern have no row in common: y is at most one of them s times, and noise."""
+        """Error of the loss. Columns of a pattern share no row, so |y| is at most s times one entry plus the noise."""
         s = 1.0 + self.slope
         return self.pair.error(s, LARGEST_NORMAL + s * float(self.pair.scaled.max()))
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """Two means over patterns, and s times log A."""
+        """Error of two means over patterns and of s log A."""
         return (4.0 + self.slope) * self.loss_error
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """`reach` is a sum, rounded at every step: so is the probability to join."""
+        """Rounding of the joining probabilities: `reach` is a sum that is rounded at every step."""
         return 8.0 * UNIT * (self.width + self.pair.participation.separation) * (float(self.law.reach[-1]) + 40.0)
 
     @property
@@ -192,7 +194,7 @@ class Joined(Estimator):
         return len(self.pair.columns)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """A pattern s times as far out, and noise."""
+        """Draw s times the columns of a random pattern, plus noise."""
         s, squares = 1.0 + self.slope, self.pair.squares / 2.0
         noise = rng.standard_normal((count, self.width))
         self.law.add(s * self.pair.scaled, noise, rng)
@@ -205,12 +207,12 @@ class Joined(Estimator):
 
 @dataclass(frozen=True)
 class Absent(Estimator):
-    """delta of the noise alone against the mixture.
+    """Estimator of delta of the noise alone against the mixture (addition).
 
     Args:
-        pair: the mechanism.
-        slope: s >= 0; 0 samples the first distribution as it is.
-        law: of the patterns whose mean the noise is shifted against.
+        pair: the dominating pair.
+        slope: s >= 0; 0 samples the first distribution without a shift.
+        law: distribution of patterns, q; the noise is shifted by -s times its mean.
     """
 
     pair: SeparatedPair
@@ -218,11 +220,11 @@ class Absent(Estimator):
     law: Law
 
     rho = 0.0
-    bias = 0.0  # normal numbers alone
+    bias = 0.0  # only normal numbers are drawn
 
     @cached_property
     def mean(self) -> Array:
-        """m."""
+        """Mean of m_p over the distribution of patterns, m."""
         n, out = len(self.pair.columns), np.zeros(len(self.pair.columns))
         for r, band in enumerate(self.pair.scaled.T):
             out[r:] += band[: n - r] * self.law.joins[: n - r]
@@ -230,7 +232,7 @@ class Absent(Estimator):
 
     @cached_property
     def log_factor(self) -> float:  # type: ignore[override]
-        """s^2 |m|^2 / 2 + s (mean of |m_p|^2 / 2 + KL(law || pi))."""
+        """s^2 |m|^2 / 2 + s (mean of |m_p|^2 / 2 + KL(q || pi))."""
         size = float(self.law.joins @ (self.pair.squares / 2.0 + self.law.exponents)) - self.law.log_mean
         return float(self.slope**2 * (self.mean @ self.mean) / 2.0 + self.slope * size) + MARGIN
 
@@ -240,12 +242,12 @@ class Absent(Estimator):
 
     @cached_property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Of the mean over patterns."""
+        """Error of the log of the mean over patterns."""
         return self.pair.error(1.0, self._farthest)
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """s <m, y> + s^2 |m|^2 / 2, and s times the rest of the factor."""
+        """Error of s <m, y> + s^2 |m|^2 / 2, and of s times the rest of the factor."""
         products = 8.0 * UNIT * self.width * self._farthest * float(self.mean.sum())
         return 2.0 * (1.0 + self.slope) * (products + self.loss_error)
 
@@ -255,7 +257,7 @@ class Absent(Estimator):
         return len(self.pair.columns)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Noise shifted by -s m."""
+        """Draw noise shifted by -s m."""
         m, s = self.mean, self.slope
         x = rng.standard_normal((count, self.width)) - s * m
         losses = log_means(self.pair, x, [1.0], [-self.pair.squares / 2.0])[0]
@@ -263,7 +265,7 @@ class Absent(Estimator):
 
 
 def best_absent(pair: SeparatedPair, slope: float) -> Absent:
-    """The better of two laws: without the mean's own length, and with a first guess at that."""
+    """Return the better of two estimators: the first chooses q without regard to |m|^2, the second uses its m."""
     weights = -pair.squares / 2.0
     first = Absent(pair, slope, Law(pair.participation, weights))
     n, products = len(weights), np.zeros(len(weights))
@@ -274,7 +276,7 @@ def best_absent(pair: SeparatedPair, slope: float) -> Absent:
 
 
 def log_means(pair: SeparatedPair, samples: Array, scales: list[float], exponents: list[Array]) -> Array:
-    """For each sample and scale the log of the mean over patterns of exp(scale <m_p, y> + the exponents of p)."""
+    """Return, for each scale and sample, the log of the mean over patterns of exp(scale <m_p, y> + exponents of p)."""
     from antiphase._kernels import separated_log_means
 
     given, out = pair.participation, np.empty((len(scales), len(samples)))
@@ -287,14 +289,14 @@ def log_means(pair: SeparatedPair, samples: Array, scales: list[float], exponent
 def separated_pair(
     strategy: Strategy, participation: PoissonMinSeparation, noise_std: float, sensitivity: float
 ) -> SeparatedPair:
-    """The pair of a strategy with at most `separation` bands."""
+    """Return the dominating pair of a strategy with at most `separation` bands."""
     columns = separated_columns(strategy, participation.separation)
-    counts = count_chances(participation, len(columns))
+    counts = count_probabilities(participation, len(columns))
     return SeparatedPair(columns, participation, noise_std, sensitivity, counts)
 
 
 def separated_columns(strategy: Strategy, separation: int) -> Array:
-    """|C| in the layout of `Banded`, for a lower-triangular C with at most `separation` bands."""
+    """Return |C| in the layout of `Banded`, for a lower-triangular C with at most `separation` bands."""
     columns = strategy.band_columns()
     if columns is None:
         raise _too_wide(strategy, separation)
@@ -305,7 +307,7 @@ def separated_columns(strategy: Strategy, separation: int) -> Array:
 
 
 def is_separated(strategy: Strategy, separation: int) -> bool:
-    """Whether `separated_columns` takes it."""
+    """Return whether the strategy is known to be lower triangular with at most `separation` bands."""
     try:
         separated_columns(strategy, separation)
     except NotProved:
@@ -316,6 +318,7 @@ def is_separated(strategy: Strategy, separation: int) -> bool:
 def _too_wide(strategy: Strategy, separation: int) -> NotProved:
     return NotProved(
         f"Amplification by random min-separation needs a lower-triangular C with at most {separation} bands; "
-        f"this {type(strategy).__name__} is not known to have so few.",
-        hint="use Banded or Toeplitz with at most `separation` bands; BallsInBins amplifies any lower-triangular C",
+        f"this {type(strategy).__name__} is not known to be of that form.",
+        hint=f"use Banded or Toeplitz with at most {separation} bands, or BallsInBins, which allows any "
+        "lower-triangular C",
     )

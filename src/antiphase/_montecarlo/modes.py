@@ -1,4 +1,4 @@
-"""Modes of balls-in-bins: the vectors that an example can add to C x, one for each bin."""
+"""Modes of balls-in-bins: the vectors that an example can add to C x, one per bin."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from antiphase.strategies import Strategy
 
 
 def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
-    """G_ij = <m_i, m_j> for the modes m_i, the sums of the columns of |C| at steps i, i + b, i + 2b, ...
+    """Return G_ij = <m_i, m_j>, where mode m_i is the sum of the columns of |C| at steps i, i + b, i + 2b, ...
 
-    Contributions are vectors that an adversary chooses step by step, so the pair of distributions that dominates the
-    mechanism has the entrywise |C| in place of C. Fewer steps than epochs x steps_per_epoch truncate the modes; a bin
-    beyond the last step has the mode 0. No n x n matrix is formed if C has structure.
+    Contributions are vectors that an adversary chooses step by step, so the dominating pair of the mechanism uses the
+    entrywise |C| instead of C. If there are fewer steps than epochs x steps_per_epoch, the modes are truncated; a bin
+    beyond the last step has mode 0. No n x n matrix is formed if C is structured.
 
-    **Guarantee**: mean_i N(m_i, noise_std^2 I) against N(0, noise_std^2 I) dominates, in both directions, under
-    zero-out and under add-or-remove adjacency. Anything the theorem does not cover raises `NotProved`.
+    **Guarantee**: the pair mean_i N(m_i, noise_std^2 I) and N(0, noise_std^2 I) dominates the mechanism, in both
+    directions, under zero-out and add-or-remove adjacency. Anything the theorem does not cover raises `NotProved`.
 
     Args:
-        strategy: C; each released row may depend only on earlier steps.
-        participation: bins and epochs.
+        strategy: C; must be causal.
+        participation: number of bins and epochs.
 
     >>> from antiphase.strategies import Toeplitz
     >>> bins_gram(Toeplitz([1.0, 0.5], 4), BallsInBins(2, 2)).tolist()
     [[2.5, 1.5], [1.5, 2.25]]
 
-    Reference: Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2 for a non-negative C. Its proof takes
-    |C| by the triangle inequality and then Lemma C.1, which asks for no sign, so it covers negative entries as well.
+    Reference: Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2 for a non-negative C. Its proof replaces
+    C by |C| with the triangle inequality and then uses Lemma C.1, which does not require a sign, so it also covers
+    negative entries.
     """
     check_causal(strategy)
     participation.worst_case.largest_count(strategy.steps)  # raises if there are more steps than the epochs cover
@@ -41,26 +42,29 @@ def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
 
 
 def check_causal(strategy: Strategy) -> None:
-    """Refuse a C whose noise in a step uses rows of C x + z that later steps complete.
+    """Raise if the noise of a step uses rows of C x + z that only later steps complete.
 
-    The theorem lets contributions depend on earlier rows of C x + z only, so nothing else may have been released.
+    The theorem allows contributions to depend only on earlier rows of C x + z, so nothing else may have been released.
     """
     if not strategy.is_causal:
         raise NotProved(
-            f"Amplification is not proved for this {type(strategy).__name__}: the noise of a step uses all rows of C.",
+            f"Amplification is not proved for this {type(strategy).__name__}: a step's noise uses later rows of C.",
             hint="use a lower-triangular strategy, or the online decoder of a tree",
         )
 
 
 def _toeplitz_gram(column: Array, steps: int, bins: int) -> Array:
-    """The modes are the first one, shifted: G_ij = G_{i+1, j+1} + m[n-1-i] m[n-1-j], all terms non-negative."""
+    """Return G for a Toeplitz C, whose modes are shifts of the first: G_ij = G_{i+1, j+1} + m[n-1-i] m[n-1-j].
+
+    All terms are non-negative.
+    """
     from scipy.signal import correlate
 
     used = min(bins, steps)
     padded = np.zeros(-(-steps // bins) * bins)
     padded[: len(column)] = column
     mode = padded.reshape(-1, bins).cumsum(axis=0).ravel()[:steps]
-    last = np.maximum(correlate(mode, mode[: steps - used + 1], "valid")[::-1], 0.0)  # a transform may round below 0
+    last = np.maximum(correlate(mode, mode[: steps - used + 1], "valid")[::-1], 0.0)  # the transform may round below 0
     ends = mode[steps - used :][::-1]
     gram = np.zeros((bins, bins))
     gram[used - 1, :used] = gram[:used, used - 1] = last

@@ -1,4 +1,4 @@
-"""The dominating pair of a mechanism: two distributions whose divergence bounds its delta."""
+"""Dominating pair of a mechanism: two distributions whose divergence bounds its delta."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Upper:
 
     Args:
         value: the bound.
-        method: how it was computed, in a few words.
+        method: short description of how it was computed.
         reference: author, year, theorem.
     """
 
@@ -26,10 +26,11 @@ class Upper:
 
 
 class Pair(ABC):
-    """P and Q at one noise: delta is that of P against Q (remove) and of Q against P (add), whichever is larger.
+    """Distributions P and Q at one noise level. delta is the larger of P against Q (remove) and Q against P (add).
 
-    `tight`: the upper bound is accurate, so that there is no need for samples. `pilot`: samples of a pilot run.
-    `samples`: about as many as half a minute on two cores allows. `reference`: the theorem by which the pair dominates.
+    `tight`: whether the upper bound is accurate, so that no samples are needed. `pilot`: number of samples of a pilot
+    run. `samples`: default number of samples, for about half a minute on two cores. `reference`: the theorem that
+    proves that the pair dominates.
     """
 
     noise_std: float
@@ -40,29 +41,29 @@ class Pair(ABC):
 
     @abstractmethod
     def at(self, noise_std: float) -> Self:
-        """The same mechanism with other noise."""
+        """Return the pair of the same mechanism with another noise level."""
 
     @property
     @abstractmethod
     def outward(self) -> Self:
-        """A pair with at least the same delta, also where this one is rounded down: what is certified."""
+        """A pair whose delta is at least that of this pair before rounding; certificates use it."""
 
     @abstractmethod
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
-        """A bound that needs no samples; without `fine` a quicker one."""
+        """Return a bound that needs no samples; if `fine` is false, a faster and looser one."""
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
-        """What a confidence limit comes to even if no sample has a weight, as far as is known beforehand."""
+        """Return a lower bound on the confidence limit, reached if no sample has a positive weight; 0 if unknown."""
         return 0.0
 
     @abstractmethod
     def plain(self) -> tuple[Estimator, Estimator]:
-        """For removing and for adding, samples of P and Q as they are: weights up to 1, whatever delta is."""
+        """Return untilted estimators for removal and addition, which sample P and Q; their weights are at most 1."""
 
     @abstractmethod
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
-        """For removing and for adding, good enough to search with."""
+        """Return estimators for removal and addition that are good enough to search with."""
 
     @abstractmethod
     def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:
-        """For removing and for adding, the best that pilot runs find."""
+        """Return the best pilot runs for removal and addition."""

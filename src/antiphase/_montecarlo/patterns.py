@@ -1,7 +1,8 @@
-"""Laws of the patterns of random min-separation, tilted by what their steps weigh.
+"""Distributions of random min-separation patterns, tilted by an exponent per step.
 
-A law has the probability pi(p) exp(sum of the exponents of the steps of p) / A, pi the law of the sampling itself and A
-the mean of the exponentials. It is a renewal process like pi, with a probability of joining that depends on the step.
+A pattern p has probability pi(p) exp(sum of the exponents of the steps of p) / A, where pi is the distribution of the
+sampling itself and A the mean of the exponentials under pi. Like pi, this is a renewal process, but its probability of
+joining depends on the step.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._participation import PoissonMinSeparation
 
-SURE = 50.0  # a uniform number of 53 bits never gets past such a reach
-MOST_OPERATIONS = 2e8
+SURE = 50.0  # cap on the hazard of a step: a 53-bit uniform number never exceeds it
+MAX_OPERATIONS = 2e8
 
 
 @dataclass(frozen=True)
 class Law:
-    """A law of patterns over n steps.
+    """A tilted distribution of patterns over n steps.
 
     Args:
-        sampling: pi.
-        exponents: what each step weighs; zeros give pi itself.
+        sampling: the sampling that defines pi.
+        exponents: one exponent per step; zeros give pi itself.
     """
 
     sampling: PoissonMinSeparation
@@ -34,7 +35,7 @@ class Law:
 
     @cached_property
     def _logs(self) -> Array:
-        """log f_t for t < n + b, f_t the mean over patterns that are eligible from step t."""
+        """log f_t for t < n + b, where f_t is the mean over patterns that are eligible from step t."""
         from antiphase._kernels import backward_log_means
 
         logs = np.empty(len(self.exponents) + self.sampling.separation)
@@ -51,31 +52,31 @@ class Law:
 
     @cached_property
     def _joining(self) -> Array:
-        """The probability that an eligible example joins, step by step."""
+        """For each step, the probability that an eligible example joins."""
         n = len(self.exponents)
         later = self._logs[self.sampling.separation :]
         return np.minimum(np.exp(math.log(self.sampling.rate) + self.exponents + later - self._logs[:n]), 1.0)
 
     @cached_property
     def _starting(self) -> Array:
-        """The probabilities of the first eligible step: 0, or in the stationary state also 1, ..., b - 1."""
+        """Probabilities of the first eligible step: 0, or with a warm start also 1, ..., b - 1."""
         given = self.sampling
         if not given.warm_start:
             return np.ones(1)
         logs = self._logs[: given.separation].copy()
         logs[1:] += math.log(given.rate)
-        chances = np.exp(logs - logs.max())
-        return chances / chances.sum()
+        weights = np.exp(logs - logs.max())
+        return weights / weights.sum()
 
     @cached_property
     def reach(self) -> Array:
-        """The probability to join none of the steps from t to u - 1 is exp(reach[t] - reach[u])."""
+        """Cumulative hazard: exp(reach[t] - reach[u]) is the probability of joining none of the steps t to u - 1."""
         with np.errstate(divide="ignore"):
             return np.append(0.0, np.cumsum(np.minimum(-np.log1p(-self._joining), SURE)))
 
     @cached_property
     def joins(self) -> Array:
-        """The probability that a pattern has step t."""
+        """For each step, the probability that a pattern contains it."""
         from antiphase._kernels import participation_probabilities
 
         out = np.empty(len(self.exponents))
@@ -83,7 +84,7 @@ class Law:
         return out
 
     def add(self, columns: Array, noise: Array, rng: np.random.Generator) -> None:
-        """Add to each row of `noise` the columns of a random pattern."""
+        """Add the columns of a random pattern to each row of `noise`."""
         from antiphase._kernels import add_patterns
 
         count, n = noise.shape
@@ -92,15 +93,15 @@ class Law:
         add_patterns(columns, self.sampling.separation, self.reach, starts.astype(np.float64), uniforms, noise)
 
 
-def count_chances(sampling: PoissonMinSeparation, steps: int) -> Array:
-    """The probability that a pattern has k steps, k = 0, 1, ...; the last one stands for all that are left.
+def count_probabilities(sampling: PoissonMinSeparation, steps: int) -> Array:
+    """Return the probability that a pattern has k steps, for k = 0, 1, ...; the last entry is for k or more.
 
-    >>> count_chances(PoissonMinSeparation(2, 0.5), 3).tolist()
+    >>> count_probabilities(PoissonMinSeparation(2, 0.5), 3).tolist()
     [0.125, 0.625, 0.25]
     """
     b, rate = sampling.separation, sampling.rate
-    largest = min(-(-steps // b), max(1, int(MOST_OPERATIONS // steps)))
-    later = deque([np.eye(1, largest + 1)[0]] * b, maxlen=b)  # of patterns eligible from step t, ..., t + b - 1
+    largest = min(-(-steps // b), max(1, int(MAX_OPERATIONS // steps)))
+    later = deque([np.eye(1, largest + 1)[0]] * b, maxlen=b)  # for patterns eligible from steps t, ..., t + b - 1
     for _ in range(steps):
         more = np.append(0.0, later[-1][:-1])
         more[-1] += later[-1][-1]

@@ -1,7 +1,7 @@
-"""Pilot runs: which estimator, with which parameters, will give the smallest confidence limit.
+"""Pilot runs: choose the estimator and parameters that will give the smallest confidence limit.
 
-Nothing chosen here can make a limit wrong, only wide: the choice is fixed before the samples that the limit is
-computed from are drawn, and those are independent of the pilot's.
+A bad choice can make a limit wide, but never wrong: the choice is fixed before the samples for the limit are drawn, and
+these are independent of the pilot's samples.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Effort:
     """How much work a certificate may take.
 
     Args:
-        samples: most samples of a certified run.
-        log_inverse: log(1 / beta), beta the failure probability of one limit.
-        seed: of the pilot.
+        samples: maximum number of samples of a certified run.
+        log_inverse: log(1 / beta), where beta is the failure probability of one limit.
+        seed: seed of the pilot.
         workers: joblib's n_jobs.
-        good: slack below which no better estimator is looked for.
+        good: slack below which the search for a better estimator stops.
     """
 
     samples: int
@@ -42,10 +42,10 @@ class Pilot:
     """Weights of a pilot run, as shares of their bound.
 
     Args:
-        estimator: what they were drawn from.
-        epsilon: of the divergence, smaller by what rounding may cost.
-        bound: c, larger by what rounding may cost.
-        shares: W / c.
+        estimator: estimator that drew the samples.
+        epsilon: epsilon of the divergence, reduced to allow for rounding.
+        bound: bound on the weights, c, increased to allow for rounding.
+        shares: weights divided by their bound, W / c.
     """
 
     estimator: Estimator
@@ -55,27 +55,27 @@ class Pilot:
 
     @property
     def estimate(self) -> float:
-        """The estimate of delta."""
+        """Estimate of delta."""
         return self.bound * float(self.shares.mean())
 
     @property
     def error(self) -> float:
-        """The standard error of the estimate."""
+        """Standard error of the estimate."""
         return self.bound * float(self.shares.std()) / math.sqrt(len(self.shares))
 
     def expected(self, samples: int, log_inverse: float) -> tuple[float, float]:
-        """The best stake for `samples` samples and the limit to expect from them."""
+        """Return the best stake for `samples` samples and the limit expected from them."""
         stake, limit = best_stake(self.shares, samples, log_inverse)
         return stake, self.bound * limit
 
     def slack(self, effort: Effort) -> float:
-        """Relative gap between the limit and the estimate at the largest effort."""
+        """Return the relative gap between the expected limit and the estimate, with all samples of the effort."""
         estimate = self.estimate
         return self.expected(effort.samples, effort.log_inverse)[1] / estimate - 1.0 if estimate > 0.0 else math.inf
 
 
 def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort) -> Pilot:
-    """Draw the samples of a pilot run."""
+    """Draw the samples of a pilot run and return their weights."""
     at = epsilon - estimator.loss_error
     scale = log_bound(estimator, at)
     found = draws(estimator, samples, effort.seed, effort.workers)
@@ -84,5 +84,5 @@ def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort
 
 
 def best(pilots: Sequence[Pilot], effort: Effort) -> Pilot:
-    """Return the pilot with the smallest slack. One that missed rare, large weights has a large slack by its bound."""
+    """Return the pilot with the smallest slack. A pilot that missed rare, large weights has a large bound and slack."""
     return min(pilots, key=lambda pilot: pilot.slack(effort))

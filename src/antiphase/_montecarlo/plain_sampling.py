@@ -1,4 +1,4 @@
-"""Plain sampling: about 1 / delta samples for an estimate, and many more for a proof.
+"""Plain Monte Carlo: needs about 1 / delta samples for an estimate, and many more for a proof.
 
 Reference: Choquette-Choo et al. 2025 (near-exact amplification), Thm. 2.2 and App. E.
 """
@@ -26,9 +26,9 @@ class Mean:
     """The mean of the weights in one direction, rounded up.
 
     Args:
-        value: 0 only where no sample had a positive weight: that is no estimate.
-        error: its standard error.
-        hits: samples with a positive weight.
+        value: the mean. It is 0 only if no sample had a positive weight, and is then not an estimate.
+        error: standard error of the mean.
+        hits: number of samples with a positive weight.
     """
 
     value: float
@@ -37,7 +37,7 @@ class Mean:
 
 
 def bernstein_failure(delta: float, tau: float, samples: int) -> float:
-    """The largest probability that the mean of `samples` weights is at most `delta` where delta is tau times as large.
+    """Bound the probability that the mean of `samples` weights is at most `delta` if the true delta is tau * `delta`.
 
     >>> bernstein_failure(8e-6, 1.25, 10**8) < 7.2e-9
     True
@@ -48,7 +48,7 @@ def bernstein_failure(delta: float, tau: float, samples: int) -> float:
 def plain_means(
     pair: Pair, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int
 ) -> tuple[Mean, Mean]:
-    """Both directions, in memory that does not grow with the samples."""
+    """Return the means for removal and addition. Memory does not grow with the number of samples."""
     removal, addition = (
         _mean(estimator, epsilon, samples, child(seed, i), workers) for i, estimator in enumerate(pair.outward.plain())
     )
@@ -56,12 +56,12 @@ def plain_means(
 
 
 def plain_delta(pair: Pair, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int) -> Bound:
-    """An estimate of delta, the larger direction. No hit in either raises: delta is never 0."""
+    """Return an estimate of delta, for the larger direction. Raises if there is no hit, because delta is never 0."""
     worst = max(plain_means(pair, epsilon, samples, seed, workers), key=lambda mean: mean.value)
     if worst.hits == 0:
         raise AntiphaseError(
             f"None of {samples} samples has a privacy loss above epsilon = {epsilon}; delta is not 0.",
-            hint="take more samples, or a certified estimate, which needs few for any delta",
+            hint="use more samples, or a certified bound, which needs few samples for any delta",
         )
     return Bound(worst.value, "estimate", f"plain sampling, {samples:,} samples, {worst.hits:,} hits", pair.reference)
 
@@ -76,10 +76,11 @@ def verify_plain(
     seed: np.random.SeedSequence,
     workers: int,
 ) -> Bound:
-    """The claim (epsilon, delta) verified by plain samples, or `Refused`; see `_verify` for what is folded into delta.
+    """Verify the claim (epsilon, delta) with plain samples, or raise `Refused`.
 
-    Passes where both means are at most (delta - p) / tau. A mechanism whose delta exceeds delta - p passes in one
-    direction with probability at most `bernstein_failure`, which must be within the share of this attempt.
+    The claim passes if both means are at most (delta - p) / tau, where p is the failure probability that delta includes
+    (see `verification.py`). A mechanism whose delta exceeds delta - p passes in one direction with probability at most
+    `bernstein_failure`, which must be within the share of this attempt.
     """
     threshold = delta * (1.0 - SHARE) / tau
     needs, has = log_inverse_share(delta, attempt), _bernstein_exponent(threshold, tau, samples)
@@ -88,7 +89,7 @@ def verify_plain(
         raise Refused(
             f"{samples} samples verify delta = {delta} with tau = {tau} only up to a failure probability of "
             f"{math.exp(-has):.2g}; this attempt may spend {math.exp(-needs):.2g}.",
-            hint=f"it needs {needed:,} samples, or a larger tau, or certified samples",
+            hint=f"use {needed:,} samples, a larger tau, or method='certified'",
         )
     worst = max(plain_means(pair, epsilon, samples, seed, workers), key=lambda mean: mean.value)
     if worst.value <= threshold:
@@ -97,12 +98,12 @@ def verify_plain(
     raise Refused(
         f"({epsilon}, {delta})-differential privacy is not verified: the estimate of delta is {worst.value:.4g} "
         f"+- {worst.error:.2g} and must be at most {threshold:.4g}.",
-        hint=f"it needs more noise; a further verification of this claim is attempt {attempt + 1}",
+        hint=f"add noise; the next verification is attempt {attempt + 1}",
     )
 
 
 def _bernstein_exponent(delta: float, tau: float, samples: int) -> float:
-    """log(1 / failure)."""
+    """Return log(1 / failure probability)."""
     return samples * (tau - 1.0) ** 2 * delta / (8.0 * tau / 3.0 - 2.0 / 3.0)
 
 

@@ -1,9 +1,10 @@
-"""Remove, first way: samples tilted by an integer power of the likelihood ratio.
+"""Removal, first estimator: samples tilted by an integer power of the likelihood ratio.
 
 exp(alpha Y) N(0, I) is a mixture over index tuples (i_1, ..., i_alpha) of N(sum_k m_{i_k}, I) with weights
-b^-alpha exp(sum_{k<l} K_{i_k i_l}), here for the rests of the modes. Indices drawn in turn, each with probability
-proportional to e_j = exp((K n)_j) for the counts n so far, have exactly these weights up to the product of the
-mean_j e_j. Such a mean is convex in n, so over all n with k indices it is largest where all are equal.
+b^-alpha exp(sum_{k<l} K_{i_k i_l}), here for the rests of the modes. Draw the indices one after the other, each with
+probability proportional to e_j = exp((K n)_j), where n are the counts so far. Tuples then have exactly these weights,
+up to the product of the mean_j e_j. Such a mean is convex in n, so over all n with k indices it is largest if all k
+indices are equal.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ LARGEST_EXPONENT = 600.0
 
 @dataclass(frozen=True)
 class Power(Estimator):
-    """delta of mean_i N(m_i, I) against N(0, I).
+    """Estimator of delta of mean_i N(m_i, I) against N(0, I).
 
     Args:
         split: the modes.
-        alpha: the power, 1 or more; 1 samples the first distribution as it is.
+        alpha: the power, at least 1; 1 samples the first distribution without a tilt.
     """
 
     split: Split
@@ -39,7 +40,7 @@ class Power(Estimator):
 
     @property
     def rho(self) -> float:  # type: ignore[override]
-        """That of the split."""
+        """Squared length of the common part of the modes."""
         return self.split.rho
 
     @property
@@ -54,17 +55,17 @@ class Power(Estimator):
 
     @property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Of <rest_j, x> - |rest_j|^2 / 2."""
+        """Error of <rest_j, x> - |rest_j|^2 / 2."""
         return modes_error(self.split.bins, self.split.largest, self.alpha)
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """alpha means of exponentials, and the loss alpha - 1 times."""
+        """Error of alpha means of exponentials and of the loss, which counts alpha - 1 times."""
         return 2.0 * self.alpha * self.loss_error
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """Each index is off by a few units for each boundary."""
+        """Rounding of the boundaries between indices: a few units each."""
         return 8.0 * UNIT * self.split.bins * (self.alpha + 2.0)
 
     @cached_property
@@ -73,15 +74,15 @@ class Power(Estimator):
 
     @property
     def width(self) -> int:
-        """b."""
+        """Number of bins, b."""
         return self.split.bins
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Indices in turn, then noise around the sum of their modes."""
+        """Draw indices in turn, then noise around the sum of their modes."""
         return self.draw_modes(rng, count)[0]
 
     def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
-        """The same with the log-likelihood ratio of every mode."""
+        """Draw as `draw` does; also return the log-likelihood ratio of every mode."""
         from antiphase._kernels import draw_powers
 
         indices, log_ratios = np.empty((count, self.alpha), dtype=np.int32), np.zeros(count)
@@ -94,7 +95,7 @@ class Power(Estimator):
 
 
 def log_factor(split: Split, alpha: int) -> float:
-    """The sum over k < alpha of log max_i mean_j exp(k K_ij); infinite where exponentials would overflow."""
+    """Return the sum over k < alpha of log max_i mean_j exp(k K_ij); infinite if exponentials would overflow."""
     known = split.known_factors
     while len(known) < alpha:
         k = len(known)
@@ -105,7 +106,7 @@ def log_factor(split: Split, alpha: int) -> float:
 
 
 def noisy_losses(split: Split, indices: Indices, rng: np.random.Generator) -> tuple[Array, Array]:
-    """log mean_j exp(r_j), and r: r_j = <rest_j, x> - |rest_j|^2 / 2, x = noise + the rests of the indices."""
+    """Return log mean_j exp(r_j), and r: r_j = <rest_j, x> - |rest_j|^2 / 2, where x = noise + rests of the indices."""
     from antiphase._kernels import bins_log_means
 
     noise = rng.standard_normal((len(indices), split.root.shape[1])) @ split.root.T

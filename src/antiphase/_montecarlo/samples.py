@@ -21,7 +21,7 @@ BLOCK = 1 << 14  # samples that share a seed
 
 
 def randomness(seed: int | None, *path: int) -> np.random.SeedSequence:
-    """The root of a tree of seeds: from `seed` for tests and common random numbers, from fresh entropy without one.
+    """Return the root of a tree of seeds: `seed` for tests and common random numbers, or fresh entropy if it is None.
 
     >>> randomness(1, 2).spawn_key
     (2,)
@@ -30,7 +30,7 @@ def randomness(seed: int | None, *path: int) -> np.random.SeedSequence:
 
 
 def child(seed: np.random.SeedSequence, *path: int) -> np.random.SeedSequence:
-    """The seed of a part, independent of the seeds of all other parts."""
+    """Return a child seed, independent of all other children."""
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *path))
 
 
@@ -43,13 +43,13 @@ def collect(
 ) -> list[Result]:
     """Apply `reduce` to every piece of `samples` independent draws and return the results in a fixed order.
 
-    Holds a few pieces per worker and the results in memory.
+    Only a few pieces per worker and the results are in memory at the same time.
 
     Args:
-        estimator: what to draw from.
-        samples: how many in total.
-        seed: block i draws from its i-th child.
-        reduce: called on each piece; must pickle if the backend needs it.
+        estimator: estimator that draws the samples.
+        samples: total number of samples.
+        seed: block i uses its i-th child.
+        reduce: called on each piece; must be picklable if the backend requires it.
         workers: joblib's n_jobs; -1 for all cores.
     """
     from joblib import Parallel, delayed
@@ -61,7 +61,7 @@ def collect(
 
 
 def draws(estimator: Estimator, samples: int, seed: np.random.SeedSequence, workers: int = -1) -> Draws:
-    """Return all draws, at 16 bytes each."""
+    """Return all draws; each takes 16 bytes."""
     pieces = collect(estimator, samples, seed, _itself, workers)
     return Draws(np.concatenate([p.ratios for p in pieces]), np.concatenate([p.shifts for p in pieces]))
 
@@ -69,8 +69,8 @@ def draws(estimator: Estimator, samples: int, seed: np.random.SeedSequence, work
 def single_threaded() -> AbstractContextManager[Any]:
     """Limit the linear algebra of NumPy and SciPy to one thread.
 
-    The products here are small and many, and already run on joblib's threads. On a busy machine, more BLAS threads on
-    top of these can wait for each other ten times as long as they work.
+    The matrix products here are small and numerous, and already run on joblib's threads. On a busy machine, additional
+    BLAS threads can spend ten times as long waiting for each other as working.
     """
     limit: AbstractContextManager[Any] = _controller().limit(limits=1)
     return limit
@@ -78,7 +78,7 @@ def single_threaded() -> AbstractContextManager[Any]:
 
 @cache
 def _controller() -> Any:
-    import scipy.linalg  # noqa: F401  # brings a BLAS library of its own, which must be loaded to be found
+    import scipy.linalg  # noqa: F401  # has its own BLAS library, which must be loaded to be found
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController()

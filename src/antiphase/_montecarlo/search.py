@@ -1,8 +1,8 @@
-"""The epsilon or the noise at which delta has a given value: by a proved bound, or by estimates.
+"""Find the epsilon or noise at which delta has a given value, by a proved bound or by estimates.
 
-Estimates use the same seed throughout (common random numbers), so that they are a smooth function of what is searched.
-What a limit comes to without any hit is added, where it is known. What they find proves nothing: it is verified
-afterwards, with fresh randomness.
+Estimates use the same seed throughout (common random numbers), so that they are a smooth function of the search
+variable. The smallest limit that is possible without any hit is added if it is known. The results of a search prove
+nothing; they are verified afterwards with fresh randomness.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from antiphase._montecarlo.pair import Pair
 from antiphase._montecarlo.samples import child, draws
 from antiphase._montecarlo.settings import MonteCarlo
 
-LARGEST = 1e6
-FAR = 700.0
-FEW = 4  # the search takes a pilot's samples divided by this, its last correction all of them
+LARGEST = 1e6  # search up to this factor above the start
+LARGEST_LOG = 700.0
+SEARCH_FRACTION = 4  # the search uses a pilot's samples divided by this; its last correction uses all of them
 TOLERANCE, ROUGH = 1e-4, 1e-2
 
 
 def upper_epsilon(pair: Pair, delta: float) -> float:
-    """An epsilon at which the proved bound is at most `delta`, by the coarse bound first, then by the fine one."""
+    """Return an epsilon at which the proved bound is at most `delta`, from the coarse bound, then the fine one."""
     found = _least(lambda e: pair.upper(e, fine=False).value <= delta, 1.0)
     if pair.tight and found > 0.0:
         found = _tightened(lambda e: pair.upper(e).value <= delta, found)
@@ -34,7 +34,7 @@ def upper_epsilon(pair: Pair, delta: float) -> float:
 
 
 def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
-    """A noise at which the proved bound is at most `delta`."""
+    """Return a noise level at which the proved bound is at most `delta`."""
     least = pair.noise_std / LARGEST
 
     def holds(noise: float) -> bool:
@@ -43,8 +43,8 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
     found = _least(holds, pair.noise_std, TOLERANCE if pair.tight else ROUGH)
     if found <= 2.0 * least:
         raise NotProved(
-            f"delta = {delta} needs no noise at all: an example participates with a smaller probability than that.",
-            hint="use a delta far below the inverse of the number of examples",
+            f"delta = {delta} needs no noise at all: it exceeds the probability that an example participates.",
+            hint="use a delta far below 1 / number of examples",
         )
     if pair.tight:
         found = _tightened(lambda s: pair.at(s).upper(epsilon).value <= delta, found)
@@ -54,14 +54,14 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
 def estimated_epsilon(
     pair: Pair, delta: float, log_inverse: float, seed: np.random.SeedSequence, sampling: MonteCarlo
 ) -> float:
-    """The epsilon at which the estimate is `delta`; the estimators are chosen again until they fit the epsilon.
+    """Return the epsilon at which the estimate is `delta`, choosing estimators again until they fit that epsilon.
 
     Args:
-        pair: at its noise.
+        pair: the dominating pair, at its noise level.
         delta: target of the estimate.
         log_inverse: log(1 / beta) of the limit computed afterwards.
-        seed: of the samples.
-        sampling: how much work to spend.
+        seed: seed of the samples.
+        sampling: Monte Carlo effort.
     """
     epsilon = highest = upper_epsilon(pair, delta)
     samples, many = _samples(pair, sampling)
@@ -85,7 +85,7 @@ def estimated_noise(
     seed: np.random.SeedSequence,
     sampling: MonteCarlo,
 ) -> float:
-    """The noise at which the estimate is `delta`: between 0 and `highest`, that of the proved bound."""
+    """Return the noise at which the estimate is `delta`, at most `highest`, the noise of the proved bound."""
     few, many = _samples(pair, sampling)
 
     def excess(log_noise: float, samples: int = few, part: int = 0) -> float:
@@ -104,9 +104,9 @@ def estimated_noise(
 
 
 def _samples(pair: Pair, sampling: MonteCarlo) -> tuple[int, int]:
-    """For the search and for its last correction."""
+    """Return the numbers of samples for the search and for its last correction."""
     most = sampling.samples or pair.samples
-    return min(pair.pilot // FEW, most), min(pair.pilot, most)
+    return min(pair.pilot // SEARCH_FRACTION, most), min(pair.pilot, most)
 
 
 class _Curve:
@@ -119,7 +119,7 @@ class _Curve:
         self._draws: dict[int, Draws] = {}
 
     def log_delta(self, epsilon: float) -> float:
-        """The larger direction; the second is drawn only where its bound does not settle the matter."""
+        """Return log delta of the larger direction; the second is sampled only if its bound exceeds the first."""
         removal = self._log_mean(0, epsilon)
         if log_bound(self._estimators[1], epsilon) <= removal:
             return removal
@@ -132,17 +132,17 @@ class _Curve:
         if direction not in self._draws:
             self._draws[direction] = draws(estimator, self._samples, child(self._seed, direction), self._workers)
         logs = log_weights(estimator, self._draws[direction], epsilon)
-        return max(-FAR, float(logsumexp(logs)) - math.log(self._samples))
+        return max(-LARGEST_LOG, float(logsumexp(logs)) - math.log(self._samples))
 
 
 def _excess(curve: _Curve, pair: Pair, epsilon: float, delta: float, log_inverse: float, sampling: MonteCarlo) -> float:
-    """Return the log of the least limit to expect, relative to `delta`."""
+    """Return the log of the smallest expected limit, relative to `delta`."""
     least = pair.least(epsilon, sampling.samples or pair.samples, log_inverse)
     return math.log(math.exp(curve.log_delta(epsilon)) + least) - math.log(delta)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a decreasing function crosses 0; an end where it does not."""
+    """Return where a decreasing function crosses 0, or the nearer end of the interval if it does not."""
     from scipy.optimize import brentq
 
     if function(low) <= 0.0:
@@ -153,14 +153,14 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _least(holds: Callable[[float], bool], start: float, tolerance: float = TOLERANCE) -> float:
-    """About the least number for which `holds`, which is true above some point; 0 if already there."""
+    """Return roughly the smallest number for which `holds`, a condition that is true above some point."""
     if holds(0.0):
         return 0.0
     low = high = start
     while not holds(high):
         low, high = high, 2.0 * high
         if high > LARGEST * start:
-            raise NotProved(f"Nothing up to {high} keeps the bound.", hint="use a larger epsilon or delta")
+            raise NotProved(f"No value up to {high} satisfies the bound.", hint="use a larger epsilon or delta")
     while low > 0.0 and holds(low):
         low, high = low / 2.0, low
     while high - low > tolerance * high:
@@ -170,7 +170,7 @@ def _least(holds: Callable[[float], bool], start: float, tolerance: float = TOLE
 
 
 def _tightened(holds: Callable[[float], bool], start: float) -> float:
-    """A little less than `start` where `holds` allows it."""
+    """Return a number slightly below `start` if it satisfies `holds`, else `start`."""
     low, high = start * (1.0 - 20.0 * TOLERANCE), start
     if holds(low):
         return low

@@ -1,4 +1,4 @@
-"""How much work a sampled bound may take."""
+"""Monte Carlo settings: how much work a sampled bound may take."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from antiphase._record import record
 @final
 @record(tag="Sampling")
 class MonteCarlo:
-    """How a bound is sampled, where nothing but samples gives a small one.
+    """Settings for bounds that are computed from samples.
 
-    `epsilon`, `delta` and `verify` draw fresh entropy on every call. `calibrate` and plans search with seeds that are a
-    hash of the question, so that the same question gives the same mechanism, and certify what they find with fresh
-    entropy. With a seed, all of them give the same answer every time. Failure probabilities add up: trying many seeds,
-    or many ways to write one mechanism, and keeping the best answer spends them many times.
+    `epsilon`, `delta` and `verify` draw fresh entropy on every call. `calibrate` and `plan` search with seeds that are
+    a hash of their arguments, so that the same arguments give the same mechanism, and certify the result with fresh
+    entropy. With a seed, all of them return the same result every time. Failure probabilities add up: if you try many
+    seeds, or many ways to write the same mechanism, and keep the best result, you spend the failure probability many
+    times.
 
-    A confidence limit lies above what it bounds, by about 1 / sqrt(samples). So many samples are drawn that `slack` of
-    delta is lost to it: 5 % cost some 0.3 % of noise. A quarter of the slack takes sixteen times the samples.
+    A confidence limit is above the true value by about 1 / sqrt(samples). Enough samples are drawn that the limit loses
+    at most a fraction `slack` of delta: 5 % cost about 0.3 % more noise. A quarter of the slack needs sixteen times as
+    many samples.
 
     Args:
-        slack: share of delta that may be lost to the confidence limit.
-        samples: most samples in one direction; where they do not suffice the limit is wider, or a bound without
-            samples is given. None: what about half a minute on two cores allows.
-        workers: joblib's n_jobs; -1 for all cores. Results do not depend on it, nor on joblib's backend.
-        seed: makes the answer a function of the question and of this number; None, which is right outside tests, takes
-            fresh entropy. No two of these functions share samples, whatever the seed.
+        slack: fraction of delta that may be lost to the confidence limit.
+        samples: maximum number of samples per direction. If they are not enough, the limit is wider, or a bound without
+            samples is returned. None means as many as about half a minute on two cores allows.
+        workers: joblib's n_jobs; -1 for all cores. Results depend neither on it nor on joblib's backend.
+        seed: makes the result reproducible; use it only in tests. None draws fresh entropy. Different functions never
+            share samples, whatever the seed.
 
     >>> MonteCarlo(slack=0.2).workers
     -1
@@ -40,20 +42,20 @@ class MonteCarlo:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        owner, hint = "MonteCarlo", "0.05 loses 5 % of delta, 0.3 % of noise"
+        owner, hint = "MonteCarlo", "0.05 loses 5 % of delta, which costs about 0.3 % more noise"
         slack = _check.real(owner, "slack", self.slack, 1e-3, 1.0, hint)
         object.__setattr__(self, "slack", slack)
         if self.samples is not None:
-            samples = _check.positive_integer(owner, "samples", self.samples, "None for what half a minute allows")
+            samples = _check.positive_integer(owner, "samples", self.samples, "use None for about half a minute")
             object.__setattr__(self, "samples", samples)
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers == 0:
-            raise invalid(owner, "workers", "an integer other than 0", self.workers, "-1 for all cores")
+            raise invalid(owner, "workers", "an integer other than 0", self.workers, "use -1 for all cores")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
-            raise invalid(owner, "seed", "an integer of at least 0, or None", self.seed, "None is right outside tests")
+            raise invalid(owner, "seed", "an integer of at least 0, or None", self.seed, "use None except in tests")
 
 
 def check_sampling(owner: str, value: Any) -> MonteCarlo:
-    """`value` if it is a `MonteCarlo`."""
+    """Return `value` if it is a `MonteCarlo`, else raise."""
     if not isinstance(value, MonteCarlo):
         raise invalid(owner, "sampling", "a MonteCarlo object", value, "for example MonteCarlo(slack=0.2)")
     return value

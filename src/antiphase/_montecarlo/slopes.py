@@ -1,17 +1,17 @@
-"""How delta and the noise of balls-in-bins change with the Gram matrix of the modes.
+"""Derivatives of delta and of the noise of balls-in-bins with respect to the Gram matrix of the modes.
 
 delta is the mean of a convex function F of the likelihood ratio L = sum_i u_i, u_i = exp(x_i - K_ii / 2) / b, where
-x ~ N(0, K). Each u_i has mean 1 / b whatever K is, and Price's theorem gives
+x ~ N(0, K). Each u_i has mean 1 / b for every K, and Price's theorem gives
 
     d delta = sum_ij D_ij dK_ij,        D_ij = E[F''(L) u_i u_j] / 2.
 
 F is a hockey stick, (L - e^eps)_+ for removing and (1 - e^eps L)_+ for adding an example, so F'' is concentrated where
-the loss Y = log L is eps or -eps. With w_i = u_i / L, the probability of bin i given the sample,
+the loss Y = log L equals eps or -eps. Let w_i = u_i / L be the probability of bin i given the sample. Then
 
     D = e^eps p(Y = eps) E[w w^T | Y = eps] / 2   or   p(Y = -eps) E[w w^T | Y = -eps] / 2,
 
-p the density of Y under N(0, I). The noise that keeps delta as it is obeys d log noise = <D, dG> / (2 <D, G>): it costs
-O(samples b^2), whatever the number of steps, and no derivative of a sample is needed.
+where p is the density of Y under N(0, I). At constant delta, the noise satisfies d log noise = <D, dG> / (2 <D, G>).
+This costs O(samples b^2), independent of the number of steps, and needs no derivatives of samples.
 
 Reference: Price 1958; Choquette-Choo et al. 2025 (near-exact amplification), App. D, differentiates samples instead.
 """
@@ -29,7 +29,7 @@ from antiphase._montecarlo.estimator import log_weights
 from antiphase._montecarlo.power import Power
 from antiphase._montecarlo.tilt import Tilt
 
-NARROWEST = 0.2  # of the deviation of the sampled losses: where the common part is narrower, losses count this far off
+SMALLEST_KERNEL_WIDTH = 0.2  # width of the kernel density estimate of Y, in standard deviations of the sampled losses
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Slopes:
 
 
 def delta_slopes(pair: BinsPair, epsilon: float, samples: int, seed: np.random.SeedSequence, *, adding: bool) -> Slopes:
-    """delta at one noise and how it changes. An estimate to search with, which proves nothing.
+    """Estimate delta at one noise level and its derivatives. Use it to search; it proves nothing.
 
     Args:
         pair: the modes and the noise.
-        epsilon: of the divergence.
-        samples: some thousands are enough.
-        seed: the same gives common random numbers.
-        adding: of adding an example, not of removing one.
+        epsilon: epsilon of the divergence.
+        samples: number of samples; a few thousand are enough.
+        seed: the same seed gives common random numbers.
+        adding: whether an example is added instead of removed.
     """
     from scipy.special import logsumexp
 
@@ -64,11 +64,11 @@ def delta_slopes(pair: BinsPair, epsilon: float, samples: int, seed: np.random.S
     draws, modes = estimator.draw_modes(np.random.Generator(np.random.SFC64(seed)), samples)
     log_delta = float(logsumexp(log_weights(estimator, draws, epsilon))) - math.log(samples)
     sign = -1.0 if adding else 1.0
-    losses = -sign * draws.shifts  # of the rests
-    # Weights of a sample of N(0, I): of the other distribution for removal, of this one for addition.
+    losses = -sign * draws.shifts  # losses of the rests
+    # Weights relative to N(0, I), which is the second distribution for removal and the first one for addition.
     log_ratios = draws.ratios if adding else draws.ratios - losses
     rho = estimator.rho
-    deviation = math.sqrt(max(rho, NARROWEST**2 * float(losses.var())))
+    deviation = math.sqrt(max(rho, SMALLEST_KERNEL_WIDTH**2 * float(losses.var())))
     z = (sign * epsilon - losses + rho / 2.0) / deviation
     scale = max(sign * epsilon, 0.0) - math.log(2.0 * samples * deviation * math.sqrt(2.0 * math.pi))
     logs = log_ratios - z**2 / 2.0 + scale

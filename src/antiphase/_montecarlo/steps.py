@@ -1,14 +1,15 @@
-"""Bounds on the sum of the allowed weights beside a core, for every core size k and every number m drawn beside it.
+"""Bounds on the sum of the allowed weights next to a core, for each core size k and number m of other indices drawn.
 
-The counts are N = k e_i + n with n_i = 0, n_j <= k and sum n = m; index j is allowed where j != i and n_j < k, and its
-weight is exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j), K = Kt + rho 1 1^T >= 0. The sum Z over the allowed j obeys
+The counts are N = k e_i + n with n_i = 0, n_j <= k and sum n = m. Index j is allowed if j != i and n_j < k, and its
+weight is exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j), K = Kt + rho 1 1^T >= 0. The sum Z over the allowed j
+satisfies
 
 (a) Z <= max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj), since that sum is convex in n;
 (b) Z <= exp(-rho (k + m)) (A + T (e^S - 1) / S), since e^v lies below its chord on [0, S];
 (c) Z <= exp(-rho (k + m)) (A + T + V (e^S - 1 - S) / S^2), since (e^v - 1 - v) / v^2 increases,
 
-where A bounds the number of allowed j, S their largest v_j = (K N)_j, T the sum of the v_j and V that of the v_j^2. A
-greedy fill gives S and T: the largest coefficients first, each taken as often as it may be.
+where A bounds the number of allowed j, S the largest v_j = (K N)_j, T the sum of the v_j and V the sum of the v_j^2. S
+and T come from a greedy fill: take the largest coefficients first, each as often as allowed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from numpy.typing import NDArray
 from antiphase._check import Array
 from antiphase._montecarlo.split import Split
 
-DEAR = 2e11  # operations beyond which (a) is left out
-UNDERFLOW = 1e-300  # more than any exponential that underflowed
+MAX_CONVEX_OPERATIONS = 2e11  # skip (a) if it takes more operations
+UNDERFLOW = 1e-300  # larger than any exponential that underflowed
 LARGEST_EXPONENT = 600.0
 
 
 def log_step_bounds(split: Split, largest: int) -> Array:
-    """[k, m]: log(Z / b) is at most this, for 1 <= k, 0 <= m, k + m < largest; zero elsewhere.
+    """Return upper bounds on log(Z / b) as an array [k, m], for 1 <= k, 0 <= m, k + m < largest; zero elsewhere.
 
     >>> bounds = log_step_bounds(Split(0.0, np.eye(4)), 3)
     >>> np.exp(bounds[1]).round(6).tolist()[:2]
@@ -35,7 +36,7 @@ def log_step_bounds(split: Split, largest: int) -> Array:
     """
     counts = [(k, m) for k in range(1, largest) for m in range(largest - k)]
     fills = _Fills(split.whole, largest)
-    convex = _convex_bounds(split, largest) if len(counts) * split.bins**3 <= DEAR else {}
+    convex = _convex_bounds(split, largest) if len(counts) * split.bins**3 <= MAX_CONVEX_OPERATIONS else {}
     out = np.zeros((largest, largest))
     for k, m in counts:
         filled = fills.log_bound(k, m) - split.rho * (k + m)
@@ -44,7 +45,7 @@ def log_step_bounds(split: Split, largest: int) -> Array:
 
 
 def _convex_bounds(split: Split, largest: int) -> dict[tuple[int, int], float]:
-    """(a): log max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj)."""
+    """Return the logs of bound (a): log max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj)."""
     top = split.rest.max()
     powers = [np.exp(k * (split.rest - top)) for k in range(largest)]
     found = {}
@@ -58,7 +59,7 @@ def _convex_bounds(split: Split, largest: int) -> dict[tuple[int, int], float]:
 
 
 class _Fills:
-    """(b) and (c), prepared once for all k and m."""
+    """Computes bounds (b) and (c); the parts that do not depend on k and m are prepared once."""
 
     def __init__(self, whole: Array, largest: int) -> None:
         self.bins, self.own = len(whole), np.diag(whole)
@@ -68,8 +69,8 @@ class _Fills:
         self.moments_of_others = _Moments(whole - np.diag(self.own), largest)
 
     def log_bound(self, k: int, m: int) -> float:
-        """The smaller of the two, without the common factor."""
-        if k == 1:  # an allowed j has not been drawn: there are fewer of them, and none counts for itself
+        """Return the log of the smaller bound, without the factor exp(-rho (k + m))."""
+        if k == 1:  # an allowed j has not been drawn yet: there are fewer of them, and K_jj does not contribute
             allowed, moments = max(self.bins - 1 - m, 0), self.moments_of_others
         else:
             allowed, moments = self.bins - 1, self.moments
@@ -81,7 +82,7 @@ class _Fills:
         return math.log(allowed + min(chord, parabola) + UNDERFLOW)
 
     def _largest(self, k: int, m: int) -> float:
-        """S: an allowed j has been drawn at most k - 1 times, and after all that count for more than itself."""
+        """Return S. An allowed j was drawn at most k - 1 times, and is filled after all indices with larger entries."""
         own = np.clip(k + m - k * self.larger, 0, k - 1)
         return float((own * self.own + self.beside.fill(k, k + m - own)).max())
 
@@ -100,11 +101,11 @@ class _Moments:
         self.products = _Sorted(products, largest)
 
     def total(self, k: int, m: int) -> float:
-        """T."""
+        """Return T."""
         return float((k * self.core + self.sums.fill(k, m)).max())
 
     def squares(self, k: int, m: int) -> float:
-        """V = N^T A N with A = M^2 - M_i M_i^T: core with core, core with the others, and the others by their rows."""
+        """Return V = N^T A N with A = M^2 - M_i M_i^T: core with core, core with others, and others by their rows."""
         others = _Sorted(self.products.fill(k, m)[None, :], m + 1).fill(k, m)
         return float((k**2 * self.core_square + 2 * k * self.crossed.fill(k, m)).max() + others[0])
 
@@ -117,7 +118,7 @@ class _Sorted:
         self.sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(self.values, axis=1)], axis=1)
 
     def fill(self, cap: int, total: int | NDArray[np.int64]) -> Array:
-        """The largest sum of `total` numbers of each row, none taken more than `cap` times."""
+        """Return the largest sum of `total` numbers of each row, each used at most `cap` times."""
         row, last = np.arange(len(self.values)), self.values.shape[1] - 1
         whole = np.minimum(np.asarray(total) // cap, last)
         part = np.minimum(total - cap * whole, cap)
@@ -125,13 +126,13 @@ class _Sorted:
 
 
 def _without_diagonal(matrix: Array) -> Array:
-    """Rows without their diagonal entry; a single one has nothing but a zero left."""
+    """Return the rows without their diagonal entries; for a 1 x 1 matrix, a single zero."""
     b = len(matrix)
     return matrix[~np.eye(b, dtype=bool)].reshape(b, b - 1) if b > 1 else np.zeros((1, 1))
 
 
 def _curvature(s: float) -> float:
-    """(e^s - 1 - s) / s^2, by an upper bound on its series where the difference would cancel."""
+    """Return (e^s - 1 - s) / s^2; for small s, where the difference would cancel, an upper bound on its series."""
     if s < 1e-2:
         return 0.5 + s / 6.0 + s**2 / 24.0 + s**3 / 60.0
     return (math.expm1(s) - s) / s**2

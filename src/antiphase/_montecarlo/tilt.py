@@ -1,7 +1,8 @@
-"""Add: samples shifted against a mean of the modes.
+"""Addition: samples shifted away from a weighted mean of the modes.
 
-For p in the simplex and s > 0 draw x ~ N(-s m, I), m = sum_i p_i m_i; the weight is D(epsilon + Y) times
-exp(s <m, x> + s^2 |m|^2 / 2). Jensen gives <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform), which bounds it.
+For p in the simplex and s > 0 draw x ~ N(-s m, I) with m = sum_i p_i m_i. The weight is D(epsilon + Y) times
+exp(s <m, x> + s^2 |m|^2 / 2). It is bounded because, by Jensen's inequality,
+<m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from antiphase._montecarlo.split import Split
 
 @dataclass(frozen=True)
 class Tilt(Estimator):
-    """delta of N(0, I) against mean_i N(m_i, I).
+    """Estimator of delta of N(0, I) against mean_i N(m_i, I).
 
     Args:
         split: the modes.
-        slope: s >= 0; 0 samples the first distribution as it is.
+        slope: s >= 0; 0 samples the first distribution without a shift.
         weights: p, non-negative with sum 1.
     """
 
@@ -33,7 +34,7 @@ class Tilt(Estimator):
     slope: float
     weights: Array
 
-    bias = 0.0  # normal numbers alone
+    bias = 0.0  # only normal numbers are drawn
 
     @property
     def rho(self) -> float:  # type: ignore[override]
@@ -65,7 +66,7 @@ class Tilt(Estimator):
         return self.draw_modes(rng, count)[0]
 
     def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
-        """As `draw`, and return the log-likelihood ratio of every mode as well."""
+        """Draw as `draw` does; also return the log-likelihood ratio of every mode."""
         from antiphase._kernels import bins_log_means
 
         mean = self.weights @ self.split.root
@@ -77,14 +78,14 @@ class Tilt(Estimator):
 
 
 def log_tilt_factor(split: Split, slope: float, weights: Array) -> float:
-    """The logarithm of the bound on the density ratio over exp(s Y)."""
+    """Return the logarithm of the bound on the density ratio divided by exp(s Y)."""
     positive = weights[weights > 0.0]
     divergence = float(positive @ np.log(positive)) + math.log(split.bins)
     return float(slope**2 * (weights @ split.rest @ weights) / 2.0 + slope * (weights @ split.half + divergence))
 
 
 def best_weights(split: Split, slope: float) -> Array:
-    """p of about the smallest `log_tilt_factor`, which is convex in p, by mirror descent from equal weights."""
+    """Return weights p that nearly minimize `log_tilt_factor`, convex in p, by mirror descent from equal weights."""
     equal = weights = np.full(split.bins, 1.0 / split.bins)
     rate = 1.0 / (1.0 + slope * float(np.abs(split.rest).sum(axis=1).max()))
     for _ in range(100):

@@ -1,13 +1,13 @@
-"""Estimate, verify, release: a claim fixed beforehand is verified with fresh samples, or refused.
+"""Estimate, verify, release: verify a claim that was fixed beforehand with fresh samples.
 
 Let the claim be (epsilon, delta) and p the failure probability that all attempts may spend together. Attempt r passes
 if confidence limits on delta in both directions, each with failure probability p / 2^r / 2, are at most delta - p. So a
-mechanism whose delta exceeds delta - p passes in some attempt with probability at most p, and the procedure that
-releases what passes, and nothing else, is (epsilon, (delta - p) + p)-differentially private: the randomness of the
-verification is part of the mechanism, and its failures are folded into delta.
+mechanism whose delta exceeds delta - p passes in some attempt with probability at most p. The procedure that releases
+the output only if an attempt passes is therefore (epsilon, (delta - p) + p)-differentially private: the randomness of
+the verification is part of the mechanism, and delta includes its failure probability.
 
-With one attempt only, max(delta - p, p) would do; with several the sum is needed, because an attempt that is good and
-one that is bad may both be possible outcomes.
+With a single attempt, max(delta - p, p) would be enough. With several, the sum is needed, because both a good and a bad
+mechanism may be possible outcomes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from antiphase._montecarlo.pilot import Effort
 from antiphase._montecarlo.samples import child
 from antiphase._montecarlo.settings import MonteCarlo
 
-SHARE = 1e-3  # of delta that verification may spend as its failure probability
+SHARE = 1e-3  # share of delta that verification may spend as its failure probability
 RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
 
 
 def log_inverse_share(delta: float, attempt: int, choices: int = 1) -> float:
-    """log(1 / beta), beta the failure probability of one direction in attempt r: SHARE * delta / choices / 2^r / 2.
+    """Return log(1 / beta) for one direction in attempt r, where beta = SHARE * delta / choices / 2^r / 2.
 
-    A logarithm does not underflow, however many attempts there were.
+    The logarithm does not underflow, however many attempts there are.
 
     Args:
-        delta: of the claim.
-        attempt: r, from 1.
-        choices: from how many claims the one that is acted upon may be chosen.
+        delta: delta of the claim.
+        attempt: number of the attempt, r, from 1.
+        choices: number of claims among which the caller may choose one.
 
     >>> round(math.exp(log_inverse_share(1e-5, 1)) / 4e8, 12)
     1.0
@@ -50,10 +50,10 @@ class ClaimOutcome:
     """The result of verifying a claim.
 
     Args:
-        bound: delta as claimed, or None if it was not verified.
-        limit: the larger confidence limit, or the expected one if no samples were drawn for it.
-        estimate: of the same direction.
-        error: its standard error.
+        bound: the claimed delta as a bound, or None if it was not verified.
+        limit: the larger of the two confidence limits, or the expected one if no samples were drawn.
+        estimate: estimate of delta in the same direction.
+        error: standard error of the estimate.
     """
 
     bound: Bound | None
@@ -71,7 +71,7 @@ def try_claim(
     sampling: MonteCarlo,
     choices: int = 1,
 ) -> ClaimOutcome:
-    """Attempt number `attempt` on the claim (epsilon, delta), with samples from `seed`, which nothing else may use."""
+    """Try to verify the claim (epsilon, delta) with samples from `seed`, which nothing else may use."""
     pair = pair.outward
     upper = pair.upper(epsilon)
     if upper.value <= delta:
@@ -92,12 +92,12 @@ def try_claim(
 
 
 def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Effort:
-    """What `sampling` allows for a pair; `seed` is that of the pilot."""
+    """Return the effort that `sampling` allows for a pair; `seed` is the seed of the pilot."""
     return Effort(sampling.samples or pair.samples, log_inverse, seed, sampling.workers, sampling.slack / 4.0)
 
 
 def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: float) -> Bound:
-    """`value` as a bound that both limits keep, with the failure probability SHARE * delta; none without samples."""
+    """Return `value` as a bound based on both limits: "confident", or "upper" if no samples were drawn."""
     if not any(limit.samples for limit in limits):
         return Bound(value, "upper", "largest weight of the samples", pair.reference)
     samples = " and ".join(f"{limit.samples:,}" for limit in limits)
@@ -108,16 +108,17 @@ def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: fl
 def verify_pair(
     pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, sampling: MonteCarlo
 ) -> Bound:
-    """The claim as a bound on delta, or `Refused`.
+    """Verify the claim and return it as a bound on delta, or raise `Refused`.
 
-    **Guarantee**: see above. `attempt` counts all verifications of this claim, from 1.
+    **Guarantee**: see the top of this module. `attempt` counts all verifications that could lead to the release, from
+    1.
     """
     outcome = try_claim(pair, epsilon, delta, attempt, seed, sampling)
     if outcome.bound is not None:
         return outcome.bound
-    missing = "more noise" if outcome.estimate > delta else "more samples, or a little more noise"
+    remedy = "add noise" if outcome.estimate > delta else "use more samples, or add a little noise"
     raise Refused(
         f"({epsilon}, {delta})-differential privacy is not verified: the confidence limit on delta is "
         f"{outcome.limit:.4g}, the estimate {outcome.estimate:.4g} +- {outcome.error:.2g}.",
-        hint=f"it needs {missing}; a further verification of this claim is attempt {attempt + 1}",
+        hint=f"{remedy}; the next verification is attempt {attempt + 1}",
     )

@@ -1,4 +1,4 @@
-"""Noise streams: from a secret and a mechanism to one noise vector a step."""
+"""Noise streams: one noise vector per step, from a secret and a mechanism."""
 
 from antiphase._noise.host_check import check_host_noise
 from antiphase._noise.leaves import Leaf, named

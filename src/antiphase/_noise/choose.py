@@ -1,4 +1,4 @@
-"""From a recursion to the correlator that makes its noise."""
+"""Choose the correlator that computes the noise of a recursion."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def choose(
     regenerate: bool = False,
     file: Path | None = None,
 ) -> Correlator:
-    """The correlator of a recursion.
+    """Return the correlator for a recursion.
 
     Args:
-        recursion: how N z is made.
-        factor: what N z is multiplied by.
-        entries: how many coordinates the stream holds.
+        recursion: how to compute N z.
+        factor: number that N z is multiplied by.
+        entries: number of coordinates in the stream.
         dtype: float32 or float64.
-        lookahead: steps made at once, for lower-triangular C.
-        regenerate: draw old z again instead of keeping it, for BandedInverse.
-        file: where to keep the noise of all steps, for strategies that need all of z.
+        lookahead: number of steps computed at once, for lower-triangular C.
+        regenerate: whether to draw old z again instead of storing it, for BandedInverse.
+        file: path next to which the noise of all steps is stored, for strategies that need all of z.
     """
     common = (factor, entries, dtype)
     if isinstance(recursion, Restart):
         inner = choose(recursion.inner, *common, lookahead=lookahead, regenerate=regenerate, file=file)
         return RestartCorrelator(recursion, inner)
     if regenerate and not isinstance(recursion, MovingSum):
-        raise invalid("NoiseStream", "regenerate", "False here", True, "only BandedInverse can draw its old z again")
+        raise invalid("NoiseStream", "regenerate", "False here", True, "only BandedInverse supports it")
     made: Correlator | None = None
     match recursion:
         case Feedback(bands=1):
@@ -60,15 +60,18 @@ def choose(
             made = WholeCorrelator(recursion, *common, file)
     if made is None:
         raise InvalidArgument(
-            f"No noise stream is known for the recursion {type(recursion).__name__}.",
-            hint="describe the strategy with one of the recursions in antiphase.strategies",
+            f"There is no noise stream for the recursion {type(recursion).__name__}.",
+            hint="return one of the recursions of antiphase.strategies from Strategy.recursion()",
         )
     return made
 
 
 @final
 class RestartCorrelator(Correlator):
-    """Block k uses rows k m, ..., k m + m - 1 of z, m those of the inner recursion."""
+    """Restarts an inner correlator for each block: block k uses rows k m, ..., k m + m - 1 of z.
+
+    Here m is the number of rows of the inner recursion.
+    """
 
     recursion: Restart
 
@@ -80,11 +83,11 @@ class RestartCorrelator(Correlator):
         self.state = inner.state
 
     def state_rows(self) -> int:
-        """Held by the inner correlator."""
+        """Return 0: the inner correlator holds the state."""
         return 0
 
     def begin(self, step: int) -> None:
-        """Start again at the first step of a block."""
+        """Reset the inner correlator at the first step of a block."""
         block, inner_step = divmod(step, self.recursion.inner.steps)
         if inner_step == 0:
             self._inner.reset()
@@ -93,20 +96,20 @@ class RestartCorrelator(Correlator):
         self._inner.begin(inner_step)
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """The inner noise, from the rows of this block."""
+        """Compute the inner noise from this block's rows of z."""
         first = self._first_row
         self._inner.make(part, lambda row, z: white(first + row, z), scratch, out)
 
     def end(self) -> None:
-        """Pass on."""
+        """End the step of the inner correlator."""
         self._inner.end()
         self.made = self._inner.made
 
     def reset(self) -> None:
-        """Pass on."""
+        """Reset the inner correlator."""
         self._inner.reset()
 
     def replay_from(self, step: int) -> int:
-        """Within the block."""
+        """Return the step of this block from which the inner correlator must be replayed."""
         steps = self.recursion.inner.steps
         return step // steps * steps + self._inner.replay_from(step % steps)

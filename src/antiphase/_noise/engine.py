@@ -1,4 +1,4 @@
-"""The parts of a stream at work: leaves, threads and correlator move on together, one step at a time."""
+"""The engine of a noise stream, which computes each step's noise with leaves, threads and a correlator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphase._errors import Refused
 from antiphase._noise.choose import choose
 from antiphase._noise.correlator import Noise, Part
 from antiphase._noise.host_check import checked
-from antiphase._noise.origin import Origin, Served
+from antiphase._noise.origin import MechanismLike, Origin
 from antiphase._noise.source import leaf_keys, source_maker
 from antiphase._noise.state import Settings
 from antiphase._noise.team import Team, thread_count
@@ -29,7 +29,7 @@ Consume = Callable[[Part, Noise], None]
 
 @final
 class Engine:
-    """Makes the noise of one step after another, part by part."""
+    """Computes the noise of one step after another, part by part."""
 
     def __init__(
         self, origin: Origin, settings: Settings, secret: Secret, threads: int | None, file: Path | None
@@ -57,21 +57,24 @@ class Engine:
         self._lock = threading.Lock()
         self._parts = layout.parts(self.correlator.part)
 
-    def extend(self, mechanism: Served) -> None:
-        """Go on with more steps of the same C."""
+    def extend(self, mechanism: MechanismLike) -> None:
+        """Continue with more steps of the same C."""
         made = checked(mechanism, self._dtype, None, False)
         with self.exclusive():
             self.correlator.extend(made.strategy.recursion())
 
     def replay(self, step: int) -> None:
-        """Bring the state to where it is before `step`."""
+        """Recompute the state as it is before `step`."""
         self.step = self.correlator.replay_from(step)
         while self.step < step:
             self.advance(lambda part, noise: None)
         self.step = step
 
     def advance(self, consume: Consume, into: Noise | None = None) -> None:
-        """Make the step's noise and give it to `consume` part by part, on any thread; with `into`, made in there."""
+        """Compute the step's noise and pass each part to `consume`, on any thread.
+
+        If `into` is given, the noise is written there.
+        """
         with self.exclusive():
             self._advance(consume, into)
 
@@ -79,8 +82,9 @@ class Engine:
         correlator, dtype = self.correlator, self._dtype
         if self.step >= correlator.recursion.steps:
             raise Refused(
-                f"The stream has given out all {correlator.recursion.steps} steps of its plan.",
-                hint="Plan.extend and NoiseStream.extend go on where the strategy allows it; else plan a new run",
+                f"The stream has no steps left: all {correlator.recursion.steps} steps of its plan are used.",
+                hint="extend it with Plan.extend and NoiseStream.extend if the strategy allows it; otherwise plan a "
+                "new run",
             )
 
         def make(worker: Worker, part: Part) -> None:
@@ -96,7 +100,7 @@ class Engine:
         self._is_whole = True
 
     def white(self, row: int) -> Noise:
-        """z of a row, all leaves one after another."""
+        """Return a row of z, all leaves concatenated."""
         flat = np.empty(self.layout.entries, dtype=self._dtype)
         with self.exclusive():
             self.team.run(lambda worker, part: worker.white(part)(row, flat[part.start : part.stop]), self._parts)
@@ -104,11 +108,9 @@ class Engine:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Refuse a second thread: two steps at once would give out the same noise, or a torn state."""
+        """Raise `Refused` in a second thread: concurrent steps would return the same noise or corrupt the state."""
         if not self._lock.acquire(blocking=False):
-            raise Refused(
-                "The stream is in use by another thread.", hint="use a stream from one thread at a time, in step order"
-            )
+            raise Refused("The stream is in use by another thread.", hint="use a stream from only one thread at a time")
         try:
             self.check_whole()
             yield
@@ -116,32 +118,32 @@ class Engine:
             self._lock.release()
 
     def check_whole(self) -> None:
-        """Refuse to go on after a step that was interrupted, and in a fork, which would give out the same noise."""
+        """Raise `Refused` after an interrupted step, and in a forked process, which would return the same noise."""
         if not self._is_whole:
             raise Refused(
-                f"Step {self.step} is under way, or was interrupted with only some parts of the state moved on.",
-                hint="after an interruption load the last saved state, or replay with start_step",
+                f"Step {self.step} is still running, or was interrupted after updating only part of the state.",
+                hint="after an interruption, load the last saved state, or replay with start_step",
             )
         if this_process() != self._process:
             raise Refused(
-                "A stream cannot be used in a fork of the process that made it: both would give out the same noise.",
-                hint="make each worker's stream, with the regions of its own leaves, in the worker",
+                "A stream cannot be used in a fork of the process that created it: both would add the same noise.",
+                hint="create each worker's stream in that worker, with the regions of its own leaves",
             )
 
     @property
     def saved_state(self) -> NDArray[Any]:
-        """What a file must hold; empty where the state is replayed instead."""
+        """State to save in a file; empty if the state is replayed instead."""
         state = self.correlator.state
         return state[:0] if self.correlator.is_replayed else state
 
     def resume(self, step: int, made: int) -> None:
-        """Go on at `step` with the state as it was saved there."""
+        """Continue at `step` with the state that was saved there."""
         if self.correlator.is_replayed:
             self.replay(step)
         else:
             self.correlator.made, self.step = made, step
 
     def split(self, flat: Noise) -> list[NDArray[Any]]:
-        """One array for each leaf."""
+        """Return one array for each leaf."""
         pairs = zip(self.layout.leaves, self.layout.starts, strict=True)
         return [flat[start : start + math.prod(leaf.shape)].reshape(leaf.shape) for leaf, start in pairs]

@@ -1,10 +1,10 @@
-"""Feedback: the noise of a step is z minus what C carries over from past outputs, or from buffers that sum them.
+"""Feedback correlators: the noise of a step is z minus a weighted sum of past outputs, or of buffers that sum them.
 
     y_t = (z_t - sum_{s < t} C[t, s] y_s) / C[t, t]
 
-The last bands - 1 outputs are kept in a ring, y_s in row s mod rows. Noise does not depend on data, so `lookahead`
-steps are made at once, and the ring is read once for all of them. They overwrite the outputs that nobody needs
-any more: as long as lookahead < bands this costs no memory.
+The last bands - 1 outputs are stored in a ring buffer, y_s in row s mod rows. Noise does not depend on the data, so
+`lookahead` steps are computed at once, and the ring buffer is read once for all of them. They overwrite outputs that
+are no longer needed: as long as lookahead < bands, this takes no extra memory.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from antiphase._noise.correlator import LANES, Correlator, Noise, Part, Scratch, White, padded, part_for
 from antiphase.strategies import Buffers, Feedback
 
-LOOKAHEAD = 8  # more gains little for few bands, and makes some steps longer still
-LOOKAHEAD_LONG = 32  # for long histories, where reading them is most of the work
+LOOKAHEAD = 8  # with few bands, more gains little and makes the slowest steps slower
+LOOKAHEAD_LONG = 32  # for long histories, where most of the time is spent reading them
 LONG = 256
 DOUBLE = np.dtype(np.float64)
 
 
 @final
 class FeedbackCorrelator(Correlator):
-    """Forward substitution with a ring of past outputs, some steps at once."""
+    """Forward substitution with a ring buffer of past outputs, several steps at once."""
 
     recursion: Feedback
 
@@ -38,11 +38,11 @@ class FeedbackCorrelator(Correlator):
         super().__init__(recursion, factor, entries, dtype)
 
     def state_rows(self) -> int:
-        """The history, or the steps made at once if they are more."""
+        """Return the length of the history, or `lookahead` if that is larger."""
         return max(self._history, self.lookahead)
 
     def prepare(self) -> None:
-        """The entries of C that a block of steps needs."""
+        """Collect the entries of C that the next block of steps needs."""
         if self.fresh:
             now = np.arange(self.step, self.step + self.fresh)
             past = np.arange(max(self.step - self._history, 0), self.step)
@@ -53,7 +53,7 @@ class FeedbackCorrelator(Correlator):
             self._pivot = 1.0 / np.diag(inside)
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Make the block if it is time, then hand out the step."""
+        """Compute the next block of steps if needed, then write this step's noise."""
         from antiphase._kernels import feedback_steps, read_row
 
         held = self.state[part.strips]
@@ -68,34 +68,34 @@ class FeedbackCorrelator(Correlator):
 
 @final
 class IndependentCorrelator(Correlator):
-    """z_t / C[t, t], no state."""
+    """z_t / C[t, t], without state."""
 
     recursion: Feedback
     is_replayed = True
 
     def state_rows(self) -> int:
-        """None."""
+        """Return 0: there is no state."""
         return 0
 
     def prepare(self) -> None:
-        """The step's multiple."""
+        """Compute the factor of the step."""
         self._factor = self.factor / float(self.recursion.row(self.step)[0])
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Draw and scale."""
+        """Draw z and scale it."""
         from antiphase._kernels import scale_noise
 
         white(self.step, out)
         scale_noise(self._factor, out)
 
     def replay_from(self, step: int) -> int:
-        """Nothing to replay."""
+        """Return `step`: there is nothing to replay."""
         return step
 
 
 @final
 class BuffersCorrelator(Correlator):
-    """y = z - scale . b, then b <- b + (y - loss b), as `Buffers.constants` explains."""
+    """y = z - scale . b, then b <- b + (y - loss b); see `Buffers.constants`."""
 
     recursion: Buffers
 
@@ -105,11 +105,11 @@ class BuffersCorrelator(Correlator):
         super().__init__(recursion, factor, entries, dtype)
 
     def state_rows(self) -> int:
-        """One for each decay."""
+        """Return the number of buffers, one for each decay."""
         return len(self.recursion.decay)
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Draw z into the output and put the step's noise in its place."""
+        """Draw z into the output and replace it by the step's noise."""
         from antiphase._kernels import buffers_step
 
         white(self.step, out)

@@ -1,4 +1,4 @@
-"""The noise of a mechanism on the host: at its canonical scale, and tried before it is used."""
+"""Check that the host computes the noise of a mechanism correctly before it is used."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from antiphase._check import Array
 from antiphase._noise.choose import choose
 from antiphase._noise.correlator import Noise, Part, Scratch
-from antiphase._noise.origin import Served
+from antiphase._noise.origin import MechanismLike
 from antiphase._noise.scale import Canonical, canonical
 from antiphase._noise.self_check import check_noise
 
 
-def check_host_noise(mechanism: Served, dtype: str) -> None:
-    """Refuse a mechanism whose noise the host cannot make in this dtype."""
+def check_host_noise(mechanism: MechanismLike, dtype: str) -> None:
+    """Raise `Refused` if the host cannot compute the noise of this mechanism in this dtype."""
     checked(mechanism, np.dtype(dtype), None, False)
 
 
-def checked(mechanism: Served, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool) -> Canonical:
-    """The mechanism as `choose` needs it, once the correlator has been seen to make the mechanism's noise."""
+def checked(mechanism: MechanismLike, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool) -> Canonical:
+    """Return the mechanism at its canonical scale, after checking that the correlator computes its noise."""
     made = canonical(mechanism.strategy, mechanism.noise_std, dtype)
 
     def respond(z: Array, steps: int) -> NDArray[Any]:
@@ -42,7 +42,7 @@ def _respond(
     out = np.empty((steps, lanes), dtype=dtype)
 
     def white(row: int, into: Noise) -> None:
-        into[:] = z[row] if row < len(z) else 0.0  # beyond is only what a lookahead makes in advance
+        into[:] = z[row] if row < len(z) else 0.0  # only lookahead asks for later rows
 
     for step in range(steps):
         correlator.begin(step)

@@ -1,7 +1,7 @@
-"""Which part of which array a stream makes noise for.
+"""Leaves: the arrays of a model, and the region of each that a stream generates noise for.
 
 Noise is addressed by the name of a leaf and the flat index of an entry in the whole, unsharded leaf (C order), so
-how the leaf is cut into regions cannot change it.
+it does not depend on how the leaf is sharded.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from antiphase._check import invalid, text
 from antiphase._record import record
 
 Leaves = Sequence[Sequence[int]] | Mapping[str, Any]
-LARGEST = 1 << 60  # entries of a leaf: its blocks must fit in 64 bits of the counter
+LARGEST = 1 << 60  # entries of a leaf: the number of its blocks must fit in 64 bits of the counter
 
 
 @final
 @record
 class Leaf:
-    """One array of the model, and the box of it that this worker holds.
+    """One array of the model, and the region of it that this worker holds.
 
     Args:
-        global_shape: the shape of the whole array.
-        region: for each dimension a slice or a pair (start, stop); None for the whole array. May be empty.
+        global_shape: shape of the whole array.
+        region: a slice or a pair (start, stop) for each dimension; None for the whole array. May be empty.
 
     >>> Leaf((6, 4), (slice(0, 3), (1, 4))).shape
     (3, 3)
@@ -43,23 +43,23 @@ class Leaf:
 
     @property
     def box(self) -> tuple[tuple[int, int], ...]:
-        """The region with its default filled in."""
+        """The region as one (start, stop) pair for each dimension."""
         assert self.region is not None  # set in __post_init__
         return self.region
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the region."""
+        """Shape of the region."""
         return tuple(stop - start for start, stop in self.box)
 
     @property
     def size(self) -> int:
-        """The number of entries in the region."""
+        """Number of entries in the region."""
         return math.prod(self.shape)
 
 
 def named(leaves: Leaves) -> dict[str, Leaf]:
-    """Leaves by name; a list of shapes gets the names "0", "1", ...
+    """Return the leaves by name; shapes in a list get the names "0", "1", ...
 
     >>> named([(2, 3)])["0"].size
     6
@@ -70,11 +70,13 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
         items = [(str(i), leaf) for i, leaf in enumerate(leaves)]
     else:
         raise invalid(
-            "NoiseStream", "leaves", "a list of shapes or a dict of Leaf", leaves, "such as [(784, 10), (10,)]"
+            "NoiseStream", "leaves", "a list of shapes or a dict of Leaf", leaves, "for example [(784, 10), (10,)]"
         )
     if not all(isinstance(name, str) for name, _ in items):
-        raise invalid("NoiseStream", "leaves", "named by strings", list(leaves), "the name is part of the noise's key")
-    names = [text("NoiseStream", "leaves", name, "the name is part of the noise's key") for name, _ in items]
+        raise invalid(
+            "NoiseStream", "leaves", "named by strings", list(leaves), "noise keys are derived from leaf names"
+        )
+    names = [text("NoiseStream", "leaves", name, "noise keys are derived from leaf names") for name, _ in items]
     if len(set(names)) < len(names):
         raise invalid("NoiseStream", "leaves", "named differently", names, "leaves of one name would share their noise")
     return {name: leaf if isinstance(leaf, Leaf) else Leaf(leaf) for name, (_, leaf) in zip(names, items, strict=True)}
@@ -82,7 +84,7 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
 
 @dataclass(frozen=True)
 class Stretches:
-    """`rows` stretches of `width` entries, `stride` apart, the first at `start` of the flat whole leaf."""
+    """`rows` runs of `width` entries each, `stride` apart; the first begins at `start` in the flat whole leaf."""
 
     start: int
     width: int
@@ -92,10 +94,10 @@ class Stretches:
 
 @final
 class Walk:
-    """The region of a leaf as stretches of the flat whole leaf, in the order of the region's own flat index.
+    """Iterates over the region of a leaf as contiguous stretches of the flat whole leaf, in C order of the region.
 
-    Whole trailing dimensions join into stretches of `width`; `count` stretches, `stride` apart, make a plate, and
-    the dimensions before that number the plates.
+    Complete trailing dimensions are merged into stretches of `width` entries. `count` stretches, `stride` apart, form
+    a plate; the leading dimensions enumerate the plates.
     """
 
     def __init__(self, leaf: Leaf) -> None:
@@ -109,7 +111,7 @@ class Walk:
         self._outer = list(zip(leaf.shape, strides, strict=True))[: max(cut - 1, 0)]
 
     def runs(self, start: int, stop: int) -> Iterator[Stretches]:
-        """Stretches that cover entries start, ..., stop - 1 of the region."""
+        """Yield the stretches that cover entries start, ..., stop - 1 of the region."""
         while start < stop:
             stretch, skipped = divmod(start, self.width)
             plate, row = divmod(stretch, self.count)
@@ -132,20 +134,20 @@ class Walk:
 
 
 def _shape(given: Any) -> tuple[int, ...]:
-    hint = "a shape is a tuple of non-negative integers, such as (784, 10)"
+    hint = "pass a tuple of non-negative integers, such as (784, 10)"
     try:
         shape = tuple(given)
     except TypeError:
         raise invalid("Leaf", "global_shape", "a tuple of integers", given, hint) from None
     if not all(_is_count(n) for n in shape) or math.prod(map(int, shape)) > LARGEST:
-        raise invalid("Leaf", "global_shape", f"non-negative integers with a product up to {LARGEST}", given, hint)
+        raise invalid("Leaf", "global_shape", f"non-negative integers with a product of at most {LARGEST}", given, hint)
     return tuple(map(int, shape))
 
 
 def _region(shape: tuple[int, ...], given: Any) -> tuple[tuple[int, int], ...]:
     if given is None:
         return tuple((0, n) for n in shape)
-    hint = "give a slice without a step or a pair (start, stop) for each dimension"
+    hint = "pass a slice without a step or a pair (start, stop) for each dimension"
     try:
         region = tuple(_interval(part, n) for part, n in zip(given, shape, strict=True))
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""BandedInverse: the noise of a step is a short weighted sum of the last rows of z.
+"""Moving-sum correlators for BandedInverse: the noise of a step is a short weighted sum of the last rows of z.
 
-Old rows are kept in a ring, or made again from the counter: b draws a step instead of b - 1 buffers.
+With b bands, old rows are either stored in a ring of b - 1 buffers, or drawn again, which takes b draws per step.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from antiphase.strategies import MovingSum
 
 @final
 class StoredSum(Correlator):
-    """sum_r coefficients_r z_{t-r}, oldest first; z_s is kept in row s mod (bands - 1)."""
+    """sum_r coefficients_r z_{t-r}, oldest first; z_s is stored in row s mod (bands - 1)."""
 
     recursion: MovingSum
     is_replayed = True
 
     def state_rows(self) -> int:
-        """One less than the bands."""
+        """Return the number of bands minus one."""
         return len(self.recursion.coefficients) - 1
 
     def prepare(self) -> None:
-        """Where the history is, oldest first."""
+        """Locate the stored rows, oldest first."""
         rows = self.state_rows()
         past = np.arange(max(self.step - rows, 0), self.step)
         self._slots = past % max(rows, 1)
@@ -33,7 +33,7 @@ class StoredSum(Correlator):
         self._coefficients = self.recursion.coefficients[len(past) :: -1].copy()
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Draw z into the output and put the sum in its place."""
+        """Draw z into the output and replace it by the sum."""
         from antiphase._kernels import moving_sum_step
 
         white(self.step, out)
@@ -41,23 +41,23 @@ class StoredSum(Correlator):
         moving_sum_step(held, self._slots, self._coefficients, self._newest, self.factor, out)
 
     def replay_from(self, step: int) -> int:
-        """Only the rows still in the sum."""
+        """Return the first step whose z is still part of the sum."""
         return max(step - self.state_rows(), 0)
 
 
 @final
 class RegeneratedSum(Correlator):
-    """The same sum with every row drawn again when it is needed: no state."""
+    """The same sum, with every row drawn again when it is needed: no state."""
 
     recursion: MovingSum
     is_replayed = True
 
     def state_rows(self) -> int:
-        """None."""
+        """Return 0: there is no state."""
         return 0
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Draw the rows one after another, oldest first, adding up in float64."""
+        """Draw the rows one after another, oldest first, and add them up in float64."""
         from antiphase._kernels import add_multiple, write_scaled
 
         total: Any = scratch.array("total", (part.size,), np.dtype(np.float64))
@@ -68,5 +68,5 @@ class RegeneratedSum(Correlator):
         write_scaled(self.factor, total, out)
 
     def replay_from(self, step: int) -> int:
-        """Nothing to replay."""
+        """Return `step`: there is nothing to replay."""
         return step

@@ -1,13 +1,13 @@
-"""Which mechanism a stream serves, and whose noise it goes on with.
+"""The mechanism of a stream, and the root that its noise keys are derived from.
 
-Keys depend on the *root*: the fingerprint of the first plan or mechanism of a run. A different number of steps is a
-different root, so two runs that share secret and run id but not the plan share no noise. An extended plan names the
-plan it extends as its root, and a stream that is extended keeps its own: then, and only then, z stays the same.
+Keys depend on the *root*: the fingerprint of the first plan or mechanism of a run. A different number of steps gives a
+different root, so two runs with the same secret and run id but different plans share no noise. An extended plan has
+the plan that it extends as its root, and an extended stream keeps its root. Only in these cases does z stay the same.
 
-Extension is right where the longer N, cut to the old steps, is the old N with zeros beside it: then all that was
-released is what the longer mechanism would have released, and its guarantee holds for the whole run. This is so
-for Identity, Toeplitz without column normalisation, BLT and BandedInverse. For the online tree it is so for every
-step but the last of a tree whose number of steps is not a power of two (see `_tree`).
+A run can be extended if the first rows of the longer N are the old N followed by zeros. Everything released so far is
+then what the longer mechanism would have released, and its guarantee holds for the whole run. This is true for
+Identity, Toeplitz without column normalisation, BLT and BandedInverse. For the online tree it is true at every step
+except the last one of a tree whose number of steps is not a power of two (see `tree.py`).
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from antiphase._record import fingerprint
 from antiphase.strategies import Strategy, Tree
 
 
-class Served(Protocol):
-    """What a stream reads off a mechanism."""
+class MechanismLike(Protocol):
+    """The attributes of a mechanism that a stream uses."""
 
     @property
     def strategy(self) -> Strategy:
-        """C and N."""
+        """The strategy, C and N."""
 
     @property
     def noise_std(self) -> float:
-        """The standard deviation of z for C at its own scale."""
+        """Standard deviation of z for C as given."""
 
 
 @final
 @dataclass(frozen=True)
 class Origin:
-    """A mechanism with the fingerprints that name it and its noise."""
+    """A mechanism, its fingerprint, and the fingerprint that its noise keys are derived from."""
 
-    mechanism: Served
+    mechanism: MechanismLike
     fingerprint: str
     root: str
 
 
 def origin_of(plan_or_mechanism: Any, first: Any = None) -> Origin:
-    """The mechanism of a plan or the mechanism itself; `first` is the one it extends, if any."""
+    """Return the origin of a plan or mechanism; `first` is the one it extends, if any."""
     mechanism = getattr(plan_or_mechanism, "mechanism", plan_or_mechanism)
     if not isinstance(getattr(mechanism, "strategy", None), Strategy) or not hasattr(mechanism, "noise_std"):
-        raise invalid("NoiseStream", "plan", "a Plan or a Mechanism", plan_or_mechanism, "ap.plan(problem) makes one")
+        raise invalid("NoiseStream", "plan", "a Plan or a Mechanism", plan_or_mechanism, "create one with ap.plan")
     name = getattr(plan_or_mechanism, "fingerprint", None) or fingerprint(mechanism)
     root = getattr(plan_or_mechanism, "root", "") or name
     if first is not None:
@@ -57,31 +57,32 @@ def origin_of(plan_or_mechanism: Any, first: Any = None) -> Origin:
     return Origin(mechanism, name, root)
 
 
-def check_extends(longer: Served, shorter: Served) -> None:
-    """Refuse unless `longer` is `shorter` with more steps."""
+def check_extends(longer: MechanismLike, shorter: MechanismLike) -> None:
+    """Raise `Refused` unless `longer` is `shorter` with more steps."""
     kind = type(shorter.strategy).__name__
     if not shorter.strategy.is_extensible:
         raise Refused(
             f"A stream with {kind} cannot be extended: its matrix depends on the number of steps.",
-            hint="start a new run and compose the two",
+            hint="start a new run and compose the guarantees of the two",
         )
     steps = longer.strategy.steps
     same = type(longer.strategy) is type(shorter.strategy) and steps >= shorter.strategy.steps
     if not same or longer.noise_std != shorter.noise_std or longer.strategy != _with_steps(shorter.strategy, steps):
         raise Refused(
-            f"A stream with {kind} can go on only with the same {kind} and noise_std for more steps.",
-            hint="Plan.extend makes such a plan; anything else is a new run",
+            f"A stream with {kind} can be extended only with the same {kind} and noise_std for more steps.",
+            hint="create the longer plan with Plan.extend, or start a new run",
         )
 
 
 def check_last_step(longer: Strategy, shorter: Strategy, step: int) -> None:
-    """Refuse to extend a tree that its last step has closed."""
+    """Raise `Refused` if the last step of a tree has been released and the tree cannot be extended after it."""
     if isinstance(shorter, Tree) and isinstance(longer, Tree) and step == shorter.steps < longer.steps:
         last = step - 1
         if shorter.completed_level(last) != longer.completed_level(last):
             raise Refused(
-                f"The last of {shorter.steps} steps has closed the tree: its noise cannot carry a longer sum.",
-                hint="extend before the last step, or use a power of two; otherwise start a new run and compose",
+                f"The tree has released the last of its {shorter.steps} steps, so it cannot be extended any more.",
+                hint="extend before the last step, or use a power of two as the number of steps; otherwise start a "
+                "new run and compose the guarantees of the two",
             )
 
 

@@ -1,8 +1,8 @@
-"""One scale for C before any noise is made, whatever makes it.
+"""Bring C to an ordinary scale before any noise is computed.
 
-Streams keep numbers of the size of C^-1 z. For C of size 1e50 these are beyond float32, although the noise itself,
-noise_std C^-1 z, is of ordinary size. So C and noise_std are multiplied by one power of two before any source sees
-them. That changes no bit of the noise. C of ordinary size is left alone, so that stored states stay valid.
+Streams store numbers of the size of C^-1 z. If C is of size 1e50, these are outside the range of float32, although the
+noise itself, noise_std C^-1 z, is of ordinary size. So C and noise_std are multiplied by the same power of two before
+any noise is computed. This changes no bit of the noise. C of ordinary size is not changed, so stored states stay valid.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import numpy as np
 from antiphase._errors import Refused
 from antiphase.strategies import Strategy, scaled_exactly, times_power_of_two
 
-# Powers of two. Within them, the state of a stream is far from the limits of its dtype; a square of it is, in float64.
+# Largest binary exponents of ordinary entries. The state is then far from the limits of its dtype; in float64, its
+# squares are too.
 ORDINARY = {"float32": 96, "float64": 400}
 
 
 @final
 @dataclass(frozen=True)
 class Canonical:
-    """A mechanism as the sources of noise see it.
+    """A mechanism at the scale at which its noise is computed.
 
     Attributes:
         strategy: 2^exponent C.
-        noise_std: 2^exponent times that of the mechanism.
+        noise_std: 2^exponent times the noise_std of the mechanism; unchanged if the columns of C are normalised.
         exponent: 0 for C of ordinary size.
     """
 
@@ -36,7 +37,7 @@ class Canonical:
 
 
 def canonical(strategy: Strategy, noise_std: float, dtype: np.dtype[Any]) -> Canonical:
-    """The same mechanism with C of ordinary size; refused where no power of two gives that.
+    """Return the same mechanism with C of ordinary size; raise `Refused` if no power of two achieves that.
 
     >>> from antiphase.strategies import Toeplitz
     >>> made = canonical(Toeplitz([2.0**120, 2.0**119], 2), 2.0**121, np.dtype("float32"))
@@ -52,8 +53,8 @@ def canonical(strategy: Strategy, noise_std: float, dtype: np.dtype[Any]) -> Can
     std = scaled_exactly(noise_std, 0 if strategy.has_unit_columns else exponent)
     if std is None:
         raise Refused(
-            f"The noise of this plan is beyond floating point: noise_std is {noise_std:.3g}, and the entries of C that "
-            f"it is divided by are near 2^{(low + high) // 2}.",
-            hint="scale the strategy so that its columns have norms near 1, and calibrate noise_std to it",
+            f"The noise of this plan is outside the floating-point range: noise_std is {noise_std:.3g}, and the "
+            f"entries of C that it is divided by are near 2^{(low + high) // 2}.",
+            hint="scale the strategy so that its columns have norms near 1, and calibrate noise_std again",
         )
     return Canonical(scaled, float(std), exponent)

@@ -1,8 +1,9 @@
-"""Before the first step: the noise that a source makes is the noise of the plan, or the run does not start.
+"""Checks before the first step that the noise of a run will be the noise of its plan.
 
-Two checks. Over the whole run, float64 algebra says how large state and noise become: both must be well within the
-dtype. For the first steps, the very code that will make the noise is given a known z, and what it makes is
-compared with float64 algebra. Neither takes model-sized memory, nor more than milliseconds for ordinary strategies.
+There are two checks. The first computes, in float64, how large state and noise become over the whole run: both must
+stay well within the range of the dtype. The second runs the code that will generate the noise on a known z, for the
+first steps, and compares its output with float64 algebra. Neither needs model-sized memory, and both take only
+milliseconds for ordinary strategies.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from antiphase._noise.scale import canonical
 from antiphase._noise.sizes import sizes
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix, divided
 
-# Standard deviations from 2^-e to 2^e: draws of all sizes then keep their digits, and none overflows.
+# Standard deviations must be between 2^-e and 2^e, so that draws of all sizes keep their digits and none overflows.
 LARGEST_EXPONENT = {"float32": 100, "float64": 960}
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53}
-TOLERANCE = 2.0**-8  # of z: how far rounding may move the noise, in standard deviations
-FEW_STEPS, MOST_STEPS = 32, 256  # that the code is tried on
-MOST_WHOLE = 1 << 16  # entries of N up to which noise that takes all of z is tried
-LANES = 16  # independent z
+TOLERANCE = 2.0**-8  # largest rounding error of the noise, in standard deviations of z
+FEW_STEPS, MOST_STEPS = 32, 256  # least and most steps that the code is tested on
+MOST_WHOLE = 1 << 16  # largest number of entries of N for which noise that uses all of z is tested
+LANES = 16  # number of independent z
 HINTS = {
-    "float32": "use float64, or scale the loss, and the clipping norm with it",
-    "float64": "scale the strategy so that its columns have norms near 1, and calibrate noise_std to it",
+    "float32": "use float64, or scale the loss and the clipping norm together",
+    "float64": "scale the strategy so that its columns have norms near 1, and calibrate noise_std again",
 }
 
-# From z of the first rows of C, shape (rows, lanes), to the noise of so many steps, shape (steps, lanes).
+# Maps z for the first rows of C, shape (rows, lanes), and a number of steps to their noise, shape (steps, lanes).
 Respond = Callable[[Array, int], Any]
 
 
 def check_noise(
     strategy: Strategy, noise_std: float, dtype: np.dtype[Any], respond: Respond, *, clip_norm: float = 1.0
 ) -> None:
-    """Refuse to go on where a source of noise does not make noise_std N z.
+    """Raise `Refused` if the code under test does not compute noise_std N z.
 
     Args:
-        strategy: C as the plan has it.
-        noise_std: likewise.
-        dtype: of noise and state.
-        respond: the source's own code, from z to the noise as it is added.
-        clip_norm: what else the noise is multiplied by, in `dtype`.
+        strategy: C as in the plan.
+        noise_std: noise_std as in the plan.
+        dtype: dtype of noise and state.
+        respond: the code under test, which maps z to the noise that is added.
+        clip_norm: further factor of the noise, applied in `dtype`.
     """
     check_sizes(strategy, noise_std, dtype, clip_norm=clip_norm)
     steps = _first_steps(strategy.recursion())
@@ -53,14 +54,14 @@ def check_noise(
     z = _probes(sum(strategy.rows_at(t) for t in range(steps)))
     with np.errstate(all="ignore"):
         noise = np.asarray(respond(z, steps), dtype=np.float64) / clip_norm
-        wrong = _departures(strategy, noise_std, noise, z)
+        wrong = _relative_errors(strategy, noise_std, noise, z)
     bad = np.flatnonzero(~(wrong <= TOLERANCE))
     if len(bad):
-        raise _refused(strategy, dtype, f"in step {bad[0]} it departs from float64 algebra by {wrong[bad[0]]:.2g} of z")
+        raise _refused(strategy, dtype, f"in step {bad[0]} it differs from float64 algebra by {wrong[bad[0]]:.2g} of z")
 
 
 def check_sizes(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], *, clip_norm: float = 1.0) -> None:
-    """Refuse noise or state that leaves the range of the dtype, or loses its digits, anywhere in the run."""
+    """Raise `Refused` if noise or state leaves the range of the dtype or loses digits anywhere in the run."""
     made = canonical(strategy, noise_std, dtype)
     found, high = sizes(made.strategy), 2.0 ** LARGEST_EXPONENT[dtype.name]
     low, std = 1.0 / high, made.noise_std
@@ -75,18 +76,18 @@ def check_sizes(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], *, c
             raise _refused(strategy, dtype, f"{what} is {span}, outside the range from {low:.2g} to {high:.2g}")
     lost = ROUNDING[dtype.name] * found.rounding
     if not lost <= TOLERANCE:
-        why = f"C is ill-conditioned, and rounding moves the noise by up to {lost:.2g} of z"
+        why = f"C is ill-conditioned, and rounding changes the noise by up to {lost:.2g} of z"
         raise _refused(strategy, dtype, why, "choose a strategy whose inverse does not grow from step to step")
 
 
 def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str, hint: str = "") -> Refused:
     kind = type(strategy).__name__
-    text = f"The noise of this {kind} plan cannot be made in {dtype.name}: {why}."
+    text = f"The noise of this {kind} plan cannot be computed in {dtype.name}: {why}."
     return Refused(text, hint=hint or HINTS[dtype.name])
 
 
 def _first_steps(recursion: Recursion) -> int:
-    """How many steps to try: one more than the bands, so that every coefficient is used; 0 for none."""
+    """Return the number of steps to test, more than there are bands where possible; 0 to skip the test."""
     block = _block(recursion)
     if isinstance(block, WholeMatrix):
         return block.steps if block.steps * block.rows <= MOST_WHOLE else 0
@@ -94,12 +95,12 @@ def _first_steps(recursion: Recursion) -> int:
 
 
 def _block(recursion: Recursion) -> Recursion:
-    """The recursion of one block of steps, without restarts."""
+    """Return the recursion of one block of steps, without restarts."""
     return _block(recursion.inner) if isinstance(recursion, Restart) else recursion
 
 
 def _bands(recursion: Recursion) -> int:
-    """How many coefficients a step uses."""
+    """Return the number of coefficients that a step uses."""
     match recursion:
         case Feedback():
             return recursion.bands
@@ -109,16 +110,16 @@ def _bands(recursion: Recursion) -> int:
 
 
 def _probes(rows: int) -> Array:
-    """z drawn once and for all, of numbers that float32 has."""
+    """Return a fixed z whose entries are exact in float32."""
     drawn = np.random.Generator(np.random.Philox(key=2)).standard_normal((rows, LANES))
     return drawn.astype(np.float32).astype(np.float64)
 
 
-def _departures(strategy: Strategy, noise_std: float, noise: Array, z: Array) -> Array:
-    """How far the noise of each step is from N z: in units of z where C is square, else of the step's own noise.
+def _relative_errors(strategy: Strategy, noise_std: float, noise: Array, z: Array) -> Array:
+    """Return the relative error of each step's noise: in units of z for square C, otherwise of the step's noise.
 
-    C / noise_std with z of standard deviation 1 is the same mechanism, and of the size of the noise, however large C
-    and noise_std are. It owes nothing to the power of two that the source has scaled them by.
+    C / noise_std with z of standard deviation 1 is the same mechanism. Its numbers are of the size of the noise,
+    however large C and noise_std are, and it does not depend on the power of two that `canonical` chose.
     """
     unit = divided(strategy, noise_std)
     if unit is None:
@@ -135,10 +136,10 @@ def _departures(strategy: Strategy, noise_std: float, noise: Array, z: Array) ->
 
 
 def _encoded(recursion: Recursion, noise: Array) -> Array | None:
-    """C times the noise of the first steps; None where C is not square lower triangular.
+    """Return C times the noise of the first steps; None if C is not square and lower triangular.
 
-    It should be z again. Unlike the difference from N z, that difference shows whether the digits of each step's own
-    z are still there.
+    The result should equal z. Comparing with z, rather than with N z, shows whether the noise of each step still has
+    the digits of its own z.
     """
     steps, encoded = np.arange(len(noise)), None
     match recursion:

@@ -1,7 +1,7 @@
-"""How large the noise of a strategy is over the whole run, and how much rounding it takes, in float64.
+"""Compute how large the noise of a strategy and its rounding errors become over the whole run, in float64.
 
-For square C the noise y = C^-1 z, rounded to a dtype with relative error u, is C^-1 (z + d) with
-d_t = sum_s C[t, s] u |y_s|. What is released is as private as z + d is Gaussian, so the size of d is what counts.
+For square C, the noise y = C^-1 z rounded to a dtype with relative error u is C^-1 (z + d), where d_t is of the size of
+sum_s C[t, s] u |y_s|. Privacy depends on how close z + d is to Gaussian, so the size of d is what matters.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 from antiphase._check import Array
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix
 
-PROBES = 8  # draws of z that stand for all
-MOST_PRODUCTS = 1 << 26  # of substitution; longer inverse series take Fourier transforms
-LONGEST_SERIES = 1 << 22  # of those, unless C has more coefficients than a quarter; what comes later is bounded
-FEW_TERMS = 1 << 10  # by substitution before the first transform
+PROBES = 8  # number of sample draws of z
+MOST_PRODUCTS = 1 << 26  # products computed by substitution; longer inverse series use Fourier transforms
+LONGEST_SERIES = 1 << 22  # most terms of such a series if C has at most a quarter as many; later terms are bounded
+FEW_TERMS = 1 << 10  # terms computed by substitution before the first transform
 
 
 @final
 @dataclass(frozen=True)
 class Sizes:
-    """Standard deviations for white noise of standard deviation 1.
+    """Sizes for white noise of standard deviation 1.
 
     Attributes:
-        smallest, largest: of (N z)_t over the steps.
-        rounding: of d_t / u, the largest over the steps.
-        entry: the largest absolute entry of C, or of N where the noise is a moving sum.
+        smallest, largest: smallest and largest standard deviation of (N z)_t over the steps.
+        rounding: largest standard deviation of d_t / u over the steps.
+        entry: largest absolute entry of C, or of N if the noise is a moving sum.
     """
 
     smallest: float
@@ -38,7 +38,7 @@ class Sizes:
 
 
 def sizes(strategy: Strategy) -> Sizes:
-    """Of C and N as they are; infinite or NaN where float64 does not reach.
+    """Return the sizes for C and N as given; infinite or NaN outside the range of float64.
 
     >>> from antiphase.strategies import Toeplitz
     >>> float(sizes(Toeplitz([0.5, 0.25], 1000)).smallest)
@@ -49,7 +49,7 @@ def sizes(strategy: Strategy) -> Sizes:
 
 
 def _sizes(recursion: Recursion) -> Sizes:
-    found = Sizes(1.0, 1.0, 1.0, 1.0)  # trees and Fourier: within a factor of two or so
+    found = Sizes(1.0, 1.0, 1.0, 1.0)  # trees and Fourier: correct within a factor of about two
     match recursion:
         case Restart():
             found = _sizes(recursion.inner)
@@ -69,7 +69,7 @@ def _sizes(recursion: Recursion) -> Sizes:
 
 
 def _toeplitz(recursion: Feedback) -> Sizes:
-    """Rows of T^-1 only grow longer: the first is the smallest and the last the largest."""
+    """Return the sizes for Toeplitz T: the norms of the rows of T^-1 never decrease."""
     c = recursion.table()[0]
     last = _inverse_norm(c, recursion.steps)
     scales = np.ones(1) if recursion.scales is None else recursion.scales
@@ -82,10 +82,10 @@ def _moving_sum(recursion: MovingSum) -> Sizes:
 
 
 def _buffers(recursion: Buffers) -> Sizes:
-    """c_i = scale . D^(i - 1) 1 and, with D - 1 scale^T in place of D, the coefficients of C^-1.
+    """Return the sizes from c_i = scale . D^(i - 1) 1; C^-1 has the same form with D - 1 scale^T in place of D.
 
-    What a buffer loses to rounding in a step stays in it, but for its decay, and is taken for noise given out: it adds
-    to d_t as scale_j u |b_j| sqrt(sum_i decay_j^2i).
+    A rounding error in a buffer stays there, apart from the decay, as if it were released noise. It contributes
+    scale_j u |b_j| sqrt(sum_i decay_j^2i) to d_t.
     """
     one, scale, count = np.ones(len(recursion.decay)), recursion.scale, recursion.steps - 1
     decays = np.diag(recursion.decay)
@@ -128,7 +128,7 @@ def _whole(recursion: WholeMatrix) -> Sizes:
 
 
 def _inverse_norm(coefficients: Array, steps: int) -> float:
-    """The norm of the first column of T^-1, or an upper bound on it where the run is very long."""
+    """Return the norm of the first column of T^-1, or an upper bound on it if the run is very long."""
     bands = len(coefficients)
     products = max(MOST_PRODUCTS // bands, 1)
     count = min(steps, max(products, LONGEST_SERIES, 4 * bands))
@@ -139,10 +139,11 @@ def _inverse_norm(coefficients: Array, steps: int) -> float:
 
 
 def _inverse_series(c: Array, count: int, direct: int) -> Array:
-    """`count` terms y of 1 / c: the first `direct` by substitution, each of Newton's steps doubles them.
+    """Return the first `count` terms y of the power series 1 / c.
 
-    Where n terms are right, c y = 1 + x^n e, and the next n terms are those of -y e. Transforms err by about
-    u |c| |y|^2 there: next to nothing as long as |c| |y|, which is what the caller wants, is far below 1 / u.
+    The first `direct` terms are computed by substitution, and each Newton step doubles their number. If n terms are
+    correct, then c y = 1 + x^n e, and the next n terms are those of -y e. The transforms have an error of about
+    u |c| |y|^2, which is negligible as long as |c| |y|, the quantity of interest, is far below 1 / u.
     """
     from scipy.fft import irfft, next_fast_len, rfft
 
@@ -161,10 +162,11 @@ def _inverse_series(c: Array, count: int, direct: int) -> Array:
 
 
 def _later_norm(c: Array, series: Array, steps: int) -> float:
-    """An upper bound on the norm of what follows the first terms of 1 / c.
+    """Return an upper bound on the norm of all terms of 1 / c after those in `series`.
 
-    A term depends on the `bands` before it alone. Of n terms let h be what they leave for the next ones: these are
-    series * h, and |h| <= |c|_1 |the last terms|. So each n terms leave at most `ratio` times what the n before left.
+    Each term depends only on the `bands` terms before it. Let h be the contribution of n terms to the equations of the
+    next n, which are then series * h, with |h| <= |c|_1 |the last terms|. So from each n terms to the next, h grows by
+    a factor of at most `ratio`.
     """
     count, bands, total = len(series), len(c), np.abs(c).sum()
     ratio = total * np.abs(series[count - 2 * bands :]).sum()
@@ -175,9 +177,9 @@ def _later_norm(c: Array, series: Array, steps: int) -> float:
 
 
 def _gram(matrix: Array, start: Array, count: int) -> Array:
-    """G = sum_{i < count} M^i s s^T (M^i)^T, in log2(count) products of matrices.
+    """Return G = sum_{i < count} M^i s s^T (M^i)^T with O(log count) matrix products.
 
-    With m terms G_m, it is G_{2m} = G_m + M^m G_m (M^m)^T and G_{m+1} = s s^T + M G_m M^T.
+    If G_m has m terms, then G_{2m} = G_m + M^m G_m (M^m)^T and G_{m+1} = s s^T + M G_m M^T.
     """
     first = np.outer(start, start)
     gram, power = np.zeros_like(first), np.eye(len(start))
@@ -189,12 +191,15 @@ def _gram(matrix: Array, start: Array, count: int) -> Array:
 
 
 def _probes(rows: int) -> Array:
-    """z drawn once and for all."""
+    """Return a fixed z."""
     return np.random.Generator(np.random.Philox(key=1)).standard_normal((rows, PROBES))
 
 
 def _deviations(noise: Array) -> Array:
-    """Of every step, from a few draws: too small by 2^-16 only once in 10^30 steps."""
+    """Estimate the standard deviation of each step from a few draws.
+
+    An estimate is too small by a factor of 2^16 at most once in 10^30 steps.
+    """
     return np.sqrt(np.mean(noise**2, axis=1))
 
 

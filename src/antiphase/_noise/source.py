@@ -1,4 +1,4 @@
-"""Random words by address: (row, leaf, block) -> 16 bytes, always the same.
+"""Random words by address: (row, leaf, block) determines 16 bytes.
 
 Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, leaf shape), and counter mode turns
 (row, block) into random words:
@@ -6,12 +6,13 @@ Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, 
     counter, 128 bits, big-endian:   row (64 bits) | block (64 bits)
 
 A tile of 64 normals takes 24 blocks in float32 and 32 in float64: tile i of a row is blocks 24 i, ..., 24 i + 23, all
-below 2^59. Blocks from 2^63 on hold extra words for the far tail (see `_tail`). No two rows, tiles or leaves ever use
-the same block of the same key. With q blocks under one key the words differ from true random bits by an advantage of at
-most q^2 / 2^129 beyond that of breaking AES: 2^-38 for a million rows of a leaf with a hundred million entries.
+below 2^59. Blocks from 2^63 on hold extra words for the far tail (see `tail.py`). No two rows, tiles or leaves ever use
+the same block of the same key. With q blocks under one key, the advantage of distinguishing the words from true random
+bits exceeds that of breaking AES by at most q^2 / 2^129: 2^-38 for a million rows of a leaf with a hundred million
+entries.
 
-float32 and float64 streams have different keys, hence unrelated z: were they one noise at two precisions, a run
-in each would give away the difference of their gradients.
+float32 and float64 streams have different keys and so unrelated z. If z were the same at both precisions, two runs, one
+in each, would reveal the difference of their gradients.
 
 Reference: NIST SP 800-38A (counter mode), FIPS 197 (AES).
 """
@@ -31,19 +32,19 @@ from antiphase._errors import AntiphaseError
 from antiphase._noise.leaves import Leaf
 from antiphase._secret import Secret
 
-BLOCK = 16  # bytes of an AES block
-LARGEST = 1 << 19  # bytes asked for at once
+BLOCK = 16  # bytes per AES block
+LARGEST = 1 << 19  # most bytes requested at once
 SourceName = Literal["aes", "simulation"]
 Bytes = NDArray[np.uint8]
 
 
 def leaf_keys(secret: Secret, labels: tuple[str, ...], leaves: dict[str, Leaf]) -> list[bytes]:
-    """The key of each leaf; `labels` name the run, the plan, the source and the dtype."""
+    """Return the key of each leaf; `labels` identify the source, the run, the plan and the dtype."""
     return [secret.derive("noise", *labels, name, *leaf.global_shape) for name, leaf in leaves.items()]
 
 
 class Source(ABC):
-    """Random words by address. One for each thread: it holds buffers and cipher contexts."""
+    """Random words by address. Each thread needs its own, which holds buffers and cipher contexts."""
 
     @abstractmethod
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
@@ -54,7 +55,7 @@ class Source(ABC):
 class Aes(Source):
     """AES-256 in counter mode.
 
-    **Guarantee**: without the key, the words cannot be told from true random bits by any known attack.
+    **Guarantee**: without the key, no known attack can distinguish the words from true random bits.
     """
 
     def __init__(self, keys: list[bytes]) -> None:
@@ -63,7 +64,7 @@ class Aes(Source):
         self._zeros = np.zeros(LARGEST, dtype=np.uint8)
 
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
-        """The key stream from counter (row, block) on."""
+        """Fill `out` with the key stream from counter (row, block) on."""
         context = self._contexts.get(leaf)
         if context is None:
             context = self._contexts[leaf] = counter_mode(self._keys[leaf])
@@ -72,7 +73,7 @@ class Aes(Source):
 
 
 def counter_mode(key: bytes) -> Any:
-    """AES-256 in counter mode, at counter 0."""
+    """Return an AES-256 encryptor in counter mode, at counter 0."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
@@ -80,13 +81,13 @@ def counter_mode(key: bytes) -> Any:
 
 @final
 class Simulation(Source):
-    """NumPy's Philox: statistically sound, not secret. For simulations, and marked in every report."""
+    """NumPy's Philox: statistically sound but not secret. For simulations only; every report says so."""
 
     def __init__(self, keys: list[bytes]) -> None:
         self._keys = [int.from_bytes(key[:16], "little") for key in keys]
 
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
-        """Philox counts in units of two blocks; tiles have an even number of them."""
+        """Fill `out`; Philox counts in units of two blocks, and tiles have an even number of blocks."""
         philox = np.random.Philox(key=self._keys[leaf], counter=[block // 2, row, 0, 0])
         out.view(np.uint64)[:] = philox.random_raw(len(out) // 8)
 
@@ -98,7 +99,7 @@ def check_source(name: str) -> SourceName:
 
 
 def source_maker(name: SourceName, keys: list[bytes]) -> Callable[[], Source]:
-    """What makes a source for a thread."""
+    """Return a function that creates a source for a thread."""
     if sys.byteorder != "little":
-        raise AntiphaseError("Noise streams need a little-endian machine.", hint="every common one is")
+        raise AntiphaseError("Noise streams need a little-endian machine.", hint="use an x86-64 or ARM64 machine")
     return lambda: Aes(keys) if name == "aes" else Simulation(keys)

@@ -1,4 +1,4 @@
-"""The settings of a stream, and the file that it is saved in: settings and position in the header, the state sealed."""
+"""The settings of a stream, and its state file: settings and position in the header, then the encrypted state."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ KIND = Kind(
     magic=b"antiphase noise state, version 1\n",
     labels=("noise state",),
     owner="secret",
-    hint="restore it from a backup, or replay with NoiseStream(..., start_step=...), which needs no file",
+    hint="restore it from a backup, or replay the noise with NoiseStream(..., start_step=...), which needs no file",
 )
 
 
 @final
 @dataclass(frozen=True)
 class Settings:
-    """Leaves, run id, dtype and how the noise is made."""
+    """The leaves, run id and dtype of a stream, and how its noise is computed."""
 
     leaves: dict[str, Leaf]
     run_id: str
@@ -42,13 +42,13 @@ class Settings:
     regenerate: bool
 
     def to_header(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return the settings as plain JSON."""
         leaves = [[name, to_json(leaf)] for name, leaf in self.leaves.items()]
         return {**vars(self), "leaves": leaves, "dtype": self.dtype.name}
 
     @classmethod
     def from_header(cls, header: dict[str, Any]) -> Settings:
-        """The inverse of `to_header`."""
+        """Return the settings that `to_header` wrote."""
         kept = {name: header[name] for name in ("run_id", "source", "lookahead", "regenerate")}
         leaves = {name: from_json(leaf) for name, leaf in header["leaves"]}
         return cls(leaves=leaves, dtype=np.dtype(header["dtype"]), **kept)
@@ -57,18 +57,20 @@ class Settings:
 def checked_settings(
     leaves: Leaves, run_id: str, dtype: DTypeLike, source: SourceName, lookahead: int | None, regenerate: bool
 ) -> Settings:
-    """Settings from what a caller gave."""
-    run_id = _check.text("NoiseStream", "run_id", run_id, "two runs need different ones")
+    """Check the arguments and return them as settings."""
+    run_id = _check.text("NoiseStream", "run_id", run_id, "every run needs its own run_id")
     if lookahead is not None:
-        lookahead = _check.positive_integer("NoiseStream", "lookahead", lookahead, "1 makes each step when asked for")
+        lookahead = _check.positive_integer(
+            "NoiseStream", "lookahead", lookahead, "1 computes each step when it is requested"
+        )
     if not isinstance(regenerate, bool):
-        raise _check.invalid("NoiseStream", "regenerate", "True or False", regenerate, "False keeps old z in memory")
+        raise _check.invalid("NoiseStream", "regenerate", "True or False", regenerate, "False stores old z in memory")
     return Settings(named(leaves), run_id, checked_dtype(dtype), check_source(source), lookahead, regenerate)
 
 
 def checked_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """float32 or float64, in the byte order of the machine."""
-    hint = "float32 noise serves gradients of lower precision too"
+    """Return `dtype` as a NumPy dtype, and check that it is float32 or float64 in native byte order."""
+    hint = "for gradients of lower precision, use float32"
     try:
         made = np.dtype(dtype)
     except TypeError:
@@ -79,23 +81,22 @@ def checked_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def write_state(path: Path, header: Header, state: NDArray[Any], secret: Secret) -> None:
-    """Replace `path` so that a crash at any instant leaves the old file or the new one."""
+    """Write the state to `path` atomically: a crash at any time leaves either the old file or the new one."""
     try:
         write_sealed(regular_target(path), KIND, secret, header, [state])
     finally:
-        del state  # tracebacks may show the variables of this function
+        del state  # tracebacks may show local variables
 
 
 def read_state(path: Path, secret: Secret, prepare: Callable[[Header], NDArray[Any]]) -> Header:
-    """Give the header to `prepare`, which returns the array to read the state into, and read it.
+    """Pass the header to `prepare`, read the state into the array that it returns, and return the header.
 
-    Raises `Corrupted` where the file was cut short, changed or written with another secret; the array must not be
-    used then.
+    Raises `Corrupted` if the file was truncated, changed or written with another secret; do not use the array then.
     """
     return read_sealed(path, KIND, secret, lambda header: [prepare(header)])
 
 
 def check_fits(path: Path, name: str, wanted: object, found: object) -> None:
-    """Refuse a file that belongs to something else; None wants nothing in particular."""
+    """Raise `Corrupted` if the file belongs to something else; a `wanted` of None accepts anything."""
     if wanted is not None and wanted != found:
         raise KIND.corrupted(path, f"it belongs to another {name} ({found}, not {wanted})")

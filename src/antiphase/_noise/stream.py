@@ -1,4 +1,4 @@
-"""The noise stream: one correlated noise vector a step, the same bits however it is cut, threaded or resumed."""
+"""The noise stream: one correlated noise vector per step, with bits that do not depend on sharding or threads."""
 
 from __future__ import annotations
 
@@ -34,39 +34,43 @@ from antiphase._traceback import without_locals
 
 @final
 class NoiseStream:
-    """noise_std (N z)_t for t = 0, 1, ...: the noise for a step's sum of clipped gradients, per unit clipping norm.
+    """Generates noise_std (N z)_t for t = 0, 1, ...: noise for the sum of clipped gradients, per unit of clipping norm.
 
-    z is addressed by (row, leaf name, flat index in the whole leaf) under keys from (secret, run id, plan, dtype), so
-    the stream is a function of these. Sharding, `threads`, `lookahead`, `regenerate`, `file`, saving and replaying
-    cannot change a bit of it, and each shard holds only its share of the state. (Where N comes from dense linear
-    algebra, for C that is not lower triangular, its last bits depend on the machine and its number of threads.)
+    z is addressed by (row, leaf name, flat index in the whole leaf) under keys derived from (secret, run id, plan,
+    dtype), which determine the noise. Sharding, `threads`, `lookahead`, `regenerate`, `file`, saving and replaying do
+    not change a single bit of it, and each shard holds only its share of the state. (If C is not lower triangular, N
+    comes from dense linear algebra, and its last bits depend on the machine and its number of threads.)
 
     **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z, up to rounding to
-    `dtype` and tails beyond 53 standard deviations, which `Run.report` covers; no part of z is used twice; after the
-    last step `next` raises. The privacy of the mechanism is for real numbers: that draws and sums are rounded to
-    floating point, and draws beyond seven standard deviations more coarsely than others, is not accounted for.
-    A mechanism whose noise `dtype` cannot hold, or only with rounding errors above 1/256 of z, is refused.
+    `dtype` and tails beyond 53 standard deviations, which `Run.report` covers. Rows of z are never reused, for
+    example in the blocks of Stamped. After the last step, `next` raises an error. The privacy guarantee of the
+    mechanism is for real numbers. It does not account for rounding draws and sums to floating point, which is coarser
+    for draws beyond seven standard deviations.
+    A mechanism is refused if its noise does not fit in `dtype`, or only with rounding errors above 1/256 of z.
 
-    Whoever knows the secret or the state of the stream can subtract the noise. Keep both apart from the model.
+    Anyone who knows the secret or the state of the stream can subtract the noise. Store both away from the model.
 
     Args:
         plan: a Plan or a Mechanism.
-        leaves: shapes, in order, or {name: Leaf(global_shape, region)} for a shard.
+        leaves: list of shapes, or {name: Leaf(global_shape, region)} for a shard.
         secret: from `Secret.generate()`; `Secret.insecure(42)` in tests.
-        run_id: names one training run. Two runs of one plan, or of plans that extend one plan, with the same secret
-            and run id have the same noise: whoever sees both learns the difference of their gradients.
-        dtype: float32 or float64, of noise and state; sums over a history are in float64.
-        threads: None for one for each processor.
-        lookahead: steps made at once for lower-triangular C (Banded, Toeplitz, Dense); None for 8, or 32 with
-            long histories, if that costs no memory. Those beyond bands - 1 cost one more model-sized buffer each.
-        source: "aes", or "simulation" for a plain generator that keeps no secret.
-        regenerate: for BandedInverse: draw old z again each step instead of keeping bands - 1 buffers.
-        file: for Fourier, the full tree and other C that use all of z for each step: where to keep the noise of all
-            steps instead of in memory; in the clear, readable by its owner only.
-        start_step: the first step to give out. Its state is replayed from z: nothing for Identity, the last bands
-            for BandedInverse, the steps since its block began for Stamped, all earlier steps for the others.
-        first: the plan or mechanism that `plan` extends, where `plan` does not say so itself. A tree whose last step
-            was released before it was extended must not be continued.
+        run_id: name of one training run. Two runs of the same plan, or of plans that extend the same plan, with the
+            same secret and run id have the same noise: anyone who sees both learns the difference of their gradients.
+        dtype: float32 or float64, the dtype of noise and state. Sums over past outputs or draws use float64; sums over
+            the buffers of a BLT use `dtype`.
+        threads: number of threads; None for one per processor.
+        lookahead: number of steps computed at once for lower-triangular C (Banded, Toeplitz, Dense). None means 8, or
+            32 with long histories, but no more than fit without extra memory. Each step beyond bands - 1 takes one
+            more model-sized buffer.
+        source: "aes", or "simulation" for an ordinary generator that is not secret.
+        regenerate: for BandedInverse, draw old z again in each step instead of storing bands - 1 buffers.
+        file: for Fourier, the full tree and other C that use all of z in each step: a path next to which the noise of
+            all steps is stored, instead of in memory. The file is not encrypted; only its owner can read it.
+        start_step: first step to generate. Its state is replayed from z: nothing for Identity and for C that use all
+            of z in each step, the last bands for BandedInverse, only steps of the same block for Stamped, all earlier
+            steps for the others.
+        first: the plan or mechanism that `plan` extends, if `plan` does not record it. Do not continue a tree
+            that was extended after its last step was released.
 
     >>> import antiphase as ap
     >>> mechanism = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 2), ap.SingleParticipation(), noise_std=1.0)
@@ -97,7 +101,7 @@ class NoiseStream:
         whole = isinstance(start_step, (int, np.integer)) and not isinstance(start_step, bool)
         if not whole or not 0 <= start_step <= self.steps:
             raise _check.invalid(
-                "NoiseStream", "start_step", f"in 0, ..., {self.steps}", start_step, "steps begin at 0"
+                "NoiseStream", "start_step", f"in 0, ..., {self.steps}", start_step, "steps are counted from 0"
             )
         self._engine.replay(int(start_step))
 
@@ -115,65 +119,65 @@ class NoiseStream:
 
     @property
     def step(self) -> int:
-        """The next step to give out."""
+        """Next step to generate."""
         return self._engine.step
 
     @property
     def steps(self) -> int:
-        """n: after this many steps the stream ends."""
+        """Number of steps, n, after which the stream ends."""
         return self._origin.mechanism.strategy.steps
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of noise and state."""
+        """Dtype of noise and state."""
         return self._settings.dtype
 
     @property
     def run_id(self) -> str:
-        """As given."""
+        """Name of the training run."""
         return self._settings.run_id
 
     @property
     def leaves(self) -> dict[str, Leaf]:
-        """By name, in order."""
+        """Leaves by name, in order."""
         return dict(self._settings.leaves)
 
     @property
     def is_secure(self) -> bool:
-        """Whether z is unknown to all who do not hold the secret; belongs in every report."""
+        """Whether z is unknown to anyone without the secret. State this in every report."""
         return self._settings.source == "aes" and not self._secret.is_insecure
 
     @property
     def state_bytes(self) -> int:
-        """Memory, or file space, of the state that goes from step to step."""
+        """Bytes of memory, or of the file, that hold the state between steps."""
         return self._engine.correlator.state.nbytes
 
     @without_locals
     def next(self) -> list[NDArray[Any]]:
-        """The noise of this step, one new array for each leaf; moves on to the next step."""
+        """Return the noise of this step, one new array for each leaf, and advance to the next step."""
         flat = np.empty(self._engine.layout.entries, dtype=self.dtype)
         self._engine.advance(lambda part, noise: None, into=flat)
         return self._engine.split(flat)
 
     @without_locals
     def add_to(self, buffers: Sequence[NDArray[Any]]) -> None:
-        """Add the noise of this step to one array for each leaf, in place; moves on to the next step.
+        """Add the noise of this step to one array for each leaf, in place, and advance to the next step.
 
         Args:
-            buffers: arrays in leaf order, of the leaves' shapes, C-contiguous, of the stream's dtype.
+            buffers: C-contiguous arrays in leaf order, with the shapes of the leaves and the dtype of the stream.
         """
         self._engine.advance(_Addition(self._engine.layout, self.dtype, buffers))
 
     @without_locals
     def white(self, row: int) -> list[NDArray[Any]]:
-        """z of a row, standard normal, one array for each leaf. Square C has row t for step t."""
+        """Return a row of z, standard normal, one array for each leaf. For square C, step t uses row t."""
         rows = self._origin.mechanism.strategy.rows
         if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < rows:
-            raise _check.invalid("NoiseStream.white", "row", f"in 0, ..., {rows - 1}", row, "C has so many rows")
+            raise _check.invalid("NoiseStream.white", "row", f"in 0, ..., {rows - 1}", row, f"C has {rows} rows")
         return self._engine.split(self._engine.white(int(row)))
 
     def extend(self, plan: Any) -> None:
-        """Go on with more steps of the same C and noise_std; the guarantee is that of the longer plan.
+        """Continue with more steps of the same C and noise_std; the guarantee is that of the longer plan.
 
         Args:
             plan: from `Plan.extend`, or a Mechanism with the same strategy for more steps.
@@ -183,15 +187,18 @@ class NoiseStream:
         check_last_step(longer.mechanism.strategy, self._origin.mechanism.strategy, self.step)
         if getattr(plan, "root", "") not in ("", self._origin.root):
             raise Refused(
-                "The plan extends another plan than the one this stream serves.",
-                hint="call extend on the plan that the stream was made from",
+                "The plan extends a different plan from the one this stream was created with.",
+                hint="call extend on the plan that the stream was created with",
             )
         self._engine.extend(longer.mechanism)
         self._origin = Origin(longer.mechanism, longer.fingerprint, self._origin.root)
 
     @without_locals
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what `load` needs to go on bit for bit; a kill at any instant leaves the old file or the new one."""
+        """Save the stream so that `load` continues bit for bit.
+
+        The write is atomic: a kill at any time leaves either the old file or the new one.
+        """
         with self._engine.exclusive():
             self._save(Path(path))
 
@@ -214,18 +221,18 @@ class NoiseStream:
         threads: int | None = None,
         file: str | os.PathLike[str] | None = None,
     ) -> NoiseStream:
-        """The stream that was saved, at the step where it was saved.
+        """Return the saved stream, at the step at which it was saved.
 
-        Raises `Corrupted` where the file was changed or cut short, or belongs to another secret, plan, set of leaves
+        Raises `Corrupted` if the file was changed or truncated, or belongs to another secret, plan, set of leaves
         or dtype.
 
         Args:
-            path: written by `save`.
-            plan: what the saved stream served.
-            secret: that of the saved stream.
-            leaves: what the file must hold; None to take what it holds.
-            dtype: what the file must hold; None to take what it holds.
-            threads: as in the constructor; need not be as before.
+            path: file written by `save`.
+            plan: plan or mechanism of the saved stream.
+            secret: secret of the saved stream.
+            leaves: leaves that the file must contain; None accepts any.
+            dtype: dtype that the file must contain; None accepts any.
+            threads: as in the constructor; may differ from the saved stream.
             file: as in the constructor.
         """
         stream, origin = object.__new__(cls), origin_of(plan)
@@ -240,7 +247,7 @@ class NoiseStream:
             check_fits(Path(path), "leaves", wanted[0], list(settings.leaves.items()))
             check_fits(Path(path), "dtype", wanted[1], settings.dtype)
             stream._open(Origin(origin.mechanism, origin.fingerprint, header["root"]), settings, secret, threads, file)
-            # Files that were written before C was scaled do not have the exponent.
+            # Files written before C was scaled have no exponent.
             check_fits(Path(path), "scale", stream._engine.exponent, header.get("exponent", 0))
             return stream._engine.saved_state
 
@@ -254,38 +261,42 @@ class NoiseStream:
         return mine == (origin_of(plan).root, run_id, source)
 
     def close(self) -> None:
-        """End the threads; the stream can still be used, and starts them again."""
+        """Shut down the threads. The stream can still be used, which starts them again."""
         self._engine.team.close()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise AntiphaseError(
-            "A NoiseStream cannot be pickled or copied: two copies would give out the same noise.",
+            "A NoiseStream cannot be pickled or copied: two copies would add the same noise.",
             hint="use save(path) and NoiseStream.load(path, plan, secret)",
         )
 
 
 @final
 class _Addition:
-    """Adds a part's noise to the places in the buffers where it belongs; all are checked before any is touched."""
+    """Adds the noise of a part to the buffers; checks all buffers before it changes any."""
 
     def __init__(self, layout: Layout, dtype: np.dtype[Any], buffers: Sequence[NDArray[Any]]) -> None:
         shapes = [leaf.shape for leaf in layout.leaves]
         got = [getattr(buffer, "shape", type(buffer).__name__) for buffer in buffers]
         if got != shapes:
             raise _check.invalid(
-                "NoiseStream.add_to", "buffers", f"arrays of shapes {shapes}", got, "one for each leaf, in order"
+                "NoiseStream.add_to",
+                "buffers",
+                f"arrays of shapes {shapes}",
+                got,
+                "pass one array for each leaf, in order",
             )
         for buffer in buffers:
             _check_buffer(buffer, dtype)
         places = sorted((buffer.ctypes.data, buffer.ctypes.data + buffer.nbytes) for buffer in buffers if buffer.size)
         if any(stop > start for (_, stop), (start, _) in pairwise(places)):
-            raise InvalidArgument("Two of the buffers share memory.", hint="shared weights are one leaf")
+            raise InvalidArgument("Two of the buffers share memory.", hint="pass shared weights as one leaf")
         self._layout = layout
-        # A subclass may keep two dimensions, and a slice of it would be broadcast: plain arrays only.
+        # Convert to plain arrays: a subclass may stay two-dimensional, and a slice of it would be broadcast.
         self._flats = [np.asarray(buffer).reshape(-1) for buffer in buffers]
 
     def __call__(self, part: Part, noise: Noise) -> None:
-        """Add."""
+        """Add the noise of a part."""
         for piece in self._layout.pieces(part):
             here = self._flats[piece.leaf][piece.start : piece.stop]
             added = noise[piece.done : piece.done + piece.stop - piece.start]
@@ -294,18 +305,25 @@ class _Addition:
 
 
 def _check_buffer(buffer: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Other precision is refused: the low bits of a wider sum would have no noise, a narrower one is rounded first."""
-    must = f"writeable, C-contiguous NumPy arrays of {dtype}, as the stream"
+    """Raise `InvalidArgument` if a buffer is not a contiguous, writeable array of the stream's dtype.
+
+    In a wider dtype the low bits would get no noise, and a narrower one would round the noise.
+    """
+    must = f"writeable, C-contiguous NumPy arrays of {dtype}, the dtype of the stream"
     if not isinstance(buffer, np.ndarray) or buffer.dtype != dtype:
         kind = getattr(buffer, "dtype", type(buffer).__name__)
         raise _check.invalid(
-            "NoiseStream.add_to", "buffers", must, f"{kind}", 'for float64 make the stream with dtype="float64"'
+            "NoiseStream.add_to",
+            "buffers",
+            must,
+            f"{kind}",
+            'for float64 arrays, create the stream with dtype="float64"',
         )
     if not (buffer.flags.c_contiguous and buffer.flags.writeable and buffer.flags.aligned):
         raise _check.invalid(
-            "NoiseStream.add_to", "buffers", must, "a read-only or strided one", "use next() and add it yourself"
+            "NoiseStream.add_to",
+            "buffers",
+            must,
+            "a read-only or strided array",
+            "call next() and add the noise yourself",
         )
-
-
-def _invalid_buffers(must: str, got: Any, hint: str) -> InvalidArgument:
-    return _check.invalid("NoiseStream.add_to", "buffers", must, got, hint)

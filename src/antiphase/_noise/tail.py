@@ -1,28 +1,28 @@
 """The far tail of the normals: extra words for the pairs in the smallest cell of u, and the mass still missing.
 
-A pair of normals has the radius sqrt(-2 ln u), and the kernels make u from 63 (float32) or 53 (float64) bits. Left at
-that, draws would end at 9.42 or 8.57 standard deviations, with a pair whose bits are all zero: one pair in 2^63 or
-2^53. Such a pair gets 2048 more bits X, and
+A pair of normals has the radius sqrt(-2 ln u), and the kernels compute u from 63 (float32) or 53 (float64) bits. With
+these bits alone, draws would end at 9.42 or 8.57 standard deviations, for a pair whose bits are all zero: one pair in
+2^63 or 2^53. Such a pair gets 2048 more bits X, and
 
     u = 2^-b (X + 1/2) / 2^2048,     b = 63 or 53.
 
-The radius then reaches 54.11 (float32) and 53.98 (float64). P(u <= s) = s holds at the end of every cell, old and new,
-so P(|z| > t) is that of a normal beyond 9.35 (float32) and 8.58 (float64), up to where the last of the new cells shows.
+The radius then reaches 54.11 (float32) and 53.98 (float64). P(u <= s) = s holds at the end of every cell, old and new.
+So beyond 9.35 (float32) and 8.58 (float64), P(|z| > t) is that of a normal, until the last new cell becomes visible.
 
 **Addresses.** Pair p of tile i of a row takes its extra bits from the 16 blocks from 2^63 + 16 (32 i + p) on, in the
 same row of the same leaf's key. A leaf has at most 2^60 entries, so 2^59 pairs, and its other words are in blocks below
-2^59: no block is ever used for two things. The extra bits are a function of the pair's address, so it does not matter
-how a leaf is cut, nor how often a pair is made.
+2^59: no block is ever used for two purposes. The extra bits depend only on the pair's address, so they do not change
+with how a leaf is sharded, nor with how often a pair is generated.
 
-**What is missing.** u below 2^-(b + 2048) is not resolved any further: the last of the new cells is one point. Take an
-ideal vector z of normals, made from real u, and round each pair as the kernels do, except for pairs with u in that
-last cell, which stay as they are. The noise of a run has the same distribution except where a pair falls into that
-cell, so its total variation distance to this rounded ideal is at most
+**Missing mass.** u below 2^-(b + 2048) is not resolved any further: the last new cell is one point. Take an ideal
+vector z of normals, computed from real-valued u, and round each pair as the kernels do, except for pairs with u in that
+last cell, which are left unrounded. The noise of a run has the same distribution unless a pair falls into that cell,
+so its total variation distance to this rounded ideal is at most
 
     (number of pairs) 2^-(b + 2048) <= (number of draws) 2^-(b + 2048) = exp(`log_missing_mass(draws, dtype)`).
 
-All that a run releases is a function of z and the data, also where later gradients depend on earlier outputs, so the
-same holds for what it releases.
+Everything that a run releases is a function of z and the data, even if later gradients depend on earlier outputs, so
+the same bound holds for the releases.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ import math
 
 from antiphase._noise.source import BLOCK
 
-BITS = {"float32": 63, "float64": 53}  # of u, without extra words; as in the kernels
+BITS = {"float32": 63, "float64": 53}  # bits of u without extra words; as in the kernels
 EXTRA_BITS = 2048
 EXTRA_BYTES = EXTRA_BITS // 8
 FIRST_BLOCK = 1 << 63
-ROUNDING = 1e-10  # more than that of a few logarithms
+ROUNDING = 1e-10  # larger than the rounding error of a few logarithms
 
 
 def extra_block(pair: int) -> int:
-    """The first block of the extra words of a pair, counted from the start of its row."""
+    """Return the first block of the extra words of a pair, where pairs are counted from the start of the row."""
     return FIRST_BLOCK + EXTRA_BYTES // BLOCK * pair
 
 
 def tail_uniform(extra: bytes, dtype: str) -> tuple[float, float]:
-    """(v, h) with u = v / 2^h and v in [1/2, 1] of a pair in the smallest cell, from its extra words.
+    """Return (v, h) such that u = v / 2^h with v in [1/2, 1], from the extra words of a pair in the smallest cell.
 
-    v is correctly rounded; u itself can be too small for float64.
+    v is correctly rounded. u itself can be too small for float64.
 
     >>> tail_uniform(bytes(256), "float64") == (0.5, 53 + 2048)
     True
@@ -56,7 +56,7 @@ def tail_uniform(extra: bytes, dtype: str) -> tuple[float, float]:
 
 
 def log_missing_mass(draws: int, dtype: str) -> float:
-    """ln of a bound on the total variation distance between so many draws and ideal ones that are rounded.
+    """Return the logarithm of a bound on the total variation distance between this many draws and rounded ideal draws.
 
     >>> log_missing_mass(10**15, "float32") < -1400
     True
@@ -65,7 +65,7 @@ def log_missing_mass(draws: int, dtype: str) -> float:
 
 
 def end_of_tail(dtype: str) -> float:
-    """The largest radius, and so the largest absolute value of a draw, up to rounding.
+    """Return the largest radius, which is the largest absolute value of a draw, up to rounding.
 
     >>> round(end_of_tail("float32"), 2), round(end_of_tail("float64"), 2)
     (54.11, 53.98)

@@ -1,4 +1,4 @@
-"""Threads that share out the parts of a step."""
+"""A pool of threads that process the parts of a step."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ P = TypeVar("P")
 
 
 def thread_count(threads: int | None) -> int:
-    """`threads`, or one for each processor this process may use."""
+    """Return `threads`, or by default one thread for each processor that this process may use."""
     if threads is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return _check.positive_integer("NoiseStream", "threads", threads, "one thread is the least")
+    return _check.positive_integer("NoiseStream", "threads", threads, "use at least one thread")
 
 
 @final
 class Team(Generic[W]):
-    """Some workers, each with its own buffers; the calling thread is the first of them.
+    """A pool of workers, each with its own buffers; the calling thread is the first worker.
 
-    NumPy, Numba kernels and AES let other Python threads run while they work on a part.
+    NumPy, Numba kernels and AES release the GIL while they process a part.
     """
 
-    def __init__(self, threads: int, hire: Callable[[], W]) -> None:
+    def __init__(self, threads: int, make_worker: Callable[[], W]) -> None:
         self._threads = threads
-        self._hire = hire
+        self._make_worker = make_worker
         self._workers: list[W] = []
         self._pool: ThreadPoolExecutor | None = None
 
     def run(self, task: Callable[[W, P], None], parts: Sequence[P]) -> None:
-        """Every part once; returns, or raises the first error, when no worker is at work any more."""
+        """Process every part once; return, or raise the first error, after all workers have stopped."""
         count = max(min(self._threads, len(parts)), 1)
-        self._workers += [self._hire() for _ in range(count - len(self._workers))]
+        self._workers += [self._make_worker() for _ in range(count - len(self._workers))]
         if count == 1:
             for part in parts:
                 task(self._workers[0], part)
@@ -55,7 +55,7 @@ class Team(Generic[W]):
                 raise error
 
     def close(self) -> None:
-        """End the threads."""
+        """Shut down the threads."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -69,7 +69,7 @@ class _Queue(Generic[P]):
         self._open = True
 
     def work(self, task: Callable[[W, P], None], worker: W) -> None:
-        """Take part after part until none is left or someone has failed."""
+        """Process parts until none is left or a worker has failed."""
         try:
             while self._open:
                 with self._lock:
@@ -82,5 +82,5 @@ class _Queue(Generic[P]):
             raise
 
     def close(self) -> None:
-        """No more parts."""
+        """Stop handing out parts."""
         self._open = False

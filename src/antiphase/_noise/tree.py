@@ -1,9 +1,9 @@
-"""The online tree: estimates of finished nodes whose parents are not finished, one for each bit of the step.
+"""The online tree correlator, whose state holds the estimates of finished nodes with unfinished parents.
 
-Step t draws rows 2t - popcount(t), ... of z: the leaf first, then each node that the step completes. A longer tree
-draws the same rows for the same nodes, except at the last step of a tree whose number of steps is not a power
-of two. That step closes the tree: it completes nodes that in a longer tree would go on to cover later steps. Their
-noise must not be used again for those longer sums, so such a tree can be extended only before its last step.
+Step t draws the rows of z from 2t - popcount(t) on: the leaf first, then each node that the step completes. A longer
+tree draws the same rows for the same nodes, except at the last step of a tree whose number of steps is not a power
+of two. That step also completes nodes that would cover later steps in a longer tree. Their noise must not be used again
+for those longer sums, so such a tree can be extended only before its last step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DOUBLE = np.dtype(np.float64)
 
 @final
 class TreeCorrelator(Correlator):
-    """node <- w z + (1 - w) (left + node) up the finished levels; the step's noise is node less what it replaces.
+    """node <- w z + (1 - w) (left + node) for each completed level; the noise is node minus the nodes it replaces.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
@@ -28,11 +28,11 @@ class TreeCorrelator(Correlator):
     recursion: TreeNodes
 
     def state_rows(self) -> int:
-        """As many as the tree says; one at least, so that a tree of one step can be extended."""
+        """Return the largest number of stored nodes; at least 1, so that a tree of one step can be extended."""
         return max(self.recursion.waiting, 1)
 
     def prepare(self) -> None:
-        """Which rows of the state the step replaces, level by level."""
+        """Find the rows of the state that the step replaces, level by level."""
         step = self.step
         self._row = self.recursion.first_row(step)
         waiting = step.bit_count()
@@ -40,10 +40,10 @@ class TreeCorrelator(Correlator):
         for level in range(self.recursion.completed_level(step)):
             waiting -= step >> level & 1
             self._lefts.append(waiting if step >> level & 1 else -1)
-        self._kept = waiting
+        self._slot = waiting
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Level by level, in float64 until the node is kept."""
+        """Compute the node level by level in float64, store it and write the step's noise."""
         from antiphase._kernels import tree_level_step, write_row, write_scaled
 
         held = self.state[part.strips]
@@ -55,12 +55,12 @@ class TreeCorrelator(Correlator):
         for level, left in enumerate(self._lefts, start=1):
             white(self._row + level, out)
             tree_level_step(held, left, own_weight(level), out, node, replaced)
-        write_row(node, held, self._kept)
+        write_row(node, held, self._slot)
         node -= replaced
         write_scaled(self.factor, node, out)
 
     def extend(self, recursion: Recursion) -> None:
-        """A taller tree may need more rows."""
+        """Continue with a larger tree, which may need more rows of state."""
         super().extend(recursion)
         taller = self.allocate(self.state_rows())
         taller[:, : self.state.shape[1]] = self.state

@@ -1,8 +1,8 @@
-"""Strategies whose every output uses all of z: the noise of all steps is made before the first.
+"""The correlator for strategies in which each output uses all of z: Fourier, the full tree and non-triangular matrices.
 
-Fourier, the full tree decoder, and matrices that are not lower triangular. This takes as many model-sized buffers as
-there are steps, in memory or in a file. N itself comes from NumPy's linear algebra, so its last bits, unlike those of
-z, may depend on the machine: resume such a run on the kind of machine it began on.
+The noise of all steps is computed before the first. This takes as many model-sized buffers as there are steps, in
+memory or in a file. N is computed with NumPy's linear algebra, so its last bits, unlike those of z, may depend on the
+machine. Resume such a run on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from antiphase._durable import BINARY, NO_LINKS
 from antiphase._noise.correlator import LANES, PART, Correlator, Noise, Part, Scratch, White, padded
 from antiphase.strategies import WholeMatrix
 
-BLOCK = 32  # outputs made at once
+BLOCK = 32  # outputs computed at once
 LARGEST_SCRATCH = 1 << 21  # bytes of z held at once, all rows of a part
 DOUBLE = np.dtype(np.float64)
 
 
 @final
 class WholeCorrelator(Correlator):
-    """N z for all steps in the first one, then one row a step.
+    """Computes N z for all steps in the first step, then returns one row per step.
 
     Args:
-        path: beside which a file for the noise is made and at once unlinked; None for memory.
+        path: the noise is stored in a file next to this path, which is unlinked at once; None to use memory.
     """
 
     recursion: WholeMatrix
@@ -44,15 +44,15 @@ class WholeCorrelator(Correlator):
         super().__init__(recursion, factor, entries, dtype)
 
     def state_rows(self) -> int:
-        """One for each step."""
+        """Return the number of steps."""
         return self.recursion.steps
 
     def prepare(self) -> None:
-        """Everything is made at the first step asked for."""
+        """Load N if the noise has not been computed yet."""
         self._matrix = padded(self.recursion.strategy.noising(), 2, 4) if self.fresh else np.empty((0, 0))
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Make all steps if that is not done, then hand out one."""
+        """Compute the noise of all steps if that has not been done, then write that of this step."""
         from antiphase._kernels import matrix_product, read_row
 
         held = self.state[part.strips]
@@ -65,15 +65,15 @@ class WholeCorrelator(Correlator):
         read_row(held, self.step, self.factor, out)
 
     def reset(self) -> None:
-        """Everything will be written again."""
+        """Mark the noise as not computed, so that all of it is written again."""
         self.made = 0
 
     def replay_from(self, step: int) -> int:
-        """Nothing to replay: all steps are made at once."""
+        """Return `step`: there is nothing to replay, as all steps are computed at once."""
         return step
 
     def allocate(self, rows: int) -> Noise:
-        """Memory, or a file of this stream alone, without a name: it is gone when the stream is."""
+        """Return memory, or an unnamed file that only this stream uses and that disappears with it."""
         if self._path is None or self.entries == 0:
             return super().allocate(rows)
         shape = (-(-self.entries // LANES), rows, LANES)

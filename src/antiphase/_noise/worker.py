@@ -1,4 +1,4 @@
-"""Where the entries of a stream lie in their leaves, and what one thread needs to make noise for some of them."""
+"""The layout of a stream's entries in their leaves, and the per-thread objects that generate noise for them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from antiphase._noise.leaves import Leaf, Stretches, Walk
 from antiphase._noise.normals import Normals
 from antiphase._noise.source import Source
 
-MOST_KEPT = 64  # stretches of a part that are worth keeping; more are found again each time
+MOST_CACHED = 64  # largest number of stretches per part to cache; longer lists are recomputed each time
 
 
 @final
 @dataclass(frozen=True)
 class Piece:
-    """Entries start, ..., stop - 1 of a leaf's region, the entries from `done` on of the part they belong to."""
+    """Entries start, ..., stop - 1 of a leaf's region, which begin at entry `done` of their part."""
 
     leaf: int
     start: int
@@ -29,7 +29,7 @@ class Piece:
 
 @final
 class Layout:
-    """The regions of all leaves, one after another: the coordinates that a stream holds."""
+    """The coordinates of a stream: the regions of all leaves, concatenated."""
 
     def __init__(self, leaves: dict[str, Leaf]) -> None:
         self.leaves = list(leaves.values())
@@ -41,23 +41,23 @@ class Layout:
         self._stretches: dict[Part, list[tuple[int, int, Stretches]]] = {}
 
     def parts(self, size: int) -> list[Part]:
-        """All coordinates in parts of at most `size`."""
+        """Split all coordinates into parts of at most `size`."""
         return [Part(start, min(start + size, self.entries)) for start in range(0, self.entries, size)]
 
     def pieces(self, part: Part) -> list[Piece]:
-        """What belongs to a part, leaf by leaf."""
+        """Return the pieces of a part, leaf by leaf."""
         if part not in self._pieces:
             self._pieces[part] = list(self._find_pieces(part))
         return self._pieces[part]
 
     def stretches(self, part: Part) -> list[tuple[int, int, Stretches]]:
-        """(place in the part, leaf, stretches of the whole leaf) of a part."""
-        kept = self._stretches.get(part)
-        if kept is None:
-            kept = list(self._find_stretches(part))
-            if len(kept) <= MOST_KEPT:
-                self._stretches[part] = kept
-        return kept
+        """Return (offset in the part, leaf, stretches of the whole leaf) for all pieces of a part."""
+        found = self._stretches.get(part)
+        if found is None:
+            found = list(self._find_stretches(part))
+            if len(found) <= MOST_CACHED:
+                self._stretches[part] = found
+        return found
 
     def _find_pieces(self, part: Part) -> Iterator[Piece]:
         first = int(np.searchsorted(self.starts, part.start, side="right")) - 1
@@ -81,7 +81,7 @@ class Layout:
 
 @final
 class Worker:
-    """One thread's normals and buffers."""
+    """The normals and buffers of one thread."""
 
     def __init__(self, layout: Layout, source: Source, dtype: np.dtype[Any]) -> None:
         self._layout = layout
@@ -89,7 +89,7 @@ class Worker:
         self.scratch = Scratch()
 
     def white(self, part: Part) -> White:
-        """What fills an array with a row of z for this part."""
+        """Return a function that fills an array with a row of z for this part."""
         stretches, normals = self._layout.stretches(part), self._normals
 
         def fill(row: int, out: Noise) -> None:

@@ -10,8 +10,12 @@ from antiphase._loss import Objective
 from antiphase._optimize.linear_algebra import inner
 from antiphase._workload import Workload
 
-# Each objective is minimised for these exponents of the power mean in turn; the last is close enough to the maximum.
-OBJECTIVE_POWERS: dict[Objective, tuple[float, ...]] = {"rms": (1.0,), "max": (4.0, 32.0, 256.0, 2048.0, 16384.0)}
+MAX_POWERS = (4.0, 32.0, 256.0, 2048.0, 16384.0)
+
+
+def objective_powers(objective: Objective) -> tuple[float, ...]:
+    """Return the exponents of the power mean to minimise for in turn; the last is close enough to the maximum."""
+    return MAX_POWERS if objective == "max" else (1.0,)
 
 
 def power_mean(variances: Array, power: float) -> tuple[float, Array]:
@@ -35,11 +39,7 @@ class BandedError:
     """
 
     def __init__(self, workload: Workload, steps: int, bands: int) -> None:
-        if steps * bands > 1 << 27:  # 1 GB for one array of columns, and the optimiser holds about fifteen of them
-            raise NotEnoughMemory(
-                f"Optimising {steps} columns of {bands} bands each would not fit in memory.",
-                hint="use fewer bands, or family='toeplitz' without column_normalized",
-            )
+        check_columns(steps, bands)
         self.inverse = workload.inverse_bands(steps)
         self.covariance = np.empty((steps, bands + self.inverse.shape[1] - 1))
 
@@ -49,6 +49,23 @@ class BandedError:
 
         covariance_forward(columns, self.inverse, self.covariance)
         return np.ascontiguousarray(self.covariance[:, 0])
+
+    def reach(self) -> Array:
+        """Return how strongly the error depends on each step: |A e_j|^2."""
+        return column_squares(self.inverse)
+
+    def tangent(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return phi(C) = sum_i w_i var_i, at most the squared error for any C, and fill in its gradient.
+
+        The weights w_i sum to 1 and are proportional to the derivatives of the power mean.
+        """
+        from antiphase._kernels import covariance_backward
+
+        variances = self.variances(columns)
+        _, weights = power_mean(variances, power)
+        weights /= weights.sum()
+        covariance_backward(columns, self.inverse, self.covariance, weights, gradient)
+        return inner(weights, variances)
 
     def __call__(self, columns: Array, power: float, gradient: Array) -> float:
         """Return the value and, if it is finite, write its gradient into `gradient`, an array like `columns`."""
@@ -60,3 +77,23 @@ class BandedError:
         value, weights = power_mean(variances, power)
         covariance_backward(columns, self.inverse, self.covariance, weights, gradient)
         return value
+
+
+def check_columns(steps: int, bands: int) -> None:
+    """Raise unless the columns fit in memory: 1 GB for one array, and the optimiser holds about fifteen of them."""
+    if steps * bands > 1 << 27:
+        raise NotEnoughMemory(
+            f"Optimising {steps} columns of {bands} bands each would not fit in memory.",
+            hint="use fewer bands, or family='toeplitz' without column_normalized",
+        )
+
+
+def column_squares(inverse: Array) -> Array:
+    """Return |A e_j|^2 for every j: the variances of A^T run backwards in time, whose inverse has the same bands."""
+    from antiphase._kernels import autoregressive_variances
+
+    n = len(inverse)
+    reversed_inverse = np.zeros_like(inverse)
+    for r in range(inverse.shape[1]):
+        reversed_inverse[r:, r] = inverse[r:, r][::-1]
+    return autoregressive_variances(np.ones((n, 1)), reversed_inverse)[::-1].copy()

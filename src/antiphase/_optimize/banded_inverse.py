@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._check import Array
-from antiphase._loss import Objective, loss
-from antiphase._optimize.banded_error import OBJECTIVE_POWERS, power_mean
+from antiphase._loss import loss
+from antiphase._objective import Curvatures, Objective
+from antiphase._optimize.banded_error import objective_powers, power_mean
+from antiphase._optimize.curvature_error import MAX_SOLVED_STEPS
 from antiphase._optimize.lbfgs import ValueAndGradient, lbfgs_minimize
+from antiphase._optimize.linear_algebra import inner
 from antiphase._optimize.participation_limits import ParticipationLimits, check_bands, worst_case_limits
 from antiphase._optimize.solution import SearchLimits, Solution
 from antiphase._optimize.toeplitz import earliest_pattern_square
@@ -114,14 +117,48 @@ def _majorant(c: Array) -> tuple[Array, NDArray[np.int64]]:
 def _errors(workload: Workload, objective: Objective, steps: int, bands: int) -> list[LogError]:
     """Return log(error) as a function of d: one function, or a sequence that tends to the objective."""
     inverse = workload.toeplitz_inverse
+    if isinstance(objective, Curvatures):
+        return [_mixed(workload, objective, steps, bands)]
     if inverse is not None:
         return [_closed(inverse, steps, objective)]
-    return [_recursive(workload.inverse_bands(steps), power, bands) for power in OBJECTIVE_POWERS[objective]]
+    return [_recursive(workload.inverse_bands(steps), power, bands) for power in objective_powers(objective)]
 
 
 def _closed(inverse: Array, steps: int, objective: Objective) -> LogError:
     """Return log(error) under a Toeplitz workload."""
-    square = squared_error_of_inverse(inverse, steps, weighted=objective == "rms")
+    return _logarithm(squared_error_of_inverse(inverse, steps, counted=steps if objective == "rms" else 1))
+
+
+def _mixed(workload: Workload, objective: Curvatures, steps: int, bands: int) -> LogError:
+    """Return log sqrt(J) for several curvatures: J = d^T Q d, with Q the weighted sum over the curvatures."""
+    Q = np.zeros((bands, bands))
+    for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
+        Q += share * _quadratic_form(A, steps, objective.counted_steps(steps), bands)
+
+    def square(d: Array) -> tuple[float, Array]:
+        gradient = 2.0 * np.einsum("rs,s->r", Q, d)
+        return 0.5 * inner(gradient, d), gradient
+
+    return _logarithm(square)
+
+
+def _quadratic_form(workload: Workload, steps: int, counted: int, bands: int) -> Array:
+    """Return Q with d^T Q d = the mean variance of the last `counted` steps.
+
+    For long runs at a constant rate, it comes from the responses to each coefficient, which stop early.
+    """
+    from antiphase._kernels import shifted_gram
+
+    inverse = workload.toeplitz_inverse
+    if inverse is not None and steps > MAX_SOLVED_STEPS:
+        square = squared_error_of_inverse(inverse, steps, counted)
+        return 0.5 * np.array([square(unit)[1] for unit in np.eye(bands)])
+    weights = np.where(np.arange(steps) >= steps - counted, 1.0 / counted, 0.0)
+    return shifted_gram(workload.inverse_bands(steps), weights, bands)
+
+
+def _logarithm(square: Callable[[Array], tuple[float, Array]]) -> LogError:
+    """Return log sqrt(square) as a function of d, with its gradient."""
 
     def error(d: Array) -> tuple[float, Array]:
         value, gradient = square(d)

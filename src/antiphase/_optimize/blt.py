@@ -9,9 +9,11 @@ import numpy as np
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._errors import NotEnoughMemory, NotProved
-from antiphase._loss import Objective, loss
-from antiphase._optimize.banded_error import OBJECTIVE_POWERS
+from antiphase._loss import loss
+from antiphase._objective import Curvatures, Objective
+from antiphase._optimize.banded_error import objective_powers
 from antiphase._optimize.blt_decays import MAX_LOGIT, clipped, decays, to_logits, to_points
+from antiphase._optimize.blt_error import curvatures_formula
 from antiphase._optimize.blt_loss import BLTSquaredSensitivity, ClosedLoss, StepwiseLoss
 from antiphase._optimize.lbfgs import lbfgs_minimize
 from antiphase._optimize.lower_bound import prefix_sum_bound
@@ -26,6 +28,7 @@ from antiphase.strategies import BLT
 OWNER = "optimize('blt')"
 MAX_BUFFERS = 10
 MAX_PARTICIPATIONS = 10**7
+FIRST_ITERATIONS, KEPT_STARTS = 5, 3  # iterations from every start, and starts that are kept after them
 MIN_BUFFER_GAIN = 0.005  # one more buffer must lower the loss by this fraction
 
 
@@ -75,9 +78,11 @@ def optimize_blt(
     search = _Search(steps, allowed, workload, objective, limits)
     point, log_loss = search.best(buffers)
     strategy = blt_at(point, steps)
-    closed = workload.toeplitz_inverse is not None  # the search then minimised the exact loss, up to rounding
+    # Under a constant learning rate the search minimised the exact loss, up to rounding.
+    closed = workload.toeplitz_inverse is not None and not isinstance(objective, Curvatures)
     value = math.exp(log_loss) if closed else loss(strategy, workload, participation, objective)
-    bound = prefix_sum_bound(steps, allowed) if isinstance(workload, PrefixSum) else None
+    is_bounded = isinstance(workload, PrefixSum) and not isinstance(objective, Curvatures)
+    bound = prefix_sum_bound(steps, allowed) if is_bounded else None
     return Solution(strategy, value, bound, limits.count, limits.elapsed, not limits.reached)
 
 
@@ -94,9 +99,7 @@ class _Search:
     ) -> None:
         self._steps, self._allowed, self._workload = steps, allowed, workload
         self._objective, self._limits = objective, limits
-        inverse = workload.toeplitz_inverse
-        self._closed = ClosedLoss(steps, allowed, np.array([1.0, -1.0]) if inverse is None else inverse, objective)
-        self._is_closed = inverse is not None
+        self._closed, self._is_closed = closed_loss(steps, allowed, workload, objective)
 
     def best(self, buffers: int | None) -> tuple[Array, float]:
         """Return the coordinates of the best BLT, and its log(loss)."""
@@ -121,6 +124,10 @@ class _Search:
         limits = self._limits
         quiet = SearchLimits(seconds=limits.seconds, started=limits.started)
         starts = to_points(_starts(self._steps, self._allowed.separation, buffers, previous))
+        if isinstance(self._objective, Curvatures):  # an evaluation costs more: go on from the most promising starts
+            short = SearchLimits(limits.seconds, FIRST_ITERATIONS, started=limits.started)
+            points, values = newton_minimize(self._closed, starts, clipped, short)
+            starts = points[np.argsort(values, kind="stable")[:KEPT_STARTS]]
         points, values = newton_minimize(self._closed, starts, clipped, limits if self._is_closed else quiet)
         order = np.argsort(values, kind="stable")
         chosen = [order[0]]
@@ -135,13 +142,38 @@ class _Search:
         ends = []
         for start in candidates[:2]:
             point, value = start, math.inf
-            for power in OBJECTIVE_POWERS[self._objective]:
-                function = StepwiseLoss(self._steps, square, self._workload, power)
+            for power in objective_powers(self._objective):
+                mixture = self._objective if isinstance(self._objective, Curvatures) else None
+                function = StepwiseLoss(self._steps, square, self._workload, power, mixture)
                 end = lbfgs_minimize(function, point, self._limits, tolerance=1e-8)
                 point, value = clipped(end.point[None])[0], end.value
             ends.append((value, point))
         value, point = min(ends, key=lambda end: end[0])
         return point, value
+
+
+def closed_loss(
+    steps: int, allowed: ParticipationLimits, workload: Workload, objective: Objective, run: int | None = None
+) -> tuple[ClosedLoss, bool]:
+    """Return log(loss) for a batch of points, and whether it is that of the problem.
+
+    Over several steps of a learning-rate schedule there is no such formula, and the loss is that of a constant rate.
+
+    Args:
+        steps: number of steps, n.
+        allowed: separation and number of participations.
+        workload: the workload matrix, A.
+        objective: which error to minimise.
+        run: number of steps of the workload, if the loss is for its last `steps` steps only.
+    """
+    inverse, flat = workload.toeplitz_inverse, np.array([1.0, -1.0])
+    if not isinstance(objective, Curvatures):
+        return ClosedLoss(steps, allowed, flat if inverse is None else inverse, objective), inverse is not None
+    error = curvatures_formula(workload, objective, steps if run is None else run, steps)
+    if error is not None:
+        return ClosedLoss(steps, allowed, flat, objective, error), True
+    error = curvatures_formula(PrefixSum(), objective, steps)
+    return ClosedLoss(steps, allowed, flat, objective, error), False
 
 
 def _starts(steps: int, separation: int, buffers: int, previous: Array) -> Array:

@@ -1,14 +1,21 @@
-"""Squared error of a BLT with its gradient: closed form for the prefix sum, O(log n) for other Toeplitz workloads."""
+"""Squared error of a BLT with its gradient.
+
+In closed form for the prefix sum, O(log n) for other Toeplitz workloads, and from the last rows of the workloads for
+the last iterate in directions of several curvatures.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from antiphase._check import Array
-from antiphase._loss import Objective
+from antiphase._objective import Curvatures, Objective
 from antiphase._optimize.blt_decays import Decays
+from antiphase._optimize.curvature_error import MAX_SOLVED_STEPS, remembered_rows
+from antiphase._workload import Workload
 
 
 class PrefixSumSquaredError:
@@ -127,6 +134,101 @@ class ToeplitzSquaredError:
                 y = 2.0 * np.einsum("sij,sj->si", P + m * Q, M_before @ x)
                 M = F.swapaxes(1, 2) @ M + y[:, :, None] * x
         return slope + M
+
+
+class LastIterateSquaredError:
+    """J of the last iterate for several curvatures: |C^-1 x_i|^2, summed over the last rows x_i of A_i, backwards.
+
+    Once all rows are zero, in steps that have been forgotten, the buffers only decay and the rest of the sum is
+    geometric: the cost does not depend on the number of steps.
+
+    Args:
+        rows: the last rows of sqrt(p_i) A_i, of shape (remembered steps, curvatures).
+        steps: number of steps, n.
+    """
+
+    def __init__(self, rows: Array, steps: int) -> None:
+        self._rows = np.ascontiguousarray(rows[-steps:][::-1])
+        self._rest = GeometricSums(steps - len(self._rows))
+
+    def __call__(self, found: Decays) -> tuple[Array, Array]:
+        """Return the value for each BLT of a batch, and its gradient with respect to the coordinates."""
+        from antiphase._kernels import buffered_rows
+
+        that = np.s_[:, 1::2]
+        decay, scale = np.ascontiguousarray(found.value[that]), np.exp(found.log_scale[that])
+        d = decay.shape[1]
+        value, slopes = np.empty(len(decay)), np.empty((len(decay), 2 * d))
+        held = np.empty((2, len(decay), d, self._rows.shape[1]))
+        for s in range(len(decay)):
+            value[s], slopes[s], held[0, s], held[1, s] = buffered_rows(decay[s], scale[s], self._rows)
+        rest, rest_by_decay, rest_by_scale = self._decaying(decay, found.rate[that], scale, *held)
+        by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
+        by_value[that] = slopes[:, :d] + rest_by_decay
+        by_log_scale[that] = (slopes[:, d:] + rest_by_scale) * scale
+        return value + rest, found.pull_back(by_value, by_log_scale)
+
+    def _decaying(self, decay: Array, rate: Array, scale: Array, B: Array, D: Array) -> tuple[Array, Array, Array]:
+        """Return the sum over the remaining steps of (sum_j scale_j decay_j^t B_j)^2, and its derivatives."""
+        plain, slope, _ = self._rest(decay[:, :, None] * decay[:, None, :], rate[:, :, None] + rate[:, None, :])
+        gram, mixed = B @ B.swapaxes(1, 2), D @ B.swapaxes(1, 2)
+        by_scale = 2.0 * np.einsum("sjl,sl->sj", gram * plain, scale)
+        by_decay = np.einsum("sjl,sl->sj", mixed * plain + gram * slope * decay[:, None, :], scale)
+        return 0.5 * np.einsum("sj,sj->s", by_scale, scale), 2.0 * scale * by_decay, by_scale
+
+
+class MeanSquaredError:
+    """J over several steps for several curvatures under a constant learning rate.
+
+    With W_n the sum of the variances of n steps, the mean over the last m is (W_n - W_{n-m}) / m.
+
+    Args:
+        inverses: the first columns of A_i^-1.
+        shares: the weights p_i.
+        steps: number of steps, n.
+        counted: number of steps that count, m.
+    """
+
+    def __init__(self, inverses: list[Array], shares: Array, steps: int, counted: int) -> None:
+        self._parts = []
+        for inverse, share in zip(inverses, shares, strict=True):
+            for count, sign in ((steps, 1.0), (steps - counted, -1.0)):
+                if count:
+                    factor = sign * share * count / counted
+                    self._parts.append((factor, ToeplitzSquaredError(count, "rms", inverse)))
+
+    def __call__(self, found: Decays) -> tuple[Array, Array]:
+        """Return the value for each BLT of a batch, and its gradient with respect to the coordinates."""
+        value, gradient = np.zeros(len(found.value)), np.zeros_like(found.value)
+        for factor, error in self._parts:
+            part, slope = error(found)
+            value += factor * part
+            gradient += factor * slope
+        return value, gradient
+
+
+SquaredErrorFormula = Callable[[Decays], tuple[Array, Array]]
+
+
+def curvatures_formula(
+    workload: Workload, objective: Curvatures, run: int, steps: int | None = None
+) -> SquaredErrorFormula | None:
+    """Return J as a function of the decays; None over several steps of a learning-rate schedule.
+
+    Args:
+        workload: the workload matrix for curvature 0.
+        objective: the curvatures, and the steps that count.
+        run: number of steps of the workload.
+        steps: number of steps at its end that C covers; by default all of them.
+    """
+    n = run if steps is None else steps
+    counted, is_constant = objective.counted_steps(n), workload.toeplitz_inverse is not None
+    if counted == 1 and (not is_constant or n <= MAX_SOLVED_STEPS or objective.values.min() > 0.0):
+        return LastIterateSquaredError(remembered_rows(workload, objective, run), n)
+    if not is_constant:
+        return None
+    inverses = [A.toeplitz_inverse for A in objective.workloads(workload)]
+    return MeanSquaredError([i for i in inverses if i is not None], objective.shares, n, counted)
 
 
 def squared_error_formula(

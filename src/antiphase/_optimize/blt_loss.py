@@ -7,10 +7,15 @@ from collections.abc import Callable
 import numpy as np
 
 from antiphase._check import Array
-from antiphase._loss import Objective
+from antiphase._objective import Curvatures, Objective
 from antiphase._optimize.banded_error import power_mean
 from antiphase._optimize.blt_decays import Decays, clipped, decays
-from antiphase._optimize.blt_error import GeometricSums, PrefixSumSquaredError, squared_error_formula
+from antiphase._optimize.blt_error import (
+    GeometricSums,
+    PrefixSumSquaredError,
+    SquaredErrorFormula,
+    squared_error_formula,
+)
 from antiphase._optimize.participation_limits import ParticipationLimits
 from antiphase._workload import Workload
 
@@ -86,10 +91,18 @@ class ClosedLoss:
         allowed: separation and number of participations.
         inverse: the first column of A^-1.
         objective: which error over the steps to minimise, "rms" or "max".
+        error: the squared error to use instead of that of the workload and the objective.
     """
 
-    def __init__(self, steps: int, allowed: ParticipationLimits, inverse: Array, objective: Objective) -> None:
-        self._error = squared_error_formula(steps, objective, inverse)
+    def __init__(
+        self,
+        steps: int,
+        allowed: ParticipationLimits,
+        inverse: Array,
+        objective: Objective,
+        error: SquaredErrorFormula | None = None,
+    ) -> None:
+        self._error = squared_error_formula(steps, objective, inverse) if error is None else error
         is_prefix_sum = isinstance(self._error, PrefixSumSquaredError)
         self._log_learning_rate = -np.log(inverse[0]) if is_prefix_sum else 0.0
         self._square = BLTSquaredSensitivity(steps, allowed.separation, allowed.count)
@@ -116,33 +129,67 @@ class StepwiseLoss:
         steps: number of steps, n.
         square: the squared sensitivity.
         workload: the workload matrix, A.
-        power: exponent of the power mean of the variances; 1 for "rms".
+        power: exponent of the power mean of the variances; 1 for "rms" and for several curvatures.
+        objective: the curvatures, with one recursion for each; None for the workload as it is.
     """
 
-    def __init__(self, steps: int, square: SquareFormula, workload: Workload, power: float) -> None:
-        self._inverse, self._power, self._square = workload.inverse_bands(steps), power, square
+    def __init__(
+        self,
+        steps: int,
+        square: SquareFormula,
+        workload: Workload,
+        power: float,
+        objective: Curvatures | None = None,
+    ) -> None:
+        self._power, self._square = power, square
+        what = Curvatures(np.zeros(1), steps="all") if objective is None else objective
+        workloads = [workload] if objective is None else objective.workloads(workload)
+        self._parts = list(zip(what.shares, (A.inverse_bands(steps) for A in workloads), strict=True))
+        counted = what.counted_steps(steps)
+        self._weights = np.where(np.arange(steps) >= steps - counted, 1.0 / counted, 0.0)
+        self._inverse, self._is_mixed = self._parts[0][1], objective is not None
 
     def __call__(self, point: Array, gradient: Array) -> float:
         """Return the value at the point clipped to its bounds; coordinates that were clipped have derivative 0."""
-        from antiphase._kernels import weighted_variances
-
         inside = clipped(point[None])
         found = decays(inside)
         decay, scale = found.value[0, 1::2].copy(), np.exp(found.log_scale[0, 1::2])
-        equal = np.ones(len(self._inverse) if self._power == 1.0 else 0)  # for "rms" the weights are known in advance
-        variances, slopes = weighted_variances(decay, scale, self._inverse, equal)
-        if not np.isfinite(variances).all() or variances.min() <= 0.0:
+        error, slopes = (self._mixed if self._is_mixed else self._power_mean)(decay, scale)
+        if slopes is None:
             return np.inf
-        error, weights = power_mean(variances, self._power)
-        slopes *= weights[0]
-        if self._power != 1.0:
-            slopes = weighted_variances(decay, scale, self._inverse, weights)[1]
         by_value, by_log_scale = np.zeros_like(found.value), np.zeros_like(found.value)
         by_value[0, 1::2], by_log_scale[0, 1::2] = slopes[: len(decay)], slopes[len(decay) :] * scale
         square, square_gradient = squared_sensitivity(self._square, found)
         total = found.pull_back(by_value, by_log_scale) + 0.5 * square_gradient / square[:, None]
         gradient[:] = np.where(inside[0] == point, total[0], 0.0)
         return float(error + 0.5 * np.log(square[0]))
+
+    def _mixed(self, decay: Array, scale: Array) -> tuple[float, Array | None]:
+        """Return log sqrt(J), and its derivatives with respect to decays and scales."""
+        from antiphase._kernels import weighted_variances
+
+        total, slopes = 0.0, np.zeros(2 * len(decay))
+        for share, inverse in self._parts:
+            variances, part = weighted_variances(decay, scale, inverse, self._weights)
+            total += share * float(self._weights @ variances)
+            slopes += share * part
+        if not np.isfinite(total) or total <= 0.0:
+            return np.inf, None
+        return 0.5 * float(np.log(total)), 0.5 * slopes / total
+
+    def _power_mean(self, decay: Array, scale: Array) -> tuple[float, Array | None]:
+        """Return the logarithm of the root of the power mean of the variances, and its derivatives."""
+        from antiphase._kernels import weighted_variances
+
+        equal = np.ones(len(self._inverse) if self._power == 1.0 else 0)  # for "rms" the weights are known in advance
+        variances, slopes = weighted_variances(decay, scale, self._inverse, equal)
+        if not np.isfinite(variances).all() or variances.min() <= 0.0:
+            return np.inf, None
+        error, weights = power_mean(variances, self._power)
+        slopes *= weights[0]
+        if self._power != 1.0:
+            slopes = weighted_variances(decay, scale, self._inverse, weights)[1]
+        return error, slopes
 
 
 def squared_sensitivity(formula: SquareFormula, found: Decays) -> tuple[Array, Array]:

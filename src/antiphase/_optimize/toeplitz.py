@@ -11,11 +11,16 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._errors import InvalidArgument
 from antiphase._loss import Objective, loss
-from antiphase._optimize.banded_error import OBJECTIVE_POWERS, BandedError
+from antiphase._optimize.banded_error import objective_powers
+from antiphase._optimize.curvature_error import (
+    LogBandedError,
+    SquareAndGradient,
+    banded_error,
+    toeplitz_squared_error,
+)
 from antiphase._optimize.lbfgs import ValueAndGradient, lbfgs_minimize
 from antiphase._optimize.participation_limits import ParticipationLimits, check_bands, worst_case_limits
 from antiphase._optimize.solution import SearchLimits, Solution
-from antiphase._optimize.toeplitz_error import squared_error
 from antiphase._participation import Participation
 from antiphase._sensitivity import earliest_blocks
 from antiphase._workload import Workload
@@ -115,13 +120,13 @@ def _functions(
         square: SquaredSensitivity = partial(adjacent_pattern_square, count=allowed.count)
     else:
         square = partial(earliest_pattern_square, steps=steps, separation=allowed.separation, count=allowed.count)
-    inverse = workload.toeplitz_inverse
-    if inverse is not None and not column_normalized:
-        return [_closed(steps, square, inverse, objective)]
-    error = BandedError(workload, steps, bands)
+    squared_error = None if column_normalized else toeplitz_squared_error(workload, objective, steps)
+    if squared_error is not None:
+        return [_closed(square, squared_error)]
+    error, powers = banded_error(workload, objective, steps, bands), objective_powers(objective)
     if column_normalized:
-        return [_normalized(steps, bands, allowed.count, error, power) for power in OBJECTIVE_POWERS[objective]]
-    return [_recursive(steps, bands, square, error, power) for power in OBJECTIVE_POWERS[objective]]
+        return [_normalized(steps, bands, allowed.count, error, power) for power in powers]
+    return [_recursive(steps, bands, square, error, power) for power in powers]
 
 
 def earliest_pattern_square(coefficients: Array, steps: int, separation: int, count: int) -> tuple[float, Array]:
@@ -162,11 +167,11 @@ def adjacent_pattern_square(coefficients: Array, count: int) -> tuple[float, Arr
     return float(0.5 * np.einsum("i,i", c, gradient)), gradient
 
 
-def _closed(steps: int, square: SquaredSensitivity, inverse: Array, objective: Objective) -> ValueAndGradient:
-    """Return log(loss) under a Toeplitz workload, by filters."""
+def _closed(square: SquaredSensitivity, squared_error: SquareAndGradient) -> ValueAndGradient:
+    """Return log(loss) from the squared error as a function of the coefficients."""
 
     def function(c: Array, gradient: Array) -> float:
-        error, error_gradient = squared_error(c, inverse, steps, weighted=objective == "rms")
+        error, error_gradient = squared_error(c)
         if not math.isfinite(error):
             return math.inf
         size, size_gradient = square(c)
@@ -177,7 +182,7 @@ def _closed(steps: int, square: SquaredSensitivity, inverse: Array, objective: O
 
 
 def _recursive(
-    steps: int, bands: int, square: SquaredSensitivity, error: BandedError, power: float
+    steps: int, bands: int, square: SquaredSensitivity, error: LogBandedError, power: float
 ) -> ValueAndGradient:
     """Return log(loss) under any workload, by the covariance recursion."""
     inside = _inside(steps, bands)
@@ -192,7 +197,7 @@ def _recursive(
     return function
 
 
-def _normalized(steps: int, bands: int, count: int, error: BandedError, power: float) -> ValueAndGradient:
+def _normalized(steps: int, bands: int, count: int, error: LogBandedError, power: float) -> ValueAndGradient:
     """Return log(loss) with every column scaled to norm 1, so that the sensitivity is sqrt(k)."""
     inside = _inside(steps, bands)
     columns_gradient = np.empty(inside.shape)

@@ -21,35 +21,35 @@ CONSTANT_TOLERANCE = 1e-12  # relative distance to its limit at which the respon
 DIVERGED = 1e6  # relative distance to its limit at which the response counts as unbounded
 
 
-def squared_error(c: Array, inverse: Array, steps: int, weighted: bool) -> tuple[float, Array]:
+def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[float, Array]:
     """Return sum_i weight_i w_i^2 and its gradient with respect to the coefficients of C.
 
     Args:
         c: coefficients of C.
         inverse: coefficients of A^-1, its first column.
         steps: number of steps, n.
-        weighted: True for weight_i = (n - i) / n, which gives the mean variance over the steps; False for weight 1,
-            which gives the variance of the last step, the largest.
+        counted: number m of steps at the end whose mean variance is returned, by weight_i = min(1, (n - i) / m): all of
+            them for the mean over the run, 1 for the last step, whose variance is the largest.
 
     Reference: McKenna 2024 (scaling), Prop. 3.1 and C.1.
 
-    >>> squared_error(np.array([1.0]), np.array([1.0, -1.0]), 4, weighted=True)[0]
+    >>> squared_error(np.array([1.0]), np.array([1.0, -1.0]), 4, counted=4)[0]
     2.5
     """
     w = impulse_response(c, inverse, steps)
     if w is None:
         return np.inf, np.zeros_like(c)
     limit = _limit(c, inverse)
-    weights, rest = _weights(len(w), steps, weighted)
+    weights, rest = _weights(len(w), steps, counted)
     g = 2.0 * weights * w
     gradient = pull_back(c, w, g) - 2.0 * rest * limit**2 / c.sum()
     return 0.5 * inner(g, w) + rest * limit**2, gradient
 
 
-def squared_error_of_inverse(inverse: Array, steps: int, weighted: bool) -> Callable[[Array], tuple[float, Array]]:
+def squared_error_of_inverse(inverse: Array, steps: int, counted: int) -> Callable[[Array], tuple[float, Array]]:
     """Return the same sum as a function of the coefficients d of C^-1, a quadratic form because w = A d.
 
-    >>> squared_error_of_inverse(np.array([1.0, -1.0]), 4, weighted=False)(np.array([1.0, -1.0]))[0]
+    >>> squared_error_of_inverse(np.array([1.0, -1.0]), 4, counted=1)(np.array([1.0, -1.0]))[0]
     1.0
     """
     a = impulse_response(np.ones(1), inverse, steps)
@@ -61,7 +61,7 @@ def squared_error_of_inverse(inverse: Array, steps: int, weighted: bool) -> Call
         length = min(steps, len(a) + len(d))
         extended = np.concatenate([a, np.full(length - len(a), limit)])
         w = np.convolve(d, extended)[:length]
-        weights, rest = _weights(length, steps, weighted)
+        weights, rest = _weights(length, steps, counted)
         g = 2.0 * weights * w
         end = float(d.sum()) * limit
         gradient = np.array([inner(g[r:], extended[: length - r]) for r in range(len(d))])
@@ -70,12 +70,15 @@ def squared_error_of_inverse(inverse: Array, steps: int, weighted: bool) -> Call
     return square
 
 
-def _weights(length: int, steps: int, weighted: bool) -> tuple[Array, float]:
+def _weights(length: int, steps: int, counted: int) -> tuple[Array, float]:
     """Return the weights of the first `length` entries of w, and the sum of the remaining weights."""
     left = float(steps - length)
-    if not weighted:
+    if counted == 1:
         return np.ones(length), left
-    return (steps - np.arange(length)) / steps, left * (left + 1.0) / (2.0 * steps)
+    weights = np.minimum((steps - np.arange(length)) / counted, 1.0)
+    if left <= counted:
+        return weights, left * (left + 1.0) / (2.0 * counted)
+    return weights, left - counted + (counted + 1.0) / 2.0
 
 
 def _limit(c: Array, inverse: Array) -> float:
@@ -91,9 +94,9 @@ def impulse_response(c: Array, inverse: Array, steps: int) -> Array | None:
     A comes first and C^-1 second: rounding errors of C^-1 die out, whereas a running sum would accumulate them.
     """
     limit = _limit(c, inverse)
-    if _series_is_faster(c, steps):
+    if series_is_faster(c, steps):
         a, _ = _filter(inverse, np.eye(1, steps)[0], np.zeros(len(inverse) - 1))
-        return _product(_series_inverse(c, steps), a)
+        return _product(series_inverse(c, steps), a)
     blocks: list[Array] = []
     start, size = 0, max(2048, 2 * len(c))  # filter in blocks of growing size
     first, second = np.zeros(len(inverse) - 1), np.zeros(len(c) - 1)
@@ -125,8 +128,8 @@ def pull_back(c: Array, w: Array, g: Array) -> Array:
     Entry r is -sum_i v_i w_{i-r}, with v = C^-T g.
     """
     n = len(w)
-    if _series_is_faster(c, n):
-        v = _product(_series_inverse(c, n), g[::-1])[::-1]
+    if series_is_faster(c, n):
+        v = _product(series_inverse(c, n), g[::-1])[::-1]
         return -_product(v[::-1], w)[::-1][: len(c)]
     v = _filter(c, g[::-1], np.zeros(len(c) - 1))[0][::-1]
     return -np.array([inner(v[r:], w[: n - r]) for r in range(len(c))])
@@ -139,12 +142,12 @@ def _product(p: Array, q: Array) -> Array:
     return fftconvolve(p, q)[: len(q)]
 
 
-def _series_is_faster(c: Array, steps: int) -> bool:
+def series_is_faster(c: Array, steps: int) -> bool:
     """Return whether a power series by FFT is faster than a filter: for long filters and not many more steps."""
     return len(c) > 128 and 16 * len(c) >= steps
 
 
-def _series_inverse(c: Array, length: int) -> Array:
+def series_inverse(c: Array, length: int) -> Array:
     """Return the first coefficients of 1 / c(x), by Newton's iteration with FFTs in O(n log n)."""
     from scipy.signal import fftconvolve
 

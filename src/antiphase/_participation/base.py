@@ -23,7 +23,7 @@ class Participation(ABC):
     @property
     @abstractmethod
     def worst_case(self) -> Deterministic:
-        """The deterministic participation that always holds; a deterministic participation returns itself."""
+        """A deterministic participation that always holds; for a deterministic participation, itself."""
 
     @abstractmethod
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -55,18 +55,18 @@ class Participation(ABC):
 
     @property
     def sampling_groups(self) -> int | None:
-        """Number of groups that take turns, where each step samples one group independently; None for the rest."""
+        """Number of groups that take turns, if each step samples one group independently; otherwise None."""
         return None
 
     def step_probability(self) -> float:
-        """Return an upper bound on the probability that a given step draws a given example, independently of the rest.
+        """Return an upper bound on the probability that a step draws a given example, if draws are independent.
 
         It is 1 for participations that do not draw examples independently.
         """
         return 1.0
 
     def distinct_batches(self, steps: int) -> int:
-        """Return the number of different draws in `steps` steps; fewer than the steps if batches repeat."""
+        """Return the number of different batches drawn in `steps` steps, which is smaller if batches repeat."""
         return steps
 
     def for_steps(self, steps: int) -> Participation:
@@ -74,10 +74,10 @@ class Participation(ABC):
         return self
 
     def sampler(self, examples: int, steps: int, secret: Secret) -> Sampler:
-        """Return the sampler whose batches keep this promise: `sampler.batch(step)` gives (indices, mask).
+        """Return the sampler whose batches keep this promise: `sampler.batch(step)` returns (indices, mask).
 
-        **Guarantee**: that of the sampler. Its `independent_assignment` says whether add-or-remove adjacency is
-        supported in addition to zero-out.
+        **Guarantee**: see the sampler. Its `independent_assignment` says whether it supports add-or-remove adjacency
+        in addition to zero-out.
 
         Args:
             examples: number of units to sample from, numbered from 0; users for user-level privacy.
@@ -94,7 +94,7 @@ class Participation(ABC):
         """Return the class of sampler that keeps this promise."""
         raise NotProved(
             f"There is no sampler that keeps the promise of {type(self).__name__}.",
-            hint="use one of the library's participations; their samplers are tested against them",
+            hint="use one of the participations in antiphase; each of them has a sampler",
         )
 
 
@@ -116,25 +116,25 @@ class Deterministic(Participation):
 
     @abstractmethod
     def spacing(self, steps: int) -> int:
-        """Return the steps from one participation to the next: the epoch length or the minimum separation."""
+        """Return the number of steps from one participation to the next: epoch length or minimum separation."""
 
     @property
     def exact_spacing(self) -> int:
-        """Distance between participations if the promise fixes it: the epoch length; 1 if it does not."""
+        """Distance between participations if the promise fixes it, which is the epoch length; otherwise 1."""
         return 1
 
     @property
     def max_participations(self) -> int | None:
-        """Limit on the participations of one example that holds for any number of steps; None if there is none."""
+        """Largest number of participations of one example for any number of steps; None if there is no limit."""
         return None
 
     def expected_batch(self, examples: int, steps: int) -> float:
-        """Return the size of a batch when every example takes part once per `spacing` steps."""
+        """Return the batch size if every example takes part once every `spacing` steps."""
         return examples * (1 / self.spacing(steps))
 
 
-# Numbers are stored as Python ints and floats: as a NumPy float16 a rate would enter epsilon with three digits, and a
-# small NumPy integer would overflow.
+# Numbers are stored as Python ints and floats: a rate stored as a NumPy float16 would give epsilon with three digits,
+# and a small NumPy integer could overflow.
 
 
 def store_count(self: Participation, name: str, hint: str = "counts start at 1") -> None:
@@ -145,7 +145,7 @@ def store_count(self: Participation, name: str, hint: str = "counts start at 1")
 
 def store_rate(self: Participation, rate: float) -> None:
     """Check the field `rate`, and store it as a Python float."""
-    hint = "it is a probability; with 0 the data would never be used"
+    hint = "it is a probability; with 0, no data would be used"
     object.__setattr__(self, "rate", _check.real(type(self).__name__, "rate", rate, SMALLEST_RATE, 1.0, hint))
 
 

@@ -35,7 +35,7 @@ class SingleParticipation(Deterministic):
 
     @property
     def max_participations(self) -> int:
-        """1."""
+        """Always 1."""
         return 1
 
     def _sampler_class(self) -> type[Any]:
@@ -84,7 +84,7 @@ class EveryStep(Deterministic):
 class FixedEpochs(Deterministic):
     """(k, b)-participation: the same order in every epoch, so an example takes part in steps i, i + b, i + 2b, ...
 
-    Fewer than epochs x steps_per_epoch steps truncate the patterns; more steps raise an error.
+    With fewer than epochs x steps_per_epoch steps, patterns are truncated; more steps raise an error.
 
     Args:
         epochs: number of epochs, k.
@@ -139,15 +139,15 @@ class FixedEpochs(Deterministic):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"The data are in the same order in each of {self.epochs} epochs: each {unit} comes back after exactly "
-            f"{self.steps_per_epoch} steps."
+            f"The data are in the same order in each of {self.epochs} epochs: each {unit} takes part again after "
+            f"exactly {self.steps_per_epoch} steps."
         )
 
 
 @final
 @record
 class ShuffledEpochs(Deterministic):
-    """Each example once per epoch, anywhere in the epoch, as a data loader that reshuffles every epoch does.
+    """Each example takes part once per epoch, at any step of it, as with a data loader that reshuffles every epoch.
 
     Two participations can be in adjacent steps: the last of one epoch and the first of the next.
 
@@ -193,7 +193,7 @@ class ShuffledEpochs(Deterministic):
         """Return the promise in plain words."""
         return (
             f"Each {unit} takes part at most once in each of {self.epochs} epochs of {self.steps_per_epoch} steps, "
-            "anywhere in the epoch."
+            "at any step of the epoch."
         )
 
     def _sampler_class(self) -> type[Any]:

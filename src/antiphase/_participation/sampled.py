@@ -1,4 +1,4 @@
-"""Random participations: the run draws the batches."""
+"""Random participations, in which the run draws the batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphase._participation.base import (
 from antiphase._participation.deterministic import EveryStep, FixedEpochs, MinSeparation
 from antiphase._record import record
 
-_DRAWN_BY_THE_RUN = "The run draws the batches itself; which examples they contain stays secret."
+_DRAWN_BY_THE_RUN = "The run draws the batches itself and keeps their contents secret."
 
 
 @final
@@ -39,7 +39,7 @@ class Poisson(Participation):
 
     @property
     def worst_case(self) -> EveryStep:
-        """An example can be drawn in every step."""
+        """`EveryStep`: an example can be drawn in every step."""
         return EveryStep()
 
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -57,7 +57,9 @@ class Poisson(Participation):
 
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
-        return f"In every step each {unit} is drawn independently with probability {self.rate:.6g}. {_DRAWN_BY_THE_RUN}"
+        return (
+            f"In every step, each {unit} is drawn independently with probability {self.rate:.6g}. {_DRAWN_BY_THE_RUN}"
+        )
 
     def _sampler_class(self) -> type[Any]:
         from antiphase._samplers import PoissonSampler
@@ -89,7 +91,7 @@ class CyclicPoisson(Participation):
 
     @property
     def worst_case(self) -> MinSeparation:
-        """Participations are a multiple of `groups` steps apart, hence at least `groups` steps."""
+        """`MinSeparation(groups)`: participations are a multiple of `groups` steps apart."""
         return MinSeparation(self.groups)
 
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -98,7 +100,7 @@ class CyclicPoisson(Participation):
 
     @property
     def sampling_groups(self) -> int:
-        """`groups`."""
+        """Number of groups."""
         return self.groups
 
     def step_probability(self) -> float:
@@ -108,8 +110,8 @@ class CyclicPoisson(Participation):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"{self.groups} groups take turns; in its group's turn each {unit} is drawn independently with probability "
-            f"{self.rate:.6g}."
+            f"{self.groups} groups take turns; when it is its group's turn, each {unit} is drawn independently with "
+            f"probability {self.rate:.6g}."
             f" {_DRAWN_BY_THE_RUN}"
         )
 
@@ -138,7 +140,7 @@ class FixedSize(Participation):
 
     @property
     def worst_case(self) -> MinSeparation:
-        """Participations are a multiple of `groups` steps apart, hence at least `groups` steps."""
+        """`MinSeparation(groups)`: participations are a multiple of `groups` steps apart."""
         return MinSeparation(self.groups)
 
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -147,7 +149,7 @@ class FixedSize(Participation):
 
     @property
     def sampling_groups(self) -> int:
-        """`groups`."""
+        """Number of groups."""
         return self.groups
 
     def describe(self, unit: str, steps: int) -> str:
@@ -167,7 +169,7 @@ class FixedSize(Participation):
 @final
 @record
 class BallsInBins(Participation):
-    """Each example independently draws one bin, once; step t of every epoch processes bin t.
+    """Each example independently draws one bin, once; step t of every epoch takes bin t.
 
     Args:
         epochs: number of epochs, k.
@@ -187,7 +189,7 @@ class BallsInBins(Participation):
 
     @property
     def worst_case(self) -> FixedEpochs:
-        """Examples keep their bin for all epochs, so participations are exactly one epoch apart."""
+        """`FixedEpochs`: examples keep their bin, so participations are exactly one epoch apart."""
         return FixedEpochs(self.epochs, self.steps_per_epoch)
 
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -214,8 +216,8 @@ class BallsInBins(Participation):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"Each {unit} draws one of the {self.steps_per_epoch} steps of an epoch, once, and keeps it for all "
-            f"{self.epochs} epochs."
+            f"Each {unit} is assigned to one of the {self.steps_per_epoch} steps of an epoch at random, once, and "
+            f"keeps it for all {self.epochs} epochs."
             f" {_DRAWN_BY_THE_RUN}"
         )
 
@@ -228,7 +230,7 @@ class BallsInBins(Participation):
 @final
 @record
 class PoissonMinSeparation(Participation):
-    """Once `separation` steps have passed since its last step, an example joins each step with probability `rate`.
+    """An example joins each step with probability `rate` once `separation` steps have passed since it last joined.
 
     Without a warm start every example is eligible in step 0, so the first batches are larger than the
     later ones. With a warm start each example begins in the stationary state, as if training had always
@@ -259,7 +261,7 @@ class PoissonMinSeparation(Participation):
 
     @property
     def worst_case(self) -> MinSeparation:
-        """Participations are at least `separation` steps apart."""
+        """`MinSeparation(separation)`: participations are at least `separation` steps apart."""
         return MinSeparation(self.separation)
 
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -273,7 +275,7 @@ class PoissonMinSeparation(Participation):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"In every step each {unit} that was not drawn in the {self.separation - 1} steps before is drawn "
+            f"In every step, each {unit} that was not drawn in the previous {self.separation - 1} steps is drawn "
             f"independently with probability {self.rate:.6g}."
             f" {_DRAWN_BY_THE_RUN}"
         )

@@ -1,4 +1,4 @@
-"""The candidates of a plan: every mechanism that the planner tried, one record each."""
+"""Candidates of a plan: one record for every mechanism that the planner tried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE_UNITS = {"toeplitz": "bands", "banded": "bands", "banded-inverse": "bands",
 TITLES = {"identity": "identity (DP-SGD)", "banded-inverse": "banded inverse"}
 UNKNOWN_FAMILY = "unknown"
 
-# Version 0.1.0 stored a display name and no family. Longer prefixes come before the shorter ones they begin with.
+# Version 0.1.0 stored a display name and no family. "banded inverse" must come before its prefix "banded".
 _STORED_PREFIXES = ("identity", "tree", "fourier", "toeplitz", "banded inverse", "banded", "blt", "dense")
 
 
@@ -28,9 +28,9 @@ class Candidate:
     """A mechanism that the planner tried: one row of the plan's table.
 
     Args:
-        family: family of the strategy, such as "banded"; "unknown" where an older plan file does not tell.
-        error: expected error, noise_std x error of the strategy, for clipping norm 1.
-        noise_std: standard deviation of the noise, for the strategy at its own scale.
+        family: family of the strategy, such as "banded"; "unknown" if an older plan file does not state it.
+        error: expected error under the problem's objective, noise_std x error of the strategy, for clipping norm 1.
+        noise_std: standard deviation of the noise z in C x + z.
         noise_multiplier: effective noise multiplier.
         epsilon: epsilon at the budget's delta.
         kind: kind of the bound on epsilon: "exact", "upper" or "confident".
@@ -38,10 +38,12 @@ class Candidate:
         seconds: time to optimize and calibrate it.
         participation: participation it was calibrated for.
         per_step: standard deviation of the noise in the model after each of `curve_steps`, for clipping norm 1; empty
-            if it was not computed.
+            if not computed.
         size: number of bands, buffers or repeats; see `size_unit`. None for families without a size.
-        variant: what sets it apart from others of the same family and size, in words.
-        name: display name. Leave it out: it is derived from family, size and variant.
+        variant: text that distinguishes it from others of the same family and size.
+        rms_error: root mean square over the steps of the noise in the model, as if gradients did not depend on the
+            parameters; None if an older plan file does not state it.
+        name: display name. Omit it: it is derived from family, size and variant.
 
     >>> from antiphase import Poisson
     >>> Candidate("banded", 1.0, 1.0, 1.0, 1.0, "exact", 15, 0.1, Poisson(0.1), size=16).name
@@ -60,6 +62,7 @@ class Candidate:
     per_step: tuple[float, ...] = ()
     size: int | None = optional(None)
     variant: str = optional("")
+    rms_error: float | None = optional(None)
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -68,7 +71,7 @@ class Candidate:
         if not self.name:
             object.__setattr__(self, "name", derived)
         elif self.name != derived and _identity_of_stored(self.name) != (self.family, self.size, self.variant):
-            raise _check.invalid("Candidate", "name", f"{derived!r}", self.name, "leave it out")
+            raise _check.invalid("Candidate", "name", f"{derived!r}", self.name, "omit the name")
 
     @property
     def size_unit(self) -> str:
@@ -82,7 +85,7 @@ class Candidate:
 
 
 def display_name(family: str, size: int | None = None, variant: str = "") -> str:
-    """The name under which a candidate is shown.
+    """Return the name under which a candidate is shown.
 
     >>> display_name("banded", 16), display_name("blt", 1), display_name("toeplitz", 8, "unit columns")
     ('banded (16 bands)', 'blt (1 buffer)', 'toeplitz (8 bands), unit columns')
@@ -99,7 +102,7 @@ def display_name(family: str, size: int | None = None, variant: str = "") -> str
 
 
 def curve_steps(steps: int) -> Array:
-    """The steps at which a candidate records its error: at most 33, evenly spaced, including the first and the last.
+    """Return the steps at which a candidate records its error: at most 33, evenly spaced, with the first and the last.
 
     >>> curve_steps(5).tolist(), len(curve_steps(1000))
     ([1, 2, 3, 4, 5], 33)
@@ -108,28 +111,28 @@ def curve_steps(steps: int) -> Array:
 
 
 def digestible(candidate: Candidate) -> dict[str, Any]:
-    """The fields that the digest in a ledger covers, in the form of version 0.1.0, so that its ledgers still match.
+    """Return the fields that the digest in a ledger covers, in the form of version 0.1.0 so that old ledgers match.
 
-    Family, size and variant follow from the name, so the digest covers them too.
+    The name determines family, size and variant, so the digest covers them too.
     """
     data = to_json(candidate) | {"participation": repr(candidate.participation)}
     return {name: value for name, value in data.items() if name not in ("family", "size", "variant")}
 
 
 def upgraded(data: Any) -> Any:
-    """The JSON of a candidate in today's form. Version 0.1.0 wrote no family, and the participation as text."""
+    """Convert the JSON of a candidate to the current form. Version 0.1.0 wrote no family, and participation as text."""
     if not isinstance(data, dict) or "family" in data:
         return data
     name, text = data.get("name"), data.get("participation")
     if not isinstance(name, str) or not isinstance(text, str):
-        return data  # reading it fails and says why
+        return data  # from_json raises and explains
     family, size, variant = _identity_of_stored(name)
     typed = {"family": family, "size": size, "variant": variant, "participation": _participation_of_stored(text)}
     return {**data, **typed}
 
 
 def _identity_of_stored(name: str) -> tuple[str, int | None, str]:
-    """Family, size and variant of a name written by version 0.1.0; the variant was not recorded apart from the name.
+    """Return family, size and variant of a name written by version 0.1.0, which did not record the variant separately.
 
     >>> _identity_of_stored("banded inverse (4 bands)"), _identity_of_stored("tree, online, x 4")
     (('banded-inverse', 4, ''), ('stamped', 4, ''))
@@ -143,7 +146,7 @@ def _identity_of_stored(name: str) -> tuple[str, int | None, str]:
 
 
 def _participation_of_stored(text: str) -> Any:
-    """JSON of a participation that is stored as `repr` wrote it; the text itself if it is anything else."""
+    """Return the JSON of a participation that is stored as its `repr`, or the text unchanged if it is anything else."""
     call = re.fullmatch(r"(\w+)\((.*)\)", text)
     if call is None:
         return text

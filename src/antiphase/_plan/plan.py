@@ -21,38 +21,38 @@ from antiphase._record import fingerprint, from_json, json_digest, parse_json, r
 
 FORMAT = 1
 # Relative tolerances.
-BETWEEN_MACHINES = 2e-3  # between the sampled epsilons that two machines derive
+BETWEEN_MACHINES = 2e-3  # between sampled epsilons derived on different machines
 BETWEEN_SAMPLES = 1e-2  # between two sampled epsilons of the same mechanism
-ABOVE_BUDGET = 1e-8  # by which rounding may put a guarantee above the budget
+ABOVE_BUDGET = 1e-8  # rounding may put a guarantee above the budget by this much
 
 
 @final
 @record
 class Plan:
-    """What to run: strategy, noise, sampler and guarantee in one record, so that they cannot disagree.
+    """The mechanism to run, its guarantee and the problem it solves, in one record so that they cannot disagree.
 
-    A plan whose fields contradict each other is refused; see `contradictions`. A first plan keeps its budget; an
-    extended plan states what the longer run costs, which may be more.
+    A plan whose fields contradict each other raises; see `contradictions`. An original plan is within its budget. An
+    extended plan states the epsilon of the longer run, which may exceed the budget.
 
     **Guarantee**: running `mechanism` for all its steps, with batches from its participation's own sampler, is
     (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`, with ideal Gaussian
-    noise, for plans made by `plan`, `extend` and `load`. `Run.report` states what holds for the noise of a run. If you
-    build a plan by hand, `guarantee` is your own claim; `load` and `Run.open` derive it again and refuse a claim that
-    is better than what the mechanism gives.
+    noise, for plans made by `plan`, `extend` and `load`. `Run.report` states what holds for the noise of an actual run.
+    If you build a plan by hand, `guarantee` is your own claim; `load` and `Run.open` recompute it and raise if the
+    claim is better than what the mechanism gives.
 
     Args:
-        problem: problem that the plan solves.
+        problem: the problem that the plan solves.
         mechanism: strategy, participation, noise and adjacency.
         guarantee: bound on epsilon at the budget's delta.
-        error: expected error, for clipping norm 1, under the problem's objective; an extended plan keeps that of the
-            first one. Information only: no guarantee rests on it.
-        candidates: all mechanisms that were tried, best first. Information only.
-        notes: advice for the reader. Information only.
-        root: fingerprint of the plan that this one extends; empty for a first plan. Noise keys depend on it, so that an
+        error: expected error under the problem's objective, for clipping norm 1; an extended plan keeps the error of
+            the original. Informational: no guarantee depends on it.
+        candidates: all mechanisms that were tried, best first. Informational.
+        notes: advice for the user. Informational.
+        root: fingerprint of the original plan if this plan extends one, else empty. Noise keys depend on it, so that an
             extended run continues with the same noise.
-        deviation: why the mechanism differs from what the problem asks for, in words, if a server enforces another
-            participation or adds other noise; empty otherwise. The guarantee is that of the mechanism, within the
-            budget or not.
+        deviation: explanation why the mechanism differs from what the problem asks for, if a server enforces another
+            participation or adds other noise; empty otherwise. The guarantee is that of the mechanism, whether or not
+            it is within the budget.
     """
 
     problem: Problem
@@ -68,19 +68,23 @@ class Plan:
         object.__setattr__(self, "candidates", tuple(self.candidates))
         object.__setattr__(self, "notes", tuple(self.notes))
         if self.guarantee.kind == "estimate":
-            raise _check.invalid("Plan", "guarantee", "a proved bound", "an estimate", "verify it first")
+            raise _check.invalid("Plan", "guarantee", "a proved bound", "an estimate", "verify the estimate first")
         points = len(curve_steps(self.steps))
         for candidate in self.candidates:
             if len(candidate.per_step) not in (0, points):
                 got = f"{len(candidate.per_step)} for {candidate.name!r}"
                 raise _check.invalid(
-                    "Plan", "candidates", f"with {points} values of per_step each, or none", got, "see curve_steps"
+                    "Plan",
+                    "candidates",
+                    f"candidates with {points} values of per_step, or none",
+                    got,
+                    "compute per_step at the steps that curve_steps returns",
                 )
         found = contradictions(self)
         if found:
             raise InvalidArgument(
                 f"The plan contradicts itself: {'; '.join(found)}.",
-                hint="make the plan with antiphase.plan(problem), or from a problem and a mechanism that agree",
+                hint="make the plan with antiphase.plan(problem), or pass a problem and a mechanism that agree",
             )
 
     @property
@@ -90,7 +94,7 @@ class Plan:
 
     @property
     def pareto(self) -> tuple[Candidate, ...]:
-        """The candidates that no other candidate beats in both error and memory, least error first."""
+        """The Pareto front: candidates that no other beats in both error and memory, smallest error first."""
         front: list[Candidate] = []
         for candidate in sorted(self.candidates, key=lambda c: (c.error, c.memory_copies)):
             if not front or candidate.memory_copies < front[-1].memory_copies:
@@ -104,7 +108,7 @@ class Plan:
 
     @property
     def details(self) -> str:
-        """SHA-256 digest of what the fingerprint leaves out and no check derives again: error, candidates and texts."""
+        """SHA-256 digest of what the fingerprint omits and no check recomputes: error, candidates, notes, deviation."""
         candidates = [digestible(candidate) for candidate in self.candidates]
         return json_digest([to_json(self.error), candidates, to_json(self.notes), self.deviation])
 
@@ -121,19 +125,20 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan, check its version and fingerprint, and derive its guarantee again.
+        """Read a plan, check its format and fingerprint, and recompute its guarantee.
 
         Raises `Corrupted` if the file was truncated, if problem, mechanism or root were edited, if they contradict each
-        other, or if the stated guarantee is better than what the mechanism gives. Error, candidates and notes are read
-        as they are: nothing in a plan file authenticates them. A sampled guarantee is certified again with the entropy
-        stored in the file, so the result is the same every time. Whoever wrote the file chose that entropy: before you
-        rely on a plan from someone else, `verify` it, which draws fresh entropy.
+        other, or if the stated guarantee is better than what the mechanism gives. Error, candidates and notes are not
+        authenticated: whoever can write the file can change them. A sampled guarantee is certified again with the
+            entropy
+        stored in the file, so the result is the same every time. Whoever wrote the file chose that entropy. Before you
+        rely on a plan from someone else, call `verify`, which draws fresh entropy.
         """
         return cls._load(path)
 
     @classmethod
     def _load(cls, path: str | Path, deviation: str = "") -> Plan:
-        """Like `load`; `deviation` is for server plans written before plans had that field."""
+        """Load a plan; `deviation` is used for server plans written before plans had that field."""
         data = _read(Path(path))
         try:
             plan = from_json(_upgraded(data["plan"], deviation))
@@ -147,7 +152,7 @@ class Plan:
             derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
         except MemoryError as error:
             raise NotEnoughMemory(
-                f"There is not enough memory to derive the guarantee of the plan {path} for {plan.steps:,} steps.",
+                f"There is not enough memory to compute the guarantee of the plan {path} for {plan.steps:,} steps.",
                 hint="use a machine with more memory, or plan for fewer steps",
             ) from error
         if derived.value <= plan.guarantee.value * (1 + _tolerance(plan.mechanism)):
@@ -158,10 +163,10 @@ class Plan:
         )
 
     def extend(self, steps: int) -> Plan:
-        """Extend the plan to more steps with the same C and noise; the guarantee is derived for the whole longer run.
+        """Return the plan extended to more steps, with the same C and noise and the guarantee of the whole longer run.
 
         Works for Identity, Toeplitz without column normalization, BLT, BandedInverse and the online Tree. Extend a Tree
-        before its last step is taken, because that step closes the tree.
+        before its last step, because that step completes the tree.
 
         Args:
             steps: new total number of steps.
@@ -171,7 +176,8 @@ class Plan:
         if not strategy.is_extensible:
             raise Refused(
                 f"A plan with {type(strategy).__name__} cannot be extended: its matrix depends on the number of steps.",
-                hint="plan with family toeplitz, blt, banded-inverse or tree, or start a new run and compose",
+                hint="plan with the family identity, toeplitz, blt, banded-inverse or tree, or start a new run and "
+                "account for both with compose",
             )
         if n <= self.steps:
             raise _check.invalid(
@@ -202,8 +208,8 @@ def contradictions(plan: Plan) -> list[str]:
     |---|---|
     | problem.steps | the steps of the strategy |
     | problem.adjacency | mechanism.adjacency |
-    | problem.examples | mechanism.examples, where both are given |
-    | problem.participation * | mechanism.participation; if left open, that one must suit steps and batch size |
+    | problem.examples | mechanism.examples, if both are given |
+    | problem.participation * | mechanism.participation; if None, that one must fit steps and batch size |
     | problem.budget.epsilon * | at least the guarantee, unless the plan extends another |
     | problem.memory_copies * | at least those of the strategy, unless the plan extends another |
     | candidates[0] * | the mechanism: noise, participation, memory, error |
@@ -211,8 +217,8 @@ def contradictions(plan: Plan) -> list[str]:
 
     A plan that states a deviation from the problem may differ in the rows with an asterisk.
 
-    Budget.delta, unit, clipping norm, workload and objective are stated once, in the problem. Whether the mechanism has
-    the guarantee is not checked here, because that may take minutes: `Plan.load` and `Run.open` derive it.
+    Budget.delta, unit, clipping norm, workload and objective appear only once, in the problem. This function does not
+    check whether the mechanism has the guarantee, because that may take minutes: `Plan.load` and `Run.open` do.
     """
     problem, mechanism = plan.problem, plan.mechanism
     promised = None if plan.deviation else problem.participation
@@ -228,21 +234,23 @@ def contradictions(plan: Plan) -> list[str]:
     ]
     if plan.root and not re.fullmatch("[0-9a-f]{64}", plan.root):
         found.append(f"root is {plan.root!r}, which is not the fingerprint of a plan")
-    return found if plan.deviation else [*found, *_misfits(plan), *_excesses(plan), *_other_choice(plan)]
+    if plan.deviation:
+        return found
+    return [*found, *_unsuitable_participation(plan), *_exceeded_limits(plan), *_wrong_first_candidate(plan)]
 
 
-def _misfits(plan: Plan) -> Iterator[str]:
-    """If the problem leaves the participation open, the chosen one must suit its steps, examples and batch size."""
+def _unsuitable_participation(plan: Plan) -> Iterator[str]:
+    """If the problem names no participation, check the chosen one against its steps, examples and batch size."""
     problem, participation = plan.problem, plan.mechanism.participation
     if problem.participation is None:
         try:
             replace(problem, participation=participation)
         except InvalidArgument as error:
-            yield f"mechanism.participation is {participation}, which does not suit the problem ({error.message})"
+            yield f"mechanism.participation is {participation}, which does not fit the problem ({error.message})"
 
 
-def _excesses(plan: Plan) -> Iterator[str]:
-    """Limits of the problem that the mechanism exceeds; an extended plan may exceed them."""
+def _exceeded_limits(plan: Plan) -> Iterator[str]:
+    """Yield the limits of the problem that the mechanism exceeds; an extended plan may exceed them."""
     if plan.root:
         return
     bound, budget = plan.guarantee, plan.problem.budget
@@ -253,8 +261,8 @@ def _excesses(plan: Plan) -> Iterator[str]:
         yield f"problem.memory_copies is {allowed}, but mechanism.strategy uses {used}"
 
 
-def _other_choice(plan: Plan) -> Iterator[str]:
-    """The first candidate must be the mechanism itself."""
+def _wrong_first_candidate(plan: Plan) -> Iterator[str]:
+    """Yield the fields in which the first candidate differs from the mechanism."""
     if not plan.candidates:
         return
     mechanism, first = plan.mechanism, plan.candidates[0]
@@ -269,7 +277,7 @@ def _other_choice(plan: Plan) -> Iterator[str]:
 
 
 def require_plan(owner: str, value: object) -> Plan:
-    """`value` if it is a Plan; what a plan is made from is not one."""
+    """Return `value` if it is a Plan, else raise."""
     if not isinstance(value, Plan):
         hint = "make one with antiphase.plan(problem), or read one with Plan.load(path)"
         raise _check.invalid(owner, "plan", "a Plan", type(value).__name__, hint)
@@ -277,11 +285,10 @@ def require_plan(owner: str, value: object) -> Plan:
 
 
 def with_derived_guarantee(plan: Plan) -> Plan:
-    """The plan with its guarantee derived again, whatever it says of itself.
+    """Return the plan with its guarantee recomputed from the mechanism.
 
-    Refuses a plan whose guarantee is better than that of its mechanism, as one built by hand may be. A sampled
-    guarantee is compared within the accuracy of sampling: this catches numbers that were made up, and is no second
-    certificate.
+    Raises if the stated guarantee is better than that of the mechanism, as it may be in a plan built by hand. A sampled
+    guarantee is compared up to sampling error: this catches made-up numbers, but is not a second certificate.
     """
     derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
     share = BETWEEN_SAMPLES if derived.kind == "confident" else _tolerance(plan.mechanism)
@@ -289,13 +296,13 @@ def with_derived_guarantee(plan: Plan) -> Plan:
         raise InvalidArgument(
             f"The plan states epsilon {plan.guarantee.value}, but its mechanism gives {derived.value} at delta "
             f"{plan.problem.budget.delta}.",
-            hint="state guarantee=antiphase.epsilon(mechanism, delta), or add noise",
+            hint="pass guarantee=antiphase.epsilon(mechanism, delta), or add noise",
         )
     return replace(plan, guarantee=derived)
 
 
 def _tolerance(mechanism: Mechanism) -> float:
-    """Fraction by which a stated epsilon may lie below the one derived again, which then replaces it.
+    """Return the fraction by which a stated epsilon may be below the recomputed one, which then replaces it.
 
     Some plans were written before sensitivities were rounded up; epsilon grows as a small power of the sensitivity.
     """
@@ -304,7 +311,7 @@ def _tolerance(mechanism: Mechanism) -> float:
 
 
 def in_words(participation: Participation) -> str:
-    """A participation in readable form.
+    """Describe a participation in words.
 
     >>> from antiphase import CyclicPoisson
     >>> in_words(CyclicPoisson(groups=12, rate=1 / 3))
@@ -320,18 +327,18 @@ def _short(value: object) -> str:
 
 
 def stored_fingerprint(path: Path) -> str:
-    """The fingerprint stated in a plan file, without checking it against the plan."""
+    """Return the fingerprint stated in a plan file without checking it against the plan."""
     return str(_read(path)["fingerprint"])
 
 
 def _readable(data: dict[str, Any]) -> str:
-    """Indented JSON with every list of numbers on one line."""
+    """Return indented JSON with every list of numbers on one line."""
     text = json.dumps(data, indent=1, allow_nan=False)
     return re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n"
 
 
 def _upgraded(data: Any, deviation: str) -> Any:
-    """The JSON of a plan in today's form, whichever version wrote it."""
+    """Convert the JSON of a plan written by any version to the current form."""
     if not isinstance(data, dict):
         return data
     if deviation:
@@ -342,14 +349,14 @@ def _upgraded(data: Any, deviation: str) -> Any:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise Corrupted(f"There is no plan at {path}.", hint="write one with Plan.save or antiphase plan --output")
+        raise Corrupted(f"There is no plan at {path}.", hint="write one with Plan.save or `antiphase plan --output`")
     try:
         data = parse_json(path.read_bytes())
         version = data["format"]
         data["plan"], data["fingerprint"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Corrupted(
-            f"The plan {path} cannot be read: {error}.", hint="the file was truncated, or is not a plan"
+            f"The plan {path} cannot be read: {error}.", hint="the file is truncated or not a plan; make the plan again"
         ) from error
     if type(version) is not int or version != FORMAT:
         raise Corrupted(

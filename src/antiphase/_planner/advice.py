@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from antiphase import _check
 from antiphase._accounting import Mechanism
 from antiphase._error import error
+from antiphase._objective import Curvatures, resolved
 from antiphase._plan import Candidate
 from antiphase._planner.families import MAX_TOEPLITZ_WORK
 from antiphase._problem import Problem
@@ -19,13 +20,73 @@ FEW_COPIES = 8
 
 
 def advice(problem: Problem, candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
-    """Notes on a plan, most useful first."""
+    """Notes on a plan, most useful first. The first candidate is the one that was chosen."""
+    yield _ranking(problem)
+    yield from _memory(problem, candidates)
     yield from _gain(candidates, best)
     yield from _pipelines(candidates)
-    yield from _fewer_bands(candidates)
+    yield from _by_rms(problem, candidates)
     yield from _more_bands(problem, candidates[0])
     if problem.batch_size is not None:
         yield _learning_rate(problem.batch_size, best)
+
+
+def _ranking(problem: Problem) -> str:
+    objective = resolved("advice", problem.objective)
+    if isinstance(objective, Curvatures):
+        low, high = objective.values.min(), objective.values.max()
+        span = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+        when = {"last": "at the end of training", "all": "over all steps"}.get(str(objective.steps))
+        when = when or f"over the last {float(objective.steps):.0%} of the steps"
+        return f"Ranked by the noise left in the model {when}, where curvature x learning rate is {span}."
+    over = "rms over" if objective == "rms" else "largest in"
+    return f"Ranked by the noise in the model, {over} the steps, as if gradients did not depend on the parameters."
+
+
+def _memory(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
+    """What more memory would gain, and what less would cost if the plan needs a lot."""
+    chosen, least = candidates[0], min(candidates, key=lambda c: c.error)
+    if least.error < chosen.error:
+        gain = 100.0 * (1.0 - least.error / chosen.error)
+        yield (
+            f"Chosen for its memory, {memory_in_words(chosen.memory_copies, problem.parameters)}. The least error, "
+            f"{gain:.2g} % less, has {least.name} ({least.batches} batches) with "
+            f"{memory_in_words(least.memory_copies, problem.parameters)}; memory_tolerance=0 takes it."
+        )
+    if chosen.memory_copies > FEW_COPIES:
+        yield f"The noise needs {memory_in_words(chosen.memory_copies, problem.parameters)}."
+        smaller = [c for c in candidates if c.memory_copies <= chosen.memory_copies // 2]
+        if smaller:
+            other = min(smaller, key=lambda c: c.error)
+            words = memory_in_words(other.memory_copies, problem.parameters)
+            yield f"With {words}, {other.name} has {_more(other, chosen)}."
+
+
+def memory_in_words(copies: int, parameters: int | None) -> str:
+    """Number of model-sized buffers, with their size as float32 if the number of parameters is known.
+
+    >>> memory_in_words(3, None), memory_in_words(1, 7_000_000_000)
+    ('3 model-sized buffers', '1 model-sized buffer (28 GB)')
+    """
+    words = f"{copies:,} model-sized buffer" + ("" if copies == 1 else "s")
+    if parameters is None or copies == 0:
+        return words
+    size, unit = 4.0 * copies * parameters, "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000.0:
+            break
+        size, unit = size / 1000.0, larger
+    return f"{words} ({size:.3g} {unit})"
+
+
+def _by_rms(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
+    """What the ranking by rms error would put first."""
+    known = [c for c in candidates if c.rms_error is not None]
+    if problem.objective in ("rms", "max") or not known:
+        return
+    first = min(known, key=lambda c: (c.rms_error, c.memory_copies))
+    if first is not candidates[0]:
+        yield f'By rms error over the steps (objective="rms"), {first.name} ({first.batches} batches) would be first.'
 
 
 def suggested_learning_rate(effective_error: float) -> float:
@@ -68,20 +129,8 @@ def _pipelines(candidates: Sequence[Candidate]) -> Iterator[str]:
     for candidate in candidates:
         best.setdefault(candidate.batches, candidate)
     for name, candidate in list(best.items())[1:]:
-        yield f"With {name} batches instead, the best is {candidate.name}, with {_more(candidate, candidates)}."
-
-
-def _fewer_bands(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """The rms error is a poor guide for adaptive optimizers (McKenna 2024, section 4.5)."""
-    best = candidates[0]
-    if best.memory_copies <= FEW_COPIES:
-        return
-    smaller = [c for c in candidates if c.memory_copies <= best.memory_copies // 2]
-    least = f"; {smaller[0].name} has {_more(smaller[0], candidates)}" if smaller else ""
-    yield (
-        "With an adaptive optimizer, noise correlated over fewer steps was seen to train better at equal error "
-        f"(McKenna 2024, section 4.5), so fewer bands are worth a try{least}."
-    )
+        if name != candidates[0].batches:
+            yield f"With {name} batches instead, the best is {candidate.name}, with {_more(candidate, candidates[0])}."
 
 
 def _more_bands(problem: Problem, best: Candidate) -> Iterator[str]:
@@ -98,5 +147,6 @@ def _learning_rate(batch_size: int, best: Mechanism) -> str:
     )
 
 
-def _more(candidate: Candidate, candidates: Sequence[Candidate]) -> str:
-    return f"{100.0 * (candidate.error / candidates[0].error - 1.0):.1f} % more error"
+def _more(candidate: Candidate, chosen: Candidate) -> str:
+    share = 100.0 * (candidate.error / chosen.error - 1.0)
+    return f"{share:.1f} % more error" if share >= 0.0 else f"{-share:.1f} % less error"

@@ -143,8 +143,8 @@ def _dense(search: Search, participation: Participation) -> None:
 
 def _ruled_out(search: Search, participation: Participation) -> bool:
     """Whether no matrix can beat the best candidate so far, by the closed-form bound for prefix sums."""
-    noise = search.least_multiplier(participation)
-    if noise is None or not isinstance(search.problem.workload, PrefixSum):
+    noise, problem = search.least_multiplier(participation), search.problem
+    if noise is None or problem.objective not in ("rms", "max") or not isinstance(problem.workload, PrefixSum):
         return False
     promise = worst_case_limits("plan", participation, search.problem.steps, allow_shuffled=True)
     return noise * prefix_sum_bound(search.problem.steps, promise) >= search.least_error

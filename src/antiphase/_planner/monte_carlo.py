@@ -1,12 +1,13 @@
 """Participations whose amplification is accounted for by Monte Carlo: balls-in-bins and random min-separation.
 
-Accounting for one mechanism takes seconds, so only a few are compared: the best of each family without amplification,
-and under balls-in-bins also strategies optimized for the amplified noise. They are compared with few samples; the best
-is then calibrated with many.
+Accounting for one mechanism takes seconds, so only a few are compared: under balls-in-bins, strategies optimized for
+the amplified noise; where the problem names the participation, also the best of each family without amplification. They
+are compared with few samples; those that may be chosen are then calibrated with many.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,13 @@ from antiphase._problem import Problem
 from antiphase.strategies import Strategy
 
 COARSE = MonteCarlo(slack=0.2)
-BLT_BUFFERS = 3
+OVER_STEPS_BUFFERS = (3,)
+TRAINING_BUFFERS = (1, 2, 3)
+TRAINING_BANDS = (64,)
+NEAR = 1.05  # where memory decides too, candidates within this factor of the least error get many samples
+MAX_BINS = 1024  # the accountant works with bins x bins matrices
+MAX_STEPS = 1 << 17
+MAX_BINS_WORK = 1 << 21  # steps x bands
 
 
 def needs_monte_carlo(participation: Participation) -> bool:
@@ -28,16 +35,38 @@ def needs_monte_carlo(participation: Participation) -> bool:
     return isinstance(participation, (BallsInBins, PoissonMinSeparation))
 
 
+def bins_are_quick(problem: Problem, participation: Participation) -> bool:
+    """Whether balls-in-bins can be accounted for within seconds."""
+    assert isinstance(participation, BallsInBins)
+    quick = participation.steps_per_epoch <= MAX_BINS and problem.steps <= MAX_STEPS
+    return quick and problem.adjacency != "replace"
+
+
 def try_monte_carlo(search: Search, families: set[str], participation: Participation) -> None:
     """Try the few mechanisms worth the time."""
     problem, before = search.problem, len(search.evaluations)
-    for proposal in [*_unamplified(search, families, participation), *_amplified(problem, families, participation)]:
+    proposals = list(_amplified(problem, families, participation))
+    if _counts_all_steps(problem) or problem.participation is not None:
+        proposals = [*_unamplified(search, families, participation), *proposals]
+    for proposal in proposals:
         search.attempt(proposal, COARSE)
-    found = search.evaluations[before:]
-    if found:
-        best = min(found, key=lambda evaluation: evaluation.candidate.error)
-        search.evaluations.remove(best)
-        search.attempt(_again(best, participation))
+    for found in _contenders(search.evaluations[before:], 1.0 if _counts_all_steps(problem) else NEAR):
+        search.evaluations.remove(found)
+        search.attempt(_again(found, participation))
+
+
+def _counts_all_steps(problem: Problem) -> bool:
+    return problem.objective in ("rms", "max")
+
+
+def _contenders(found: list[Evaluation], near: float) -> list[Evaluation]:
+    """The candidates within a factor of the least error that no other one beats in both error and memory."""
+    front: list[Evaluation] = []
+    for one in sorted(found, key=lambda evaluation: evaluation.candidate.error):
+        is_near = not front or one.candidate.error <= near * front[0].candidate.error
+        if is_near and all(one.candidate.memory_copies < better.candidate.memory_copies for better in front):
+            front.append(one)
+    return front
 
 
 def _unamplified(search: Search, families: set[str], participation: Participation) -> list[Proposal]:
@@ -55,21 +84,30 @@ def _unamplified(search: Search, families: set[str], participation: Participatio
     return kept
 
 
-def _amplified(problem: Problem, families: set[str], participation: Participation) -> list[Proposal]:
+def _amplified(problem: Problem, families: set[str], participation: Participation) -> Iterator[Proposal]:
     """Strategies optimized for the amplified noise that the budget needs."""
     if not isinstance(participation, BallsInBins) or participation.max_batch is not None:
-        return []
+        return
+    for family, size in _sizes(problem, participation):
+        fits = affords(problem, size if family == "blt" else size - 1) and size <= problem.steps
+        if fits and family in families:
+            option = "buffers" if family == "blt" else "bands"
+            make = partial(_best, family, problem, participation, **{option: size})
+            yield Proposal(family, make, participation, size, "for the bins")
+
+
+def _sizes(problem: Problem, participation: BallsInBins) -> Iterator[tuple[str, int]]:
+    """Families and sizes to optimize for the bins."""
+    if not _counts_all_steps(problem):
+        yield from (("blt", buffers) for buffers in TRAINING_BUFFERS)
+        yield from (("toeplitz", bands) for bands in TRAINING_BANDS if problem.steps * bands <= MAX_BINS_WORK)
+        return
     widest = min(problem.steps, 2 * participation.steps_per_epoch)
     if problem.memory_copies is not None:
         widest = min(widest, problem.memory_copies + 1)
-    made = []
-    if "toeplitz" in families and widest > 1 and problem.steps * widest**2 <= QUICK_BANDED_WORK:
-        make = partial(_best, "toeplitz", problem, participation, bands=widest)
-        made.append(Proposal("toeplitz", make, participation, widest, "for the bins"))
-    if "blt" in families and affords(problem, BLT_BUFFERS):
-        make = partial(_best, "blt", problem, participation, buffers=BLT_BUFFERS)
-        made.append(Proposal("blt", make, participation, BLT_BUFFERS, "for the bins"))
-    return made
+    if widest > 1 and problem.steps * widest**2 <= QUICK_BANDED_WORK:
+        yield "toeplitz", widest
+    yield from (("blt", buffers) for buffers in OVER_STEPS_BUFFERS)
 
 
 def _best(family: str, problem: Problem, participation: Participation, **options: Any) -> Strategy:

@@ -1,22 +1,25 @@
-"""How `plan` chooses: try every family under every participation that fits, then take the least error."""
+"""How `plan` chooses: try every family under every participation that fits, then take the least error or memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from antiphase import _check as check
 from antiphase._accounting import certified
-from antiphase._check import invalid
 from antiphase._errors import AntiphaseError, NotProved, Refused
 from antiphase._participation import Participation
 from antiphase._plan import Plan
 from antiphase._planner.advice import advice
 from antiphase._planner.amplified import try_amplified
 from antiphase._planner.families import FAMILIES, least_copies
-from antiphase._planner.monte_carlo import needs_monte_carlo, try_monte_carlo
+from antiphase._planner.monte_carlo import bins_are_quick, needs_monte_carlo, try_monte_carlo
 from antiphase._planner.pipelines import DEFAULT, PROMISED, check_pipelines, promised, sizes
 from antiphase._planner.search import Evaluation, Progress, Search
 from antiphase._problem import Problem
+
+FREE_COLUMN_FAMILIES = {"banded", "dense"}
+MEMORY_TOLERANCE = 0.01  # share of the error that is given up to save memory
 
 
 def plan(
@@ -24,29 +27,37 @@ def plan(
     families: Iterable[str] | None = None,
     *,
     pipelines: Iterable[str] | None = None,
+    memory_tolerance: float | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Find the mechanism with the least expected error within the privacy budget and the memory limit.
+
+    The error is the problem's objective. Of all mechanisms within `memory_tolerance` of the least error, the plan takes
+    the one that needs the least memory.
 
     Tries every family that the participation allows, with the amplification that the participation offers. If the
     problem leaves the participation open, compares those that a program can enforce, given the number of examples and
     the batch size.
 
     **Guarantee**: the plan keeps the budget, by the accountant that the table in docs/accounting.md names. No candidate
-    in its table has a smaller expected error, and neither has any family alone, up to the accuracy of the optimizers
-    (0.01 %; where the accounting draws samples, as far as few samples can tell). A family is left out only if a proved
-    bound shows that it cannot win. Sizes that are not tried may give slightly less error: numbers of bands between
-    neighbours an eighth apart, buffers that gain less than 0.5 %, and free columns of a banded strategy that takes more
-    work than steps x bands^2 = 2^30, or than 2^26 with fewer bands than steps / 10,000, which may take hours. The dense
-    family may take minutes above 2,000 steps, up to its limit of 8,192; exclude it with a memory limit or `families`.
+    in its table has an expected error that is smaller by more than `memory_tolerance`, and neither has any family that
+    was tried alone, up to the accuracy of the optimizers (0.01 %; 0.5 % for the dense family under `Curvatures`; where
+    the accounting draws samples, as far as few samples can tell). A family is left out only if a proved bound shows
+    that it cannot win. Sizes that are not tried may give slightly less error: numbers of bands between neighbours an
+    eighth apart, buffers that gain less than 0.5 %, and free columns of a banded strategy that takes more work than
+    steps x bands^2 = 2^30, or than 2^26 with fewer bands than steps / 10,000, which may take hours. The dense family
+    may take minutes above 2,000 steps, up to its limit of 8,192; exclude it with a memory limit or `families`.
 
     Args:
         problem: what to train, and at what cost.
         families: any of "identity", "tree", "fourier", "stamped", "toeplitz", "banded", "banded-inverse", "blt",
-            "dense"; None tries all.
+            "dense"; None tries all, for the objective "training" all but "banded" and "dense", whose free columns
+            took minutes and did not train better (docs/training.md).
         pipelines: what the data pipeline can do, if the problem leaves the participation open: any of "poisson",
-            "cyclic-poisson", "fixed-size", "fixed-epochs", "shuffled-epochs", "balls-in-bins"; None tries the first
-            four.
+            "cyclic-poisson", "fixed-size", "fixed-epochs", "balls-in-bins", "shuffled-epochs"; None tries the first
+            four, and for the objective "training" or `Curvatures` balls-in-bins too.
+        memory_tolerance: share of the least error that may be given up to save memory; 0 takes the least error. By
+            default 0.01 for the objective "training" or `Curvatures`, and 0 for "rms" and "max".
         progress: called with the name of the next candidate and the fraction of the work that is done.
 
     >>> import antiphase as ap
@@ -55,18 +66,33 @@ def plan(
     >>> best.name, best.family, best.size
     ('toeplitz (16 bands)', 'toeplitz', 16)
     """
-    chosen = _checked(families)
-    names = tuple(DEFAULT if pipelines is None else pipelines)
+    chosen = _checked(families, problem)
+    names = _default_pipelines(problem) if pipelines is None else tuple(pipelines)
     check_pipelines(names)
+    tolerance = _tolerance(problem, memory_tolerance)
     search = Search(problem, progress)
     _try_all(search, chosen, names)
     if not search.evaluations:
         raise _nothing_fits(search, chosen)
-    evaluations = sorted(search.evaluations, key=lambda found: (found.candidate.error, found.candidate.memory_copies))
-    best = evaluations[0] = _certified(evaluations[0], problem)
-    candidates = tuple(evaluation.candidate for evaluation in evaluations)
+    ranked = sorted(search.evaluations, key=lambda found: (found.candidate.error, found.candidate.memory_copies))
+    thrifty = least_memory(ranked, tolerance)
+    best = _certified(thrifty, problem)
+    candidates = (best.candidate, *(found.candidate for found in ranked if found is not thrifty))
     notes = tuple(advice(problem, candidates, best.mechanism))
     return Plan(problem, best.mechanism, best.guarantee, best.candidate.error, candidates, notes=notes)
+
+
+def _tolerance(problem: Problem, given: float | None) -> float:
+    if given is None:
+        return 0.0 if problem.objective in ("rms", "max") else MEMORY_TOLERANCE
+    return check.real("plan", "memory_tolerance", given, 0.0, 1.0, "0.01 gives up 1 % of the error")
+
+
+def least_memory(evaluations: Sequence[Evaluation], tolerance: float) -> Evaluation:
+    """The evaluation that needs the least memory, of those within a share `tolerance` of the least error."""
+    least = min(found.candidate.error for found in evaluations)
+    near = [found for found in evaluations if found.candidate.error <= (1.0 + tolerance) * least]
+    return min(near, key=lambda found: (found.candidate.memory_copies, found.candidate.error))
 
 
 def _certified(best: Evaluation, problem: Problem) -> Evaluation:
@@ -93,6 +119,14 @@ def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> 
                 try_family(search, participation)
 
 
+def _default_pipelines(problem: Problem) -> tuple[str, ...]:
+    """The pipelines to try if none are given: balls-in-bins where the end of training counts and seconds are enough."""
+    if problem.objective in ("rms", "max") or problem.participation is not None:
+        return DEFAULT
+    quick = bins_are_quick(problem, promised(problem, "balls-in-bins"))
+    return (*DEFAULT, "balls-in-bins") if quick else DEFAULT
+
+
 def _promises(problem: Problem, given: Participation | None, pipelines: tuple[str, ...]) -> list[Participation]:
     """The participations to try besides those amplified by sampling."""
     if given is None:
@@ -100,13 +134,20 @@ def _promises(problem: Problem, given: Participation | None, pipelines: tuple[st
     return [given] if given.sampling_groups is None else []
 
 
-def _checked(families: Iterable[str] | None) -> set[str]:
-    chosen = set(FAMILIES if families is None else families)
+def _checked(families: Iterable[str] | None, problem: Problem) -> set[str]:
+    chosen = set(_default_families(problem) if families is None else families)
     for name in sorted(chosen - set(FAMILIES)):
-        raise invalid("plan", "families", f"any of {', '.join(FAMILIES)}", name, "leave it out to try all")
+        raise check.invalid("plan", "families", f"any of {', '.join(FAMILIES)}", name, "leave it out to try all")
     if not chosen:
-        raise invalid("plan", "families", "at least one name", "none", "leave it out to try all")
+        raise check.invalid("plan", "families", "at least one name", "none", "leave it out to try all")
     return chosen
+
+
+def _default_families(problem: Problem) -> set[str]:
+    """All families, without those of free columns where the end of training counts: they train no better there."""
+    if problem.objective in ("rms", "max"):
+        return set(FAMILIES)
+    return set(FAMILIES) - FREE_COLUMN_FAMILIES
 
 
 def _nothing_fits(search: Search, families: set[str]) -> AntiphaseError:

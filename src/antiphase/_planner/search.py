@@ -121,12 +121,12 @@ def evaluate(proposal: Proposal, problem: Problem, sampling: MonteCarlo) -> Eval
     promise, budget = proposal.participation, problem.budget
     found = seeded_calibration(strategy, promise, budget, problem.adjacency, problem.examples, sampling)
     mechanism = found.mechanism
-    size = error(strategy, problem.workload)
+    over_steps = error(strategy, problem.workload)
     candidate = Candidate(
         family=proposal.family,
         size=proposal.size,
         variant=proposal.variant,
-        error=mechanism.noise_std * (size.rms if problem.objective == "rms" else size.max),
+        error=mechanism.noise_std * error(strategy, problem.workload, problem.objective).value,
         noise_std=mechanism.noise_std,
         noise_multiplier=mechanism.effective_noise_multiplier,
         epsilon=found.guarantee.value,
@@ -134,7 +134,8 @@ def evaluate(proposal: Proposal, problem: Problem, sampling: MonteCarlo) -> Eval
         memory_copies=strategy.memory_copies,
         seconds=perf_counter() - start,
         participation=proposal.participation,
-        per_step=_curve(mechanism, size),
+        per_step=_curve(mechanism, over_steps),
+        rms_error=mechanism.noise_std * over_steps.rms,
     )
     return Evaluation(candidate, mechanism, found.guarantee)
 

@@ -33,7 +33,7 @@ def _factorizations() -> Iterator[tuple[str, Strategy]]:
 
 @reproduction("bandmf-amplified-figure-8", "Factorizations of the prefix sum for n = 64, C and its inverse")
 def figure_8(full: bool) -> Iterator[Row | Picture]:
-    """Measurements of what the pictures show."""
+    """Measures what the pictures show."""
     matrices = {name: strategy.encoder() for name, strategy in _factorizations()}
     for name, C in matrices.items():
         yield HeatMap(f"{name}: C", C)

@@ -82,7 +82,7 @@ MULTI_EPOCH = ("4.76079", "2.51352", "1.34498", "0.73579", "0.41539")
 
 @reproduction("bandmf-amplified-table-4", "Noise multipliers without amplification, 342-min-sep", sizes=True)
 def table_4(full: bool) -> Iterator[Row]:
-    """Multi-epoch MF needs the dense optimum for its sensitivity under minimum separation: full size only."""
+    """Only the full size includes multi-epoch MF, because its sensitivity needs the dense optimum."""
     apart = ap.sensitivity(dense(True).strategy, SEPARATED).value if full else None
     for target, plain, multi in zip(EPSILONS, PLAIN, MULTI_EPOCH, strict=True):
         found = _unamplified(target)

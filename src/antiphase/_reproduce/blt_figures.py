@@ -105,13 +105,13 @@ CROSSING_NOTE = "the two curves nearly touch there; a fraction of a percent move
 
 @reproduction("blt-dp-ftrl-figure-1", "Rms loss against the actual separation, 2 and 5 participations", sizes=True)
 def figure_1(full: bool) -> Iterator[Row | Picture]:
-    """n = 2000; BandMF in the full size only."""
+    """n = 2000. Only the full size includes BandMF."""
     yield from _losses_by_separation("rms", full)
 
 
 @reproduction("blt-dp-ftrl-figure-12", "Max loss against the actual separation, 2 and 5 participations", sizes=True)
 def figure_12(full: bool) -> Iterator[Row | Picture]:
-    """n = 2000; BandMF in the full size only."""
+    """n = 2000. Only the full size includes BandMF."""
     yield from _losses_by_separation("max", full)
 
 
@@ -119,7 +119,7 @@ def figure_12(full: bool) -> Iterator[Row | Picture]:
     "blt-dp-ftrl-figure-3", "Seconds to optimise BandMF and BLT by number of steps, separation 400", sizes=True
 )
 def figure_3(full: bool) -> Iterator[Row | Picture]:
-    """The paper used a V100: times are shown and not compared. BandMF in the full size only."""
+    """The paper used a V100; times are shown but not compared. Only the full size includes BandMF."""
     sizes = (1000, 2000, 4000, 8000, 16_000, 32_000, 64_000)
     blts = [_blt_seconds(n) for n in sizes]
     lines = [series("BLT, 3 buffers", sizes, blts)]
@@ -146,14 +146,14 @@ def _band_seconds(n: int) -> float:
 
 @reproduction("blt-dp-ftrl-figure-4", "Rms loss with 3 participations and any separation, n = 2000", sizes=True)
 def figure_4(full: bool) -> Iterator[Row | Picture]:
-    """BandMF in the full size only."""
+    """Only the full size includes BandMF."""
     separations = (10, 20, 50, 100, 200, 300, 400, 500, 600, 667, 800, 900, 999)
     yield from _losses_by_counts(dict.fromkeys(separations, 3), full)
 
 
 @reproduction("blt-dp-ftrl-figure-5", "Rms loss with separations that divide n = 2000", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """k = n / b; BandMF in the full size only."""
+    """k = n / b. Only the full size includes BandMF."""
     yield from _losses_by_counts({b: STEPS // b for b in (10, 20, 40, 50, 100, 200, 250, 400, 500, 1000)}, full)
 
 
@@ -183,14 +183,14 @@ def _losses_by_counts(counts: dict[int, int], full: bool) -> Iterator[Row | Pict
     ratio = lines["BandMF, 400 bands"] / lines["BLT for b = 400"]
     near, worst = float(ratio[at.index(400)]), float(ratio[: at.index(400)].max())
     yield claimed(
-        "b = 400: BandMF (400) against BLT", "BandMF slightly ahead", f"{near:.3f} of its loss", 0.9 < near < 1.0
+        "b = 400: BandMF (400) against BLT", "BandMF slightly ahead", f"{near:.3f} times its loss", 0.9 < near < 1.0
     )
-    text = f"up to {worst:.3f} of its loss"
+    text = f"up to {worst:.3f} times its loss"
     yield claimed("b below 400: BandMF (400) against BLT", "loses more", text, worst > near)
     if 999 in counts:
         first, last = float(ratio[0]), float(ratio[at.index(999)])
-        yield claimed(f"b = {at[0]}: BandMF against BLT", "BLT ahead", f"{first:.3f} of its loss", first > 1.0)
-        yield claimed("b = 999: BandMF against BLT", "significantly worse", f"{last:.3f} of its loss", last > 1.02)
+        yield claimed(f"b = {at[0]}: BandMF against BLT", "BLT ahead", f"{first:.3f} times its loss", first > 1.0)
+        yield claimed("b = 999: BandMF against BLT", "significantly worse", f"{last:.3f} times its loss", last > 1.02)
 
 
 @reproduction("blt-dp-ftrl-figure-6", "BLTs used for a different number of steps than they were optimised for")
@@ -246,7 +246,7 @@ def figure_7(full: bool) -> Iterator[Row | Picture]:
     )
     for name in list(lines)[1:]:
         ratio = lines[name] / base
-        text = f"{float(ratio.min()):.3f} to {float(ratio.max()):.3f} of its loss"
+        text = f"{float(ratio.min()):.3f} to {float(ratio.max()):.3f} times its loss"
         yield claimed(f"{name} against BLT", "BLT comparable or better", text, bool(ratio.min() > 0.95), PLANNED_NOTE)
 
 
@@ -331,4 +331,4 @@ def figure_10(full: bool) -> Iterator[Row | Picture]:
         )
         ratio = max(b / t for b, t in zip(blts, trees, strict=True))
         said = "BLT stronger than TreeAgg"
-        yield claimed(f"separation {separation}", said, f"at most {ratio:.3f} of its zCDP", ratio < 1)
+        yield claimed(f"separation {separation}", said, f"at most {ratio:.3f} times its zCDP", ratio < 1)

@@ -30,7 +30,7 @@ BLTS = (
 
 @reproduction("blt-dp-ftrl-table-1", "Rms and max loss of eight mechanisms, n = 2052, k = 6, b = 342", sizes=True)
 def table_1(full: bool) -> Iterator[Row]:
-    """BandMF with 342 bands in the full size only."""
+    """Only the full size includes BandMF with 342 bands."""
     for buffers, count, largest, rms in BLTS:
         participation = PARTICIPATION if count == 6 else ap.SingleParticipation()
         found = ap.optimize("blt", steps=STEPS, participation=participation, objective="max", buffers=buffers).strategy
@@ -123,7 +123,7 @@ def _fragility(strategy: ap.strategies.Strategy) -> float:
 
 @reproduction("blt-dp-ftrl-table-4", "Seconds for n coefficients of the inverse: filter against closed form")
 def table_4(full: bool) -> Iterator[Row]:
-    """The paper used a V100: times are shown and not compared. The filter takes O(n^2)."""
+    """The paper used a V100; times are shown but not compared. The filter takes O(n^2)."""
     for n, brute, closed in ((2000, 0.021, 3.8e-5), (20_000, 0.258, 3.6e-5), (200_000, 4.772, 4.5e-5)):
         strategy = published(400, n)
         formula, values = _timed(partial(_closed_inverse, strategy, n))

@@ -205,7 +205,7 @@ def figure_5(full: bool) -> Iterator[Row | Picture]:
     yield claimed(
         "optimised for six epochs against optimised for one",
         "the multi-epoch optimum has the smaller total variance",
-        f"{optimal / single:.3f} of it",
+        f"{optimal / single:.3f} times as much",
         optimal < single,
     )
     share = _periodic_share(variances["MF6, 6 epochs"], per_epoch)
@@ -219,7 +219,7 @@ def figure_5(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("multi-epoch-mf-figure-6", "Optimal decoder, online decoder and optimal factorization", sizes=True)
 def figure_6(full: bool) -> Iterator[Row | Picture]:
-    """20 epochs of 100 steps, each tree with its best number of repeats; the optimum in the full size only."""
+    """20 epochs of 100 steps, each tree with its best number of repeats. Only the full size includes the optimum."""
     mechanisms: dict[str, Strategy] = {
         "online Honaker x 10": stamped(Tree(200), 10),
         "optimal decoder x 5": stamped(Tree(400, "full"), 5),
@@ -242,7 +242,7 @@ def figure_6(full: bool) -> Iterator[Row | Picture]:
     yield claimed(
         "one tree of 400 steps, decoders compared at every step",
         "the optimal decoder is never worse",
-        f"at most {float((same[1] / same[0]).max()):.3f} of the online variance",
+        f"at most {float((same[1] / same[0]).max()):.3f} times the online variance",
         bool((same[1] <= same[0] * (1 + 1e-9)).all()),
     )
 

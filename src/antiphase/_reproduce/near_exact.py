@@ -131,7 +131,7 @@ SLACK_NOTE = "our bound is certified, which costs about 1 % of noise in this swe
 
 @reproduction("near-exact-amplification-figure-26", "The best number of bands behind Figure 3a", sizes=True)
 def figure_26(full: bool) -> Iterator[Row | Picture]:
-    """Powers of two."""
+    """Only powers of two are tried."""
     at = _epsilons(full)
     bands = {sampled: [_best(e, sampled)[0] for e in at] for sampled in ("Poisson", "balls-in-bins")}
     for sampled, found in bands.items():
@@ -176,7 +176,7 @@ TOEPLITZ = ("2.003", "1.182", "0.864", "0.639", "0.445")
 
 @reproduction("near-exact-amplification-figure-28", "Noise multipliers of the CIFAR-10 experiments", sizes=True)
 def figure_28(full: bool) -> Iterator[Row | Picture]:
-    """2000 steps, 20 epochs, C scaled to sensitivity 1; balls-in-bins for epsilon 1 only in the quick size."""
+    """2000 steps, 20 epochs, C scaled to sensitivity 1; the quick size computes balls-in-bins only for epsilon 1."""
     for target, (value, bands) in zip(TARGETS, POISSON, strict=True):
         found = noise(target, DELTA, 2000, 20, bands) / math.sqrt(20)
         yield printed(f"BandMF + Poisson, {bands} bands, epsilon {target:g}", value, found, _at(value, bands))
@@ -220,7 +220,7 @@ def _optimized(family: str, target: float, options: dict[str, int]) -> float:
 
 @reproduction("near-exact-amplification-figure-29", "Number of bands in the CIFAR-10 experiments", sizes=True)
 def figure_29(full: bool) -> Iterator[Row]:
-    """The smallest rms error over powers of two; balls-in-bins in the full size only."""
+    """The smallest rms error over powers of two. Only the full size includes balls-in-bins."""
     for target, (_, bands) in zip(TARGETS, POISSON, strict=True):
         errors = {b: noise(target, DELTA, 2000, 20, b) * error(2000, b, False) for b in powers(64)}
         yield _bands_row(f"Poisson, epsilon {target:g}", bands, errors)
@@ -250,7 +250,7 @@ def _optimized_under_bins(family: str, epsilon: float, epochs: int, per_epoch: i
 
 @reproduction("near-exact-amplification-figure-3b", "Optimised Toeplitz and BLT against the best banded", sizes=True)
 def figure_3b(full: bool) -> Iterator[Row | Picture]:
-    """n = 2048, 16 epochs, relative to banded strategies with Poisson sampling; quick size: epsilon 2 and BLT only."""
+    """n = 2048, 16 epochs, relative to banded strategies with Poisson sampling. Quick size: only epsilon 2 and BLT."""
     at = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0) if full else (2.0,)
     families: dict[str, tuple[str, dict[str, int]]] = {"BLT, 3 buffers": ("blt", {"buffers": 3})}
     if full:
@@ -287,7 +287,7 @@ SECONDS = (
 
 @reproduction("near-exact-amplification-figure-24", "Seconds to optimise C under amplification", sizes=True)
 def figure_24(full: bool) -> Iterator[Row]:
-    """epsilon = 1; the paper's times are for 300 iterations on a V100. The quick size has the first cell only."""
+    """epsilon = 1; the paper's times are for 300 iterations on a V100. The quick size computes only the first cell."""
     times = {}
     for per_epoch, epochs, paper in SECONDS if full else SECONDS[:1]:
         found = _optimized_under_bins("toeplitz", 1.0, epochs, per_epoch)
@@ -305,7 +305,7 @@ def figure_24(full: bool) -> Iterator[Row]:
     sizes=True,
 )
 def figure_25(full: bool) -> Iterator[Row | Picture]:
-    """BLT with 3 buffers, n = 2048, 16 epochs, relative to the most samples; quick size: epsilon 1 only."""
+    """BLT with 3 buffers, n = 2048, 16 epochs, relative to the most samples. Quick size: only epsilon 1."""
     at = (0.5, 1.0, 2.0, 4.0) if full else (1.0,)
     counts = [1 << i for i in ((7, 9, 11, 13, 15) if full else (9, 13))]
     lost = {}

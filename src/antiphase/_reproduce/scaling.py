@@ -84,7 +84,7 @@ SMALL = "the ratio is largest where bands and steps are about equal; the paper d
 
 @reproduction("scaling-bandmf-figure-2c", "Seconds for one iteration by number of steps, 16 bands", sizes=True)
 def figure_2c(full: bool) -> Iterator[Row | Picture]:
-    """The paper used a V100, we use two cores: times are shown and not compared."""
+    """The paper used a V100 and we use two cores; times are shown but not compared."""
     steps = [1 << i for i in range(10, 20 if full else 17, 2)]
     banded = [_seconds("banded", n, 16) for n in steps]
     toeplitz = [_seconds("toeplitz", n, 16) for n in steps]
@@ -96,7 +96,7 @@ def figure_2c(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("scaling-bandmf-figure-2d", "Seconds for one iteration by number of bands, n = 16,384", sizes=True)
 def figure_2d(full: bool) -> Iterator[Row | Picture]:
-    """Up to 256 bands in the full size."""
+    """Up to 256 bands in the full size, 32 in the quick size."""
     bands = [1 << i for i in range(1, 9 if full else 6)]
     banded = [_seconds("banded", 16384, b) for b in bands]
     toeplitz = [_seconds("toeplitz", 16384, b) for b in bands]

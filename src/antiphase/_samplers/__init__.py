@@ -1,7 +1,7 @@
-"""Samplers: each draws batches that keep the promise of its participation.
+"""Samplers, which draw batches that keep the promise of a participation.
 
-Every random decision uses a fixed number of 128-bit draws of AES-256-CTR and only integer arithmetic, so equal
-arguments give equal batches on every machine. `stream.FORMAT` is part of every key.
+Every random decision uses a fixed number of 128-bit draws from AES-256-CTR and integer arithmetic only, so the same
+arguments give the same batches on every machine. `stream.FORMAT` is part of every key.
 """
 
 from antiphase._samplers.base import Batch, Sampler, shard

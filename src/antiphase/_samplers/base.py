@@ -1,4 +1,4 @@
-"""The base class of samplers, their batches, and how a batch is split over workers."""
+"""The base class of samplers, the batches that they return, and the split of a batch over workers."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from antiphase._secret import Secret, require_secret
 
 
 class Batch(NamedTuple):
-    """The examples of one step. Entries with mask False are padding: their gradients count as zero."""
+    """The examples of one step. Entries with mask False are padding; treat their gradients as zero."""
 
     indices: Ids
     mask: NDArray[np.bool_]
 
 
 class Sampler(ABC):
-    """Draws the batch of any step: a pure function of (participation, examples, steps, secret, step).
+    """Draws the batch of any step, as a pure function of (participation, examples, steps, secret, step).
 
     Indices are sorted and distinct; an empty batch is an empty array. With `max_batch` the arrays have
-    exactly that length: smaller batches are padded (index 0, mask False), and of a larger batch a uniformly
-    random subset is kept.
+    exactly that length: smaller batches are padded (index 0, mask False), and larger batches are truncated
+    to a uniformly random subset.
 
     **Guarantee**: the steps of every example form a pattern of `participation.worst_case`. Which examples
-    are dropped by `max_batch` depends on the secret and the step alone, never on what the examples hold,
-    so without amplification zero-out adjacency is not affected; amplified accounting charges for batches
-    that overflow.
+    `max_batch` drops depends only on the secret and the step, never on the data, so it does not affect
+    zero-out adjacency without amplification. Amplified accounting includes the cost of batches that
+    overflow.
 
     Attributes:
         participation: the promise that the batches keep.
         examples: number of examples.
         steps: number of steps.
-        independent_assignment: whether each example's steps are a function of (secret, example id) alone,
-            so that adding an example moves no other one, as add-or-remove adjacency requires. Never with
-            `max_batch`, where an example can push another out.
+        independent_assignment: whether each example's steps depend only on (secret, example id), so that
+            adding an example does not change the steps of any other, as add-or-remove adjacency requires.
+            Always false with `max_batch`, where one example can displace another.
         extendable: whether the batches stay the same if the number of steps (or epochs) grows.
     """
 
@@ -75,7 +75,7 @@ class Sampler(ABC):
                 "step",
                 f"an integer in [0, {self.steps})",
                 step,
-                "steps count from 0; for a longer run make a sampler with more steps",
+                "steps are counted from 0; for a longer run, create a sampler with more steps",
             )
         indices = self._draw(int(step))
         if self._largest is None:
@@ -96,16 +96,17 @@ class Sampler(ABC):
         return Batch(np.pad(indices, (0, padding)), mask)
 
     def __repr__(self) -> str:
-        if not hasattr(self, "extendable"):  # its making was refused, and a debugger looks at it
-            return f"<{type(self).__name__}, not made>"
+        if not hasattr(self, "extendable"):  # __init__ raised an error, and a debugger shows the object
+            return f"<{type(self).__name__}, not initialised>"
         return f"<sampler of {self.participation!r}: {self.examples} examples, {self.steps} steps>"
 
 
 def shard(indices: NDArray[np.int64], mask: NDArray[np.bool_], rank: int, world: int) -> Batch:
     """Return the part of a batch that worker `rank` of `world` processes: every world-th entry.
 
-    **Guarantee**: the parts of all ranks together are the batch, each entry once; their sizes differ by at
-    most one. Every worker makes the whole batch from the same secret, so nothing is sent.
+    **Guarantee**: the parts of all ranks together contain each entry of the batch exactly once, and their
+    sizes differ by at most one. Every worker draws the whole batch from the same secret, so no
+    communication is needed.
 
     Args:
         indices: indices of the batch.
@@ -118,5 +119,5 @@ def shard(indices: NDArray[np.int64], mask: NDArray[np.bool_], rank: int, world:
     """
     _check.positive_integer("shard", "world", world)
     if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < world:
-        raise invalid("shard", "rank", f"an integer in [0, {world})", rank, "ranks count from 0")
+        raise invalid("shard", "rank", f"an integer in [0, {world})", rank, "ranks are counted from 0")
     return Batch(indices[rank::world], mask[rank::world])

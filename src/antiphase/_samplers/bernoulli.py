@@ -1,4 +1,4 @@
-"""A random subset that contains each position independently with equal probability, in time linear in its size."""
+"""Random subsets that contain each position independently with equal probability, in time linear in their size."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ BLOCKS_AT_ONCE = CHUNK // MEAN_COUNT
 
 @final
 class Bernoulli:
-    """Independent coins for positions 0, 1, 2, ...; `heads` returns those that show heads, at any address.
+    """Independent coin flips for positions 0, 1, 2, ...; `heads` returns the positions that show heads.
 
-    Positions are cut into blocks of about 8 / rate. A block's number of heads is binomial, its heads are a
-    uniform subset of that size: together independent coins, at a cost proportional to the number of heads.
+    Positions are split into blocks of about 8 / rate. The number of heads in a block is binomial, and the heads
+    are a uniform subset of that size. Together these are independent coin flips, at a cost proportional to the
+    number of heads.
 
-    **Guarantee**: the joint distribution differs from independent coins of probability `rate` by less than
-    2^-80 in total variation for every head drawn (2^-128 an outcome of each draw). Whether position i shows
-    heads is a function of (secret, address, i) alone, whatever the population.
+    **Guarantee**: the joint distribution differs from independent coins with probability `rate` by less than
+    2^-80 in total variation per head drawn (2^-128 per outcome of each draw). Whether position i shows
+    heads depends only on (secret, address, i), not on the population.
 
     Args:
         secret, labels: as for `DrawStream`.
@@ -42,7 +43,7 @@ class Bernoulli:
         return np.concatenate([np.empty(0, np.int64), *self.pieces(address, population)])
 
     def pieces(self, address: int, population: int) -> Iterator[Ids]:
-        """Yield the heads in chunks that fit in the cache."""
+        """Yield the heads in chunks that fit in the CPU cache."""
         from antiphase._kernels import invert_cdf, scatter_in_blocks
 
         if self._block == 0 or population == 0:
@@ -54,6 +55,6 @@ class Bernoulli:
             some = counts[first : first + BLOCKS_AT_ONCE]
             draws = self._positions.draws(address, int(some.sum()), drawn)
             found = scatter_in_blocks(some, draws, self._block, first)
-            # The last block is drawn whole, so that its heads do not depend on where the population ends.
+            # The last block is drawn in full, so that its heads do not depend on the size of the population.
             yield found[: np.searchsorted(found, population)]
             drawn += len(draws)

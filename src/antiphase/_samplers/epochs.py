@@ -1,4 +1,4 @@
-"""Samplers of participations that repeat: fixed order, shuffled epochs, balls in bins."""
+"""Samplers for participations that repeat: fixed order, shuffled epochs, balls in bins."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from antiphase._samplers.groups import Groups, Slots
 from antiphase._samplers.stream import CHUNK, DrawStream, Ids
 from antiphase._secret import Secret
 
-EPOCHS_KEPT = 2  # the current epoch and, for prefetching, its neighbour
+CACHED_EPOCHS = 2  # the current epoch and, for prefetching, the next
 
 
 @final
 class CycleSampler(Sampler):
-    """Step t processes slot t mod period, in a fixed order that the secret determines.
+    """Step t takes slot t mod period, in a fixed order that the secret determines.
 
     | participation | period |
     |---|---|
@@ -28,13 +28,13 @@ class CycleSampler(Sampler):
     | FixedEpochs | steps_per_epoch |
     | MinSeparation | separation, or ceil(steps / max_participations) if that is more |
 
-    **Guarantee**: participations of an example are exactly `period` steps apart, hence at most
-    ceil(steps / period), which is within the promise for each row of the table. Batch sizes differ by at
-    most one. Zero-out, replace, and add-or-remove, since `Slots` assigns by id alone. There is no
-    amplification: the order may be known.
+    **Guarantee**: participations of an example are exactly `period` steps apart, so there are at most
+    ceil(steps / period), which keeps the promise for each row of the table. Batch sizes differ by at
+    most one. Supports zero-out, replace and add-or-remove adjacency, since `Slots` assigns by id only. There
+    is no amplification: the order may be public.
 
-    A period that depends on the number of steps makes the sampler not extendable: SingleParticipation, and
-    MinSeparation with max_participations.
+    The sampler is not extendable if the period depends on the number of steps: for SingleParticipation, and
+    for MinSeparation with max_participations.
     """
 
     def __init__(self, participation: Deterministic, examples: int, steps: int, secret: Secret) -> None:
@@ -50,18 +50,18 @@ class CycleSampler(Sampler):
 
 @final
 class ShuffledEpochsSampler(Sampler):
-    """Every epoch cuts a new uniform order of all examples into steps_per_epoch batches.
+    """Shuffles all examples in every epoch and splits them into steps_per_epoch batches.
 
-    **Guarantee**: each example once an epoch; orders uniform and independent over epochs; batch sizes
-    differ by at most one. Zero-out and replace; not add-or-remove, since an example more changes the whole
-    order. The first batch of an epoch orders all examples, the others are slices.
+    **Guarantee**: each example takes part once per epoch; orders are uniform and independent across epochs;
+    batch sizes differ by at most one. Supports zero-out and replace adjacency, but not add-or-remove, since one
+    more example changes the whole order. The first batch of an epoch shuffles all examples; the others are slices.
     """
 
     def __init__(self, participation: ShuffledEpochs, examples: int, steps: int, secret: Secret) -> None:
         self._length = participation.steps_per_epoch
         super().__init__(participation, examples, steps, secret, self._length)
         self._stream = DrawStream(secret, (*self._labels, "order"))
-        self._order = lru_cache(maxsize=EPOCHS_KEPT)(self._shuffle)
+        self._order = lru_cache(maxsize=CACHED_EPOCHS)(self._shuffle)
         self.independent_assignment = False
 
     def _draw(self, step: int) -> Ids:
@@ -82,11 +82,11 @@ class ShuffledEpochsSampler(Sampler):
 
 @final
 class BallsInBinsSampler(Sampler):
-    """Each example draws a bin once; step t processes bin t mod steps_per_epoch, in every epoch the same.
+    """Each example draws a bin once; step t takes bin t mod steps_per_epoch, in every epoch.
 
-    **Guarantee**: bins are independent and uniform and never drawn again, which is what the dominating pair
-    of balls-in-bins batching assumes. Zero-out; add-or-remove too without `max_batch`. With `max_batch` the
-    bins stay and the examples dropped from one are drawn afresh at each step.
+    **Guarantee**: bins are independent and uniform and drawn only once, as the dominating pair of balls-in-bins
+    batching assumes. Supports zero-out adjacency, and add-or-remove without `max_batch`. With `max_batch` the
+    bins stay the same, and the examples to drop are drawn independently in each step.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification), Def. 3.1 and App. I.
     """

@@ -1,4 +1,4 @@
-"""How examples are assigned to groups: balanced (`Slots`) or independently (`Groups`)."""
+"""Assignment of examples to groups, balanced (`Slots`) or independent (`Groups`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from antiphase._secret import Secret
 
 @final
 class Slots:
-    """A balanced assignment of ids to slots 0, ..., period - 1 in which no id depends on the others present.
+    """A balanced assignment of ids to slots 0, ..., period - 1 in which no id depends on which others exist.
 
-    Each run of `period` consecutive ids is spread over all slots by a uniformly random order of its own, so
-    the slots' sizes differ by at most one and yet id i stays where it is when ids are added at the end.
+    Each run of `period` consecutive ids is spread over all slots in its own uniformly random order. So the
+    sizes of the slots differ by at most one, and adding ids at the end does not move any other id.
 
-    **Guarantee**: slot(i) is a function of (secret, i) alone and uniform; ids of different runs are
-    independent, those of one run are in different slots.
+    **Guarantee**: slot(i) is uniform and depends only on (secret, i). Ids from different runs are
+    independent; ids from the same run are in different slots.
 
     Args:
         secret, labels: as for `DrawStream`.
@@ -34,7 +34,7 @@ class Slots:
         self._period = period
 
     def members(self, slot: int) -> Ids:
-        """Return the ids in `slot`, sorted (read-only, since it is cached)."""
+        """Return the ids in `slot`, sorted; the array is cached and read-only."""
         row = self._table[slot]
         return row if row[-1] < self._examples else row[:-1]  # only the last run can be incomplete
 
@@ -54,10 +54,10 @@ class Slots:
 
 @final
 class Groups:
-    """The group of example i is uniform, from draw i of the stream.
+    """An independent assignment of examples to groups; example i uses draw i of the stream.
 
-    **Guarantee**: a function of (secret, example id) alone, uniform up to 2^-128 a group, independent over
-    examples.
+    **Guarantee**: the group depends only on (secret, example id), is uniform up to 2^-128 per group, and is
+    independent across examples.
 
     Args:
         secret, labels: as for `DrawStream`.
@@ -71,7 +71,7 @@ class Groups:
         self._count = count
 
     def members(self, number: int) -> Ids:
-        """Return the ids in group `number`, sorted (read-only, since it is cached)."""
+        """Return the ids in group `number`, sorted; the array is cached and read-only."""
         order, starts = self._by_group
         return order[starts[number] : starts[number + 1]]
 

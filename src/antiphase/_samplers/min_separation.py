@@ -1,4 +1,4 @@
-"""Random min-separation: every example that is eligible again joins each step with some probability."""
+"""The sampler of random min-separation: each eligible example joins each step with a fixed probability."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_SEPARATION = 2**20  # the table of waiting times has one row per step of
 
 
 class Window(NamedTuple):
-    """`separation` consecutive steps: who joins, at which offset, and the same grouped by offset."""
+    """The participations in `separation` consecutive steps: ids and offsets, and their order by offset."""
 
     ids: Ids
     offsets: NDArray[np.int32]
@@ -30,24 +30,25 @@ class Window(NamedTuple):
 
 @final
 class PoissonMinSeparationSampler(Sampler):
-    """Each example is a renewal process of its own: wait `separation`, then toss until heads.
+    """Each example is an independent renewal process: it waits `separation` steps, then flips a coin until heads.
 
-    Steps are cut into windows of b = separation steps. In one window an example joins at most once. It is
-    eligible from the offset at which it joined in the window before (0 if it did not), then waits a
-    geometric time; by lack of memory that time can be drawn afresh in each window. So a window draws
-    the examples whose time is below b (independent coins of probability 1 - (1 - rate)^b), their times,
-    and keeps those that still fall inside: time in proportion to the participations.
+    Steps are split into windows of b = separation steps. In one window an example joins at most once. It is
+    eligible from the offset at which it joined in the previous window (0 if it did not), and then waits a
+    geometric time. Because that time is memoryless, it can be drawn again in each window. So for each window
+    the sampler draws the examples whose time is below b (independent coins with probability 1 - (1 - rate)^b)
+    and their times, and keeps those that fall inside the window. The cost is proportional to the number of
+    participations.
 
-    A cold start has every example eligible in step 0. A warm start draws the stationary state instead:
-    eligible with probability 1 / (1 + (b - 1) rate), else a wait uniform in 1, ..., b - 1; every step then
-    takes an example with the same probability rate / (1 + (b - 1) rate).
+    With a cold start every example is eligible in step 0. A warm start draws the stationary state instead: an
+    example is eligible with probability 1 / (1 + (b - 1) rate), otherwise its wait is uniform in 1, ..., b - 1.
+    Every step then takes an example with the same probability rate / (1 + (b - 1) rate).
 
-    **Guarantee**: participations at least `separation` apart; an eligible example joins with probability
-    `rate`, independent of all else, as exactly as in `Bernoulli`. Zero-out; add-or-remove too without
-    `max_batch`. With `max_batch` a dropped example waits as if it had taken part, so examples stay
-    independent of each other before the dropping.
+    **Guarantee**: participations are at least `separation` steps apart. An eligible example joins with
+    probability `rate`, independently of everything else, to the accuracy of `Bernoulli`. Supports zero-out
+    adjacency, and add-or-remove without `max_batch`. With `max_batch` a dropped example waits as if it had
+    taken part, so examples are independent of each other before any are dropped.
 
-    A window is computed from the one before it, and the last two are cached: consecutive steps cost time
+    Each window is computed from the previous one, and the last two are cached: consecutive steps take time
     proportional to their batch, and a resumed run recomputes the earlier windows once.
     """
 
@@ -56,7 +57,13 @@ class PoissonMinSeparationSampler(Sampler):
         super().__init__(participation, examples, steps, secret, b, float(rate).hex())
         if b > LONGEST_SEPARATION:
             must = f"at most {LONGEST_SEPARATION} for a sampler"
-            raise invalid("PoissonMinSeparation", "separation", must, b, "BallsInBins has no such limit")
+            raise invalid(
+                "PoissonMinSeparation",
+                "separation",
+                must,
+                b,
+                "use a smaller separation, or BallsInBins, which has no such limit",
+            )
         self._separation = b
         self._joins = Bernoulli(secret, (*self._labels, "joins"), at_least_once(b, rate))
         self._gaps = DrawStream(secret, (*self._labels, "gaps"))
@@ -64,7 +71,7 @@ class PoissonMinSeparationSampler(Sampler):
         warm = waiting_rate(b, rate) if participation.warm_start else Decimal(0)
         self._waiting = Bernoulli(secret, (*self._labels, "waiting"), warm)
         self._waits = DrawStream(secret, (*self._labels, "waits"))
-        self._kept: tuple[tuple[int, Window], ...] = ()
+        self._cached: tuple[tuple[int, Window], ...] = ()
 
     def _draw(self, step: int) -> Ids:
         number, offset = divmod(step, self._separation)
@@ -73,15 +80,15 @@ class PoissonMinSeparationSampler(Sampler):
         return chosen
 
     def _window(self, number: int) -> Window:
-        # `_kept` is replaced as a whole, so threads that race only do the same work twice.
-        kept = self._kept
-        before = [item for item in kept if item[0] <= number]
+        # `_cached` is replaced as a whole, so in a race threads only repeat the same work.
+        cached = self._cached
+        before = [item for item in cached if item[0] <= number]
         at, window = max(before, key=_number) if before else (-1, self._start())
         while at < number:
             at += 1
             window = self._next(at, window)
-            kept = (*kept[-1:], (at, window))
-        self._kept = kept
+            cached = (*cached[-1:], (at, window))
+        self._cached = cached
         return window
 
     def _start(self) -> Window:
@@ -89,7 +96,7 @@ class PoissonMinSeparationSampler(Sampler):
 
         ids = self._waiting.heads(0, self.examples)
         waits = 1 + self._waits.decide(uniform_integers, max(1, self._separation - 1), 0, ids.size)
-        return Window(ids, waits.astype(np.int32), ids, ids)  # never asked for a step
+        return Window(ids, waits.astype(np.int32), ids, ids)  # `_draw` never uses this window
 
     def _next(self, number: int, before: Window) -> Window:
         from antiphase._kernels import group_by_key, invert_cdf, join_window

@@ -1,7 +1,7 @@
-"""The samplers' source of randomness: AES-256 in counter mode under a key derived from a Secret.
+"""The source of randomness of samplers: AES-256 in counter mode under a key derived from a Secret.
 
-A stream is a function (address, number) -> 128 random bits. The address is a step, an epoch or 0; the
-number is that of the AES block, often an example id. Any part can be read without the parts before it.
+A stream maps (address, number) to 128 random bits. The address is a step, an epoch or 0; the number is that of
+the AES block, often an example id. Any part can be read without generating the parts before it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Ids = NDArray[np.int64]
 
 @final
 class DrawStream:
-    """128-bit draws addressed by (address, number), for one purpose.
+    """128-bit draws indexed by (address, number), for one purpose.
 
-    **Guarantee**: the draws of all streams and addresses are independent and uniform as far as AES-256 and
-    HKDF-SHA256 cannot be told from random functions. A stream cannot be pickled, since it holds a key.
+    **Guarantee**: the draws of all streams and addresses are independent and uniform, assuming that AES-256 and
+    HKDF-SHA256 are indistinguishable from random functions. A stream cannot be pickled, since it holds a key.
 
     Args:
         secret: secret from which the key is derived.
-        labels: the participation's name, those of its parameters that decide the draws (not how long
-            training lasts, so that a longer run begins with the same batches), and the purpose.
+        labels: the name of the participation, the parameters that determine its draws (not the number of
+            steps, so that a longer run begins with the same batches), and the purpose.
     """
 
     __slots__ = ("_key",)
@@ -52,7 +52,7 @@ class DrawStream:
         return np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False).reshape(count, 2)
 
     def decide(self, kernel: Callable[[Draws, Any], Ids], argument: Any, address: int, count: int) -> Ids:
-        """Return `kernel(draw, argument)` for draws 0, ..., count - 1, computed in chunks that fit in the cache."""
+        """Return `kernel(draw, argument)` for draws 0, ..., count - 1, in chunks that fit in the CPU cache."""
         out = np.empty(count, np.int64)
         for start in range(0, count, CHUNK):
             part = out[start : start + CHUNK]
@@ -62,5 +62,5 @@ class DrawStream:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise AntiphaseError(
             "A sampler cannot be pickled or copied: it holds keys.",
-            hint="recreate it from the participation and the secret; equal arguments give equal batches",
+            hint="recreate it from the participation and the secret; the same arguments give the same batches",
         )

@@ -1,4 +1,4 @@
-"""Samplers that draw a fresh subset in every step: Poisson, cyclic Poisson, and batches of one size."""
+"""Samplers that draw a new subset in every step: Poisson, cyclic Poisson, and batches of fixed size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from antiphase._secret import Secret
 
 @final
 class PoissonSampler(Sampler):
-    """Every example joins every step by a coin of its own.
+    """Each example joins each step independently with probability `rate`.
 
-    **Guarantee**: coins of probability `rate`, independent over examples and steps, as in `Bernoulli`.
-    Zero-out; add-or-remove too without `max_batch` (and with it through the event for truncated Poisson
-    sampling, which assumes the uniform subset that is kept here). A batch takes time in proportion to its
-    size.
+    **Guarantee**: participations are independent across examples and steps, to the accuracy of `Bernoulli`.
+    Supports zero-out adjacency, and add-or-remove without `max_batch`. With `max_batch`, add-or-remove requires the
+    accounting for truncated Poisson sampling, which assumes that a uniform subset is kept, as here. A batch takes
+    time proportional to its size.
     """
 
     def __init__(self, participation: Poisson, examples: int, steps: int, secret: Secret) -> None:
@@ -37,12 +37,12 @@ class PoissonSampler(Sampler):
 
 @final
 class CyclicPoissonSampler(Sampler):
-    """Each example draws a group once; step t tosses a coin for each member of group t mod groups.
+    """Each example draws a group once; in step t each member of group t mod groups joins with probability `rate`.
 
-    **Guarantee**: groups are independent and uniform, coins independent with probability `rate`, so two
-    participations are a multiple of `groups` apart and each step of a group is Poisson sampling from it.
-    Zero-out; add-or-remove too without `max_batch`. The first batch groups all examples; each further one
-    takes time in proportion to its size.
+    **Guarantee**: groups are independent and uniform, and members join independently. So the distance between two
+    participations is a multiple of `groups`, and each step is Poisson sampling from one group. Supports zero-out
+    adjacency, and add-or-remove without `max_batch`. The first batch assigns all examples to groups; each later
+    batch takes time proportional to its size.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Alg. 2 and Thm 4.
     """
@@ -63,10 +63,10 @@ class CyclicPoissonSampler(Sampler):
 class FixedSizeSampler(Sampler):
     """Step t draws batch_size examples of group t mod groups; every subset of that size is equally likely.
 
-    **Guarantee**: draws are independent over steps. Groups have examples // groups members or one more, so
-    the largest sampling probability is batch_size / (examples // groups). An example's group is a function
-    of (secret, example id) alone, so replacing an example moves none: replace adjacency. Not add-or-remove:
-    an example more can push another out of the batch.
+    **Guarantee**: draws are independent across steps. Groups have examples // groups members or one more, so
+    the largest sampling probability is batch_size / (examples // groups). The group of an example depends only
+    on (secret, example id), so replacing an example does not move any other. Supports replace adjacency, but not
+    add-or-remove: one more example can displace another from the batch.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Alg. 2.
     """
@@ -78,7 +78,8 @@ class FixedSizeSampler(Sampler):
             raise invalid(
                 "FixedSize",
                 "batch_size",
-                f"at most {self.examples // groups}, the smallest of {groups} groups of {self.examples} examples",
+                f"at most {self.examples // groups}, the size of the smallest of {groups} groups of "
+                f"{self.examples} examples",
                 size,
                 "use a smaller batch or fewer groups",
             )

@@ -1,7 +1,7 @@
-"""Distributions as cumulative thresholds of 128 bits, computed without the machine's floating point.
+"""Distributions as tables of 128-bit cumulative thresholds, computed without hardware floating point.
 
-A draw u in [0, 2^128) is turned into the number of thresholds at or below it, so each probability is off by
-at most 2^-128, whatever the rate. Probabilities are decimals of 400 digits, masses integers over 2^256.
+A draw u in [0, 2^128) maps to the number of thresholds at or below it, so the error of each probability is at
+most 2^-128 for any rate. Probabilities are decimals with 400 digits; masses are integers in units of 2^-256.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from decimal import Context, Decimal, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
-# 1 - rate is exact for every float64 rate down to 2^-1074 with 324 digits; the rest is head room.
+# 324 digits would suffice for 1 - rate to be exact for every float64 rate down to 2^-1074; the rest is headroom.
 PRECISE = Context(prec=400, Emin=-999_999, Emax=999_999)
 MEAN_COUNT = 8
 LARGEST_BLOCK = 2**40
@@ -21,13 +21,13 @@ _NEGLIGIBLE = 2**126  # 2^-130
 
 
 def block_size(rate: Decimal) -> int:
-    """Return the number of positions that are drawn together: about MEAN_COUNT of them are taken."""
+    """Return the number of positions in a block, of which about MEAN_COUNT show heads."""
     with localcontext(PRECISE):
         return min(LARGEST_BLOCK, int(MEAN_COUNT / rate))
 
 
 def binomial(trials: int, rate: Decimal) -> NDArray[np.uint64]:
-    """Return the table of the number of successes among `trials`.
+    """Return the table of the number of successes in `trials` trials.
 
     >>> binomial(2, Decimal("0.5"))[:, 0] / 2.0**64
     array([0.25, 0.75])
@@ -54,7 +54,7 @@ def at_least_once(trials: int, rate: Decimal) -> Decimal:
 
 
 def waiting_rate(separation: int, rate: Decimal) -> Decimal:
-    """Return the stationary probability that an example of random min-separation is not eligible.
+    """Return the stationary probability that an example is not eligible under random min-separation.
 
     With remaining wait r, balance gives pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
     """
@@ -64,7 +64,7 @@ def waiting_rate(separation: int, rate: Decimal) -> Decimal:
 
 
 def _binomial_masses(trials: int, rate: Decimal) -> Iterator[Decimal]:
-    if rate > Decimal("0.5"):  # count the failures, whose recurrence starts from a large mass
+    if rate > Decimal("0.5"):  # count failures instead: that recurrence starts from a large mass
         yield from reversed(list(_binomial_masses(trials, 1 - rate)))
         return
     mass, odds = (1 - rate) ** trials, rate / (1 - rate)
@@ -81,7 +81,7 @@ def _geometric_masses(length: int, first: int, ratio: int) -> Iterator[int]:
 
 
 def _thresholds(masses: Iterable[int]) -> NDArray[np.uint64]:
-    """Rows (high, low) of floor(2^128 * cumulative probability); the last value takes the remaining probability."""
+    """Return rows (high, low) of floor(2^128 * cumulative probability); the last value gets the remaining mass."""
     rows, total = [], 0
     for mass in masses:
         total += mass

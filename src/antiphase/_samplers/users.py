@@ -1,4 +1,4 @@
-"""User-level sampling: the sampler draws users, and `UserIndex` maps them to their examples."""
+"""User-level sampling: a sampler draws users, and `UserIndex` maps them to their examples."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class UserBatch(NamedTuple):
 class UserIndex:
     """Maps users to their examples; users are numbered in the order in which they first appear.
 
-    Make the participation's sampler with `examples=index.users`, and expand each of its batches.
+    Create the participation's sampler with `examples=index.users`, and expand each of its batches.
     To protect users, clip each user's total contribution: sum over equal `places`, then clip each sum.
 
-    **Guarantee**: the user is what is sampled, so the participation holds for users. With `max_examples`
-    a larger user gives a uniformly random subset of that size, fresh at every step and independent of
-    the other users. Examples with equal ids belong to one user. An id that is missing, and ids of
-    several types, are refused, since one user might count as several.
+    **Guarantee**: users are sampled, so the participation holds for users. With `max_examples`, a user with
+    more examples contributes a uniformly random subset of that size, drawn independently for every step and
+    user. Examples with equal ids belong to the same user. Missing ids and ids of several types are refused,
+    because one user might count as several.
 
     Args:
         user_of_example: the user of each example, in an array or a list: integers, strings, bytes, floats, dates,
             UUIDs, enumerations, or tuples or frozensets of these.
-        max_examples: largest number of examples of one user in one batch; None takes all.
-        secret: determines which examples are taken; only needed with `max_examples`.
+        max_examples: largest number of examples of one user in one batch; None for no limit.
+        secret: determines which examples are taken; needed only with `max_examples`.
 
     >>> index = UserIndex(["ann", "bob", "ann"])
     >>> index.users
@@ -79,17 +79,17 @@ class UserIndex:
 
     @property
     def users(self) -> int:
-        """Number of users, the `examples` of a sampler."""
+        """Number of users; pass it to a sampler as `examples`."""
         return self._sizes.size
 
     def expand(self, step: int, users: Ids, mask: NDArray[np.bool_]) -> UserBatch:
-        """Return the examples of a sampler's batch of `users` at `step`; padding has none."""
+        """Return the examples of a sampler's batch of `users` at `step`; padding contributes none."""
         places = np.flatnonzero(mask)
         chosen = np.asarray(users)[places]
         if chosen.size and not (chosen.min() >= 0 and chosen.max() < self.users):
             raise InvalidArgument(
                 f"The batch contains users outside 0 to {self.users - 1}.",
-                hint="make the sampler with examples=index.users",
+                hint="create the sampler with examples=index.users",
             )
         sizes = self._sizes[chosen]
         taken = np.minimum(sizes, self.max_examples or self._order.size)
@@ -97,7 +97,7 @@ class UserIndex:
         return UserBatch(self._order[np.repeat(self._starts[chosen], taken) + inside], np.repeat(places, taken))
 
     def _inside(self, step: int, sizes: Ids, total: int) -> Ids:
-        """Return the positions taken among each user's own examples, one user after another."""
+        """Return the positions taken from each user's examples, one user after another."""
         from antiphase._kernels import random_subsets
 
         if self._stream is None or self.max_examples is None:

@@ -19,6 +19,7 @@ from antiphase.jax._batches import batches, pad  # noqa: E402
 from antiphase.jax._checkpoint import load, save  # noqa: E402
 from antiphase.jax._clip import clipped_sum  # noqa: E402
 from antiphase.jax._commit import commit, report  # noqa: E402
+from antiphase.jax._curvature import curvatures  # noqa: E402
 from antiphase.jax._leaves import leaves  # noqa: E402
 from antiphase.jax._split import join, split  # noqa: E402
 from antiphase.jax._state import NoiseState  # noqa: E402
@@ -30,6 +31,7 @@ __all__ = [
     "batches",
     "clipped_sum",
     "commit",
+    "curvatures",
     "join",
     "leaves",
     "load",

@@ -1,6 +1,6 @@
-"""Strategy matrices C: how noise is correlated over the steps.
+"""Strategy matrices C, which define how noise is correlated across steps.
 
-The functions below are for the other packages of the library, and are not part of its public interface.
+Names imported here but missing from `__all__` are internal to the library.
 """
 
 from antiphase.strategies._banded import Banded

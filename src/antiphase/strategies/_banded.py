@@ -1,4 +1,4 @@
-"""Banded lower-triangular strategies, every column its own numbers."""
+"""Banded lower-triangular strategies in which every column has its own entries."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class Banded(Strategy):
 
         c00
         c01 c10
-            c11 c20          (here 3 steps, 2 bands; what falls off the end, c21, must be 0)
+            c11 c20          (here 3 steps, 2 bands; c21 lies below the last row and must be 0)
 
     Args:
-        columns: array of shape (steps, bands), bands <= steps; nothing below the last row, no zero on the diagonal.
+        columns: array of shape (steps, bands), bands <= steps. Entries below the last row must be zero, diagonal
+            entries must not.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded).
 
@@ -47,7 +48,11 @@ class Banded(Strategy):
             )
         if (columns[:, 0] == 0).any():
             raise _check.invalid(
-                "Banded", "columns", "non-zero on the diagonal", "a zero in columns[:, 0]", "C must be invertible"
+                "Banded",
+                "columns",
+                "non-zero on the diagonal",
+                "a zero in columns[:, 0]",
+                "C must be invertible, so set every columns[j, 0] to a non-zero number",
             )
         if outside(columns).any():
             raise _check.invalid(
@@ -60,22 +65,22 @@ class Banded(Strategy):
 
     @property
     def steps(self) -> int:  # type: ignore[override]
-        """n."""
+        """Number of steps, n."""
         return int(self.columns.shape[0])
 
     @property
     def bands(self) -> int:
-        """Number of diagonals, the main one included."""
+        """Number of diagonals, including the main one."""
         return int(self.columns.shape[1])
 
     @property
     def memory_copies(self) -> int:
-        """One less than the bands."""
+        """`bands` - 1: the outputs of earlier steps."""
         return self.bands - 1
 
     @property
     def diagonals(self) -> int:
-        """Up to the last that is not zero."""
+        """Number of diagonals up to the last non-zero one."""
         return last_nonzero(np.abs(self.columns).max(axis=0))
 
     @property
@@ -84,37 +89,37 @@ class Banded(Strategy):
         return bool(self.columns.min() >= 0.0)
 
     def first(self, steps: int) -> Banded:
-        """The leading block."""
+        """Return the leading block of C."""
         columns = self.columns[:steps, :steps]
         return Banded(columns - outside(columns))
 
     def band_columns(self) -> Array:
-        """The columns."""
+        """Return `columns`."""
         return self.columns
 
     def gram(self, *, absolute: bool = False) -> BandedGram:
-        """From products of columns that overlap."""
+        """Return the banded Gram matrix."""
         return BandedGram(np.abs(self.columns) if absolute else self.columns)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Of the diagonal."""
+        """Return the exponents of the diagonal entries."""
         return exponents(self.columns[:, 0])
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Banded:
-        """With scaled columns."""
+        """Return the strategy with its columns scaled."""
         return replace(self, columns=scale(self.columns))
 
     def encoding_stream(self) -> Stream:
-        """C x from the last bands - 1 inputs."""
+        """Return a stream that computes C x from the current and the last `bands` - 1 inputs."""
         return _BandedEncoding(row_bands(self.columns))
 
     def recursion(self) -> Feedback:
-        """Forward substitution from the last bands - 1 outputs."""
+        """Return forward substitution over the last `bands` - 1 outputs."""
         return Feedback(self.steps, self.bands, lambda columns, lags: self.columns[columns, lags])
 
 
 def row_bands(columns: Array) -> Array:
-    """From columns[j, r] = C[j + r, j] to rows[t, r] = C[t, t - r], zero where t < r."""
+    """Convert columns[j, r] = C[j + r, j] to rows[t, r] = C[t, t - r], with zeros where t < r."""
     rows = np.zeros_like(columns)
     for r in range(columns.shape[1]):
         rows[r:, r] = columns[: len(columns) - r, r]
@@ -122,12 +127,12 @@ def row_bands(columns: Array) -> Array:
 
 
 def last_nonzero(values: Array) -> int:
-    """The position of the last number that is not zero, counted from 1."""
+    """Return the position of the last non-zero number, counting from 1."""
     return int(np.flatnonzero(values)[-1]) + 1
 
 
 def outside(columns: Array) -> Array:
-    """The entries of columns that lie below the last row of C."""
+    """Return the entries of `columns` that lie below the last row of C, with zeros elsewhere."""
     steps, bands = columns.shape
     j, r = np.ogrid[:steps, :bands]
     return np.where(j + r >= steps, columns, 0.0)

@@ -1,4 +1,4 @@
-"""Strategies whose inverse is banded Toeplitz: noise is a short moving sum of white noise."""
+"""Strategies whose inverse is banded Toeplitz: the noise is a short moving sum of white noise."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 @final
 @record
 class BandedInverse(Strategy):
-    """C^-1[i, j] = coefficients[i - j]: the noise of a step is a moving sum of the last few z.
+    """C^-1[i, j] = coefficients[i - j]: the noise of a step is a weighted sum of the last few draws of z.
 
     Args:
-        coefficients: the first column of C^-1, at most `steps` numbers, the first not zero.
-        steps: n.
+        coefficients: the first column of C^-1, at most `steps` numbers; the first must not be zero.
+        steps: number of steps, n.
 
     Reference: Kalinin, McKenna, Upadhyay and Lampert 2025 (banded inverse square root);
     Choquette-Choo et al. 2024 (the two-term case).
@@ -44,10 +44,10 @@ class BandedInverse(Strategy):
 
     @classmethod
     def square_root(cls, bands: int, steps: int, workload: Workload = PrefixSum()) -> BandedInverse:
-        """The first `bands` coefficients of the square root of A^-1, for a workload that is Toeplitz.
+        """Return the strategy with the first `bands` coefficients of the square root of A^-1.
 
-        For momentum beta and weight decay, A^-1 is (1 - alpha x)(1 - beta x) up to a factor, and the root is
-        the product of the two roots' series.
+        The workload A must be Toeplitz. With momentum beta and weight decay, A^-1 is (1 - alpha x)(1 - beta x) up to
+        a factor, and its square root is the product of the two square-root series.
 
         >>> BandedInverse.square_root(3, 8).coefficients.tolist()
         [1.0, -0.5, -0.125]
@@ -63,7 +63,7 @@ class BandedInverse(Strategy):
 
     @classmethod
     def geometric(cls, decay: float, steps: int) -> BandedInverse:
-        """C[i, j] = decay^(i - j): each step's noise is z_t - decay z_{t-1}.
+        """Return the strategy C[i, j] = decay^(i - j), whose noise in step t is z_t - decay z_{t-1}.
 
         >>> BandedInverse.geometric(0.5, 2).noising().tolist()
         [[1.0, 0.0], [-0.5, 1.0]]
@@ -74,16 +74,16 @@ class BandedInverse(Strategy):
 
     @property
     def bands(self) -> int:
-        """Number of diagonals of C^-1, the main one included."""
+        """Number of diagonals of C^-1, including the main one."""
         return len(self.coefficients)
 
     @property
     def memory_copies(self) -> int:
-        """One less than the bands."""
+        """`bands` - 1: the last draws of z."""
         return self.bands - 1
 
     def strategy_coefficients(self) -> Array:
-        """The first column of C, `steps` numbers."""
+        """Return the first column of C, `steps` numbers."""
         from scipy.signal import lfilter
 
         impulse = np.zeros(self.steps)
@@ -92,12 +92,12 @@ class BandedInverse(Strategy):
 
     @property
     def diagonals(self) -> int:
-        """All of them, unless C is diagonal."""
+        """`steps`, or 1 if C is diagonal."""
         return 1 if last_nonzero(self.coefficients) == 1 else self.steps
 
     @property
     def is_extensible(self) -> bool:
-        """Always: no entry depends on the number of steps."""
+        """Always true: no entry depends on the number of steps."""
         return True
 
     @property
@@ -106,39 +106,39 @@ class BandedInverse(Strategy):
         return bool(self.strategy_coefficients().min() >= 0.0)
 
     def first(self, steps: int) -> BandedInverse:
-        """The leading block."""
+        """Return the leading block of C."""
         return replace(self, coefficients=self.coefficients[:steps], steps=steps)
 
     def toeplitz_column(self) -> Array:
-        """As `strategy_coefficients`; raises `NotProved` if there are too many."""
+        """Return `strategy_coefficients()`. Raises `NotProved` if the column is too long."""
         check_column(self.steps)
         return self.strategy_coefficients()
 
     def gram(self, *, absolute: bool = False) -> ToeplitzGram:
-        """From the autocorrelation of the first column of C."""
+        """Return the Gram matrix from the autocorrelation of the first column of C."""
         column = self.toeplitz_column()
         return ToeplitzGram(np.abs(column) if absolute else column, self.steps)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Of C, from the coefficients of C^-1."""
+        """Return bounds on the exponents of C from the coefficients of C^-1."""
         low, high = exponents(self.coefficients[:1])[0], exponents(self.coefficients)[1]
         return -high, -low
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> BandedInverse:
-        """With scaled coefficients."""
+        """Return the strategy with its coefficients scaled by `inverse`."""
         return replace(self, coefficients=inverse(self.coefficients))
 
     def encoding_stream(self) -> Stream:
-        """C x by forward substitution with C^-1."""
+        """Return a stream that computes C x by forward substitution with C^-1."""
         return Inverse(noising_stream(Feedback.toeplitz(self.coefficients, self.steps)))
 
     def recursion(self) -> MovingSum:
-        """A weighted sum of the last `bands` rows of z."""
+        """Return the moving sum over the last `bands` rows of z."""
         return MovingSum(self.steps, self.coefficients)
 
 
 def _series_root(series: Array, count: int) -> Array:
-    """The first `count` coefficients of sqrt(series), for series[0] = 1: root * root = series."""
+    """Return the first `count` coefficients of sqrt(series), where series[0] = 1: root * root = series."""
     root = np.zeros(count)
     root[0] = 1.0
     for i in range(1, count):

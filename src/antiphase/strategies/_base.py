@@ -1,4 +1,4 @@
-"""What every strategy offers: C and N as dense arrays, as whole products and as streams."""
+"""The base class of all strategies: C and N as dense arrays, as full products and as streams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rescale = Callable[[Array], Array]
 class Strategy(ABC):
     """A strategy matrix C (encoder, m x n) with a left inverse N (noising matrix): N C = I.
 
-    Rows of C are ordered by the step that completes them; `rows_at` says how many each step completes.
+    Rows of C are ordered by the step that completes them; `rows_at` returns how many rows a step completes.
     """
 
     steps: int
@@ -30,18 +30,18 @@ class Strategy(ABC):
     @property
     @abstractmethod
     def memory_copies(self) -> int:
-        """Model-sized buffers that a noising stream holds between steps."""
+        """Number of model-sized buffers that a noising stream holds between steps."""
 
     @abstractmethod
     def encoding_stream(self) -> Stream:
-        """C as a stream."""
+        """Return a stream that applies C."""
 
     @abstractmethod
     def recursion(self) -> Recursion:
-        """How N z is made, as one of the records of `_recursion.py`; everything that makes noise reads it."""
+        """Return the record from `_recursion.py` that describes how to compute N z; all noise code uses it."""
 
     def noising_stream(self) -> Stream:
-        """N as a stream."""
+        """Return a stream that applies N."""
         return noising_stream(self.recursion())
 
     @property
@@ -51,12 +51,12 @@ class Strategy(ABC):
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise in a step needs only rows of C x + z that the steps up to it complete."""
+        """Whether the noise of each step needs only the rows of z for rows of C that are complete by that step."""
         return self.recursion().is_causal
 
     @property
     def diagonals(self) -> int | None:
-        """Number of diagonals of a lower-triangular C up to the last that is not zero; None for any other C.
+        """Number of diagonals of a lower-triangular C up to the last non-zero one; None for any other C.
 
         With at most b diagonals, steps j, j + b, j + 2b, ... have no row of C in common.
         """
@@ -64,92 +64,95 @@ class Strategy(ABC):
 
     @property
     def is_extensible(self) -> bool:
-        """Whether N for more steps, cut to the steps so far, is N: what was released is then part of the longer run."""
+        """Whether the N of a longer run starts with this N, so that a run can be extended after it has begun."""
         return False
 
     @property
     def first_is_monotone(self) -> bool:
-        """Whether the bounds on the sensitivity of `first(steps)` only grow with `steps`.
+        """Whether the sensitivity bounds of `first(steps)` never decrease as `steps` grows.
 
-        They do where C has no negative entry, and where `first` is all of C.
+        This holds if C has no negative entry, or if `first` returns all of C.
         """
         return False
 
     def scale_exponents(self) -> tuple[int, int]:
-        """The smallest and the largest power of two among the entries of C that noise is divided by.
+        """Return the smallest and the largest binary exponent of the entries of C that noise is divided by.
 
-        These are the diagonal entries of a lower-triangular C, and all entries of any other. (0, 0) for a strategy
-        without a scale of its own.
+        For a lower-triangular C these are the diagonal entries; for any other C, the largest entry. Strategies that
+        cannot be rescaled return (0, 0).
         """
         return 0, 0
 
     @property
     def has_unit_columns(self) -> bool:
-        """Whether C stays the same when its coefficients are scaled, because its columns are normalised."""
+        """Whether the columns of C are normalised, so that scaling the coefficients does not change C."""
         return False
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Strategy | None:
-        """The strategy with `scale` applied to the entries of C that it holds, or `inverse` to those of C^-1.
+        """Return this strategy with `scale` applied to its stored entries of C, or `inverse` to those of C^-1.
 
-        None for a strategy without a scale of its own.
+        Returns None if the strategy cannot be rescaled.
         """
         return None
 
     def band_columns(self) -> Array | None:
-        """The bands of a lower-triangular C in the layout of `Banded`, [j, r] = C[j + r, j]; None where not at hand."""
+        """Return the bands of a lower-triangular C as in `Banded`, [j, r] = C[j + r, j]; None if not available."""
         return None
 
     def toeplitz_column(self) -> Array | None:
-        """The first column of a lower-triangular Toeplitz C, possibly without its trailing zeros; None for any other C.
+        """Return the first column of a lower-triangular Toeplitz C, or None for any other C.
 
-        Raises `NotProved` if the column would have to be computed and is too long to be held in memory.
+        Trailing zeros may be left out. Raises `NotProved` if the column must be computed and is too long for memory.
         """
         return None
 
     @property
     def stores_column(self) -> bool:
-        """Whether `toeplitz_column` returns what the strategy holds anyway, however long."""
+        """Whether `toeplitz_column` returns a stored array, of any length, without computing it."""
         return False
 
     @property
     def tree_height(self) -> int | None:
-        """Level of the root if C has one row per node of a binary tree over the steps; None for any other C."""
+        """Level of the root if C has one row per node of a binary tree over the steps; otherwise None."""
         return None
 
     @property
     def block(self) -> Strategy:
-        """The strategy of one block if C repeats it along the diagonal; else the strategy itself."""
+        """The strategy of one block if C repeats a block along its diagonal; otherwise the strategy itself."""
         return self
 
     @property
     def blocks(self) -> int:
-        """How many times C repeats `block`."""
+        """Number of times that C repeats `block`."""
         return 1
 
     def gram(self, *, absolute: bool = False) -> Gram:
-        """The Gram matrix X = C^T C; with `absolute`, that of the entrywise |C|.
+        """Return the Gram matrix X = C^T C; with `absolute`, the Gram matrix of the entrywise |C|.
 
-        Computed from the dense C; override it if C has structure.
+        This default uses the dense C. Override it if C has structure.
         """
         matrix = self.encoder()
         return DenseGram(np.abs(matrix) if absolute else matrix)
 
     def first(self, steps: int) -> Strategy:
-        """The rows of C that the first `steps` steps complete, on the first columns; or more of C, up to all of it."""
+        """Return a strategy for the first `steps` steps, which must contain every row of C that they complete.
+
+        It may contain more of C, up to all of it.
+        """
         return self
 
     def rows_at(self, step: int) -> int:
-        """How many rows of z the noising stream takes in this step."""
+        """Return the number of rows of z that the noising stream takes in this step."""
         return 1
 
     def multiply(self, x: ArrayLike) -> Array:
-        """C x along the first axis."""
+        """Return C x along the first axis."""
         x = check_rows(self, "multiply", x, self.steps)
         stream = self.encoding_stream()
         return np.concatenate([stream.step(x[t]) for t in range(self.steps)])
 
     def solve(self, z: ArrayLike) -> Array:
-        """N z along the first axis; for square C this is C^-1 z."""
+        """Return N z along the first axis; for square C this is C^-1 z."""
         z = check_rows(self, "solve", z, self.rows)
         stream, start, out = self.noising_stream(), 0, np.empty((self.steps, *z.shape[1:]))
         for t in range(self.steps):
@@ -159,12 +162,12 @@ class Strategy(ABC):
         return out
 
     def encoder(self) -> Array:
-        """C as a dense array, for small cases."""
+        """Return C as a dense array, for small cases."""
         self._check_dense()
         return self.multiply(np.eye(self.steps))
 
     def noising(self) -> Array:
-        """N as a dense array, for small cases."""
+        """Return N as a dense array, for small cases."""
         self._check_dense()
         return self.solve(np.eye(self.rows))
 
@@ -177,7 +180,7 @@ class Strategy(ABC):
 
 
 def check_rows(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> Array:
-    """`value` as float64 with `rows` rows along its first axis."""
+    """Return `value` as float64, and check that it has `rows` rows along its first axis."""
     value = np.asarray(value, dtype=np.float64)
     if value.ndim == 0 or len(value) != rows:
         raise InvalidArgument(
@@ -188,11 +191,11 @@ def check_rows(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> 
 
 
 def exponents(entries: Array) -> tuple[int, int]:
-    """The smallest and the largest power of two among the entries that are not zero."""
+    """Return the smallest and the largest binary exponent of the non-zero entries."""
     found = np.frexp(entries[entries != 0])[1]
     return int(found.min()), int(found.max())
 
 
 def check_steps(owner: str, steps: int) -> int:
-    """`steps` as a positive int."""
+    """Return `steps` as an int, and check that it is positive."""
     return _check.positive_integer(owner, "steps", steps, "a run has at least one step")

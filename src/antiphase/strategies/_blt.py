@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz strategies: a few decaying buffers in place of many bands."""
+"""Buffered linear Toeplitz strategies: a few decaying buffers instead of many bands."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 @final
 @record
 class BLT(Strategy):
-    """Toeplitz with c_0 = 1 and c_i = sum_j scale_j decay_j^(i - 1): d buffers of memory for any n.
+    """Toeplitz C with c_0 = 1 and c_i = sum_j scale_j decay_j^(i - 1), which needs d buffers for any n.
 
     Args:
-        decay: theta_j in [0, 1].
+        decay: theta_j in [0, 1], one for each of the d buffers.
         scale: omega_j, one for each decay.
-        steps: n.
+        steps: number of steps, n.
 
     Reference: Dvijotham et al. 2024; McMahan, Xu and Zhang 2024.
 
@@ -44,21 +44,27 @@ class BLT(Strategy):
         scale = _check.array("BLT", "scale", self.scale, 1)
         if len(scale) != len(decay):
             raise _check.invalid(
-                "BLT", "scale", f"as long as decay, {len(decay)}", f"{len(scale)} numbers", "one scale for each buffer"
+                "BLT",
+                "scale",
+                f"as long as decay, {len(decay)}",
+                f"{len(scale)} numbers",
+                "give one scale for each decay",
             )
         if not ((decay >= 0) & (decay <= 1)).all():
-            raise _check.invalid("BLT", "decay", "in [0, 1]", decay.tolist(), "larger decays grow without bound")
+            raise _check.invalid(
+                "BLT", "decay", "in [0, 1]", decay.tolist(), "buffers with a larger decay grow without bound"
+            )
         object.__setattr__(self, "decay", decay)
         object.__setattr__(self, "scale", scale)
 
     @classmethod
     def from_decays(cls, decay: ArrayLike, inverse_decay: ArrayLike, steps: int) -> BLT:
-        """From the decays of C and of C^-1: C(x) = prod(1 - inverse_decay_j x) / prod(1 - decay_j x).
+        """Create a BLT from the decays of C and of C^-1: C(x) = prod(1 - inverse_decay_j x) / prod(1 - decay_j x).
 
         Args:
             decay: theta_j, all different.
-            inverse_decay: the decays of C^-1, as many.
-            steps: n.
+            inverse_decay: the decays of C^-1, one for each decay of C.
+            steps: number of steps, n.
 
         Reference: Dvijotham et al. 2024, Lemma 5.2.
 
@@ -73,48 +79,48 @@ class BLT(Strategy):
                 "inverse_decay",
                 f"as long as decay, {len(theta)}",
                 f"{len(hat)} numbers",
-                "pair them",
+                "give one inverse decay for each decay",
             )
         if len(np.unique(theta)) < len(theta):
             raise _check.invalid(
-                "BLT.from_decays", "decay", "all different", theta.tolist(), "merge buffers of one decay into one"
+                "BLT.from_decays", "decay", "all different", theta.tolist(), "merge buffers with the same decay"
             )
         return cls(theta, output_scale(theta, hat), steps)
 
     @property
     def buffers(self) -> int:
-        """d."""
+        """Number of buffers, d."""
         return len(self.decay)
 
     @property
     def memory_copies(self) -> int:
-        """One a buffer."""
+        """Number of buffers, d."""
         return self.buffers
 
     def coefficients(self, count: int | None = None) -> Array:
-        """The first column of C, `steps` numbers unless fewer are asked for."""
+        """Return the first `count` entries of the first column of C; by default all `steps`."""
         return self.recursion().coefficients(self.steps if count is None else count)
 
     def inverse_decays(self) -> Array:
-        """The decays of C^-1, the roots of the numerator of C(x), largest first.
+        """Return the decays of C^-1, largest first: the inverse_decay_j in the numerator prod(1 - inverse_decay_j x).
 
-        Raises an error where they are not real: C^-1 is then no BLT with real decays.
+        Raises `InvalidArgument` if they are not real: C^-1 is then not a BLT with real decays.
         """
         roots = np.linalg.eigvals(np.diag(self.decay) - np.outer(np.ones(self.buffers), self.scale))
         if np.abs(roots.imag).max() > 1e-12 * max(1.0, np.abs(roots).max()):
             raise InvalidArgument(
-                "The inverse of this BLT has complex decays.", hint="non-negative scales give real decays"
+                "The inverse of this BLT has complex decays.", hint="use non-negative scales, which give real decays"
             )
         return np.sort(roots.real)[::-1]
 
     @property
     def diagonals(self) -> int:
-        """All of them."""
+        """`steps`: every diagonal can be non-zero."""
         return self.steps
 
     @property
     def is_extensible(self) -> bool:
-        """Always: no entry depends on the number of steps."""
+        """Always true: no entry depends on the number of steps."""
         return True
 
     @property
@@ -123,30 +129,30 @@ class BLT(Strategy):
         return bool(self.coefficients().min() >= 0.0)
 
     def first(self, steps: int) -> BLT:
-        """The leading block."""
+        """Return the leading block of C."""
         return replace(self, steps=steps)
 
     def toeplitz_column(self) -> Array:
-        """All coefficients; raises `NotProved` if there are too many."""
+        """Return all coefficients. Raises `NotProved` if the column is too long."""
         check_column(self.steps)
         return self.coefficients()
 
     def gram(self, *, absolute: bool = False) -> ToeplitzGram:
-        """From the autocorrelation of the coefficients."""
+        """Return the Gram matrix from the autocorrelation of the coefficients."""
         column = self.toeplitz_column()
         return ToeplitzGram(np.abs(column) if absolute else column, self.steps)
 
     def encoding_stream(self) -> Stream:
-        """C x with one buffer for each decay."""
+        """Return a stream that computes C x with one buffer for each decay."""
         return _BufferEncoding(self)
 
     def recursion(self) -> Buffers:
-        """The same buffers, fed with the output."""
+        """Return the recursion that feeds the output back into one buffer for each decay."""
         return Buffers(self.steps, self.decay, self.scale)
 
 
 class _BufferEncoding(Stream):
-    """Alg. 2 of McMahan, Xu and Zhang 2024."""
+    """Algorithm 2 of McMahan, Xu and Zhang 2024."""
 
     def __init__(self, strategy: BLT) -> None:
         self._decay, self._scale = strategy.decay, strategy.scale
@@ -161,7 +167,7 @@ class _BufferEncoding(Stream):
 
 
 def output_scale(decay: Array, inverse_decay: Array) -> Array:
-    """omega_j = prod_k(theta_j - that_k) / prod_{k != j}(theta_j - theta_k)."""
+    """Return omega_j = prod_k(theta_j - inverse_decay_k) / prod_{k != j}(theta_j - theta_k)."""
     gaps = decay[:, None] - decay[None, :]
     np.fill_diagonal(gaps, 1.0)
     return np.prod((decay[:, None] - inverse_decay[None, :]) / gaps, axis=1)

@@ -1,4 +1,4 @@
-"""Any matrix, held as a dense array."""
+"""Any strategy matrix, stored as a dense array."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from antiphase.strategies._base import Rescale, Strategy, check_rows, exponents
 from antiphase.strategies._recursion import Feedback, WholeMatrix
 from antiphase.strategies._stream import Stream
 
-# Singular values relative to the largest. The pseudo-inverse of a matrix with smaller ones has errors of as many digits
-# in the noise of all directions; from 1e-15 on it has no noise at all in some.
+# Smallest singular value accepted, relative to the largest. Below it, rounding errors in the pseudo-inverse corrupt
+# the noise in all directions; from about 1e-15, some directions receive no noise at all.
 NEARLY_SINGULAR = 1e-9
 
 
 @final
 @record
 class Dense(Strategy):
-    """C as given: m x n with full column rank, usually square lower triangular.
+    """An explicit m x n matrix C with full column rank, usually square and lower triangular.
 
-    One that is not lower triangular must be far from singular, with no singular value below 1e-9 of the largest.
+    If C is not lower triangular, no singular value may be below 1e-9 of the largest.
 
-    The noising matrix is C^-1 for square C and the pseudo-inverse otherwise, the best left inverse for any
-    workload (Denisov et al. 2022, section 3). A matrix that is not lower triangular is as private as one that
-    is, since only x_t + (N z)_t is released and z does not depend on the data.
+    The noising matrix is C^-1 for square C and the pseudo-inverse otherwise, which is the best left inverse for
+    every workload (Denisov et al. 2022, section 3). C need not be lower triangular for privacy: only x_t + (N z)_t
+    is released, and z does not depend on the data.
 
     Args:
-        matrix: C.
+        matrix: C, of shape (rows, steps).
 
     >>> Dense([[2.0, 0.0], [1.0, 1.0]]).noising().tolist()
     [[0.5, 0.0], [-0.5, 1.0]]
@@ -47,7 +47,11 @@ class Dense(Strategy):
         rows, steps = matrix.shape
         if rows < steps:
             raise _check.invalid(
-                "Dense", "matrix", "at least as tall as wide", f"shape {matrix.shape}", "rows encode, columns are steps"
+                "Dense",
+                "matrix",
+                "at least as tall as wide",
+                f"shape {matrix.shape}",
+                "the matrix needs one column per step and at least as many rows",
             )
         if self.is_lower_triangular:
             singular = bool((np.diag(matrix) == 0).any())
@@ -55,40 +59,44 @@ class Dense(Strategy):
             singular = np.linalg.matrix_rank(matrix, rtol=NEARLY_SINGULAR) < steps
         if singular:
             raise _check.invalid(
-                "Dense", "matrix", "of full column rank", "a singular matrix", "no zero may stand on the diagonal"
+                "Dense",
+                "matrix",
+                "of full column rank",
+                "a singular matrix",
+                "a lower-triangular matrix needs a non-zero diagonal, any other linearly independent columns",
             )
 
     @property
     def steps(self) -> int:  # type: ignore[override]
-        """n."""
+        """Number of steps, n."""
         return int(self.matrix.shape[1])
 
     @property
     def rows(self) -> int:
-        """m."""
+        """Number of rows of C, m."""
         return int(self.matrix.shape[0])
 
     @cached_property
     def is_lower_triangular(self) -> bool:
-        """Square with zeros above the diagonal."""
+        """Whether C is square with zeros above the diagonal."""
         rows, steps = self.matrix.shape
         return bool(rows == steps and not np.triu(self.matrix, 1).any())
 
     @property
     def memory_copies(self) -> int:
-        """All earlier steps."""
+        """`steps`: the noise of every step."""
         return self.steps
 
     def rows_at(self, step: int) -> int:
-        """One row a step where C is lower triangular, else all rows before the first step."""
+        """Return 1 if C is lower triangular; otherwise all rows are taken in the first step."""
         return 1 if self.is_lower_triangular else self.rows * (step == 0)
 
     def multiply(self, x: ArrayLike) -> Array:
-        """C x along the first axis."""
+        """Return C x along the first axis."""
         return np.tensordot(self.matrix, check_rows(self, "multiply", x, self.steps), axes=1)
 
     def solve(self, z: ArrayLike) -> Array:
-        """N z along the first axis."""
+        """Return N z along the first axis."""
         z = check_rows(self, "solve", z, self.rows)
         if not self.is_lower_triangular:
             return np.tensordot(np.linalg.pinv(self.matrix), z, axes=1)
@@ -97,12 +105,12 @@ class Dense(Strategy):
         return solve_triangular(self.matrix, z.reshape(len(z), -1), lower=True).reshape(z.shape)
 
     def encoder(self) -> Array:
-        """C."""
+        """Return C."""
         return self.matrix
 
     @property
     def diagonals(self) -> int | None:
-        """Up to the last that is not zero, where C is lower triangular."""
+        """Number of diagonals up to the last non-zero one if C is lower triangular; otherwise None."""
         if not self.is_lower_triangular:
             return None
         rows, columns = np.nonzero(self.matrix)
@@ -114,11 +122,11 @@ class Dense(Strategy):
         return bool(self.matrix.min() >= 0.0)
 
     def first(self, steps: int) -> Dense:
-        """The leading block where C is lower triangular, else all of C."""
+        """Return the leading block if C is lower triangular, otherwise all of C."""
         return Dense(self.matrix[:steps, :steps]) if self.is_lower_triangular else self
 
     def band_columns(self) -> Array | None:
-        """All diagonals, where C is lower triangular."""
+        """Return all diagonals if C is lower triangular, otherwise None."""
         if not self.is_lower_triangular:
             return None
         n = self.steps
@@ -128,22 +136,22 @@ class Dense(Strategy):
         return out
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Of the diagonal where C is lower triangular, else of the largest entry."""
+        """Return the exponents of the diagonal if C is lower triangular, otherwise that of the largest entry."""
         if self.is_lower_triangular:
             return exponents(np.diag(self.matrix))
         high = exponents(self.matrix)[1]
         return high, high
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Dense:
-        """With scaled matrix."""
+        """Return the strategy with its matrix scaled."""
         return replace(self, matrix=scale(self.matrix))
 
     def encoding_stream(self) -> Stream:
-        """One row of C x a step where C is lower triangular, else all rows after the last step."""
+        """Return a stream that yields one row of C x per step if C is lower triangular, otherwise all at the end."""
         return _DenseEncoding(self)
 
     def recursion(self) -> Feedback | WholeMatrix:
-        """Forward substitution from all past outputs where C is lower triangular, else the whole matrix."""
+        """Return forward substitution over all past outputs if C is lower triangular, otherwise the whole matrix."""
         if not self.is_lower_triangular:
             return WholeMatrix(self)
         return Feedback(self.steps, self.steps, lambda columns, lags: self.matrix[columns + lags, columns])

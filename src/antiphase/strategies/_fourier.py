@@ -1,4 +1,4 @@
-"""The Fourier mechanism: a square root of the prefix sum wrapped around a circle of twice the steps."""
+"""The Fourier mechanism: the square root of a circulant prefix sum over twice the steps."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ Spectrum = NDArray[np.complex128]
 class Fourier(Strategy):
     """C is the first n columns of R, the circulant square root of the circulant prefix sum over 2n steps.
 
-    The first column of R^2 is n ones, then n zeros, with the transform v_0 = n, v_k = 0 for other even k and
-    v_k = 1 - i cot(pi k / 2n) for odd k; R has the transform sqrt(v), principal branch, and is real. The Gram
-    matrix X = C^T C is symmetric Toeplitz, the top left of the circulant with transform |v|.
+    The first column of R^2 is n ones followed by n zeros. Its discrete Fourier transform is v_0 = n, v_k = 0 for
+    other even k and v_k = 1 - i cot(pi k / 2n) for odd k. R is real and has the transform sqrt(v), principal branch.
+    The Gram matrix X = C^T C is symmetric Toeplitz: the top left block of the circulant matrix with transform |v|.
 
-    The direct decoder reads the prefix sums off R C, so N = S^-1 (the first n rows of R), S the prefix sum. The
-    optimal decoder is the pseudo-inverse N = X^-1 C^T, the best for every workload. Each output of both uses all
-    of z, so noise is made in advance; products take O(n log n), the optimal decoder O(n^2) once for each n.
+    The direct decoder takes the prefix sums from the first n rows of R C, so N = S^-1 (the first n rows of R), where
+    S is the prefix sum. The optimal decoder is the pseudo-inverse N = X^-1 C^T, the best for every workload. With
+    either decoder each output uses all of z, so the noise of all steps is computed in advance. Products take
+    O(n log n); the optimal decoder also needs O(n^2) once for each n.
 
     Args:
-        steps: n.
+        steps: number of steps, n.
         decoder: "direct" or "optimal".
 
     Reference: Choquette-Choo et al. 2023 (multi-epoch), App. C, J and K.
@@ -56,34 +57,34 @@ class Fourier(Strategy):
 
     @property
     def rows(self) -> int:
-        """2n."""
+        """Number of rows of C, 2n."""
         return 2 * self.steps
 
     @property
     def memory_copies(self) -> int:
-        """All steps."""
+        """`steps`: the noise of every step."""
         return self.steps
 
     def rows_at(self, step: int) -> int:
-        """All rows before the first step."""
+        """Return all rows for the first step, and 0 for the others."""
         return self.rows * (step == 0)
 
     def gram_column(self) -> Array:
-        """g, the first column of X: X[i, j] = g[|i - j|]."""
+        """Return g, the first column of X: X[i, j] = g[|i - j|]."""
         return np.fft.irfft(magnitudes(self.steps), 2 * self.steps)[: self.steps]
 
     def inverse_column(self) -> Array:
-        """The first column of X^-1."""
+        """Return the first column of X^-1."""
         return _inverse_column(self.steps)
 
     def multiply(self, x: ArrayLike) -> Array:
-        """C x along the first axis."""
+        """Return C x along the first axis."""
         x = check_rows(self, "multiply", x, self.steps)
         out = _circulate(_roots(self.steps), x.reshape(self.steps, -1))
         return out.reshape(self.rows, *x.shape[1:])
 
     def solve(self, z: ArrayLike) -> Array:
-        """N z along the first axis."""
+        """Return N z along the first axis."""
         z = check_rows(self, "solve", z, self.rows)
         n, root, flat = self.steps, _roots(self.steps), z.reshape(self.rows, -1)
         if self.decoder == "direct":
@@ -94,24 +95,24 @@ class Fourier(Strategy):
 
     @property
     def first_is_monotone(self) -> bool:
-        """Always: `first` is all of C."""
+        """Always true: `first` returns all of C."""
         return True
 
     def gram(self, *, absolute: bool = False) -> Gram:
-        """Symmetric Toeplitz, from `gram_column`."""
+        """Return the symmetric Toeplitz X from `gram_column`."""
         return super().gram(absolute=True) if absolute else SymmetricGram(self.gram_column())
 
     def encoding_stream(self) -> Stream:
-        """All rows of C x after the last step."""
+        """Return a stream that yields all rows of C x in the last step."""
         return _FourierEncoding(self)
 
     def recursion(self) -> WholeMatrix:
-        """The whole matrix."""
+        """Return `WholeMatrix`: each output uses all of z."""
         return WholeMatrix(self, is_ordinary=True)
 
 
 def magnitudes(steps: int) -> Array:
-    """|v_k| for k = 0, ..., n: n, then 1 / sin(pi k / 2n) for odd k and 0 for even k."""
+    """Return |v_k| for k = 0, ..., n: n for k = 0, 1 / sin(pi k / 2n) for odd k and 0 for other even k."""
     out = np.zeros(steps + 1)
     out[0] = steps
     out[1::2] = 1.0 / np.sin(np.pi * np.arange(1, steps + 1, 2) / (2 * steps))
@@ -119,13 +120,13 @@ def magnitudes(steps: int) -> Array:
 
 
 def _roots(steps: int) -> Spectrum:
-    """sqrt(v_k) for k = 0, ..., n; the phase of v_k is -(pi / 2)(1 - k / n), so that v_n is real exactly."""
+    """Return sqrt(v_k) for k = 0, ..., n, from the phase -(pi / 2)(1 - k / n) of v_k, which makes v_n exactly real."""
     phase = -0.25 * np.pi * (1.0 - np.arange(steps + 1) / steps)
     return np.where(np.arange(steps + 1) % 2 == 1, np.exp(1j * phase), 1.0) * np.sqrt(magnitudes(steps))
 
 
 def _circulate(spectrum: Spectrum, x: Array) -> Array:
-    """The 2n x 2n circulant with this half spectrum times x, padded with zeros to 2n rows."""
+    """Multiply x, padded with zeros to 2n rows, by the 2n x 2n circulant matrix with this half spectrum."""
     size = 2 * (len(spectrum) - 1)
     return np.fft.irfft(spectrum[:, None] * np.fft.rfft(x, size, axis=0), size, axis=0)
 
@@ -140,9 +141,9 @@ def _inverse_column(steps: int) -> Array:
 
 
 def _solve_gram(first: Array, y: Array) -> Array:
-    """X^-1 y by the formula of Gohberg and Semencul, four products with triangular Toeplitz matrices.
+    """Return X^-1 y by the Gohberg-Semencul formula: four products with triangular Toeplitz matrices.
 
-    X^-1 = (F F^T - G G^T) / first_0, F with the first column `first`, G with (0, first_{n-1}, ..., first_1).
+    X^-1 = (F F^T - G G^T) / first_0, where F has the first column `first` and G has (0, first_{n-1}, ..., first_1).
     """
     n = len(first)
     total = np.zeros_like(y)
@@ -153,7 +154,7 @@ def _solve_gram(first: Array, y: Array) -> Array:
 
 
 def wrapped(first: Array) -> Array:
-    """(0, first_{n-1}, ..., first_1), the second column of the formula of Gohberg and Semencul."""
+    """Return (0, first_{n-1}, ..., first_1), the first column of G in the Gohberg-Semencul formula."""
     return np.concatenate([[0.0], first[:0:-1]])
 
 

@@ -1,4 +1,4 @@
-"""Gram matrices X = C^T C by their diagonals: no dense matrix is formed if C has structure."""
+"""Gram matrices X = C^T C, accessed by diagonal; no dense matrix is formed if C has structure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from antiphase._check import Array
 from antiphase._errors import InvalidArgument
 
 Indices = NDArray[np.int64]
-MOST_GRAM_ENTRIES = 1 << 28  # entries of X to sum over; beyond it, products with C are cheaper
-SMALLEST_SQUARE, LARGEST_SQUARE = 1e-270, 1e270  # squares beyond these have lost digits
+MOST_GRAM_ENTRIES = 1 << 28  # entries of X to sum over; for more, products with C are cheaper
+SMALLEST_SQUARE, LARGEST_SQUARE = 1e-270, 1e270  # squares outside this range have lost digits
 
 
 class Gram(ABC):
-    """X = C^T C.
+    """The Gram matrix X = C^T C.
 
     Attributes:
         steps: number of steps, n.
         bands: X[i, j] = 0 for |i - j| >= bands.
-        first_is_worst: whether the earliest of all shifts of a pattern has the largest sensitivity. It does if the
-            Gram matrix of every later shift is that of the earliest minus a positive semidefinite matrix, or a part
-            of it.
-        norms_decrease: whether each column is a shifted part of every earlier one. Then, if the columns of a pattern
-            are orthogonal, the earliest pattern is the worst.
+        first_is_worst: whether, among all shifts of a pattern, the earliest has the largest sensitivity. This holds
+            if the Gram matrix of every later shift is a submatrix of the earliest one's, or equals it minus a
+            positive semidefinite matrix.
+        norms_decrease: whether each column is a shifted part of every earlier column. If the columns of a pattern
+            are also orthogonal, the earliest pattern is the worst.
     """
 
     steps: int
@@ -35,10 +35,10 @@ class Gram(ABC):
 
     @abstractmethod
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """X[i, i + lag] for i = start, ..., stop - 1; by default to the end."""
+        """Return X[i, i + lag] for i = start, ..., stop - 1; by default to the end."""
 
     def diagonals(self, start: int, stop: int) -> Array:
-        """All diagonals: entry [i - start, r] is X[i, i + r], zero past the last step."""
+        """Return all diagonals: entry [i - start, r] is X[i, i + r], zero past the last step."""
         out = np.zeros((stop - start, self.bands))
         for lag in range(self.bands):
             last = min(stop, self.steps - lag)
@@ -47,26 +47,29 @@ class Gram(ABC):
         return out
 
     def envelope(self) -> Array:
-        """For each lag < bands, an upper bound on |X[i, i + lag]| over all i."""
+        """Return an upper bound on |X[i, i + lag]| over all i, for each lag < bands."""
         return np.array([np.abs(self.diagonal(lag)).max() for lag in range(self.bands)])
 
     def squares(self, weights: Array) -> tuple[float, float] | None:
-        """||C w||^2 and a bound on sum_ij w_i |X_ij| w_j for w >= 0, equal for C >= 0; None if that is expensive."""
+        """Return ||C w||^2 and a bound on sum_ij w_i |X_ij| w_j, for w >= 0; None if that is expensive.
+
+        The two are equal if C has no negative entry.
+        """
         return None
 
     def eigenvalue_bound(self) -> float | None:
-        """An upper bound on the eigenvalues, for any number of steps; None if the structure gives none."""
+        """Return an upper bound on the eigenvalues for any number of steps; None if none is known."""
         return None
 
     def residues(self, period: int) -> Indices:
-        """The residue classes modulo `period` that can be the worst pattern."""
+        """Return the residue classes modulo `period` that can be the worst pattern."""
         return np.arange(1 if self.first_is_worst else min(period, self.steps))
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """Sums over the residue classes modulo `period`: residues that may be worst, sums of |X|, sums of X.
+        """Return the residues modulo `period` that can be worst, with the sums of |X| and of X over each class.
 
-        Computed from the diagonals at multiples of the period. If there are many, computed from C itself, which for
-        a C with mixed signs can make the sums of |X| larger, never smaller.
+        The sums use the diagonals at multiples of the period. If there are many, they use C itself; if C has mixed
+        signs, the sums of |X| can then be larger, never smaller.
         """
         residues = self.residues(period)
         lags = range(0, self.bands, period)
@@ -83,7 +86,7 @@ class Gram(ABC):
         return residues, absolute, plain
 
     def class_blocks(self, period: int, residues: Indices) -> Array:
-        """X on each residue class, padded with zeros to the longest: shape (residues, k, k)."""
+        """Return X restricted to each residue class, padded with zeros to the longest: shape (residues, k, k)."""
         k = -(-self.steps // period)
         out = np.zeros((len(residues), k, k))
         for m, lag in enumerate(range(0, self.bands, period)):
@@ -95,7 +98,7 @@ class Gram(ABC):
         return out
 
     def folded(self, period: int) -> Array:
-        """The Gram matrix of the sums of the columns in each residue class: shape (period, period)."""
+        """Return the Gram matrix of the column sums over each residue class: shape (period, period)."""
         out = np.zeros((period, period))
         i = np.arange(period)
         for lag in range(self.bands):
@@ -106,7 +109,7 @@ class Gram(ABC):
         return out
 
     def dense(self) -> Array:
-        """X as a dense array, for small cases."""
+        """Return X as a dense array, for small cases."""
         upper = np.zeros((self.steps, self.steps))
         for lag in range(self.bands):
             i = np.arange(self.steps - lag)
@@ -115,7 +118,7 @@ class Gram(ABC):
 
 
 class DenseGram(Gram):
-    """X of a matrix without structure."""
+    """The Gram matrix of a matrix without structure."""
 
     def __init__(self, matrix: Array) -> None:
         self._matrix = matrix
@@ -123,13 +126,13 @@ class DenseGram(Gram):
         self.bands = _row_width(matrix)
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Products of columns."""
+        """Return the diagonal from products of columns."""
         stop = self.steps - lag if stop is None else stop
         matrix = self._matrix
         return np.einsum("ti,ti->i", matrix[:, start:stop], matrix[:, start + lag : stop + lag])
 
     def diagonals(self, start: int, stop: int) -> Array:
-        """From one matrix product."""
+        """Return all diagonals from one matrix product."""
         product = self._matrix[:, start:stop].T @ self._matrix[:, start:]
         out = np.zeros((stop - start, self.bands))
         for lag in range(self.bands):
@@ -138,7 +141,7 @@ class DenseGram(Gram):
         return out
 
     def envelope(self) -> Array:
-        """Chunk by chunk."""
+        """Return the largest entry of each diagonal, computed in chunks of rows."""
         chunk, out = 512, np.zeros(self.bands)
         for start in range(0, self.steps, chunk):
             rows = self.diagonals(start, min(start + chunk, self.steps))
@@ -146,7 +149,7 @@ class DenseGram(Gram):
         return out
 
     def folded(self, period: int) -> Array:
-        """By products of the sums."""
+        """Return the Gram matrix of the column sums over each residue class."""
         rows, steps = self._matrix.shape
         padded = np.zeros((rows, -(-steps // period) * period))
         padded[:, :steps] = self._matrix
@@ -155,7 +158,7 @@ class DenseGram(Gram):
 
 
 class BandedGram(Gram):
-    """X of a banded lower-triangular matrix, columns[j, r] = C[j + r, j]."""
+    """The Gram matrix of a banded lower-triangular matrix, columns[j, r] = C[j + r, j]."""
 
     def __init__(self, columns: Array) -> None:
         used = np.flatnonzero(np.abs(columns).max(axis=0))[-1] + 1
@@ -163,30 +166,30 @@ class BandedGram(Gram):
         self.steps, self.bands = self._columns.shape
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Column i below its first `lag` entries against column i + lag."""
+        """Return the products of column i, without its first `lag` entries, and column i + lag."""
         stop = self.steps - lag if stop is None else stop
         left = self._columns[start:stop, lag:]
         return np.einsum("ir,ir->i", left, self._columns[start + lag : stop + lag, : left.shape[1]])
 
 
 class TreeGram(Gram):
-    """X of the binary tree: X[i, j] is the number of nodes above both steps."""
+    """The Gram matrix of the binary tree: X[i, j] is the number of nodes above both steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps = self.bands = steps
         self.levels = (steps - 1).bit_length() + 1
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """The number of levels from the first common node up to the root."""
+        """Return the number of levels from the lowest common node up to the root."""
         i = np.arange(start, self.steps - lag if stop is None else stop)
         return self.levels - _bit_length(i ^ (i + lag))
 
     def envelope(self) -> Array:
-        """Of all steps a given lag apart, 0 and the lag are the closest in the tree."""
+        """Return X[0, lag]: of all pairs of steps `lag` apart, steps 0 and `lag` are the closest in the tree."""
         return self.levels - _bit_length(np.arange(self.steps))
 
     def squares(self, weights: Array) -> tuple[float, float]:
-        """Level by level."""
+        """Return both squares, summed level by level; they are equal."""
         total, sums = 0.0, weights
         for _ in range(self.levels):
             total += float(sums @ sums)
@@ -195,14 +198,14 @@ class TreeGram(Gram):
 
 
 class BlockGram(Gram):
-    """X of a repeated strategy: one Gram matrix, repeated along the diagonal."""
+    """The Gram matrix of a repeated strategy: that of one block, repeated along the diagonal."""
 
     def __init__(self, block: Gram, repeats: int) -> None:
         self.block, self.repeats = block, repeats
         self.steps, self.bands = block.steps * repeats, block.bands
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Zero where the two steps are in different blocks."""
+        """Return the diagonal, with zeros where the two steps are in different blocks."""
         stop = self.steps - lag if stop is None else stop
         once = np.zeros(self.block.steps)
         if lag < self.block.steps:
@@ -210,11 +213,11 @@ class BlockGram(Gram):
         return once[np.arange(start, stop) % self.block.steps]
 
     def envelope(self) -> Array:
-        """As for one block."""
+        """Return the envelope of one block."""
         return self.block.envelope()
 
     def squares(self, weights: Array) -> tuple[float, float] | None:
-        """Block by block."""
+        """Return the squares summed over the blocks."""
         parts = [self.block.squares(w) for w in weights.reshape(self.repeats, -1)]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
@@ -222,16 +225,16 @@ class BlockGram(Gram):
         return sum(part[0] for part in known), sum(part[1] for part in known)
 
     def eigenvalue_bound(self) -> float | None:
-        """As for one block."""
+        """Return the bound of one block."""
         return self.block.eigenvalue_bound()
 
 
 def check_square(value: float) -> None:
-    """Refuse a squared norm that has lost digits to underflow or overflow."""
+    """Raise `InvalidArgument` if a squared norm has lost digits to underflow or overflow."""
     if not SMALLEST_SQUARE <= value <= LARGEST_SQUARE:
         raise InvalidArgument(
-            f"The squared norms of this strategy are outside the range of floating point: got {value:.3g}.",
-            hint="divide C by its largest column norm",
+            f"A squared norm of this strategy is outside the range of floating point: got {value:.3g}.",
+            hint="scale the strategy: divide C by its largest column norm",
         )
 
 
@@ -242,7 +245,7 @@ def _indicator(residue: int, period: int, steps: int) -> Array:
 
 
 def _folded(values: Array, period: int) -> Array:
-    """Return the sums over the residue classes of the index."""
+    """Return the sum over each residue class of the index."""
     padded = np.zeros(-(-len(values) // period) * period)
     padded[: len(values)] = values
     return padded.reshape(-1, period).sum(axis=0)
@@ -253,7 +256,7 @@ def _bit_length(values: Indices) -> Array:
 
 
 def _row_width(matrix: Array) -> int:
-    """Return the largest distance between two non-zero entries of a row, plus one."""
+    """Return the largest distance between two non-zero entries of the same row, plus one."""
     used = matrix != 0
     rows = used.any(axis=1)
     first, last = used.argmax(axis=1), matrix.shape[1] - 1 - used[:, ::-1].argmax(axis=1)

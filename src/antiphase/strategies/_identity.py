@@ -1,4 +1,4 @@
-"""Independent noise: C = I, which is DP-SGD."""
+"""Independent noise, C = I, as in DP-SGD."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram
 @final
 @record
 class Identity(Strategy):
-    """C = I: fresh noise in every step, as DP-SGD adds it.
+    """C = I: independent noise in every step, as in DP-SGD.
 
     Args:
-        steps: n.
+        steps: number of steps, n.
 
     >>> Identity(2).encoder().tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -34,51 +34,51 @@ class Identity(Strategy):
 
     @property
     def memory_copies(self) -> int:
-        """None needed."""
+        """0: no state is needed."""
         return 0
 
     @property
     def diagonals(self) -> int:
-        """One."""
+        """1: only the main diagonal."""
         return 1
 
     @property
     def is_extensible(self) -> bool:
-        """Always: no entry depends on the number of steps."""
+        """Always true: no entry depends on the number of steps."""
         return True
 
     @property
     def first_is_monotone(self) -> bool:
-        """Always."""
+        """Always true: no entry is negative."""
         return True
 
     def first(self, steps: int) -> Identity:
-        """The leading block."""
+        """Return the identity for fewer steps."""
         return replace(self, steps=steps)
 
     def band_columns(self) -> Array:
-        """A column of ones."""
+        """Return one band of ones."""
         return np.ones((self.steps, 1))
 
     def toeplitz_column(self) -> Array:
-        """A single one."""
+        """Return the first column without its zeros: a single 1."""
         return np.ones(1)
 
     @property
     def stores_column(self) -> bool:
-        """Always."""
+        """Always true: the column is a single number."""
         return True
 
     def gram(self, *, absolute: bool = False) -> ToeplitzGram:
-        """I."""
+        """Return the identity."""
         return ToeplitzGram(np.ones(1), self.steps)
 
     def encoding_stream(self) -> Stream:
-        """x passes through."""
+        """Return a stream that passes x through."""
         return _IdentityEncoding()
 
     def recursion(self) -> Feedback:
-        """z passes through."""
+        """Return the recursion that passes z through."""
         return Feedback.toeplitz(np.ones(1), self.steps)
 
 

@@ -1,15 +1,15 @@
-"""How the noise N z of a strategy is made: the records that every interpreter reads.
+"""Recursions: records that describe how to compute the noise N z of a strategy, one step at a time.
 
-A strategy describes its noise by one of six recursions. NumPy (`_stream.py`), the compiled noise stream (`_noise`), JAX
-and PyTorch each interpret these records and know no strategy class.
+Each strategy describes its noise by one of six recursions. NumPy (`_stream.py`), the compiled noise stream (`_noise`),
+JAX and PyTorch each interpret these records; none of them depends on a strategy class.
 
 | record | the noise of a step |
 |---|---|
-| `Feedback` | z less a weighted sum of past outputs |
+| `Feedback` | z minus a weighted sum of past outputs |
 | `MovingSum` | a weighted sum of the last draws of z |
-| `Buffers` | z less a weighted sum of a few decaying buffers |
-| `TreeNodes` | differences of estimates of the nodes of a binary tree |
-| `Restart` | that of another recursion, started over for every block of steps |
+| `Buffers` | z minus a weighted sum of a few decaying buffers |
+| `TreeNodes` | a difference of estimates for nodes of a binary tree |
+| `Restart` | that of another recursion, restarted for every block of steps |
 | `WholeMatrix` | a row of N times all of z |
 """
 
@@ -28,25 +28,25 @@ from antiphase._errors import InvalidArgument
 if TYPE_CHECKING:
     from antiphase.strategies._base import Strategy
 
-LARGEST_FLOAT32_WEIGHT = 16.0  # of the absolute scales: float32 noise then errs by a few units in 1e-6 of z
+LARGEST_FLOAT32_WEIGHT = 16.0  # sum of absolute scales up to which float32 noise has errors of a few 1e-6 of z
 
 Steps = NDArray[np.int64]
 Entry = Callable[[Steps, Steps], Array]
 
 
 class Recursion:
-    """How N z is made, one step after another."""
+    """The base class of the records that describe how to compute N z."""
 
     steps: int
 
     @property
     def rows(self) -> int:
-        """Number of rows of z that the whole run draws."""
+        """Number of rows of z drawn over the whole run."""
         return self.steps
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise of a step uses only rows of z that the steps up to it complete."""
+        """Whether the noise of each step uses only the rows of z for rows of C that are complete by that step."""
         return True
 
 
@@ -55,14 +55,14 @@ class Recursion:
 class Feedback(Recursion):
     """y_t = (z_t - sum_{r >= 1} T[t, t - r] y_{t-r}) / T[t, t]; the noise of step t is scales_t y_t.
 
-    This is forward substitution with C = T diag(1 / scales), for a lower-triangular T of `bands` diagonals.
+    This is forward substitution with C = T diag(1 / scales), where T is lower triangular with `bands` diagonals.
 
     Args:
         steps: number of steps.
-        bands: number of diagonals of T, the main one included.
-        entry: from arrays of columns j and lags r, which broadcast, to T[j + r, j].
-        is_constant: whether T is Toeplitz, so that one row of it serves all steps.
-        scales: one number per step; None for ones.
+        bands: number of diagonals of T, including the main one.
+        entry: function that maps arrays of columns j and lags r, which broadcast, to T[j + r, j].
+        is_constant: whether T is Toeplitz, so that all steps share one row of coefficients.
+        scales: one number per step; None means all ones.
 
     >>> Feedback.toeplitz(np.array([1.0, 0.5]), 3).block(np.array([1, 2]), np.array([0, 1])).tolist()
     [[0.5, 1.0], [0.0, 0.5]]
@@ -76,28 +76,28 @@ class Feedback(Recursion):
 
     @classmethod
     def toeplitz(cls, coefficients: Array, steps: int, scales: Array | None = None) -> Feedback:
-        """T[t, s] = coefficients[t - s]."""
+        """Return the recursion for T[t, s] = coefficients[t - s]."""
         return cls(steps, len(coefficients), lambda columns, lags: coefficients[lags], True, scales)
 
     def block(self, rows: Steps, columns: Steps) -> Array:
-        """The entries of C in the given rows and columns, without making the rest of C."""
+        """Return the entries of C in the given rows and columns, without computing the rest of C."""
         lag = rows[:, None] - columns[None, :]
         inside = (lag >= 0) & (lag < self.bands)
         found = np.where(inside, self.entry(columns, np.where(inside, lag, 0)), 0.0)
         return found if self.scales is None else found / self.scales[columns]
 
     def unscaled_row(self, step: int) -> Array:
-        """T[t, t - r] for lags r = 0, 1, ..., as many as there are bands and past steps."""
+        """Return T[t, t - r] for lags r = 0, 1, ..., min(t, bands - 1), where t is `step`."""
         lags = np.arange(min(step + 1, self.bands))
         return self.entry(step - lags, lags)
 
     def row(self, step: int) -> Array:
-        """C[t, t - r] for the same lags."""
+        """Return C[t, t - r] for the lags of `unscaled_row`."""
         row = self.unscaled_row(step)
         return row if self.scales is None else row / self.scales[step - np.arange(len(row))]
 
     def table(self) -> Array:
-        """T[t, t - r] by step t and lag r, zero where t < r; a single row where T is Toeplitz."""
+        """Return T[t, t - r] by step t and lag r, zero where t < r; a single row if T is Toeplitz."""
         lags = np.arange(self.bands)
         if self.is_constant:
             return self.entry(np.zeros_like(lags), lags)[None]
@@ -108,7 +108,7 @@ class Feedback(Recursion):
 @final
 @dataclass(frozen=True, eq=False)
 class MovingSum(Recursion):
-    """sum_r coefficients_r z_{t-r}: N is banded Toeplitz.
+    """The noise of step t is sum_r coefficients_r z_{t-r}: N is banded Toeplitz.
 
     Args:
         steps: number of steps.
@@ -122,7 +122,7 @@ class MovingSum(Recursion):
 @final
 @dataclass(frozen=True, eq=False)
 class Buffers(Recursion):
-    """y = z - scale . b, then b <- decay b + y, with one buffer for each decay.
+    """y = z - scale . b, then b <- decay b + y, with one buffer b_j for each decay.
 
     Args:
         steps: number of steps.
@@ -137,28 +137,28 @@ class Buffers(Recursion):
     scale: Array
 
     def coefficients(self, count: int) -> Array:
-        """The first `count` entries of the first column of C: 1, then scale . decay^(i - 1)."""
+        """Return the first `count` entries of the first column of C: 1, then scale . decay^(i - 1)."""
         powers = np.power(self.decay[:, None], np.arange(max(count - 1, 0)))
         return np.concatenate([[1.0], self.scale @ powers])[:count]
 
     def constants(self, dtype: str) -> tuple[Array, Array]:
-        """(scale, loss) of the form that makes noise in a dtype; refused where float32 would lose its digits.
+        """Return (scale, loss) for the rounding-safe form of the recursion; raise if float32 is too inaccurate.
 
             y = z - scale . b,   b <- b + (y - loss b),   loss = 1 - decay
 
-        This is b <- decay b + y, but a decay of 1 - 1e-9 is not rounded to 1. The y that is fed back is the y that is
-        released, so rounding it is as if z had been rounded. The rounding of a buffer dies out with the decays of C^-1,
-        like everything that enters it. Both constants are computed in float64; round them to `dtype` afterwards.
+        This is b <- decay b + y, but a decay of 1 - 1e-9 is not rounded to 1. The same y is released and fed back, so
+        rounding y is equivalent to rounding z. The rounding error of a buffer decays like any other input to it, at
+        the rates of C^-1. Both constants are computed in float64; round them to `dtype` afterwards.
 
         Args:
-            dtype: "float32" or "float64", of noise and buffers.
+            dtype: "float32" or "float64", the dtype of noise and buffers.
         """
         weight = float(np.abs(self.scale).sum())
         if dtype == "float32" and weight > LARGEST_FLOAT32_WEIGHT:
             raise InvalidArgument(
-                f"The noise of a BLT whose scales cancel (their absolute sum is {weight:.3g}) needs float64. "
+                f"A BLT whose scales cancel (their absolute sum is {weight:.3g}) needs float64 noise. "
                 "Got float32 instead.",
-                hint="make the noise with dtype='float64', or choose a BLT with non-negative scales",
+                hint="use dtype='float64', or choose a BLT with non-negative scales",
             )
         return self.scale, 1.0 - self.decay
 
@@ -166,14 +166,14 @@ class Buffers(Recursion):
 @final
 @dataclass(frozen=True)
 class TreeNodes(Recursion):
-    """The online decoder of a complete binary tree: node <- w z + (1 - w) (left + right), up the finished levels.
+    """The online decoder of a complete binary tree: node <- w z + (1 - w) (left + right) for each completed node.
 
-    Step t draws rows 2t - popcount(t), ... of z: the leaf first, then each node that the step completes. Its noise is
-    the highest node it completes less the left neighbours that this node replaces. Those nodes wait, one for each bit
-    set in the step.
+    Step t draws the rows of z from 2t - popcount(t) on: the leaf first, then each node that the step completes. Its
+    noise is the highest node it completes minus the left neighbours that this node replaces. Before step t, the state
+    holds one such left neighbour for each bit set in t.
 
     Args:
-        steps: number of leaves that belong to the run.
+        steps: number of steps, which are the first leaves of the tree.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
@@ -192,24 +192,24 @@ class TreeNodes(Recursion):
 
     @property
     def waiting(self) -> int:
-        """The largest number of finished nodes that wait for their parents."""
+        """Largest number of finished nodes whose parents are not finished."""
         return self.steps.bit_length() - 1
 
     def completed_level(self, step: int) -> int:
-        """Level of the highest node that this step completes."""
+        """Return the level of the highest node that this step completes."""
         if not 0 <= step < self.steps:
-            raise invalid("Tree", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over")
+            raise invalid("Tree", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over; plan a longer one")
         return self.height if step == self.steps - 1 else (~step & (step + 1)).bit_length() - 1
 
     def first_row(self, step: int) -> int:
-        """Row of z for the leaf of this step."""
+        """Return the row of z for the leaf of this step."""
         return 2 * step - step.bit_count()
 
 
 @final
 @dataclass(frozen=True)
 class Restart(Recursion):
-    """Another recursion, started over for every block with new rows of z.
+    """Another recursion, restarted for every block with new rows of z.
 
     Args:
         inner: recursion of one block.
@@ -221,28 +221,28 @@ class Restart(Recursion):
 
     @property
     def steps(self) -> int:  # type: ignore[override]
-        """Number of steps of all blocks."""
+        """Number of steps in all blocks."""
         return self.repeats * self.inner.steps
 
     @property
     def rows(self) -> int:
-        """Number of rows of z of all blocks."""
+        """Number of rows of z in all blocks."""
         return self.repeats * self.inner.rows
 
     @property
     def is_causal(self) -> bool:
-        """As for one block."""
+        """Whether the recursion of one block is causal."""
         return self.inner.is_causal
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class WholeMatrix(Recursion):
-    """Every step's noise uses all of z, so the noise of all steps is made before the first.
+    """The noise of each step uses all of z, so the noise of all steps is computed before the first.
 
     Args:
-        strategy: its `solve` and `noising` give N.
-        is_ordinary: whether every row of N is known to have a norm within a factor of two or so of 1.
+        strategy: strategy whose `solve` and `noising` apply N.
+        is_ordinary: whether the norm of every row of N is known to be within a factor of about two of 1.
     """
 
     strategy: Strategy
@@ -260,10 +260,13 @@ class WholeMatrix(Recursion):
 
     @property
     def is_causal(self) -> bool:
-        """Never."""
+        """Always false."""
         return False
 
 
 def own_weight(level: int) -> float:
-    """w_l, also the variance of the estimate from below of a tree node whose steps are all in the run."""
+    """Return w_l, the weight of a tree node's own z in its estimate from the nodes below.
+
+    It is also the variance of that estimate if all steps below the node belong to the run.
+    """
     return float(2.0**level / (2.0 ** (level + 1) - 1.0))

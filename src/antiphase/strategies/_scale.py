@@ -1,7 +1,7 @@
-"""The magnitude of a strategy's entries, and the same strategy times a power of two.
+"""Multiply strategies by a constant, exactly or rounded.
 
-C and 2^k C with noise of 2^k times the standard deviation are one mechanism: noise and guarantee are the same. Only
-numbers in between, such as the state of a noise stream, move with k.
+C, and 2^k C with 2^k times the noise standard deviation, are the same mechanism: noise and guarantee do not change.
+Only intermediate numbers, such as the state of a noise stream, change with k.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antiphase.strategies._base import Strategy
 
 
 def times_power_of_two(strategy: Strategy, exponent: int) -> Strategy:
-    """2^exponent C, exactly; refused where an entry cannot be scaled without losing digits.
+    """Return 2^exponent C exactly; raise `Refused` if an entry cannot be scaled without losing digits.
 
     >>> from antiphase.strategies import Toeplitz
     >>> times_power_of_two(Toeplitz([1.0, 0.5], 2), 3).coefficients.tolist()
@@ -26,12 +26,12 @@ def times_power_of_two(strategy: Strategy, exponent: int) -> Strategy:
         lambda entries: _scaled(strategy, entries, exponent), lambda entries: _scaled(strategy, entries, -exponent)
     )
     if made is None:
-        raise TypeError(f"{type(strategy).__name__} has no scale")
+        raise TypeError(f"{type(strategy).__name__} cannot be rescaled")
     return made
 
 
 def divided(strategy: Strategy, divisor: float) -> Strategy | None:
-    """C / divisor, rounded; None for a strategy that cannot be scaled.
+    """Return C / divisor, rounded; None if the strategy cannot be scaled.
 
     >>> from antiphase.strategies import BandedInverse
     >>> divided(BandedInverse([1.0, -0.5], 2), 4.0).coefficients.tolist()
@@ -43,7 +43,7 @@ def divided(strategy: Strategy, divisor: float) -> Strategy | None:
 
 
 def scaled_exactly(value: Any, exponent: int) -> Array | None:
-    """value x 2^exponent in float64; None where that rounds."""
+    """Return value x 2^exponent in float64; None if the result would be rounded."""
     given = np.asarray(value, dtype=np.float64)
     with np.errstate(all="ignore"):
         made = np.ldexp(given, exponent)
@@ -56,7 +56,7 @@ def _scaled(strategy: Strategy, entries: Array, exponent: int) -> Array:
         nonzero = np.abs(entries[entries != 0])
         raise Refused(
             f"The entries of this {type(strategy).__name__} range from {nonzero.min():.3g} to {nonzero.max():.3g}: "
-            "no common scale keeps them all within floating point.",
-            hint="set entries to zero that are negligible beside the others, or use columns of similar norms",
+            "no common scale keeps them all in the floating-point range.",
+            hint="set negligible entries to zero, or use columns of similar norms",
         )
     return made

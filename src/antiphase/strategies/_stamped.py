@@ -1,4 +1,4 @@
-"""Stamped strategies: one strategy repeated, started afresh for every block of steps."""
+"""Stamped strategies: one strategy, restarted for every block of steps."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from antiphase.strategies._stream import Stream
 class Stamped(Strategy):
     """C = I (x) C_0, the strategy C_0 repeated along the diagonal, with N = I (x) N_0.
 
-    For a prefix sum on the online tree this is the restarted tree, where the noise of a finished block stays as it
-    was in the block's last step. Where N_0 is the pseudo-inverse of C_0, N is that of C, the best decoder for
-    every workload.
+    With the online tree and a prefix-sum workload this is the restarted tree, in which the noise of a finished block
+    stays as it was in the block's last step. If N_0 is the pseudo-inverse of C_0, then N is the pseudo-inverse of C,
+    the best decoder for every workload.
 
     Args:
-        strategy: C_0 with N_0; a run has repeats x strategy.steps steps.
-        repeats: how many blocks.
+        strategy: the strategy of one block; a run has repeats x strategy.steps steps.
+        repeats: number of blocks.
 
     Reference: Choquette-Choo et al. 2023 (multi-epoch), App. D.4.
 
@@ -51,47 +51,49 @@ class Stamped(Strategy):
 
     @property
     def steps(self) -> int:  # type: ignore[override]
-        """n."""
+        """Number of steps, n."""
         return self.repeats * self.strategy.steps
 
     @property
     def rows(self) -> int:
-        """m."""
+        """Number of rows of C, m."""
         return self.repeats * self.strategy.rows
 
     @property
     def memory_copies(self) -> int:
-        """Those of one block."""
+        """Number of buffers of one block."""
         return self.strategy.memory_copies
 
     def rows_at(self, step: int) -> int:
-        """As in the block that the step belongs to."""
+        """Return the number of rows that the block of this step takes."""
         if not 0 <= step < self.steps:
-            raise _check.invalid("Stamped", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over")
+            raise _check.invalid(
+                "Stamped", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over; plan a longer one"
+            )
         return self.strategy.rows_at(step % self.strategy.steps)
 
     def multiply(self, x: ArrayLike) -> Array:
-        """C x along the first axis, all blocks at once."""
+        """Return C x along the first axis, for all blocks at once."""
         x = check_rows(self, "multiply", x, self.steps)
         return self._blockwise(self.strategy.multiply, x, self.strategy.steps)
 
     def solve(self, z: ArrayLike) -> Array:
-        """N z along the first axis, all blocks at once."""
+        """Return N z along the first axis, for all blocks at once."""
         z = check_rows(self, "solve", z, self.rows)
         return self._blockwise(self.strategy.solve, z, self.strategy.rows)
 
     @property
     def diagonals(self) -> int | None:
-        """Those of one block."""
+        """Number of diagonals of one block."""
         return self.strategy.diagonals
 
     @property
     def first_is_monotone(self) -> bool:
-        """Always: whole blocks only ever gain rows and columns."""
+        """Always true: `first` adds whole blocks, so C only gains rows and columns."""
         return True
 
     def first(self, steps: int) -> Stamped:
-        """Whole blocks, up to the one under way."""
+        """Return all blocks up to and including that of step `steps` - 1."""
         return Stamped(self.strategy, -(-steps // self.strategy.steps))
 
     @property
@@ -101,33 +103,33 @@ class Stamped(Strategy):
 
     @property
     def blocks(self) -> int:
-        """As `repeats`."""
+        """Number of blocks, `repeats`."""
         return self.repeats
 
     def gram(self, *, absolute: bool = False) -> BlockGram:
-        """That of one block, repeated along the diagonal."""
+        """Return the Gram matrix of one block, repeated along the diagonal."""
         return BlockGram(self.strategy.gram(absolute=absolute), self.repeats)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Those of one block."""
+        """Return the exponents of one block."""
         return self.strategy.scale_exponents()
 
     @property
     def has_unit_columns(self) -> bool:
-        """As for one block."""
+        """Whether the columns of one block are normalised."""
         return self.strategy.has_unit_columns
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Stamped | None:
-        """Every block rescaled."""
+        """Return the strategy with its block rescaled, or None if the block cannot be rescaled."""
         block = self.strategy.rescaled(scale, inverse)
         return None if block is None else replace(self, strategy=block)
 
     def encoding_stream(self) -> Stream:
-        """C_0 x, started again for every block."""
+        """Return a stream that applies C_0, restarted for every block."""
         return _StampedEncoding(self)
 
     def recursion(self) -> Restart:
-        """That of N_0, started again for every block."""
+        """Return the recursion of N_0, restarted for every block."""
         return Restart(self.strategy.recursion(), self.repeats)
 
     def _blockwise(self, apply: Callable[[Array], Array], x: Array, block: int) -> Array:

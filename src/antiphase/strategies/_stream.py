@@ -1,4 +1,4 @@
-"""Streams in NumPy: C and N applied to one step after another."""
+"""Streams in NumPy, which apply C or N one step at a time."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Stream(ABC):
 
     @abstractmethod
     def step(self, value: Array) -> Array:
-        """The next output."""
+        """Process the input of one step and return its output."""
 
 
 def noising_stream(recursion: Recursion) -> Stream:
-    """N as a stream.
+    """Return a stream that computes N z by this recursion.
 
     >>> stream = noising_stream(MovingSum(3, np.array([1.0, -0.5])))
     >>> [float(stream.step(np.array([z]))) for z in (2.0, 4.0, 8.0)]
@@ -56,13 +56,13 @@ def noising_stream(recursion: Recursion) -> Stream:
 
 
 class Inverse(Stream):
-    """The encoding stream of C from a noising stream that applies C, for square C."""
+    """Wrap a noising stream that computes C x as an encoding stream, for square C."""
 
     def __init__(self, inner: Stream) -> None:
         self._inner = inner
 
     def step(self, value: Array) -> Array:
-        """The next row, shape (1, ...)."""
+        """Return the next row, shape (1, ...)."""
         return self._inner.step(value[None])[None]
 
 
@@ -134,7 +134,7 @@ class _Restart(Stream):
     def step(self, value: Array) -> Array:
         if self._step >= self._recursion.steps:
             must = f"in 0, ..., {self._recursion.steps - 1}"
-            raise invalid("Stamped", "step", must, self._step, "the run is over")
+            raise invalid("Stamped", "step", must, self._step, "the run is over; plan a longer one")
         if self._step > 0 and self._step % self._recursion.inner.steps == 0:
             self._stream = noising_stream(self._recursion.inner)
         self._step += 1
@@ -142,7 +142,7 @@ class _Restart(Stream):
 
 
 class _Whole(Stream):
-    """All of N z computed in the first step and handed out one step at a time: n buffers."""
+    """Computes all of N z in the first step and returns one row per step: n buffers."""
 
     def __init__(self, recursion: WholeMatrix) -> None:
         self._strategy = recursion.strategy

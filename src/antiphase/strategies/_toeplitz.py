@@ -23,13 +23,13 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, convolve
 class Toeplitz(Strategy):
     """C[i, j] = coefficients[i - j], optionally with every column scaled to norm 1.
 
-    With `column_normalized`, C = T diag(1 / |T e_j|): columns near the end lose entries, so they are scaled up.
-    The result is no longer Toeplitz, and theorems for Toeplitz matrices are not applied to it.
+    With `column_normalized`, C = T diag(1 / |T e_j|). Columns near the end have fewer entries, so they are scaled up.
+    This C is not Toeplitz, and theorems about Toeplitz matrices are not applied to it.
 
     Args:
-        coefficients: c_0, c_1, ..., at most `steps` of them, c_0 not zero; the rest is zero.
-        steps: n.
-        column_normalized: scale every column to norm 1.
+        coefficients: c_0, c_1, ..., at most `steps` numbers, with c_0 not zero. Missing coefficients are zero.
+        steps: number of steps, n.
+        column_normalized: whether to scale every column to norm 1.
 
     Reference: McKenna 2024 (scaling), section 2.
 
@@ -47,9 +47,9 @@ class Toeplitz(Strategy):
 
     @classmethod
     def square_root(cls, steps: int, bands: int | None = None) -> Toeplitz:
-        """The first `bands` coefficients of (1 - x)^(-1/2), the square root of the prefix sum.
+        """Return the strategy with the first `bands` coefficients of (1 - x)^(-1/2), the root of the prefix sum.
 
-        Optimal to within lower-order terms for a single participation.
+        With all bands it is optimal up to lower-order terms for a single participation.
 
         Reference: Fichtenberger, Henzinger and Upadhyay 2023; truncated to bands: Kalinin and Lampert 2024.
 
@@ -63,40 +63,40 @@ class Toeplitz(Strategy):
 
     @property
     def bands(self) -> int:
-        """Number of diagonals, the main one included."""
+        """Number of diagonals, including the main one."""
         return len(self.coefficients)
 
     @property
     def memory_copies(self) -> int:
-        """One less than the bands."""
+        """`bands` - 1: the outputs of earlier steps."""
         return self.bands - 1
 
     def column_scales(self) -> Array:
-        """|T e_j| for every column j where columns are normalised, else ones."""
+        """Return |T e_j| for every column j if columns are normalised, otherwise ones."""
         if not self.column_normalized:
             return np.ones(self.steps)
         inside = np.minimum(self.bands, np.arange(self.steps, 0, -1))
         return np.sqrt(np.cumsum(self.coefficients**2))[inside - 1]
 
     def columns(self) -> Array:
-        """The bands in the layout of `Banded`: [j, r] = C[j + r, j]."""
+        """Return the bands in the layout of `Banded`: [j, r] = C[j + r, j]."""
         columns = self.coefficients / self.column_scales()[:, None]
         return columns - outside(columns)
 
     def multiply(self, x: ArrayLike) -> Array:
-        """C x along the first axis."""
+        """Return C x along the first axis."""
         x = check_rows(self, "multiply", x, self.steps)
         scales = self.column_scales().reshape(-1, *[1] * (x.ndim - 1))
         return convolve(self.coefficients, x / scales)
 
     @property
     def diagonals(self) -> int:
-        """Up to the last coefficient that is not zero."""
+        """Number of diagonals up to the last non-zero coefficient."""
         return last_nonzero(self.coefficients)
 
     @property
     def is_extensible(self) -> bool:
-        """Unless columns are normalised, which makes them depend on the number of steps."""
+        """Whether columns are not normalised; normalised columns depend on the number of steps."""
         return not self.column_normalized
 
     @property
@@ -105,48 +105,48 @@ class Toeplitz(Strategy):
         return bool(self.coefficients.min() >= 0.0)
 
     def first(self, steps: int) -> Toeplitz | Banded:
-        """The leading block; normalised columns keep the scale of the full run, so it is then Banded."""
+        """Return the leading block: a `Banded` if columns are normalised, as they keep the scale of the full run."""
         if self.column_normalized:
             return Banded(self.columns()).first(steps)
         return replace(self, coefficients=self.coefficients[:steps], steps=steps)
 
     def band_columns(self) -> Array:
-        """As `columns`."""
+        """Return `columns()`."""
         return self.columns()
 
     def toeplitz_column(self) -> Array | None:
-        """The coefficients, unless columns are normalised."""
+        """Return the coefficients, or None if columns are normalised."""
         return None if self.column_normalized else self.coefficients
 
     @property
     def stores_column(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def gram(self, *, absolute: bool = False) -> ToeplitzGram:
-        """From the autocorrelation of the coefficients."""
+        """Return the Gram matrix from the autocorrelation of the coefficients."""
         coefficients = np.abs(self.coefficients) if absolute else self.coefficients
         return ToeplitzGram(coefficients, self.steps, self.column_scales() if self.column_normalized else None)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Of c_0."""
+        """Return the exponent of c_0, twice."""
         return exponents(self.coefficients[:1])
 
     @property
     def has_unit_columns(self) -> bool:
-        """Where columns are normalised."""
+        """Whether columns are normalised."""
         return self.column_normalized
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Toeplitz:
-        """With scaled coefficients."""
+        """Return the strategy with its coefficients scaled."""
         return replace(self, coefficients=scale(self.coefficients))
 
     def encoding_stream(self) -> Stream:
-        """C x from the last bands - 1 inputs."""
+        """Return a stream that computes C x from the current and the last `bands` - 1 inputs."""
         return _ToeplitzEncoding(self)
 
     def recursion(self) -> Feedback:
-        """Forward substitution from the last bands - 1 outputs."""
+        """Return forward substitution over the last `bands` - 1 outputs."""
         return Feedback.toeplitz(
             self.coefficients, self.steps, self.column_scales() if self.column_normalized else None
         )
@@ -164,12 +164,16 @@ class _ToeplitzEncoding(Stream):
 
 
 def filter_coefficients(owner: str, coefficients: ArrayLike, steps: int) -> Array:
-    """Checked coefficients of a lower-triangular Toeplitz matrix."""
+    """Check and return the coefficients of a lower-triangular Toeplitz matrix."""
     checked = _check.array(owner, "coefficients", coefficients, 1)
     if len(checked) > steps:
         raise _check.invalid(
-            owner, "coefficients", f"at most {steps} numbers, one a step", f"{len(checked)} numbers", "cut the rest off"
+            owner,
+            "coefficients",
+            f"at most {steps} numbers, one per step",
+            f"{len(checked)} numbers",
+            f"pass only the first {steps}",
         )
     if checked[0] == 0:
-        raise _check.invalid(owner, "coefficients", "non-zero in its first entry", 0.0, "it stands on the diagonal")
+        raise _check.invalid(owner, "coefficients", "non-zero in its first entry", 0.0, "C must be invertible")
     return checked

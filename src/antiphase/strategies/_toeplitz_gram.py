@@ -10,13 +10,16 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase.strategies._gram import Gram, Indices, check_square
 
-LARGEST_COLUMN = 1 << 24  # entries of a computed column that is held in memory
-MOST_EXACT_BANDS = 2048  # bands up to which each diagonal of X is searched for its largest entry
-LONG_COLUMN = 1 << 16  # bands from which the spectrum is sampled more coarsely
+LARGEST_COLUMN = 1 << 24  # most entries of a column that is computed and held in memory
+MOST_EXACT_BANDS = 2048  # up to this many bands, each diagonal of X is searched for its largest entry
+LONG_COLUMN = 1 << 16  # above this many bands, the spectrum is sampled more coarsely
 
 
 def convolve(coefficients: Array, x: Array) -> Array:
-    """Return T x along the first axis, for T with this first column; O(n log n) for long coefficients."""
+    """Return T x along the first axis, where T has these coefficients in its first column.
+
+    Takes O(n log n) if there are many coefficients.
+    """
     from scipy.signal import fftconvolve, lfilter
 
     if len(coefficients) <= 64:
@@ -26,12 +29,12 @@ def convolve(coefficients: Array, x: Array) -> Array:
 
 
 def column_fits(steps: int) -> bool:
-    """Whether a computed column of this many entries may be held in memory."""
+    """Return whether a computed column of this many entries may be held in memory."""
     return steps <= LARGEST_COLUMN
 
 
 def check_column(steps: int) -> None:
-    """Refuse to compute a column that does not fit in memory."""
+    """Raise `NotProved` if a column is too long to compute and hold in memory."""
     if not column_fits(steps):
         raise NotProved(
             f"A column of {steps} entries is too long: at most {LARGEST_COLUMN} are held in memory.",
@@ -40,7 +43,10 @@ def check_column(steps: int) -> None:
 
 
 class ToeplitzGram(Gram):
-    """X of T diag(1 / scales), T lower triangular Toeplitz: X[i, i + lag] sums the c_r c_{r + lag} that fit."""
+    """The Gram matrix of T diag(1 / scales), where T is lower-triangular Toeplitz with first column c.
+
+    Apart from the scales, X[i, i + lag] is the sum of c_r c_{r + lag} over the entries of column i + lag.
+    """
 
     def __init__(self, coefficients: Array, steps: int, scales: Array | None = None) -> None:
         self._coefficients = _trimmed(coefficients)
@@ -49,11 +55,11 @@ class ToeplitzGram(Gram):
             check_square(float(scales[0] ** 2))
         self._scales = scales
         self.steps, self.bands = steps, len(self._coefficients)
-        # Without scales, a shift moves the rows of C u down, and the last ones out of the run.
+        # Without scales, a later shift of u moves the entries of C u down and drops the last ones.
         self.first_is_worst = self.norms_decrease = scales is None
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Cumulative sums of the products; column i + lag has steps - i - lag entries."""
+        """Return the diagonal from cumulative sums of products; column i + lag has steps - i - lag entries."""
         i = np.arange(start, self.steps - lag if stop is None else stop)
         if lag >= self.bands:
             return np.zeros(len(i))
@@ -63,25 +69,28 @@ class ToeplitzGram(Gram):
         return out if self._scales is None else out / (self._scales[i] * self._scales[i + lag])
 
     def envelope(self) -> Array:
-        """Exact for few bands; for many, the autocorrelation of |c|, with room for the rounding of the transform."""
+        """Return the exact envelope for few bands, and a bound from the autocorrelation of |c| for many.
+
+        The bound includes a margin for the rounding error of the transform.
+        """
         if self.bands <= MOST_EXACT_BANDS:
             return super().envelope()
         size = 2 * self.bands
         c = np.abs(self._coefficients)
         out = np.fft.irfft(np.abs(np.fft.rfft(c, size)) ** 2, size)[: self.bands]
         out = np.abs(out) + 32 * np.finfo(float).eps * math.log2(size) * (c @ c)
-        # Columns of norm 1 have products of at most 1.
+        # The inner product of two columns of norm 1 is at most 1.
         return out if self._scales is None else np.minimum(out / self._scales.min() ** 2, 1.0 + 1e-12)
 
     def squares(self, weights: Array) -> tuple[float, float]:
-        """By convolution with c and |c|."""
+        """Return both squares by convolution with c and |c|."""
         w = weights if self._scales is None else weights / self._scales
         plain = convolve(self._coefficients, w)
         absolute = convolve(np.abs(self._coefficients), w)
         return float(plain @ plain), float(absolute @ absolute)
 
     def eigenvalue_bound(self) -> float | None:
-        """The largest squared magnitude of sum_r c_r e^(i r x); None for scaled columns."""
+        """Return a bound on the maximum of |sum_r c_r e^(i r x)|^2 over x; None for scaled columns."""
         if self._scales is not None:
             return None
         size = _grid(self.bands)
@@ -99,23 +108,23 @@ class SymmetricGram(Gram):
         self.steps = self.bands = len(column)
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """The same number everywhere."""
+        """Return the constant diagonal."""
         stop = self.steps - lag if stop is None else stop
         return np.broadcast_to(self._column[lag], stop - start)
 
     def envelope(self) -> Array:
-        """The absolute values of the column."""
+        """Return the absolute values of the column."""
         return np.abs(self._column)
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """The first class holds k - m pairs at distance m periods."""
+        """Return the sums for the first class, which has k steps and k - m pairs of steps m periods apart."""
         entries = self._column[::period]
         times = 2.0 * np.arange(len(entries), 0, -1)
         times[0] /= 2.0
         return self.residues(period), np.abs(entries)[None] @ times, entries[None] @ times
 
     def eigenvalue_bound(self) -> float:
-        """The largest value of g_0 + 2 sum_r g_r cos(r x)."""
+        """Return a bound on the maximum of g_0 + 2 sum_r g_r cos(r x) over x."""
         size = _grid(self.bands)
         symbol = 2.0 * np.fft.rfft(self._column, size).real - self._column[0]
         return float(np.abs(symbol).max()) / math.cos(math.pi * (self.bands - 1) / size)
@@ -126,8 +135,9 @@ def _trimmed(column: Array) -> Array:
 
 
 def _grid(bands: int) -> int:
-    """Number of points on the circle, at least 64 per degree (8 for long columns).
+    """Return the number of grid points on the circle, at least 64 per degree (8 for long columns).
 
-    On N points a trigonometric polynomial of degree d reaches its maximum times cos(pi d / N) (Ehlich, Zeller 1964).
+    The largest value of a trigonometric polynomial of degree d on N points is at least cos(pi d / N) times its maximum
+    (Ehlich, Zeller 1964).
     """
     return 1 << (bands * (64 if bands <= LONG_COLUMN else 8)).bit_length()

@@ -1,4 +1,4 @@
-"""The binary tree: noise on the sums of dyadic intervals."""
+"""The binary tree mechanism: noise on the sums over dyadic intervals of steps."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Decoder = Literal["online", "full"]
 @final
 @record
 class Tree(Strategy):
-    """C has one row for each node of a complete binary tree over the steps: the sum of the steps below it.
+    """C has one row for each node of a complete binary tree over the steps: the sum of the steps below the node.
 
-    The tree has 2^h >= steps leaves. Nodes whose steps all lie beyond the run are left out; a node that the end
-    of the run cuts keeps its row. Rows stand in the order in which the steps complete them, a leaf before the
-    nodes above it; the last step completes every node above it.
+    The tree has 2^h >= steps leaves. Nodes whose steps all lie beyond the run are left out; a node whose steps lie
+    partly beyond the run keeps its row. Rows are in the order in which steps complete them, with a leaf before the
+    nodes above it. The last step completes every node above it.
 
     The online decoder estimates a finished node of level l as w_l z + (1 - w_l) (left + right), with the
-    inverse-variance weight w_l = 2^l / (2^(l+1) - 1), and a prefix sum as the sum of the nodes in the binary
-    representation of its length: floor(log2 steps) buffers. The last prefix sum is the estimate of the root, with
-    the steps beyond the run known to be zero and free of noise. Its weights are those of the complete tree: they
-    give every printed digit of Choquette-Choo et al. 2023 (multi-epoch), Table 1. Weights that also count on the
-    missing noise would lower that one row a little, and the total by at most 2 % there.
+    inverse-variance weight w_l = 2^l / (2^(l+1) - 1). It estimates a prefix sum as the sum of the nodes in the binary
+    representation of its length, which takes floor(log2 steps) buffers. The last prefix sum is the estimate of the
+    root, in which the steps beyond the run are zero and have no noise. The weights are those of the complete tree and
+    reproduce every printed digit of Choquette-Choo et al. 2023 (multi-epoch), Table 1. Weights that take the missing
+    noise into account would slightly reduce the error of the last prefix sum, and the totals there by at most 2 %.
 
     The full decoder is the pseudo-inverse, the best for every workload, but each of its outputs uses all of z.
 
     Args:
-        steps: n, any number, not only powers of two.
+        steps: number of steps, n; need not be a power of two.
         decoder: "online" or "full".
 
     Reference: Honaker 2015; Kairouz et al. 2021; Choquette-Choo et al. 2023 (multi-epoch), App. D.3;
@@ -69,20 +69,20 @@ class Tree(Strategy):
 
     @property
     def memory_copies(self) -> int:
-        """The most nodes in a binary representation below n, or all steps for the full decoder."""
+        """floor(log2 n) for the online decoder, or `steps` for the full decoder."""
         return TreeNodes(self.steps).waiting if self.decoder == "online" else self.steps
 
     def rows_at(self, step: int) -> int:
-        """The nodes that this step completes, or all nodes before the first step for the full decoder."""
+        """Return the number of nodes that this step completes; the full decoder takes all nodes in the first step."""
         completed = self.completed_level(step) + 1
         return completed if self.decoder == "online" else self.rows * (step == 0)
 
     def completed_level(self, step: int) -> int:
-        """Level of the highest node that this step completes."""
+        """Return the level of the highest node that this step completes."""
         return TreeNodes(self.steps).completed_level(step)
 
     def multiply(self, x: ArrayLike) -> Array:
-        """C x along the first axis, level by level."""
+        """Return C x along the first axis, computed level by level."""
         sums = check_rows(self, "multiply", x, self.steps)
         out = np.empty((self.rows, *sums.shape[1:]))
         for level in range(self.height + 1):
@@ -91,67 +91,67 @@ class Tree(Strategy):
         return out
 
     def solve(self, z: ArrayLike) -> Array:
-        """N z along the first axis, level by level."""
+        """Return N z along the first axis, computed level by level."""
         z = check_rows(self, "solve", z, self.rows)
         decode = _online if self.decoder == "online" else _full
         return decode(self, z.reshape(self.rows, -1)).reshape(self.steps, *z.shape[1:])
 
     @property
     def is_extensible(self) -> bool:
-        """For the online decoder, at every step but the last, which closes the tree."""
+        """Whether the decoder is online; the run can be extended at any step before the last, which ends the tree."""
         return self.decoder == "online"
 
     @property
     def first_is_monotone(self) -> bool:
-        """Always."""
+        """Always true: no entry is negative."""
         return True
 
     def first(self, steps: int) -> Tree:
-        """A tree over the first steps: all nodes completed so far, and those that a run of these steps completes.
+        """Return the tree over the first steps for the online decoder, or all of C for the full decoder.
 
-        Each output of the full decoder uses all of z, so there it is all of C.
+        The smaller tree has every node completed so far, and the nodes that its own last step completes.
         """
         return Tree(steps) if self.decoder == "online" else self
 
     @property
     def tree_height(self) -> int:
-        """As `height`."""
+        """Level of the root, `height`."""
         return self.height
 
     def gram(self, *, absolute: bool = False) -> TreeGram:
-        """From the common ancestors of two steps; C has no negative entry."""
+        """Return the Gram matrix, which counts the common ancestors of two steps; C has no negative entry."""
         return TreeGram(self.steps)
 
     def encoding_stream(self) -> Stream:
-        """C x from the sums of the finished nodes whose parents are not finished."""
+        """Return a stream that holds the sums of finished nodes whose parents are not finished."""
         return _TreeEncoding(self)
 
     def recursion(self) -> TreeNodes | WholeMatrix:
-        """The estimates of those nodes, or the whole matrix for the full decoder."""
+        """Return `TreeNodes` for the online decoder, or `WholeMatrix` for the full decoder."""
         return TreeNodes(self.steps) if self.decoder == "online" else WholeMatrix(self, is_ordinary=True)
 
 
 def _last_steps(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The step that completes each node of a level."""
+    """Return the step that completes each node of a level."""
     nodes = np.arange(-(-steps >> level), dtype=np.int64)
     return np.minimum((nodes + 1) << level, steps) - 1
 
 
 def _row_numbers(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The rows of the nodes of a level: 2t - popcount(t) nodes are completed before step t."""
+    """Return the rows of the nodes of a level; 2t - popcount(t) nodes are completed before step t."""
     last = _last_steps(steps, level)
     return 2 * last - np.bitwise_count(last) + level
 
 
 def _add_pairs(values: Array) -> Array:
-    """From the nodes of a level to their parents; what lies beyond the run is zero."""
+    """Sum the nodes of a level into their parents; nodes beyond the run are zero."""
     out = values[0::2].copy()
     out[: len(values) // 2] += values[1::2]
     return out
 
 
 def _online(tree: Tree, z: Array) -> Array:
-    """Differences of prefix estimates: a finished node comes in, the left children it replaces go out."""
+    """Return differences of prefix estimates: add each finished node, subtract the left children it replaces."""
     n = tree.steps
     out = np.zeros((n, z.shape[1]))
     estimate = np.zeros((1, z.shape[1]))  # nothing below the leaves
@@ -166,7 +166,7 @@ def _online(tree: Tree, z: Array) -> Array:
 
 
 def _full(tree: Tree, z: Array) -> Array:
-    """X^-1 C^T z: least squares up the tree, then the residuals down, split by variance."""
+    """Return X^-1 C^T z: least squares up the tree, then residuals down the tree, split by variance."""
     n = tree.steps
     variances, estimates = [np.ones((n, 1))], [z[_row_numbers(n, 0)]]
     for level in range(1, tree.height + 1):
@@ -189,7 +189,7 @@ class _TreeEncoding(Stream):
     def step(self, value: Array) -> Array:
         node, rows = value, [value]
         for level in range(self._tree.completed_level(self._step)):
-            if self._step >> level & 1:  # a left neighbour is waiting; otherwise the right one is beyond the run
+            if self._step >> level & 1:  # add the stored left neighbour; otherwise the right one is beyond the run
                 node = self._nodes.pop() + node
             rows.append(node)
         self._nodes.append(node)

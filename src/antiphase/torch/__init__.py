@@ -9,7 +9,8 @@ try:
 except ImportError as error:
     raise ImportError("antiphase.torch needs PyTorch and Opacus.\n\nhint: pip install antiphase[torch]") from error
 
+from antiphase.torch._curvature import curvatures
 from antiphase.torch._engine import PrivacyEngine
 from antiphase.torch._noise_adder import NoiseAdder
 
-__all__ = ["NoiseAdder", "PrivacyEngine"]
+__all__ = ["NoiseAdder", "PrivacyEngine", "curvatures"]

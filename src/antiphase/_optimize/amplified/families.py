@@ -13,24 +13,26 @@ from typing import final
 import numpy as np
 
 from antiphase._check import Array
-from antiphase._loss import Objective
+from antiphase._objective import Curvatures, Objective
 from antiphase._optimize.amplified.weighted_gram import BandedWeightedGram, BLTWeightedGram, ToeplitzWeightedGram
-from antiphase._optimize.banded import workload_column_squares
-from antiphase._optimize.banded_error import BandedError
 from antiphase._optimize.blt import blt_at
 from antiphase._optimize.blt_decays import clipped, decays
-from antiphase._optimize.blt_error import squared_error_formula
+from antiphase._optimize.blt_error import SquaredErrorFormula, curvatures_formula, squared_error_formula
 from antiphase._optimize.blt_loss import StepwiseLoss, squared_sensitivity
+from antiphase._optimize.curvature_error import banded_error, toeplitz_squared_error
 from antiphase._optimize.lbfgs import lbfgs_minimize
 from antiphase._optimize.newton import newton_minimize
 from antiphase._optimize.solution import SearchLimits
-from antiphase._optimize.toeplitz_error import squared_error
 from antiphase._workload import Workload
 from antiphase.strategies import Banded, Strategy, Toeplitz
 
-MEAN_POWER: dict[Objective, float] = {"rms": 1.0, "max": 64.0}  # exponent of the power mean of the variances
+MAX_POWER = 64.0  # exponent of the power mean of the variances that stands for "max"
 LBFGS_ITERATIONS = 40  # for each set of weights
 NEWTON_ITERATIONS = 4
+
+
+def _power(objective: Objective) -> float:
+    return MAX_POWER if objective == "max" else 1.0
 
 
 class Family(ABC):
@@ -96,19 +98,19 @@ class ToeplitzFamily(Family):
 
     def _error(self, bands: int) -> Callable[[Array], tuple[float, Array]]:
         """Return log error as a function of the coefficients, with its gradient."""
-        n, inverse, weighted = self._steps, self._workload.toeplitz_inverse, self._objective == "rms"
-        if inverse is not None:
+        n, squared_error = self._steps, toeplitz_squared_error(self._workload, self._objective, self._steps)
+        if squared_error is not None:
 
             def closed(c: Array) -> tuple[float, Array]:
-                size, gradient = squared_error(c, inverse, n, weighted)
+                size, gradient = squared_error(c)
                 return 0.5 * math.log(size), 0.5 * gradient / size
 
             return closed
-        error, gradient = BandedError(self._workload, n, bands), np.empty((n, bands))
+        error, gradient = banded_error(self._workload, self._objective, n, bands), np.empty((n, bands))
         inside = (np.add.outer(np.arange(n), np.arange(bands)) < n).astype(np.float64)
 
         def recursive(c: Array) -> tuple[float, Array]:
-            value = error(inside * c, MEAN_POWER[self._objective], gradient)
+            value = error(inside * c, _power(self._objective), gradient)
             return value, gradient.sum(axis=0)
 
         return recursive
@@ -123,8 +125,8 @@ class BandedFamily(Family):
     """Free columns of a banded C; a point is columns / stretch, as in `banded`."""
 
     def __init__(self, steps: int, workload: Workload, objective: Objective, bands: int) -> None:
-        self._error, self._power = BandedError(workload, steps, bands), MEAN_POWER[objective]
-        reach = workload_column_squares(self._error.inverse)
+        self._error, self._power = banded_error(workload, objective, steps, bands), _power(objective)
+        reach = self._error.reach()
         self._stretch = (1.0 / np.sqrt(reach / reach.max() + bands / steps))[:, None]
         self._shape = steps, bands
 
@@ -163,6 +165,12 @@ class BLTFamily(Family):
 
     def __init__(self, steps: int, workload: Workload, objective: Objective) -> None:
         self._steps, self._workload, self._objective = steps, workload, objective
+        inverse = workload.toeplitz_inverse
+        self._squared_error: SquaredErrorFormula | None = None
+        if isinstance(objective, Curvatures):
+            self._squared_error = curvatures_formula(workload, objective, steps)
+        elif inverse is not None:
+            self._squared_error = squared_error_formula(steps, objective, inverse)
 
     def strategy(self, point: Array) -> Strategy:
         """Return the BLT."""
@@ -170,12 +178,12 @@ class BLTFamily(Family):
 
     def minimize_tangent(self, point: Array, weights: Array) -> Array:
         """Minimise the tangent by Newton's method if the error has a closed form, and by L-BFGS otherwise."""
-        modes, inverse = BLTWeightedGram(weights, self._steps), self._workload.toeplitz_inverse
-        if inverse is None:
-            function = StepwiseLoss(self._steps, modes, self._workload, MEAN_POWER[self._objective])
+        modes, error = BLTWeightedGram(weights, self._steps), self._squared_error
+        if error is None:
+            mixture = self._objective if isinstance(self._objective, Curvatures) else None
+            function = StepwiseLoss(self._steps, modes, self._workload, _power(self._objective), mixture)
             end = lbfgs_minimize(function, point, SearchLimits(iterations=LBFGS_ITERATIONS), tolerance=1e-8)
             return clipped(end.point[None])[0]
-        error = squared_error_formula(self._steps, self._objective, inverse)
 
         def batch(points: Array) -> tuple[Array, Array]:
             found = decays(points)

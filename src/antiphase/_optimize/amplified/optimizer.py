@@ -23,9 +23,8 @@ from antiphase._loss import Objective
 from antiphase._montecarlo import bins_gram, single_threaded
 from antiphase._optimize.amplified.families import BandedFamily, BLTFamily, Family, ToeplitzFamily
 from antiphase._optimize.amplified.noise_estimate import NoiseEstimate, NoiseEstimator
-from antiphase._optimize.blt import blt_at
+from antiphase._optimize.blt import blt_at, closed_loss
 from antiphase._optimize.blt_decays import clipped, to_points
-from antiphase._optimize.blt_loss import ClosedLoss
 from antiphase._optimize.newton import newton_minimize
 from antiphase._optimize.participation_limits import ParticipationLimits, check_bands
 from antiphase._optimize.solution import SearchLimits, Solution
@@ -62,8 +61,7 @@ class AmplifiedProblem:
 
     def log_error(self, strategy: Strategy) -> float:
         """Return the logarithm of the error under the objective."""
-        found = error(strategy, self.workload)
-        return math.log(found.rms if self.objective == "rms" else found.max)
+        return math.log(error(strategy, self.workload, self.objective).value)
 
 
 @dataclass(frozen=True)
@@ -240,12 +238,11 @@ def blt_starts(problem: AmplifiedProblem, buffers: int) -> tuple[list[Strategy],
 
     They are optimised for the whole run and for shorter ones: those have a shorter memory and share less between bins.
     """
-    n, inverse = problem.steps, problem.workload.toeplitz_inverse
-    used = np.array([1.0, -1.0]) if inverse is None else inverse
-    points = []
+    n, points = problem.steps, []
     for steps in (n, *(length for length in (n // 8, n // 64) if length > 2 * buffers)):
         logits = np.linspace(np.log(steps) + 1.0, -1.0, 2 * buffers)
-        loss = ClosedLoss(steps, _unamplified_limits(problem, steps), used, problem.objective)
+        allowed = _unamplified_limits(problem, steps)
+        loss, _ = closed_loss(steps, allowed, problem.workload, problem.objective, run=n)
         points.append(newton_minimize(loss, to_points(logits[None]), clipped, SearchLimits())[0][0])
     return [blt_at(point, n) for point in points], points
 

@@ -29,11 +29,11 @@ class SortedWorkload:
 
     Args:
         matrix: the workload matrix, A.
-        inverse: the bands of A^-1.
+        inverse: the bands of A^-1, or None if A has no such inverse.
         classes: the residue classes.
     """
 
-    def __init__(self, matrix: Array, inverse: Array, classes: ResidueClasses) -> None:
+    def __init__(self, matrix: Array, inverse: Array | None, classes: ResidueClasses) -> None:
         self.classes = classes
         self.columns = np.ascontiguousarray(matrix[:, classes.order])
         self._inverse = inverse
@@ -47,9 +47,12 @@ class SortedWorkload:
         """Return the diagonal of A Y diag(1 / sigma) Y^T A^T for Y = factor, with rows sorted by class."""
         from antiphase._kernels import filter_columns
 
-        out = np.empty_like(factor)
-        out[self.classes.order] = factor
-        filter_columns(out, self._inverse)
+        if self._inverse is None:
+            out = self.columns @ factor
+        else:
+            out = np.empty_like(factor)
+            out[self.classes.order] = factor
+            filter_columns(out, self._inverse)
         np.square(out, out=out)
         return np.einsum("ti,i->t", out, 1.0 / sigma)
 
@@ -85,12 +88,37 @@ class BlockDual:
         finite = found is not None and np.isfinite(found.successor).all() and np.isfinite(found.square)
         return found if finite else None
 
+    def lower_bound(self, point: Array, factor: Array) -> float:
+        """Return a proved lower bound on tr(F F^T X^-1) over all feasible X, from the multipliers at a point.
+
+        Args:
+            point: coordinates of the multipliers.
+            factor: the matrix F, one row for each step; F F^T may be singular.
+        """
+        classes = self._workload.classes
+        root, rows = self._root(point)[0], np.ascontiguousarray(factor[classes.order])
+        sigma = np.linalg.svd(classes.times(root, rows), compute_uv=False)
+        absolute = classes.times([np.abs(block) for block in root], np.abs(rows))
+        slack = 4 * classes.steps * EPS * float(np.linalg.norm(absolute))
+        return float(np.maximum(sigma - slack, 0.0).sum()) ** 2 / self._mass(root)
+
+    def _root(self, point: Array) -> tuple[Blocks, Blocks]:
+        """Return the square root R of U, and U."""
+        blocks = self._multipliers.blocks(point[: self._size])
+        return spectral_function(np.sqrt, blocks), blocks
+
+    def _mass(self, root: Blocks) -> float:
+        """Return the largest tr(U X), for the rounded U = R R^T: it differs from U by about k^2 rounding errors."""
+        classes = self._workload.classes
+        slack = (64 * classes.largest**2 + 16 * classes.steps) * EPS
+        return self._multipliers.mass(product(root, root)) * (1.0 + slack)
+
     def _evaluate(self, point: Array) -> DualEvaluation | None:
         kind, classes = self._multipliers, self._workload.classes
-        blocks, weights = kind.blocks(point[: self._size]), self._rows.weights(point[self._size :])
-        root, inverse_root = spectral_function(np.sqrt, blocks), spectral_function(lambda values: values**-0.5, blocks)
-        # The bound holds for the rounded U = R R^T, which differs from the blocks by about k^2 rounding errors.
-        mass = kind.mass(product(root, root)) * (1.0 + (64 * classes.largest**2 + 16 * classes.steps) * EPS)
+        weights = self._rows.weights(point[self._size :])
+        root, blocks = self._root(point)
+        inverse_root = spectral_function(lambda values: values**-0.5, blocks)
+        mass = self._mass(root)
         found = self._spectrum(root, weights)
         if found is None:
             return None

@@ -17,14 +17,18 @@ from collections.abc import Callable
 import numpy as np
 
 from antiphase._check import Array
-from antiphase._loss import Objective
-from antiphase._optimize.banded_error import OBJECTIVE_POWERS, BandedError, power_mean
+from antiphase._objective import Curvatures, Objective
+from antiphase._optimize.banded_error import BandedError, objective_powers, power_mean
+from antiphase._optimize.curvature_error import LogBandedError, banded_error
+from antiphase._optimize.dense.curvatures import gram_factor
 from antiphase._optimize.dense.dual import EPS
 from antiphase._optimize.lbfgs import lbfgs_minimize
 from antiphase._optimize.linear_algebra import lower_inverse
 from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 from antiphase.strategies import Toeplitz
+
+SHARE_OF_ALL_STEPS = 1e-3
 
 
 class MinSeparationProblem:
@@ -39,12 +43,26 @@ class MinSeparationProblem:
         count: number of participations, k.
         workload: the workload matrix, A.
         equal_norms: give all columns norm 1 / sqrt(k).
+        objective: which error to minimise.
     """
 
-    def __init__(self, steps: int, separation: int, count: int, workload: Workload, equal_norms: bool) -> None:
+    def __init__(
+        self,
+        steps: int,
+        separation: int,
+        count: int,
+        workload: Workload,
+        equal_norms: bool,
+        objective: Objective = "rms",
+    ) -> None:
         self._steps, self._width, self._count = steps, separation, count
-        self._workload, self._equal = workload, equal_norms
-        self._error = BandedError(workload, steps, separation)
+        self._workload, self._equal, self._objective = workload, equal_norms, objective
+        self._error: LogBandedError | RegularizedError = banded_error(workload, objective, steps, separation)
+        self._factor: Array | None = None
+        if isinstance(objective, Curvatures):
+            self._factor = gram_factor(workload, objective, steps)
+            if objective.counted_steps(steps) < steps and objective.way is None:
+                self._error = RegularizedError(self._error, workload, objective, steps, separation)
 
     def start(self) -> Array:
         """Return the truncated square root of the prefix sum, with half of the weight on equal norms."""
@@ -74,36 +92,51 @@ class MinSeparationProblem:
             root_slope[:] = self._root_gradient(roots, along / 2.0)
         return result
 
-    def loss(self, point: Array, objective: Objective) -> float:
+    def loss(self, point: Array) -> float:
         """Return the error, which is the loss because the sensitivity is 1."""
-        variances = self._error.variances(self.columns(point))
-        return math.sqrt(variances.mean() if objective == "rms" else variances.max())
+        columns = self.columns(point)
+        if not isinstance(self._error, BandedError):
+            error = self._error.error if isinstance(self._error, RegularizedError) else self._error
+            return math.sqrt(error.tangent(columns, 1.0, np.empty_like(columns)))
+        variances = self._error.variances(columns)
+        return math.sqrt(variances.mean() if self._objective == "rms" else variances.max())
 
     def bound(self, point: Array, power: float) -> float:
         """Return a proved lower bound on the squared loss of every feasible C.
 
-        The multiplier is X^-1 A^T diag(w) A X^-1 without the off-diagonal entries inside the band, which vanish at the
-        optimum.
+        The multiplier is X^-1 V X^-1 without the off-diagonal entries inside the band, which vanish at the optimum, for
+        V = A^T diag(w) A or, for several curvatures, their sum.
         """
-        from antiphase._kernels import filter_columns
-
         n, inverse = self._steps, lower_inverse(_dense(self.columns(point)))
-        B = inverse.copy()
-        filter_columns(B, self._error.inverse)
-        weights = power_mean(np.einsum("ij,ij->i", B, B), power)[1]
-        weights /= weights.sum()
-        U = inverse @ _weighted_gram(B, weights) @ inverse.T
+        factor, y = self._tangent(inverse, power)
+        u = inverse @ y
+        U = u @ u.T
         i, j = np.ogrid[:n, :n]
         U[(np.abs(i - j) < self._width) & (i != j)] = 0.0
         values = np.linalg.eigvalsh(U)
         U[np.diag_indices(n)] += max(0.0, 1e-12 * values[-1] - values[0])
         R = np.linalg.cholesky(U)
-        M = np.sqrt(weights)[:, None] * (self._workload.matrix(n) @ R)
+        M = factor.T @ R
         sigma = np.linalg.svd(M, compute_uv=False)
         nuclear = float(np.maximum(sigma - 4 * n * EPS * np.linalg.norm(M), 0.0).sum())
         # Allow for rounding in R R^T = U: no feasible X has a trace above n.
         rounding = 4 * n * EPS * float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max()) * n
         return nuclear**2 / (self._mass(np.diag(U)) * (1.0 + 16 * n * EPS) + rounding)
+
+    def _tangent(self, inverse: Array, power: float) -> tuple[Array, Array]:
+        """Return F with V = F F^T, and C^-T F; for a regularised error, the second is that of the regularised V."""
+        from antiphase._kernels import filter_columns
+
+        if self._factor is not None:
+            error = self._error
+            wide = error.factor(self._factor) if isinstance(error, RegularizedError) else self._factor
+            return self._factor, inverse.T @ wide
+        assert isinstance(self._error, BandedError)
+        B = inverse.copy()
+        filter_columns(B, self._error.inverse)
+        weights = power_mean(np.einsum("ij,ij->i", B, B), power)[1]
+        roots = np.sqrt(weights / weights.sum())
+        return (roots[:, None] * self._workload.matrix(self._steps)).T, (roots[:, None] * B).T
 
     def _split(self, vector: Array) -> tuple[Array, Array]:
         """Return views of the columns and of the weights."""
@@ -133,6 +166,46 @@ class MinSeparationProblem:
         return float(max((sums[self._width :] - sums[: -self._width]).max(), sums[-1] / self._count))
 
 
+class RegularizedError:
+    """The error of the last steps plus a small share of that of all steps, with the interface of `BandedError`.
+
+    The Gram matrix of the last iterate is singular, so the error alone leaves most of C undetermined and the search
+    slow. All steps count in one direction, of the mean curvature.
+
+    Args:
+        error: the error of the last steps.
+        workload: the workload matrix for curvature 0.
+        objective: the curvatures.
+        steps: number of steps, n.
+        bands: number of bands of C.
+    """
+
+    def __init__(
+        self, error: LogBandedError, workload: Workload, objective: Curvatures, steps: int, bands: int
+    ) -> None:
+        middle = workload.with_curvature(float(objective.shares @ objective.values))
+        self.error, self._every, self._matrix = error, BandedError(middle, steps, bands), middle.matrix(steps)
+        self._share = SHARE_OF_ALL_STEPS * float(error.reach().sum() / self._every.reach().sum())
+        self._slope = np.empty((steps, bands))
+
+    def factor(self, factor: Array) -> Array:
+        """Return the factor of the regularised V, from that of V."""
+        return np.concatenate([factor, math.sqrt(self._share) * self._matrix.T], axis=1)
+
+    def __call__(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return log sqrt of the sum and, if it is finite, fill in its gradient."""
+        value = self.error.tangent(columns, power, gradient)
+        if not math.isfinite(value):
+            return math.inf
+        n = len(columns)
+        value += self._share * n * self._every.tangent(columns, 1.0, self._slope)
+        if not math.isfinite(value):
+            return math.inf
+        gradient += self._share * n * self._slope
+        gradient *= 0.5 / value
+        return 0.5 * math.log(value)
+
+
 def solve_min_separation(
     problem: MinSeparationProblem, objective: Objective, limits: SearchLimits, tolerance: float
 ) -> tuple[Array, float, bool]:
@@ -141,12 +214,12 @@ def solve_min_separation(
     Minimises for each power of the objective in turn, and then for the last one with smaller and smaller tolerances,
     until loss and bound agree.
     """
-    point, bound, powers = problem.start(), 0.0, OBJECTIVE_POWERS[objective]
+    point, bound, powers = problem.start(), 0.0, objective_powers(objective)
     finer = (1e-3, 1e-4, 1e-5, 1e-6)
     for power, share in [*((power, 1e-2) for power in powers), *((powers[-1], share) for share in finer)]:
         point = lbfgs_minimize(_function(problem, power), point, limits, tolerance * share).point
         bound = max(bound, problem.bound(point, power))
-        converged = problem.loss(point, objective) <= math.sqrt(bound) * (1.0 + tolerance)
+        converged = problem.loss(point) <= math.sqrt(bound) * (1.0 + tolerance)
         if converged or limits.reached:
             break
     return point, bound, converged
@@ -154,10 +227,6 @@ def solve_min_separation(
 
 def _function(problem: MinSeparationProblem, power: float) -> Callable[[Array, Array], float]:
     return lambda point, gradient: problem.value(point, gradient, power)
-
-
-def _weighted_gram(B: Array, weights: Array) -> Array:
-    return (B.T * weights) @ B
 
 
 def _dense(columns: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from antiphase._check import Array
-from antiphase._loss import Objective
+from antiphase._objective import Objective
 from antiphase._optimize.dense.residue_blocks import (
     Blocks,
     ResidueClasses,

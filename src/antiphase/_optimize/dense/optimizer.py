@@ -10,7 +10,9 @@ import numpy as np
 from antiphase import _check
 from antiphase._check import Array
 from antiphase._errors import InvalidArgument, NotEnoughMemory, NotProved
-from antiphase._loss import Objective, loss
+from antiphase._loss import loss
+from antiphase._objective import Curvatures, Objective
+from antiphase._optimize.dense.curvatures import solve_curvatures
 from antiphase._optimize.dense.dual import BlockDual, NonnegativeDual, SortedWorkload
 from antiphase._optimize.dense.dual_ascent import AscentResult, ascend
 from antiphase._optimize.dense.min_separation import MinSeparationProblem, solve_min_separation
@@ -29,7 +31,8 @@ Constraint = Literal["pattern", "nonnegative", "scalar"]
 OWNER = "optimize('dense')"
 MAX_DENSE_STEPS = 8192
 MAX_SIGN_CHOICES = 1 << 20
-DEFAULT_TOLERANCES: dict[Objective, float] = {"rms": 1e-4, "max": 2e-3}
+DEFAULT_TOLERANCES = {"rms": 1e-4, "max": 2e-3}
+CURVATURES_TOLERANCE = 0.02
 
 
 def optimize_dense(
@@ -66,8 +69,10 @@ def optimize_dense(
         constraint: "pattern" for the optimum; "nonnegative" for X >= 0 in every entry; "scalar" for the optimum against
             scalar contributions. The last is for comparison only: compare its `lower_bound`. Its `loss` is for vector
             contributions, and its strategy cannot be used for training.
-        equal_norms: require all columns of C to have the same norm.
-        tolerance: stop when loss / lower_bound - 1 is at most this; by default 1e-4, and 2e-3 for "max".
+        equal_norms: require all columns of C to have the same norm. Without it, under `Curvatures` for the last
+            iterate, early steps get much more noise than late ones, because the last iterate forgets it.
+        tolerance: stop when loss / lower_bound - 1 is at most this; by default 1e-4, 2e-3 for "max" and 0.02 for
+            `Curvatures`.
 
     Reference: Choquette-Choo et al. 2023 (multi-epoch), Thm 3.1, Cor. 3.1 and Eqs. 34 to 36; Choquette-Choo et al.
     2023 (amplified banded), Problem 2.
@@ -80,14 +85,23 @@ def optimize_dense(
     allowed = worst_case_limits(OWNER, participation, steps)
     names: tuple[Constraint, ...] = get_args(Constraint)
     constraint = _check.one_of(OWNER, "constraint", constraint, names, "'pattern' is the default")
-    _check_options(steps, participation, allowed, constraint, equal_norms)
-    accuracy = DEFAULT_TOLERANCES[objective] if tolerance is None else tolerance
+    _check_options(steps, participation, allowed, constraint, equal_norms, objective)
+    standard = CURVATURES_TOLERANCE if isinstance(objective, Curvatures) else DEFAULT_TOLERANCES[objective]
+    accuracy = standard if tolerance is None else tolerance
     _check.real(OWNER, "tolerance", accuracy, 1e-12, 1.0, "1e-4 means 0.01 %")
     strategy: Dense | Banded
     if isinstance(participation.worst_case, MinSeparation) and allowed.count > 1:
-        problem = MinSeparationProblem(steps, allowed.separation, allowed.count, workload, equal_norms)
+        problem = MinSeparationProblem(steps, allowed.separation, allowed.count, workload, equal_norms, objective)
         point, bound, converged = solve_min_separation(problem, objective, limits, accuracy)
         strategy = Banded(problem.columns(point))
+    elif isinstance(objective, Curvatures):
+        classes = ResidueClasses(steps, allowed.separation if allowed.count > 1 else steps)
+
+        def square(X: Array) -> float:
+            return loss(Dense(_factor(X)), workload, participation, objective) ** 2
+
+        best = solve_curvatures(classes, workload, objective, limits, equal_norms, accuracy, square)
+        strategy, bound, converged = Dense(_factor(best.gram)), best.bound, best.converged
     else:
         period = allowed.separation if allowed.count > 1 else steps
         found = _solve_dual(steps, period, workload, objective, limits, constraint, equal_norms, accuracy)
@@ -187,12 +201,22 @@ def _factor(X: Array) -> Array:
 
 
 def _check_options(
-    steps: int, participation: Participation, allowed: ParticipationLimits, constraint: str, equal_norms: bool
+    steps: int,
+    participation: Participation,
+    allowed: ParticipationLimits,
+    constraint: str,
+    equal_norms: bool,
+    objective: Objective,
 ) -> None:
     if steps > MAX_DENSE_STEPS:
         raise NotEnoughMemory(
             f"{OWNER} supports at most {MAX_DENSE_STEPS} steps, because time grows with their cube. Got {steps}.",
             hint="use family='banded' or 'blt', which come close to the optimum for any number of steps",
+        )
+    if constraint != "pattern" and isinstance(objective, Curvatures):
+        raise InvalidArgument(
+            f"{OWNER} supports constraint={constraint!r} for the objectives 'rms' and 'max' only. Got Curvatures.",
+            hint="omit the constraint",
         )
     if constraint != "pattern" and isinstance(participation.worst_case, MinSeparation):
         raise InvalidArgument(

@@ -1,0 +1,264 @@
+"""Measured accuracy of mechanisms in training: one cell per task, row and epsilon, kept line by line.
+
+A task trains models; a row makes a mechanism for an epsilon. For each cell the learning rate is tuned with two seeds
+that are not used again, by the same procedure for every row, and other seeds give the accuracy. Seeds come in blocks
+of ten, so that more of them can be added later. What is in the results file is not computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import antiphase as ap
+from benchmarks._measure import TINY, sized
+
+CURVATURES = (0.0, *(10.0 ** (i / 5) for i in range(-25, 1)))
+TUNING_SEEDS = (100, 101)
+BLOCK = sized(10, 2)
+CACHE = Path(__file__).parents[1] / "build" / "training"
+Line = dict[str, Any]
+Runs = Callable[[ap.Mechanism, tuple[int, ...], tuple[float, ...]], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is trained.
+
+    Args:
+        name: of the task; its results are in `results`.
+        steps: number of steps; `per_epoch` of them see every example about once.
+        examples: number of examples or users.
+        batch_size: expected number per step.
+        workload: what the optimizer does to a stream of gradients.
+        first_rates: for each epsilon the learning rate at which tuning starts.
+        runs: trains with a mechanism for all seeds and learning rates: arrays of shape (rates, seeds) by name, among
+            them "accuracy", which decides.
+        results: where results are kept.
+        unamplified: the participation that is promised without sampling; by default every example once in each epoch,
+            always at the same place.
+    """
+
+    name: str
+    steps: int
+    per_epoch: int
+    examples: int
+    batch_size: int
+    workload: ap.Momentum
+    first_rates: dict[float, float]
+    runs: Runs
+    results: Path
+    unamplified: ap.FixedEpochs | ap.MinSeparation | None = None
+    delta: float = 1e-5
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs."""
+        return self.steps // self.per_epoch
+
+    def problem(self, epsilon: float) -> ap.Problem:
+        """The problem to plan for, with the participation left open."""
+        budget = ap.Budget(epsilon, self.delta)
+        return ap.Problem(
+            self.steps, budget, examples=self.examples, batch_size=self.batch_size, workload=self.workload
+        )
+
+
+@dataclass(frozen=True)
+class Made:
+    """A mechanism, a few words on it, and what else was predicted for it, by name; smaller means better."""
+
+    mechanism: ap.Mechanism
+    words: str
+    predicted: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A way to choose a mechanism for a task and an epsilon.
+
+    Args:
+        title: for tables.
+        make: makes the mechanism; called once for each cell.
+        group: rows of one group are compared with each other.
+        chosen: whether this is the planner's own choice, which the other rows of its group are compared with.
+    """
+
+    title: str
+    make: Callable[[Task, float], Made]
+    group: Literal["amplified", "unamplified"]
+    chosen: bool = False
+
+
+class Kept:
+    """The lines of a results file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.rows: list[Line] = []
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the file again, which another process may have added to."""
+        if self._path.is_file():
+            self.rows = [json.loads(line) for line in self._path.read_text().splitlines()]
+
+    def add(self, **row: Any) -> None:
+        """Append one line."""
+        self.rows.append(row)
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def find(self, **wanted: Any) -> list[Line]:
+        """The lines that have all these values."""
+        return [row for row in self.rows if wanted.items() <= row.items()]
+
+    def forget(self, **wanted: Any) -> None:
+        """Remove the lines that have all these values."""
+        self.rows = [row for row in self.rows if not wanted.items() <= row.items()]
+        self._path.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+
+
+def measure(task: Task, rows: dict[str, Row], epsilons: Iterable[float], seeds: int, kept: Kept) -> None:
+    """Compute every cell that is not in the file yet, with the first `seeds` seeds, rounded up to whole blocks."""
+    blocks = [tuple(range(start, start + BLOCK)) for start in range(0, seeds, BLOCK)]
+    for epsilon in epsilons:
+        for name, row in rows.items():
+            kept.reload()
+            case = {"row": name, "epsilon": epsilon}
+            done = {line["seed"] for line in kept.find(stage="final", **case)}
+            missing = [block for block in blocks if not set(block) <= done]
+            if not missing:
+                continue
+            start, cpu = time.perf_counter(), time.process_time()
+            made = mechanism_of(task, name, row, epsilon, kept)
+            rate = tuned(task, made, case, kept)
+            for block in missing:
+                found = task.runs(made.mechanism, block, (rate,))
+                for i, seed in enumerate(block):
+                    values = {key: float(value[0, i]) for key, value in found.items()}
+                    kept.add(stage="final", **case, rate=rate, seed=seed, **values)
+            mean = np.mean([line["accuracy"] for line in kept.find(stage="final", **case)])
+            spent = f"{time.perf_counter() - start:.0f} s, {time.process_time() - cpu:.0f} s of one core"
+            print(f"{task.name}, {name}, epsilon {epsilon:g}: {mean:.2%} at {rate:g}; {spent}", file=sys.stderr)
+
+
+def tuned(task: Task, made: Made, case: Line, kept: Kept) -> float:
+    """The learning rate with the best mean accuracy of two seeds: climb by factors of two from the task's first one."""
+    known = {line["rate"]: line["accuracy"] for line in kept.find(stage="tuning", **case)}
+    best = task.first_rates[case["epsilon"]]
+    while True:
+        rates = tuple(rate for rate in (best / 2, best, best * 2) if rate not in known)
+        if rates:
+            found = task.runs(made.mechanism, TUNING_SEEDS, rates)["accuracy"].mean(1)
+            for rate, value in zip(rates, found.tolist(), strict=True):
+                kept.add(stage="tuning", **case, rate=rate, accuracy=value)
+                known[rate] = value
+        around = {rate: known[rate] for rate in (best / 2, best, best * 2)}
+        if around[best] == max(around.values()):
+            return best
+        best = max(around, key=lambda rate: around[rate])
+
+
+def mechanism_of(task: Task, name: str, row: Row, epsilon: float, kept: Kept) -> Made:
+    """The mechanism of a cell: the one that was made before on this machine, or a new one."""
+    path = CACHE / task.name / f"{name}-{epsilon:g}.json"
+    if path.exists() and not TINY:
+        stored = json.loads(path.read_text())
+        made = Made(ap.from_json(stored["mechanism"]), stored["words"], stored["predicted"])
+    else:
+        made = row.make(task, epsilon)
+        if not TINY:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = {"mechanism": ap.to_json(made.mechanism), "words": made.words, "predicted": made.predicted}
+            path.write_text(json.dumps(content))
+    case = {"row": name, "epsilon": epsilon}
+    known = kept.find(stage="plan", **case)
+    described = description(task, made)
+    if not known:
+        kept.add(stage="plan", **case, **described)
+    elif not np.allclose(known[0]["last"], described["last"], rtol=0.02):
+        raise SystemExit(
+            f"{name} at epsilon {epsilon:g} is another mechanism than in {task.results.name}. "
+            f"Give the row another name, or remove its results with --forget {name}."
+        )
+    return made
+
+
+def description(task: Task, made: Made) -> Line:
+    """What is known of a mechanism before training, with the noise it leaves in a direction of each curvature."""
+    mechanism = made.mechanism
+    rms, last = noise_by_curvature(task, mechanism)
+    return {
+        "words": made.words,
+        "noise_std": mechanism.noise_std,
+        "memory_copies": mechanism.strategy.memory_copies,
+        "participation": str(mechanism.participation),
+        "predicted": made.predicted,
+        "rms": rms,
+        "last": last,
+    }
+
+
+def noise_by_curvature(task: Task, mechanism: ap.Mechanism) -> tuple[list[float], list[float]]:
+    """For every h in CURVATURES the noise in the model: rms over the steps, and at the last step.
+
+    m_t = beta m_{t-1} + h theta_{t-1} + w_t and theta_t = theta_{t-1} - s_t m_t, by this recursion itself.
+    """
+    noising = np.ascontiguousarray(mechanism.strategy.noising())
+    beta, rates = task.workload.beta, task.workload.learning_rates
+    rates = np.ones(task.steps) if rates is None else rates
+    rms, last = [], []
+    for h in CURVATURES:
+        theta, momentum, squares = np.zeros(noising.shape[1]), np.zeros(noising.shape[1]), 0.0
+        for t in range(task.steps):
+            momentum *= beta
+            momentum += h * theta + noising[t]
+            theta -= rates[t] * momentum
+            squares += float(theta @ theta)
+        scale = mechanism.noise_std
+        rms.append(float(f"{scale * np.sqrt(squares / task.steps):.6g}"))
+        last.append(float(f"{scale * np.sqrt(theta @ theta):.6g}"))
+    return rms, last
+
+
+# ---- what tasks need
+
+
+def draw_batches(participation: Any, examples: int, steps: int, seed: int) -> list[np.ndarray]:
+    """The indices of every step of a run, distributed as the participation demands.
+
+    The samplers of the library draw from a cipher, which would take longer than the training. Poisson and
+    CyclicPoisson are replaced by plain generators of the same distribution; FixedEpochs and MinSeparation by a random
+    order that repeats.
+    """
+    rng = np.random.default_rng([seed, 2025])
+    if isinstance(participation, (ap.FixedEpochs, ap.MinSeparation)):
+        parts = np.array_split(rng.permutation(examples), participation.spacing(steps))
+        return [parts[step % len(parts)] for step in range(steps)]
+    if isinstance(participation, (ap.Poisson, ap.CyclicPoisson)) and participation.max_batch is None:
+        groups = np.array_split(rng.permutation(examples), participation.sampling_groups or 1)
+        drawn = []
+        for step in range(steps):
+            group = groups[step % len(groups)]
+            count = rng.binomial(len(group), participation.rate)
+            drawn.append(np.sort(group[rng.choice(len(group), count, replace=False, shuffle=False)]))
+        return drawn
+    sampler = participation.sampler(examples, steps, ap.Secret.insecure(seed))
+    found = [sampler.batch(step) for step in range(steps)]
+    return [batch.indices[batch.mask] for batch in found]
+
+
+def noise_of(mechanism: ap.Mechanism, seeds: tuple[int, ...], parameters: int) -> Iterable[np.ndarray]:
+    """Noise of shape (seeds, parameters) for each step, for clipping norm 1; it depends on the block of seeds."""
+    shape, secret = [(len(seeds), parameters)], ap.Secret.insecure(seeds[0])
+    stream = ap.NoiseStream(mechanism, shape, secret, threads=1, source="simulation")
+    for _ in range(mechanism.strategy.steps):
+        yield stream.next()[0]

@@ -1,0 +1,166 @@
+"""The noise in one linear functional of the run, such as the last iterate, with its gradient for a banded C.
+
+For the last row a of A, the noise in the last iterate is y . z with C^T y = a. Several rows are solved at once:
+arrays of shape (steps, rows) hold one row of A in each column, so that the inner loops run over the rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._kernels.compiled import compiled
+
+
+@compiled()
+def last_row(inverse: Array) -> Array:
+    """The last row a of A, which solves A^-T a = e_n, for inverse[t, r] = A^-1[t, t - r]."""
+    n, d = inverse.shape
+    a = np.zeros(n)
+    for j in range(n - 1, -1, -1):
+        value = 1.0 if j == n - 1 else 0.0
+        for r in range(1, min(d - 1, n - 1 - j) + 1):
+            value -= inverse[j + r, r] * a[j + r]
+        a[j] = value / inverse[j, 0]
+    return a
+
+
+@compiled()
+def solve_transposed(columns: Array, rows: Array) -> Array:
+    """C^-T rows for banded C, columns[j, r] = C[j + r, j]; a single column serves all columns of a Toeplitz C."""
+    n, k = rows.shape
+    y = np.empty((n, k))
+    for j in range(n - 1, -1, -1):
+        column = columns[j] if columns.shape[0] > 1 else columns[0]
+        out = y[j]
+        for i in range(k):
+            out[i] = rows[j, i]
+        for r in range(1, min(len(column) - 1, n - 1 - j) + 1):
+            c, later = column[r], y[j + r]
+            for i in range(k):
+                out[i] -= c * later[i]
+        pivot = 1.0 / column[0]
+        for i in range(k):
+            out[i] *= pivot
+    return y
+
+
+@compiled()
+def solve_columns(columns: Array, right: Array) -> Array:
+    """C^-1 right for banded C in the same layout."""
+    n, k = right.shape
+    u = right.copy()
+    for j in range(n):
+        column = columns[j] if columns.shape[0] > 1 else columns[0]
+        pivot = 1.0 / column[0]
+        for i in range(k):
+            u[j, i] *= pivot
+        solved = u[j]
+        for r in range(1, min(len(column) - 1, n - 1 - j) + 1):
+            c, later = column[r], u[j + r]
+            for i in range(k):
+                later[i] -= c * solved[i]
+    return u
+
+
+@compiled()
+def outer_bands(u: Array, y: Array, gradient: Array) -> None:
+    """Fill gradient[j, r] = -2 u_j . y_{j + r}: the gradient of |C^-T a|^2 for C[j + r, j], with u = C^-1 y.
+
+    A gradient with a single row gets the sums over j, for a Toeplitz C.
+    """
+    n, k = u.shape
+    gradient[:] = 0.0
+    for j in range(n):
+        out = gradient[j] if gradient.shape[0] > 1 else gradient[0]
+        for r in range(min(gradient.shape[1] - 1, n - 1 - j) + 1):
+            total = 0.0
+            for i in range(k):
+                total += u[j, i] * y[j + r, i]
+            out[r] -= 2.0 * total
+
+
+@compiled()
+def buffers_backward(decay: Array, scale: Array, rows: Array) -> Array:
+    """C^-T rows for a BLT: y = x - scale . b, b <- decay b + y for each row of A, from the last step to the first."""
+    n, k = rows.shape
+    m = len(decay)
+    y, held = np.empty((n, k)), np.zeros((m, k))
+    for t in range(n - 1, -1, -1):
+        out = y[t]
+        for i in range(k):
+            out[i] = rows[t, i]
+        for j in range(m):
+            for i in range(k):
+                out[i] -= scale[j] * held[j, i]
+        for j in range(m):
+            for i in range(k):
+                held[j, i] = decay[j] * held[j, i] + out[i]
+    return y
+
+
+@compiled()
+def buffered_rows(decay: Array, scale: Array, rows: Array) -> tuple[float, Array, Array, Array]:
+    """|C^-1 x|^2 for a BLT, summed over the columns x of `rows`, with its derivatives.
+
+    y_t = x_t - scale . B with buffers B_j(t + 1) = decay_j B_j(t) + x_t, for decays and (negated) scales of C^-1;
+    D_j is the derivative of B_j for decay_j. Sums are kept apart for each column, so that the loops run over columns.
+
+    Returns:
+        The sum, its derivatives for the decays and then the scales, and the buffers B and D after the last step.
+    """
+    n, k = rows.shape
+    m = len(decay)
+    B, D = np.zeros((m, k)), np.zeros((m, k))
+    value, by_decay, by_scale, y = np.zeros(k), np.zeros((m, k)), np.zeros((m, k)), np.zeros(k)
+    for t in range(n):
+        x = rows[t]
+        for i in range(k):
+            y[i] = x[i]
+        for j in range(m):
+            for i in range(k):
+                y[i] -= scale[j] * B[j, i]
+        for i in range(k):
+            value[i] += y[i] * y[i]
+        for j in range(m):
+            q = decay[j]
+            for i in range(k):
+                by_scale[j, i] += y[i] * B[j, i]
+                by_decay[j, i] += y[i] * D[j, i]
+                D[j, i] = q * D[j, i] + B[j, i]
+                B[j, i] = q * B[j, i] + x[i]
+    slopes, total = np.empty(2 * m), 0.0
+    for i in range(k):
+        total += value[i]
+    for j in range(m):
+        decay_sum, scale_sum = 0.0, 0.0
+        for i in range(k):
+            decay_sum += by_decay[j, i]
+            scale_sum += by_scale[j, i]
+        slopes[j], slopes[m + j] = -2.0 * scale[j] * decay_sum, -2.0 * scale_sum
+    return total, slopes, B, D
+
+
+@compiled()
+def workload_gram(inverse: Array, weights: Array) -> Array:
+    """H = A^T diag(weights) A for inverse[t, r] = A^-1[t, t - r], O(n^2).
+
+    A^-T H = diag(weights) A is lower triangular, so the rows of H follow from the last one up, for i <= j:
+    H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
+    """
+    n, d = inverse.shape
+    H = np.zeros((n, n))
+    for i in range(n - 1, -1, -1):
+        pivot = 1.0 / inverse[i, 0]
+        for r in range(1, min(d - 1, n - 1 - i) + 1):
+            factor = inverse[i + r, r]
+            for j in range(i + 1, n):
+                H[i, j] -= factor * H[i + r, j]
+        for j in range(i + 1, n):
+            H[i, j] *= pivot
+            H[j, i] = H[i, j]
+        value = weights[i] * pivot
+        for r in range(1, min(d - 1, n - 1 - i) + 1):
+            value -= inverse[i + r, r] * H[i + r, i]
+        H[i, i] = value * pivot
+    return H

@@ -1,0 +1,289 @@
+"""Squared error J in directions of several curvatures, with its gradient, for Toeplitz and banded strategies.
+
+For the last iterate, only the last rows a_i of the workloads A_i count:
+
+    J = sum_i |y_i|^2,    y_i = C^-T a_i,    dJ / dC[t, j] = -2 sum_i u_i[j] y_i[t],    u_i = C^-1 y_i,
+
+with the weights of the curvatures inside a_i. Two solves with C give the value and the whole gradient. Where more steps
+count, J is a sum of covariance recursions, one for each curvature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._error import trajectory_weight
+from antiphase._objective import Curvatures, Objective
+from antiphase._optimize.banded_error import BandedError, check_columns, column_squares
+from antiphase._optimize.toeplitz_error import series_inverse, series_is_faster, squared_error
+from antiphase._workload import Workload
+
+MAX_SOLVED_STEPS = 1 << 16  # for a constant rate and more steps, responses that stop early are faster
+FORGOTTEN = 1e-16  # entries of a row this much smaller than the largest count as zero
+DIED_OUT = 1e-13  # relative size of C^-T a at which the steps before are left out
+
+SquareAndGradient = Callable[[Array], tuple[float, Array]]  # coefficients of C -> squared error, and its gradient
+
+
+def toeplitz_squared_error(workload: Workload, objective: Objective, steps: int) -> SquareAndGradient | None:
+    """Return the squared error as a function of the coefficients of a Toeplitz C, without a covariance recursion.
+
+    None where only that recursion can do it: for more than one step under a learning-rate schedule.
+    """
+    if isinstance(objective, Curvatures):
+        return _curvatures_error(workload, objective, steps)
+    inverse, counted = workload.toeplitz_inverse, steps if objective == "rms" else 1
+    if inverse is None:
+        return None
+    return lambda c: squared_error(c, inverse, steps, counted)
+
+
+def _curvatures_error(workload: Workload, objective: Curvatures, steps: int) -> SquareAndGradient | None:
+    counted, is_constant = objective.counted_steps(steps), workload.toeplitz_inverse is not None
+    if counted == 1 and (steps <= MAX_SOLVED_STEPS or not is_constant):
+        return LastIterateToeplitzError(workload, objective, steps)
+    if not is_constant:
+        return None
+    inverses = [A.toeplitz_inverse for A in objective.workloads(workload)]
+
+    def error(c: Array) -> tuple[float, Array]:
+        value, gradient = 0.0, np.zeros_like(c)
+        for share, inverse in zip(objective.shares, inverses, strict=True):
+            assert inverse is not None
+            part, slope = squared_error(c, inverse, steps, counted)
+            value += share * part
+            gradient += share * slope
+        return value, gradient
+
+    return error
+
+
+class LastIterateToeplitzError:
+    """J of the last iterate as a function of the coefficients of a Toeplitz C.
+
+    In directions that forget, only the end of the run counts: steps before the first entry of a_i that is not
+    negligible, and before y_i has died out, are left out.
+
+    Args:
+        workload: the workload matrix for curvature 0.
+        objective: the curvatures, for the last iterate.
+        steps: number of steps, n.
+    """
+
+    def __init__(self, workload: Workload, objective: Curvatures, steps: int) -> None:
+        self._steps = steps
+        self._rows = remembered_rows(workload, objective, steps)
+
+    def __call__(self, c: Array) -> tuple[float, Array]:
+        """Return J and its gradient; infinity where C^-1 grows too fast."""
+        length = min(self._steps, len(self._rows) + max(1024, 16 * len(c)))
+        while True:
+            rows = np.concatenate([np.zeros((length - len(self._rows), self._rows.shape[1])), self._rows])
+            y, pull_back = _solved(c, rows)
+            largest = float(np.abs(y).max())
+            if not math.isfinite(largest):
+                return math.inf, np.zeros_like(c)
+            if length == self._steps or np.abs(y[: len(c)]).max() <= DIED_OUT * largest:
+                return float(np.einsum("ti,ti->", y, y)), pull_back()
+            length = min(self._steps, 2 * length)
+
+
+def remembered_rows(workload: Workload, objective: Curvatures, steps: int) -> Array:
+    """Return the last rows of sqrt(p_i) A_i without the first steps, which all of them have forgotten.
+
+    Shape (remembered steps, curvatures); the last entry belongs to the last step.
+    """
+    from antiphase._kernels import last_row
+
+    rows = []
+    for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
+        inverse, length = None if A.toeplitz_inverse is not None else A.inverse_bands(steps), min(steps, 4096)
+        while True:
+            row = last_row(_constant_bands(A, length) if inverse is None else inverse[steps - length :])
+            small = np.abs(row) <= FORGOTTEN * np.abs(row).max()
+            if length == steps or small[: length // 4].all():
+                break
+            length = min(steps, 4 * length)
+        first = int(np.argmin(small))  # the first entry that counts
+        rows.append(math.sqrt(share) * row[first:])
+    out = np.zeros((max(map(len, rows)), len(rows)))
+    for i, row in enumerate(rows):
+        out[len(out) - len(row) :, i] = row
+    return out
+
+
+def _constant_bands(workload: Workload, steps: int) -> Array:
+    """Return the bands of the inverse of a Toeplitz workload for any number of steps."""
+    first = workload.toeplitz_inverse
+    assert first is not None
+    return np.tile(first, (steps, 1))
+
+
+def _solved(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
+    """Return y = C^-T rows, and a function that computes the gradient of |y|^2 with respect to c."""
+    if series_is_faster(c, len(rows)):
+        return _solved_by_series(c, rows)
+    from antiphase._kernels import outer_bands, solve_columns, solve_transposed
+
+    y = solve_transposed(c[None], rows)
+
+    def pull_back() -> Array:
+        gradient = np.empty((1, len(c)))
+        outer_bands(solve_columns(c[None], y), y, gradient)
+        return gradient[0]
+
+    return y, pull_back
+
+
+def _solved_by_series(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
+    """The same by FFTs, for many coefficients: C^-T is the series 1 / c(x) applied backwards in time."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    n = len(rows)
+    size = next_fast_len(2 * n, real=True)
+    inverse = rfft(series_inverse(c, n), size)[:, None]
+    y = irfft(inverse * rfft(rows[::-1], size, axis=0), size, axis=0)[:n][::-1]
+
+    def pull_back() -> Array:
+        transformed = rfft(y, size, axis=0)
+        u = irfft(inverse * transformed, size, axis=0)[:n]
+        correlation = (rfft(u, size, axis=0).conj() * transformed).sum(axis=1)
+        return -2.0 * irfft(correlation, size)[: len(c)]
+
+    return y, pull_back
+
+
+class LastIterateBandedError:
+    """log error of the last iterate for a banded C, with the interface of `BandedError`.
+
+    Args:
+        workload: the workload matrix for curvature 0.
+        objective: the curvatures, for the last iterate.
+        steps: number of steps, n.
+    """
+
+    def __init__(self, workload: Workload, objective: Curvatures, steps: int) -> None:
+        self.rows = objective.last_rows(workload, steps)
+
+    def reach(self) -> Array:
+        """Return how strongly the error depends on each step: the diagonal of sum_i a_i a_i^T."""
+        return np.einsum("ti,ti->t", self.rows, self.rows)
+
+    def tangent(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return J and fill in its gradient."""
+        from antiphase._kernels import outer_bands, solve_columns, solve_transposed
+
+        y = solve_transposed(columns, self.rows)
+        value = float(np.einsum("ti,ti->", y, y))
+        if math.isfinite(value):
+            outer_bands(solve_columns(columns, y), y, gradient)
+        return value
+
+    def __call__(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return log sqrt(J) and, if it is finite, fill in its gradient."""
+        return _logarithm(self.tangent(columns, power, gradient), gradient)
+
+
+class MeanBandedError:
+    """log error over several steps for a banded C, with the interface of `BandedError`.
+
+    Args:
+        workload: the workload matrix for curvature 0.
+        objective: the curvatures, and the steps that count.
+        steps: number of steps, n.
+        bands: number of bands of C.
+    """
+
+    def __init__(self, workload: Workload, objective: Curvatures, steps: int, bands: int) -> None:
+        self._inverses = [A.inverse_bands(steps) for A in objective.workloads(workload)]
+        self._shares, counted = objective.shares, objective.counted_steps(steps)
+        self._weights = np.where(np.arange(steps) >= steps - counted, 1.0 / counted, 0.0)
+        self._covariance = np.empty((steps, bands + self._inverses[0].shape[1] - 1))
+        self._part = np.empty((steps, bands))
+
+    def reach(self) -> Array:
+        """Return how strongly the error depends on each step: the diagonal of sum_i p_i A_i^T A_i."""
+        pairs = zip(self._shares, self._inverses, strict=True)
+        return np.sum([share * column_squares(inverse) for share, inverse in pairs], axis=0)
+
+    def tangent(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return J and, if it is finite, fill in its gradient."""
+        from antiphase._kernels import covariance_backward, covariance_forward
+
+        total = 0.0
+        gradient[:] = 0.0
+        for share, inverse in zip(self._shares, self._inverses, strict=True):
+            covariance_forward(columns, inverse, self._covariance)
+            value = float(np.einsum("t,t->", self._weights, self._covariance[:, 0]))
+            if not math.isfinite(value):
+                return math.inf
+            total += share * value
+            covariance_backward(columns, inverse, self._covariance, share * self._weights, self._part)
+            gradient += self._part
+        return total
+
+    def __call__(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return log sqrt(J) and, if it is finite, fill in its gradient."""
+        return _logarithm(self.tangent(columns, power, gradient), gradient)
+
+
+def _logarithm(square: float, gradient: Array) -> float:
+    """Return log sqrt(square), and turn the gradient of the square into that of the logarithm."""
+    if not math.isfinite(square):
+        return math.inf
+    gradient *= 0.5 / square
+    return 0.5 * math.log(square)
+
+
+class SumBandedError:
+    """log error of a weighted sum of squared errors, with the interface of `BandedError`.
+
+    Args:
+        parts: errors and the weights of their squares.
+        bands: number of bands of C.
+    """
+
+    def __init__(
+        self, parts: Sequence[tuple[float, LastIterateBandedError | MeanBandedError]], steps: int, bands: int
+    ) -> None:
+        self._parts, self._gradient = parts, np.empty((steps, bands))
+
+    def reach(self) -> Array:
+        """Return how strongly the error depends on each step."""
+        return np.sum([weight * error.reach() for weight, error in self._parts], axis=0)
+
+    def tangent(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return J and, if it is finite, fill in its gradient."""
+        total = 0.0
+        gradient[:] = 0.0
+        for weight, error in self._parts:
+            total += weight * error.tangent(columns, power, self._gradient)
+            if not math.isfinite(total):
+                return math.inf
+            gradient += weight * self._gradient
+        return total
+
+    def __call__(self, columns: Array, power: float, gradient: Array) -> float:
+        """Return log sqrt(J) and, if it is finite, fill in its gradient."""
+        return _logarithm(self.tangent(columns, power, gradient), gradient)
+
+
+LogBandedError = BandedError | LastIterateBandedError | MeanBandedError | SumBandedError
+
+
+def banded_error(workload: Workload, objective: Objective, steps: int, bands: int) -> LogBandedError:
+    """Return the error of a banded C under an objective, as a function of its columns."""
+    if not isinstance(objective, Curvatures):
+        return BandedError(workload, steps, bands)
+    check_columns(steps, bands)
+    if objective.way is not None:
+        parts = [(1.0, objective.destination), (trajectory_weight(workload, objective, steps), objective.way)]
+        made = [(weight, banded_error(workload, part, steps, bands)) for weight, part in parts]
+        return SumBandedError(made, steps, bands)  # type: ignore[arg-type]  # both are Curvatures
+    if objective.counted_steps(steps) == 1:
+        return LastIterateBandedError(workload, objective, steps)
+    return MeanBandedError(workload, objective, steps, bands)

@@ -1,0 +1,132 @@
+"""The dense problem for several curvatures: minimise tr(V X^-1) with V = sum_i p_i A_i^T diag(g^2) A_i.
+
+Where only the last steps count, V is singular: the last iterate has a Gram matrix whose rank is the number of
+curvatures. The best X is then singular too, and the dual ascent, which needs X(U), has no fixed point. So the ascent
+runs on V + share x V_all + c I: V_all counts all steps, which keeps the iterates in between from getting too noisy, and
+the identity, noise in the gradients, bounds the condition number. Loss and bound are those of V itself: the bound of
+`dual` holds for any positive semidefinite V, at any multiplier U. If they do not agree to the tolerance, the ascent
+continues with a smaller share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._error import trajectory_weight
+from antiphase._errors import NotProved
+from antiphase._objective import Curvatures
+from antiphase._optimize.dense.dual import EPS, BlockDual, SortedWorkload
+from antiphase._optimize.dense.dual_ascent import ascend
+from antiphase._optimize.dense.multipliers import OrthogonalMultipliers, RowWeights
+from antiphase._optimize.dense.residue_blocks import ResidueClasses
+from antiphase._optimize.solution import SearchLimits
+from antiphase._workload import Workload
+
+SHARES = (1e-4, 1e-5, 1e-6)  # how much all steps count, tried in turn
+GRADIENT_NOISE = 0.02  # c I has this fraction of the sum of the singular values of V^1/2
+
+
+@dataclass(frozen=True)
+class CurvaturesResult:
+    """The result of `solve_curvatures`.
+
+    Args:
+        gram: X of the best strategy.
+        bound: the best proved lower bound on the squared loss.
+        converged: whether loss and bound agree to the tolerance.
+    """
+
+    gram: Array
+    bound: float
+    converged: bool
+
+
+def solve_curvatures(
+    classes: ResidueClasses,
+    workload: Workload,
+    objective: Curvatures,
+    limits: SearchLimits,
+    equal_norms: bool,
+    tolerance: float,
+    square: Callable[[Array], float],
+) -> CurvaturesResult:
+    """Return the best X, and a bound on the squared loss of every feasible X.
+
+    Args:
+        classes: the residue classes of the steps.
+        workload: the workload matrix for curvature 0.
+        objective: the curvatures, and the steps that count.
+        limits: when to stop early.
+        equal_norms: require all columns to have the same norm.
+        tolerance: stop when loss / bound - 1 is at most this.
+        square: the squared loss of X.
+    """
+    n, factor = classes.steps, gram_factor(workload, objective, classes.steps)
+    counts_all = objective.counted_steps(n) == n or objective.way is not None
+    whole = objective if counts_all else Curvatures(objective.values, objective.weights, "all")
+    every_step = gram(workload, whole, n)
+    gradients = (GRADIENT_NOISE * float(np.linalg.svd(factor, compute_uv=False).sum()) / n) ** 2 * np.eye(n)
+    best: Array | None = None
+    least, bound, start = math.inf, 0.0, None
+    for share in (0.0,) if counts_all else SHARES:
+        V = every_step if counts_all else factor @ factor.T + share * every_step + gradients
+        dual = _dual(V, classes, equal_norms, tolerance)
+        found = ascend(dual, dual.start() if start is None else start, limits, 0.5 * tolerance)
+        start, X = found.state, found.gram()
+        value, bound = square(X), max(bound, dual.lower_bound(found.state, factor))
+        if value < least:
+            least, best = value, X
+        converged = math.sqrt(least) <= (1.0 + tolerance) * math.sqrt(bound)
+        if converged or limits.reached:
+            break
+    assert best is not None
+    return CurvaturesResult(best, bound, converged)
+
+
+def _dual(V: Array, classes: ResidueClasses, equal_norms: bool, tolerance: float) -> BlockDual:
+    """Return the dual function for tr(V X^-1), which is the mean of the n variances of sqrt(n) L^T X^-1/2."""
+    n = classes.steps
+    try:
+        root = np.asarray(math.sqrt(n) * np.linalg.cholesky(V).T, dtype=np.float64)
+    except np.linalg.LinAlgError:
+        raise NotProved(
+            "The Gram matrix of this workload is too close to singular.",
+            hint="use equal learning rates, or fewer steps",
+        ) from None
+    floor = 0.1 * tolerance
+    kind = OrthogonalMultipliers(classes, equal_norms, floor)
+    return BlockDual(SortedWorkload(root, None, classes), kind, RowWeights(n, "rms", floor), 0.3 * tolerance)
+
+
+def gram(workload: Workload, objective: Curvatures, steps: int) -> Array:
+    """Return V, by a recursion for each curvature in O(n^2)."""
+    from antiphase._kernels import workload_gram
+
+    if objective.way is not None:
+        weight = trajectory_weight(workload, objective, steps)
+        return gram(workload, objective.destination, steps) + weight * gram(workload, objective.way, steps)
+    counted = objective.counted_steps(steps)
+    weights = np.where(np.arange(steps) >= steps - counted, 1.0 / counted, 0.0)
+    V = np.zeros((steps, steps))
+    for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
+        V += share * workload_gram(A.inverse_bands(steps), weights)
+    return V
+
+
+def gram_factor(workload: Workload, objective: Curvatures, steps: int) -> Array:
+    """Return F such that F F^T is V, or less than V by no more than rounding.
+
+    For the last iterate, F holds the last rows. Otherwise it is a square root of V, less an allowance for the rounding
+    of V: its entries are sums of up to n products, for each curvature.
+    """
+    if objective.counted_steps(steps) == 1 and objective.way is None:
+        return objective.last_rows(workload, steps)
+    V = gram(workload, objective, steps)
+    values, vectors = np.linalg.eigh(V)
+    rounding = 16 * steps * EPS * float(np.linalg.norm(V))
+    return vectors * np.sqrt(np.maximum(values - rounding, 0.0))

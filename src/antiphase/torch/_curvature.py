@@ -1,0 +1,76 @@
+"""Curvatures of a PyTorch model on public data, for planning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from antiphase._check import Array
+from antiphase._errors import InvalidArgument
+from antiphase._objective import Curvatures, Steps
+from antiphase._spectrum import curvatures_from_spectrum
+
+
+def curvatures(
+    module: torch.nn.Module,
+    loss: Callable[[], torch.Tensor],
+    *,
+    learning_rate: float,
+    clip_factor: float = 1.0,
+    iterations: int = 20,
+    probes: int = 4,
+    seed: int = 0,
+    steps: Steps | float = "last",
+) -> Curvatures:
+    """Estimate the curvatures of a loss for `Problem(objective=...)`, by stochastic Lanczos quadrature.
+
+    Use public data only: the result depends on the data, and so does the plan made with it. No privacy guarantee covers
+    what the plan reveals about them.
+
+    Args:
+        module: model; its trainable parameters are the directions.
+        loss: returns the mean loss over a public batch, from the module as it is. Switch dropout off.
+        learning_rate: largest learning rate of the private run.
+        clip_factor: by what factor clipping shrinks the mean gradient, at most 1.
+        iterations: products of the Hessian with a vector, per probe.
+        probes: number of random vectors to average over.
+        seed: seed of these vectors.
+        steps: steps whose noise counts, as in `Curvatures`.
+
+    >>> model = torch.nn.Linear(3, 1, bias=False)
+    >>> x = torch.diag(torch.tensor([1.0, 2.0, 4.0]))
+    >>> found = curvatures(model, lambda: model(x).square().sum() / 2, learning_rate=0.1)
+    >>> [round(float(h), 3) for h in sorted(set(found.values.round(6)))]
+    [0.1, 0.4, 1.6]
+    """
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        raise InvalidArgument("The module has no trainable parameters.", hint="set requires_grad on some of them")
+    size = sum(p.numel() for p in parameters)
+    value = loss()
+    if not isinstance(value, torch.Tensor) or value.ndim != 0:
+        got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+        raise InvalidArgument(f"loss() returned {got} instead of one number.", hint="return the mean over the batch")
+    gradients = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
+
+    def multiply(vector: Array) -> Array:
+        parts = torch.split(torch.as_tensor(vector), [p.numel() for p in parameters])
+        direction = [part.to(p).view_as(p) for part, p in zip(parts, parameters, strict=True)]
+        products = torch.autograd.grad(
+            gradients, parameters, direction, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return np.concatenate([p.detach().to("cpu", torch.float64).numpy().ravel() for p in products])
+
+    return curvatures_from_spectrum(
+        multiply,
+        size,
+        owner="curvatures",
+        learning_rate=learning_rate,
+        clip_factor=clip_factor,
+        iterations=iterations,
+        probes=probes,
+        seed=seed,
+        steps=steps,
+    )

@@ -1,0 +1,100 @@
+"""The noise on the way: its definition against dense algebra, its gradient, and what it prevents."""
+
+import numpy as np
+import pytest
+
+import antiphase as ap
+from antiphase._objective import TRAINING
+from antiphase._optimize.curvature_error import banded_error
+
+N = 10
+SCHEDULE = ap.Momentum(0.6, np.linspace(1.0, 0.2, N))
+OBJECTIVE = ap.Curvatures([0.05, 0.4], [1.0, 2.0], trajectory=0.7)
+
+
+def by_definition(strategy, workload, objective):
+    """J from the definition: weighted last rows, and all rows of the flat direction scaled by independent noise."""
+
+    def at_end(noising):
+        rows = [workload.with_curvature(h).matrix(N)[-1] @ noising for h in objective.values]
+        return sum(p * row @ row for p, row in zip(objective.shares, rows, strict=True))
+
+    def on_the_way(noising):
+        return np.square(workload.matrix(N) @ noising).sum() / N
+
+    noising, plain = strategy.noising(), np.eye(N)
+    weight = objective.trajectory * at_end(plain) / on_the_way(plain)
+    return at_end(noising) + weight * on_the_way(noising)
+
+
+@pytest.mark.parametrize("workload", [ap.PrefixSum(), SCHEDULE])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        ap.strategies.Identity(N),
+        ap.strategies.Toeplitz(np.array([1.0, 0.5, 0.2]), N),
+        ap.strategies.BLT.from_decays([0.9, 0.5], [0.7, 0.2], N),
+        ap.strategies.Tree(N),
+    ],
+)
+def test_error_is_that_of_the_definition(strategy, workload):
+    found = ap.error(strategy, workload, OBJECTIVE).value
+    assert found**2 == pytest.approx(by_definition(strategy, workload, OBJECTIVE), rel=1e-10)
+
+
+def test_weight_one_counts_both_equally_for_independent_noise():
+    plain, twice = (ap.Curvatures([0.1], trajectory=t) for t in (0.0, 1.0))
+    errors = [ap.error(ap.strategies.Identity(N), SCHEDULE, which).value for which in (plain, twice)]
+    assert errors[1] ** 2 == pytest.approx(2 * errors[0] ** 2)
+
+
+def test_gradient_for_banded_strategies():
+    rng = np.random.default_rng(0)
+    columns = np.where(np.add.outer(np.arange(N), np.arange(3)) < N, 1.0, 0.0) * (
+        np.array([1.0, 0.5, 0.2]) + 0.1 * rng.normal(size=(N, 3))
+    )
+    function, gradient = banded_error(SCHEDULE, OBJECTIVE, N, 3), np.empty((N, 3))
+    function(columns, 1.0, gradient)
+    direction, scratch, step = rng.normal(size=(N, 3)) * (columns != 0), np.empty((N, 3)), 1e-6
+    ahead, behind = (function(columns + sign * step * direction, 1.0, scratch) for sign in (1, -1))
+    assert (gradient * direction).sum() == pytest.approx((ahead - behind) / (2 * step), rel=1e-6)
+
+
+@pytest.mark.parametrize("family", ["toeplitz", "blt", "banded-inverse", "banded", "dense"])
+def test_every_family_states_the_loss_under_the_whole_objective(family):
+    options = {"toeplitz": {"bands": 3}, "blt": {"buffers": 1}, "banded-inverse": {"bands": 2}, "banded": {"bands": 4}}
+    once = ap.SingleParticipation()
+    found = ap.optimize(
+        family, steps=N, participation=once, workload=SCHEDULE, objective=OBJECTIVE, **options.get(family, {})
+    )
+    assert found.loss == pytest.approx(ap.loss(found.strategy, SCHEDULE, once, OBJECTIVE), rel=1e-6)
+
+
+def test_dense_is_as_good_as_all_bands_and_above_its_bound():
+    once = ap.SingleParticipation()
+    dense, banded = (
+        ap.optimize(family, steps=N, participation=once, workload=SCHEDULE, objective=OBJECTIVE, **options)
+        for family, options in (("dense", {}), ("banded", {"bands": N}))
+    )
+    assert dense.loss <= banded.loss * (1 + 5e-3)
+    assert dense.lower_bound <= dense.loss <= dense.lower_bound * (1 + 5e-3)
+
+
+def test_free_columns_do_not_drown_early_steps():
+    """Without the noise on the way they do: several times the noise of a Toeplitz strategy over the run."""
+    steps, promise = 48, ap.FixedEpochs(6, 8)
+    last = ap.Curvatures.log_uniform(1e-3, 1.0, 5)
+    both = ap.Curvatures.log_uniform(1e-3, 1.0, 5, trajectory=1.0)
+
+    def rms_noise(family, objective):
+        made = ap.optimize(family, steps=steps, participation=promise, objective=objective, bands=8)
+        return ap.loss(made.strategy, ap.PrefixSum(), promise)
+
+    assert rms_noise("banded", last) > 3 * rms_noise("toeplitz", last)
+    assert rms_noise("banded", both) < 1.2 * rms_noise("toeplitz", last)
+
+
+def test_the_name_training_stands_for_the_documented_curvatures():
+    strategy, workload = ap.strategies.Toeplitz(np.array([1.0, 0.5]), N), ap.PrefixSum()
+    assert ap.error(strategy, workload, "training").value == ap.error(strategy, workload, TRAINING).value
+    assert ap.Curvatures.log_uniform(1e-3, 1.0, 13, 0.25, trajectory=1.0) == TRAINING

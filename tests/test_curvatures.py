@@ -1,0 +1,138 @@
+"""The error in directions of several curvatures against dense algebra, and its special cases."""
+
+import math
+
+import numpy as np
+import pytest
+
+import antiphase as ap
+from antiphase._objective import Curvatures
+from antiphase.strategies import BLT, BandedInverse, Identity, Toeplitz, Tree
+from tests.catalog import every_strategy, every_workload
+
+VALUES, WEIGHTS = [0.0, 0.01, 0.3, 1.0], [1.0, 2.0, 0.5, 3.0]
+STEPS = ("last", "all", 0.3)
+
+
+def brute_force(C, A, objective):
+    """J from its definition."""
+    n, shares = C.steps, objective.weights / objective.weights.sum()
+    g = np.zeros(n)
+    g[n - objective.counted_steps(n) :] = objective.counted_steps(n) ** -0.5
+    parts = [np.linalg.norm(g[:, None] * (A_h.matrix(n) @ C.noising())) ** 2 for A_h in objective.workloads(A)]
+    return float(shares @ parts)
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 12, 33])
+def test_error_equals_dense_algebra(n, steps):
+    objective = Curvatures(VALUES, WEIGHTS, steps)
+    for name, C in every_strategy(n):
+        for workload, A in every_workload(n):
+            found = ap.error(C, A, objective)
+            assert found.value**2 == pytest.approx(brute_force(C, A, objective), rel=1e-8), (name, workload)
+            counted = found.per_step[n - objective.counted_steps(n) :]
+            assert found.value**2 == pytest.approx(counted.mean(), rel=1e-8), (name, workload)
+
+
+@pytest.mark.parametrize("n", [7, 12])
+def test_flat_directions_over_all_steps_are_the_rms(n):
+    for _, C in every_strategy(n):
+        for _, A in every_workload(n):
+            found, old = ap.error(C, A, Curvatures([0.0], steps="all")), ap.error(C, A)
+            assert found.value == old.rms == old.value  # bit for bit
+            assert ap.error(C, A, "max").value == old.max
+
+
+LONG = {
+    "identity": Identity(100_000),
+    "toeplitz": Toeplitz(Toeplitz.square_root(16).coefficients, 100_000),
+    "toeplitz-300": Toeplitz.square_root(100_000, 300),
+    "inverse": BandedInverse.square_root(8, 100_000),
+    "blt": BLT([0.999, 0.9], [0.01, 0.1], 100_000),
+    "normalized": Toeplitz(Toeplitz.square_root(16).coefficients, 100_000, column_normalized=True),
+    "tree": Tree(100_000),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_runs_by_rows_and_by_closed_sums_agree(name):
+    """A schedule that is constant in all but name takes the path of the rows."""
+    C, objective = LONG[name], Curvatures.log_uniform(1e-3, 1.0, 5)
+    rates = np.full(C.steps, 0.5)
+    rates[0] = np.nextafter(0.5, 0.0)
+    closed, rows = ap.Momentum(0.9, np.full(C.steps, 0.5)), ap.Momentum(0.9, rates)
+    assert ap.error(C, closed, objective).value == pytest.approx(ap.error(C, rows, objective).value, rel=1e-9)
+
+
+def test_share_of_a_long_run_is_the_mean_of_its_last_steps():
+    C, A = LONG["toeplitz"], ap.Momentum(0.9)
+    found = ap.error(C, A, Curvatures([1e-3], steps=0.2)).value ** 2
+    steps = ap.error(C, A.with_curvature(1e-3)).per_step
+    assert found == pytest.approx(steps[-20_000:].mean(), rel=1e-9)
+
+
+def test_one_direction_of_plain_sgd_forgets():
+    """Variance of an autoregression: sum over the past of (1 - h)^(2 t), whatever the number of steps."""
+    h = 0.01
+    expected = 1.0 / (1.0 - (1.0 - h) ** 2)
+    assert ap.error(Identity(10**6), ap.PrefixSum(), Curvatures([h])).value ** 2 == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_million_steps_with_the_whole_mixture():
+    C, objective = Toeplitz(Toeplitz.square_root(32).coefficients, 10**6), Curvatures.log_uniform(1e-3, 1.0)
+    short = Toeplitz(C.coefficients, 10**5)
+    long_, cut = ap.error(C, ap.Momentum(0.9), objective).value, ap.error(short, ap.Momentum(0.9), objective).value
+    assert math.isclose(long_, cut, rel_tol=1e-12)
+
+
+def test_loss_is_sensitivity_times_error():
+    C, A, promise = Toeplitz([1.0, 0.5], 12), ap.Momentum(0.9), ap.FixedEpochs(3, 4)
+    objective = Curvatures([0.1, 0.2])
+    expected = ap.sensitivity(C, promise).value * ap.error(C, A, objective).value
+    assert ap.loss(C, A, promise, objective) == expected
+
+
+def test_scaling_the_weights_changes_nothing():
+    C, A = Toeplitz([1.0, 0.5], 12), ap.PrefixSum()
+    one, other = Curvatures([0.1, 0.2], [1.0, 3.0]), Curvatures([0.1, 0.2], [2.0, 6.0])
+    assert ap.error(C, A, one).value == ap.error(C, A, other).value
+
+
+def test_curvatures_are_stored_as_given():
+    for steps in STEPS:
+        objective = Curvatures(VALUES, WEIGHTS, steps)
+        assert ap.from_json(ap.to_json(objective)) == objective
+    assert Curvatures([0.1, 0.2]) == Curvatures([0.1, 0.2], [1.0, 1.0], "last")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "non-empty"),
+        (([-0.1],), "non-negative"),
+        (([0.1], [1.0, 2.0]), "as many as values"),
+        (([0.1], [0.0]), "positive"),
+        (([0.1], [1.0], "first"), "'all', 'last' or a share"),
+        (([0.1], [1.0], 0.0), "finite number"),
+        (([0.1], [1.0], 1.5), "finite number"),
+        (([0.1], [1.0], True), "finite number"),
+    ],
+)
+def test_bad_curvatures_are_refused(arguments, message):
+    with pytest.raises(ap.InvalidArgument, match=message):
+        Curvatures(*arguments)
+
+
+def test_a_direction_in_which_sgd_diverges_is_refused():
+    with pytest.raises(ap.InvalidArgument, match="diverges"):
+        ap.error(Identity(4), ap.PrefixSum(), Curvatures([2.0]))
+
+
+def test_an_unknown_objective_is_refused():
+    for call in (
+        lambda o: ap.error(Identity(4), ap.PrefixSum(), o),
+        lambda o: ap.loss(Identity(4), ap.PrefixSum(), ap.SingleParticipation(), o),
+    ):
+        with pytest.raises(ap.InvalidArgument, match="'rms', 'max' or Curvatures"):
+            call("mean")
