@@ -159,7 +159,7 @@ def test_a_simulation_cannot_be_continued_as_a_real_run(tmp_path):
     strategy(plan, tmp_path / "s", goal=100, simulated_goal=2).start(
         federation(tmp_path / "c", 4), model(), num_rounds=1
     )
-    with pytest.raises(ap.InvalidArgument, match="made for root"):
+    with pytest.raises(ap.InvalidArgument, match="created for root"):
         strategy(plan, tmp_path / "s", goal=100).start(federation(tmp_path / "c", 4), model())
     assert report(tmp_path / "s", secret=SECRET).guarantee is None
 
