@@ -48,6 +48,23 @@ def banded_gradient(n: int, bands: int) -> dict[str, float]:
     return {"first": first, "seconds": again, "value": np.exp(2.0 * value), "arrays": arrays / 2**20}
 
 
+def curvatures_case(family: str, n: int, bands: int) -> dict[str, float]:
+    """The last iterate in 25 directions beside the rms error, after a first call that compiles."""
+    from antiphase import Curvatures, FixedEpochs, Momentum, schedules
+    from antiphase._optimize import optimize
+
+    given: dict[str, Any] = {"steps": n, "participation": FixedEpochs(n // 100 or 1, min(n, 100)), "bands": bands}
+    out: dict[str, float] = {}
+    for rates in ("constant", "schedule"):
+        workload = Momentum(0.9, None if rates == "constant" else schedules.linear(n))
+        for name, objective in (("rms", "rms"), ("curvatures", Curvatures.log_uniform(1e-3, 1.0))):
+            optimize(family, workload=workload, objective=objective, max_iterations=1, **given)
+            start = time.perf_counter()
+            found = optimize(family, workload=workload, objective=objective, **given)
+            out[f"{rates} {name}"], out[f"{rates} {name} count"] = time.perf_counter() - start, found.iterations
+    return out
+
+
 def solve(family: str, n: int, bands: int) -> dict[str, float]:
     from antiphase import SingleParticipation
     from antiphase._optimize import optimize
@@ -68,7 +85,12 @@ def run(case: str, *arguments: int) -> dict[str, float]:
 
 
 def child(case: str, arguments: list[int]) -> None:
-    result = banded_gradient(*arguments) if case == "banded-gradient" else solve(case, *arguments)
+    if case == "banded-gradient":
+        result = banded_gradient(*arguments)
+    elif case.startswith("curvatures-"):
+        result = curvatures_case(case.removeprefix("curvatures-"), *arguments)
+    else:
+        result = solve(case, *arguments)
     result["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps(result))
 
@@ -163,11 +185,27 @@ def banded_inverse() -> None:
     print_table("Banded inverse: to convergence", ["steps", "bands", "rms loss", "time"], rows)
 
 
+def curvatures() -> None:
+    rows = []
+    n = sized(2000, 40)
+    for family, bands in sized(
+        (("toeplitz", 16), ("toeplitz", 100), ("banded-inverse", 8), ("banded", 32)), (("toeplitz", 4),)
+    ):
+        ours = run(f"curvatures-{family}", n, bands)
+        for rates in ("constant", "schedule"):
+            rms, mixed = ours[f"{rates} rms"], ours[f"{rates} curvatures"]
+            counts = f"{ours[f'{rates} rms count']:.0f} / {ours[f'{rates} curvatures count']:.0f}"
+            rows.append([family, str(bands), rates, counts, readable(rms), readable(mixed), f"{mixed / rms:.1f}"])
+    columns = ["family", "bands", "learning rate", "iterations", "rms", "25 curvatures", "times"]
+    print_table(f"Last iterate in 25 directions beside the rms error, {n:,} steps, momentum 0.9", columns, rows)
+
+
 TABLES: dict[str, Callable[[], Any]] = {
     "gradients": gradients,
     "banded": banded,
     "toeplitz": toeplitz,
     "banded-inverse": banded_inverse,
+    "curvatures": curvatures,
 }
 
 if __name__ == "__main__":

@@ -82,10 +82,47 @@ def large() -> None:
     print_table("BLT: many steps", ["steps, separation, count", "buffers", "loss", "time"], rows)
 
 
+def curvatures_case(n: int, buffers: int) -> None:
+    """The last iterate in 25 directions beside the rms error, in a process of its own, after a call that compiles."""
+    from antiphase import Curvatures, FixedEpochs, Momentum, PrefixSum, schedules
+    from antiphase._optimize import optimize
+
+    out = {}
+    options = {"buffers": buffers} if buffers else {}
+    promise = FixedEpochs(n // 20, 20)
+    workloads = {"prefix sum": PrefixSum(), "momentum": Momentum(0.9), "schedule": Momentum(0.9, schedules.linear(n))}
+    for name, workload in workloads.items():
+        for kind, objective in (("rms", "rms"), ("curvatures", Curvatures.log_uniform(1e-3, 1.0))):
+            given = {"steps": n, "participation": promise, "workload": workload, "objective": objective, **options}
+            optimize("blt", max_iterations=1, **given)
+            start = time.perf_counter()
+            found = optimize("blt", **given)
+            out[f"{name}, {kind}"] = (time.perf_counter() - start, found.strategy.buffers)
+    print(json.dumps(out))
+
+
+def curvatures() -> None:
+    n, rows = sized(2000, 40), []
+    for buffers in sized((0, 3), (1,)):
+        with tempfile.TemporaryDirectory() as cache:
+            command = [sys.executable, "-m", "benchmarks.optimize_blt", "--curvatures", str(n), str(buffers)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(cache))
+        found = json.loads(done.stdout)
+        for name in ("prefix sum", "momentum", "schedule"):
+            (rms, few), (mixed, many) = found[f"{name}, rms"], found[f"{name}, curvatures"]
+            rows.append([name, f"{few} / {many}", readable(rms), readable(mixed), f"{mixed / rms:.1f}"])
+    columns = ["workload", "buffers", "rms", "25 curvatures", "times"]
+    print_table(f"BLT: last iterate in 25 directions beside the rms error, {n:,} steps", columns, rows)
+    print("goal: at most 3 times as long\n")
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--case"]:
+    if sys.argv[1:2] == ["--curvatures"]:
+        curvatures_case(int(sys.argv[2]), int(sys.argv[3]))
+    elif sys.argv[1:2] == ["--case"]:
         n, separation, count = map(int, sys.argv[2:5])
         case(n, separation, count, sys.argv[5], int(sys.argv[6]))
     else:
         compared()
         large()
+        curvatures()

@@ -37,6 +37,46 @@ def run(*arguments: float) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
+def curvatures_case(n: int, epochs: int) -> None:
+    """The last iterate in 25 directions beside the rms error, each to its own tolerance, in a process of its own."""
+    from antiphase import Curvatures, FixedEpochs, Momentum, PrefixSum, schedules
+    from antiphase._optimize import optimize
+
+    out = {}
+    workloads = {"prefix sum": PrefixSum(), "momentum": Momentum(0.9), "schedule": Momentum(0.9, schedules.linear(n))}
+    for name, workload in workloads.items():
+        for norms in ("equal", "free"):
+            for kind, objective in (("rms", "rms"), ("curvatures", Curvatures.log_uniform(1e-3, 1.0))):
+                start = time.perf_counter()
+                found = optimize(
+                    "dense",
+                    steps=n,
+                    participation=FixedEpochs(epochs, n // epochs),
+                    workload=workload,
+                    objective=objective,
+                    equal_norms=norms == "equal",
+                )
+                seconds = time.perf_counter() - start
+                out[f"{name}, {norms}, {kind}"] = (seconds, found.iterations, found.loss / found.lower_bound - 1.0)
+    print(json.dumps(out))
+
+
+def curvatures() -> None:
+    n, epochs, rows = sized(512, 24), sized(8, 3), []
+    with tempfile.TemporaryDirectory() as cache:
+        command = [sys.executable, "-m", "benchmarks.optimize_dense", "--curvatures", str(n), str(epochs)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(cache))
+    found = json.loads(done.stdout)
+    for name in ("prefix sum", "momentum", "schedule"):
+        for norms in ("equal", "free"):
+            rms, mixed = found[f"{name}, {norms}, rms"], found[f"{name}, {norms}, curvatures"]
+            counts, gaps = f"{rms[1]} / {mixed[1]}", f"{rms[2]:.3%} / {mixed[2]:.2%}"
+            rows.append([name, norms, counts, gaps, readable(rms[0]), readable(mixed[0]), f"{mixed[0] / rms[0]:.1f}"])
+    columns = ["workload", "norms", "iterations", "certified gap", "rms", "25 curvatures", "times"]
+    print_table(f"Dense: last iterate in 25 directions beside the rms error, {n} steps, {epochs} epochs", columns, rows)
+    print("goal: at most 3 times as long\n")
+
+
 def main() -> None:
     theirs = peer("optimize_dense", str(STEPS), str(EPOCHS), str(ITERATIONS))
     rows = []
@@ -64,5 +104,8 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--case"]:
         case(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    elif sys.argv[1:2] == ["--curvatures"]:
+        curvatures_case(int(sys.argv[2]), int(sys.argv[3]))
     else:
         main()
+        curvatures()

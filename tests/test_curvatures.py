@@ -86,6 +86,12 @@ def test_a_million_steps_with_the_whole_mixture():
     assert math.isclose(long_, cut, rel_tol=1e-12)
 
 
+def test_a_billion_steps_of_a_blt_stop_where_the_response_has_died_out():
+    objective, A = Curvatures([0.01, 0.5]), ap.Momentum(0.9)
+    found, cut = (ap.error(BLT([0.999, 0.9], [0.01, 0.1], n), A, objective).value for n in (10**9, 10**5))
+    assert math.isclose(found, cut, rel_tol=1e-12)
+
+
 def test_loss_is_sensitivity_times_error():
     C, A, promise = Toeplitz([1.0, 0.5], 12), ap.Momentum(0.9), ap.FixedEpochs(3, 4)
     objective = Curvatures([0.1, 0.2])

@@ -213,7 +213,7 @@ def test_each_family_descends_for_fixed_weights(workload, objective):
         end = family.minimize_tangent(point, H)
         assert tangent(end) < (1.01 if objective == "max" else 0.999) * tangent(point)
         around = np.random.default_rng(3).normal(size=(20, len(point))) * (point != 0.0)
-        if objective != "max":
+        if objective == "rms" or (objective != "max" and not isinstance(family, BLTFamily)):  # BLTs take a few steps
             assert all(tangent(end + 1e-3 * np.linalg.norm(end) * d) > 0.9999 * tangent(end) for d in around)
 
 

@@ -322,7 +322,7 @@ def test_dense_bound_holds_for_random_feasible_matrices(seed):
 
 
 def test_dense_by_brute_force_for_one_direction():
-    """With y = C^-T a, the row is a = C^T y, so |a_i| <= |y| for columns of norm 1: the optimum is max |a_i|."""
+    """With y = C^-T a, a_i = C e_i . y, so |a_i| <= |y| for columns of norm 1: the optimum is the largest |a_i|."""
     n, A, what = 6, ap.PrefixSum(), Curvatures([0.3])
     a = A.with_curvature(0.3).matrix(n)[-1]
     found = ap.optimize("dense", steps=n, participation=ap.SingleParticipation(), workload=A, objective=what)

@@ -201,13 +201,14 @@ def buffer_response(decay: Array, scale: Array, inverse: Array, steps: int) -> A
 def buffer_response_sums(decay: Array, scale: Array, inverse: Array, steps: int) -> tuple[float, float]:
     """Return sum_i w_i^2 and sum_i (steps - i) w_i^2 for the impulse response w of A C^-1, where both are Toeplitz.
 
-    `inverse` is the first column of A^-1. Stops early once the response is constant up to rounding.
+    `inverse` is the first column of A^-1. Stops once the response has become constant to rounding, or has died out.
     """
     d = len(inverse)
     buffers = np.zeros(len(decay))
     past = np.zeros(d)
     total = 0.0
     weighted = 0.0
+    largest = 0.0
     for i in range(steps):
         u = 1.0 if i == 0 else 0.0
         drift = 0.0
@@ -220,14 +221,18 @@ def buffer_response_sums(decay: Array, scale: Array, inverse: Array, steps: int)
         for r in range(1, d):
             w -= inverse[r] * past[r - 1]
         w /= inverse[0]
-        change = 0.0
+        change, level = 0.0, abs(w)
         for r in range(d - 1, 0, -1):
             if r <= i:
                 change += abs(past[r - 1] - w)
+            level += abs(past[r - 1])
             past[r] = past[r - 1]
         past[0] = w
+        largest = max(largest, abs(w))
         total += w * w
         weighted += (steps - i) * w * w
+        if i > d and drift + level <= 1e-30 * largest:  # what is left adds less than rounding
+            return total, weighted
         if i > d and (drift + change) * steps <= 1e-16 * abs(w):
             left = float(steps - 1 - i)
             return total + left * w * w, weighted + left * (left + 1.0) / 2.0 * w * w
