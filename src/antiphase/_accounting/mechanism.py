@@ -86,7 +86,7 @@ class Mechanism:
 
         **Guarantee**: the mechanism covers the first t outputs if t is fixed beforehand or chosen without looking at
         the outputs. If the outputs decide when to stop, the guarantee of the full run applies. The sensitivity is never
-        larger than that of the full run. Epsilon can be larger if it is estimated from samples, by sampling error. Run
+        larger than that of the full run. If epsilon is estimated from samples, sampling error can make it larger. Run
         reports state the smaller of the two; neither necessarily increases from t to t + 1.
 
         Args:

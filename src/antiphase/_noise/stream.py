@@ -45,7 +45,7 @@ class NoiseStream:
     example in the blocks of Stamped. After the last step, `next` raises an error. The privacy guarantee of the
     mechanism is for real numbers. It does not account for rounding draws and sums to floating point, which is coarser
     for draws beyond seven standard deviations.
-    A mechanism is refused if its noise does not fit in `dtype`, or only with rounding errors above 1/256 of z.
+    A mechanism is refused if its noise does not fit in `dtype`, or if its rounding errors would exceed 1/256 of z.
 
     Anyone who knows the secret or the state of the stream can subtract the noise. Store both away from the model.
 

@@ -27,7 +27,7 @@ from antiphase._optimize.dense.residue_blocks import ResidueClasses
 from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 
-SHARES = (1e-4, 1e-5, 1e-6)  # how much all steps count, tried in turn
+SHARES = (1e-4, 1e-5, 1e-6)  # weights of V_all, tried in turn
 GRADIENT_NOISE = 0.02  # c I has this fraction of the sum of the singular values of V^1/2
 
 
