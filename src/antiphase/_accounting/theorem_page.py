@@ -70,10 +70,10 @@ Gaussians with one mode for each bin or pattern. Its delta is an integral in up 
 estimated from samples whose weights are proved to be bounded, in both directions. The reported number ("confident") is
 a confidence limit on their mean, with its failure probability added to delta. A second bound needs no samples and is
 reported if it is smaller ("upper"): the bound without amplification, a moment bound or, for independent noise, a
-convolution. `MonteCarlo` sets how much work to spend. Entries of C count by their absolute values. Some mechanisms are
-accounted for at their worst pattern, without amplification: strategies that are not lower triangular, and random
-min-separation with more bands than the separation. `compose`, `group_epsilon`, `zcdp` and `gdp` treat all of these
-mechanisms that way.
+convolution. `MonteCarlo` sets how much work to spend. Negative entries of C are accounted for by their absolute values.
+Some mechanisms are accounted for at their worst pattern, without amplification: strategies that are not lower
+triangular, and random min-separation with more bands than the separation. `compose`, `group_epsilon`, `zcdp` and `gdp`
+treat all of these mechanisms that way.
 
 **Where the randomness comes from.** `epsilon` and `delta` draw fresh entropy on every call, unless the `MonteCarlo` has
 a seed, and store it in `Bound.entropy`. Planning and calibration search with seeds that are hashes of the question, so

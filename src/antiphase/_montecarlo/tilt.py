@@ -27,7 +27,7 @@ class Tilt(Estimator):
     Args:
         split: the modes.
         slope: s >= 0; 0 samples the first distribution without a shift.
-        weights: p, non-negative with sum 1.
+        weights: p, non-negative and summing to 1.
     """
 
     split: Split

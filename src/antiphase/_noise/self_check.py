@@ -57,7 +57,9 @@ def check_noise(
         wrong = _relative_errors(strategy, noise_std, noise, z)
     bad = np.flatnonzero(~(wrong <= TOLERANCE))
     if len(bad):
-        raise _refused(strategy, dtype, f"in step {bad[0]} its relative error is {wrong[bad[0]]:.2g}")
+        raise _refused(
+            strategy, dtype, f"in step {bad[0]} it differs from float64 algebra by {wrong[bad[0]]:.2g} (relative)"
+        )
 
 
 def check_sizes(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], *, clip_norm: float = 1.0) -> None:

@@ -4,7 +4,7 @@ For the last iterate, only the last rows a_i of the workloads A_i count:
 
     J = sum_i |y_i|^2,    y_i = C^-T a_i,    dJ / dC[t, j] = -2 sum_i u_i[j] y_i[t],    u_i = C^-1 y_i,
 
-with the weights of the curvatures inside a_i. Two solves with C give the value and the whole gradient. Where more steps
+with the weights of the curvatures inside a_i. Two solves with C give the value and the whole gradient. If more steps
 count, J is a sum of covariance recursions, one for each curvature.
 """
 

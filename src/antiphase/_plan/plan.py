@@ -50,7 +50,7 @@ class Plan:
         notes: advice for the user. Informational.
         root: fingerprint of the original plan if this plan extends one, else empty. Noise keys depend on it, so that an
             extended run continues with the same noise.
-        deviation: explanation why the mechanism differs from what the problem asks for, if a server enforces another
+        deviation: explanation of why the mechanism differs from what the problem asks for, if a server enforces another
             participation or adds other noise; empty otherwise. The guarantee is that of the mechanism, whether or not
             it is within the budget.
     """
