@@ -119,7 +119,7 @@ def test_curvatures_are_stored_as_given():
         (([-0.1],), "non-negative"),
         (([0.1], [1.0, 2.0]), "as many as values"),
         (([0.1], [0.0]), "positive"),
-        (([0.1], [1.0], "first"), "'all', 'last' or a share"),
+        (([0.1], [1.0], "first"), "'all', 'last' or a fraction"),
         (([0.1], [1.0], 0.0), "finite number"),
         (([0.1], [1.0], 1.5), "finite number"),
         (([0.1], [1.0], True), "finite number"),

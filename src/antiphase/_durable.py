@@ -45,8 +45,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> None:
     """Write `data` to `path` atomically: a crash at any time leaves either the old file or the new one.
 
-    When this returns, the new file and its directory entry are on disk. Its mode is `mode`, by default owner-only,
-    after the umask, or exactly that of the file `like`.
+    When this returns, the new file and its directory entry are on disk. Its mode is exactly that of the file `like`, if
+    given, or else `mode` (by default owner-only) after the umask.
     """
     with replacing(path, mode, like) as file:
         file.write(data)

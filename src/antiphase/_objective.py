@@ -1,4 +1,4 @@
-"""Objectives: which noise in the model counts, over the steps and over the directions of parameter space."""
+"""Objectives: the steps and the directions of parameter space in which noise in the model counts."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Curvatures:
 
         J(C) = sum_i p_i ||diag(g) A_{h_i} C^-1||_F^2,    p_i = weight_i / (sum of all weights),
 
-    where g spreads a total square of 1 evenly over the steps that count. The error is its root. With the one curvature
-    0 over all steps, this is the error "rms".
+    where g_t^2 = 1 / m for the m steps that count and 0 for the others. The error is the square root of J. With the
+    single curvature 0 and all steps, it is the error "rms".
 
     Args:
         values: h_i >= 0, curvature x largest learning rate.
         weights: relative weights, one for each curvature; None for equal ones. The excess loss of a quadratic model
             weights a direction by its curvature.
-        steps: the steps that count: "last" for the last iterate, "all", or a share in (0, 1] for the last share of the
-            steps.
-        trajectory: weight of the noise on the way there, over all steps in a flat direction, relative to that of
-            independent noise: 1 counts both equally for independent noise. Without it, a strategy whose columns are
-            free spends the whole budget on the last steps and drowns the others in noise.
+        steps: the steps that count: "last" for the last iterate, "all", or a fraction in (0, 1] for that fraction of
+            the steps at the end.
+        trajectory: weight of a second term, the noise over all steps in a flat direction. With 1, the two terms are
+            equal for independent noise. Without the second term, a strategy whose columns are free spends the whole
+            budget on the last steps and drowns the others in noise.
 
     >>> Curvatures([0.0, 0.1]).steps
     'last'
@@ -63,13 +63,13 @@ class Curvatures:
             raise _check.invalid(owner, "weights", "positive", weights.min(), "leave out directions without weight")
         object.__setattr__(self, "weights", weights)
         if self.steps not in ("all", "last"):
-            hint = "'last' for the last iterate, 'all', or the share of the steps at the end"
+            hint = "use 'last' for the last iterate, 'all', or a fraction of the steps at the end"
             if isinstance(self.steps, str):
-                raise _check.invalid(owner, "steps", "'all', 'last' or a share", self.steps, hint)
+                raise _check.invalid(owner, "steps", "'all', 'last' or a fraction", self.steps, hint)
             share = _check.real(owner, "steps", self.steps, np.finfo(float).tiny, 1.0, hint)
             object.__setattr__(self, "steps", share)
 
-        hint = "1 counts the noise on the way as much as the noise at the end"
+        hint = "1 counts the noise over all steps as much as the noise at the end"
         object.__setattr__(self, "trajectory", _check.real(owner, "trajectory", self.trajectory, 0.0, 1e6, hint))
 
     @classmethod
@@ -88,9 +88,9 @@ class Curvatures:
             low: smallest h.
             high: largest h.
             count: number of curvatures.
-            power: 1 weights a direction by its curvature, 0 all directions equally.
+            power: 1 weights each direction by its curvature, 0 weights all directions equally.
             steps: the steps that count.
-            trajectory: weight of the noise on the way there.
+            trajectory: weight of the noise over all steps.
 
         >>> Curvatures.log_uniform(0.01, 1.0, 3, power=1.0).weights.tolist()
         [0.01, 0.1, 1.0]
@@ -105,17 +105,17 @@ class Curvatures:
 
     @property
     def destination(self) -> Curvatures:
-        """The same objective without the noise on the way."""
+        """The same objective without the trajectory term."""
         return replace(self, trajectory=0.0) if self.trajectory else self
 
     @property
     def way(self) -> Curvatures | None:
-        """The noise in a flat direction over all steps; None if it does not count."""
+        """The trajectory term, the noise over all steps in a flat direction; None if it does not count."""
         return Curvatures(np.zeros(1), steps="all") if self.trajectory else None
 
     @property
     def shares(self) -> Array:
-        """The weights, scaled to sum 1."""
+        """The weights, scaled to sum to 1."""
         assert self.weights is not None
         return self.weights / math.fsum(self.weights)
 
@@ -132,12 +132,12 @@ class Curvatures:
     def last_rows(self, workload: Workload, steps: int, chosen: slice = slice(None)) -> Array:
         """Return the last rows of sqrt(p_i) A_{h_i}, one column for each curvature, shape (steps, curvatures).
 
-        Each solves A_h^-T a = e_n, a recursion from the last step to the first.
+        Each row a solves A_h^-T a = e_n, by a recursion from the last step to the first.
 
         Args:
             workload: the workload matrix for curvature 0.
             steps: number of steps, n.
-            chosen: which of the curvatures.
+            chosen: which curvatures to use.
         """
         from antiphase._kernels import last_row
 
@@ -151,15 +151,16 @@ class Curvatures:
 Objective = Literal["training", "rms", "max"] | Curvatures
 
 TRAINING = Curvatures.log_uniform(1e-3, 1.0, count=13, power=0.25, trajectory=1.0)
-"""What the objective "training" stands for: the noise left in the model at the end, and on the way there.
+"""The objective "training": the noise left in the model at the end of training, plus the noise over all steps.
 
-It needs no knowledge of the model. Directions with h below 1e-3 keep most noise for good, whatever the mechanism, and
-learning rates that train well keep the largest h near 1. docs/training.md compares it with measured accuracy.
+It needs no knowledge of the model. Directions with h below 1e-3 keep most of their noise to the end, whatever the
+mechanism, and at learning rates that train well the largest h is near 1. docs/training.md compares it with measured
+accuracy.
 """
 
 
 def resolved(owner: str, objective: object) -> Literal["rms", "max"] | Curvatures:
-    """Return the objective, with `TRAINING` for "training"; raise if it is none."""
+    """Return the objective, with `TRAINING` in place of "training"; raise if it is not a valid objective."""
     checked = check_objective(owner, objective)
     return TRAINING if checked == "training" else checked
 
@@ -173,5 +174,5 @@ def check_objective(owner: str, objective: object) -> Objective:
     for name in names:
         if name == given:
             return name
-    hint = "training counts the noise left in the model at the end; rms and max the noise over the steps"
+    hint = "training counts the noise left in the model at the end; rms and max count the noise over the steps"
     raise _check.invalid(owner, "objective", "'training', 'rms', 'max' or Curvatures", objective, hint)

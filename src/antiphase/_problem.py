@@ -34,8 +34,8 @@ class Problem:
         adjacency: "zero-out", "add-or-remove" or "replace".
         memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
         objective: the noise to minimize. "rms" and "max" are over the steps, as if gradients did not depend on the
-            parameters. "training" is what is left in the model at the end of training, in directions of many
-            curvatures, and predicts accuracy better; `Curvatures` states your own. See docs/training.md.
+            parameters. "training" is the noise left in the model at the end of training, in directions of many
+            curvatures, which predicts accuracy better; `Curvatures` states your own. See docs/training.md.
         clip_norm: largest norm of one example's contribution.
         unit: what is protected, in words: "example", "user", "device".
         parameters: number of model parameters, if known: the plan then states the memory of the noise in bytes.
@@ -81,7 +81,7 @@ class Problem:
         if not _check.text(owner, "unit", self.unit, "'example' or 'user'"):
             raise _check.invalid(owner, "unit", "a word", self.unit, "'example' or 'user'")
         if reorders(self.unit):
-            hint = "remove the controls of writing direction, such as U+202E"
+            hint = "remove characters that control the writing direction, such as U+202E"
             raise _check.invalid(owner, "unit", "text that is read in the order it is written", self.unit, hint)
         self.workload.check_steps(self.steps)
         _check_batch(self)

@@ -1,4 +1,4 @@
-"""The spectrum of a Hessian by stochastic Lanczos quadrature, from products of the Hessian with vectors alone."""
+"""The spectrum of a Hessian by stochastic Lanczos quadrature, which needs only products of the Hessian with vectors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from antiphase._check import Array
 from antiphase._errors import InvalidArgument
 from antiphase._objective import Curvatures, Steps
 
-NEGLIGIBLE = 1e-6  # curvatures below this fraction of the largest are rounding
-MAX_RATE_CURVATURE = 1.9  # plain SGD diverges from 2 on
+NEGLIGIBLE = 1e-6  # curvatures below this fraction of the largest are rounding errors
+
+MAX_RATE_CURVATURE = 1.9  # plain SGD diverges at 2 and above
 
 
 def lanczos_quadrature(
@@ -87,10 +88,10 @@ def curvatures_from_spectrum(
 ) -> Curvatures:
     """Return the positive curvatures, times the learning rate, each weighted by curvature x density.
 
-    Those are the weights of the excess loss of a quadratic model: the sum over directions of curvature x variance / 2.
+    These are the weights of the excess loss of a quadratic model: the sum over directions of curvature x variance / 2.
     """
-    rate = _check.real(owner, "learning_rate", learning_rate, np.finfo(float).tiny, 1e300, "the largest of the run")
-    factor = _check.real(owner, "clip_factor", clip_factor, np.finfo(float).tiny, 1.0, "1 where nothing is clipped")
+    rate = _check.real(owner, "learning_rate", learning_rate, np.finfo(float).tiny, 1e300, "use the largest one")
+    factor = _check.real(owner, "clip_factor", clip_factor, np.finfo(float).tiny, 1.0, "use 1 if nothing is clipped")
     count = _check.positive_integer(owner, "iterations", iterations, "20 is usual")
     number = _check.positive_integer(owner, "probes", probes, "4 is usual")
     nodes, weights = lanczos_quadrature(

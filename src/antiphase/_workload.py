@@ -1,7 +1,7 @@
 """Workloads A: the linear map from the gradient stream to the model iterates.
 
-Every workload has a banded inverse, and only that inverse is stored: A is applied as a short recursion,
-O(steps x bands), and never formed except for small cases.
+Every workload has a banded inverse, and only that inverse is stored: A is applied as a short recursion in O(steps x
+bands), and is never formed except for small cases.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Workload(ABC):
         """
         if h == 0.0:
             return self
-        raise _check.invalid(type(self).__name__, "h", "0", h, "use PrefixSum or Momentum, which know curvature")
+        raise _check.invalid(type(self).__name__, "h", "0", h, "use PrefixSum or Momentum, which support curvature")
 
     def matrix(self, steps: int) -> Array:
         """Return A as a dense array, for small cases."""
@@ -66,7 +66,7 @@ class Workload(ABC):
 @final
 @record
 class PrefixSum(Workload):
-    """Plain SGD with a constant learning rate: iterates are running sums, A is all ones below the diagonal.
+    """Plain SGD with a constant learning rate: iterates are running sums, and A has ones on and below the diagonal.
 
     Reference: Denisov et al. 2022.
 
@@ -88,7 +88,7 @@ class PrefixSum(Workload):
         return self if h == 0.0 else Momentum(0.0, curvature=h)
 
     def inverse_bands(self, steps: int) -> Array:
-        """Return the bands of I - L, with L the shift down by one step."""
+        """Return the bands of I - L, where L is the shift down by one step."""
         return _constant_bands(self.toeplitz_inverse, _check.positive_integer("PrefixSum", "steps", steps))
 
 
@@ -98,7 +98,7 @@ class Momentum(Workload):
     """SGD with momentum, a learning-rate schedule and weight decay, in a direction of given curvature.
 
     m_t = beta m_{t-1} + g_t;  theta_t = (1 - eta_t wd) theta_{t-1} - eta_t m_t, so that
-    A^-1 = (I - beta L) diag(1/eta) (I - diag(1 - eta wd) L), with L the shift down by one step.
+    A^-1 = (I - beta L) diag(1/eta) (I - diag(1 - eta wd) L), where L is the shift down by one step.
 
     Where the loss has curvature lambda, the gradient is g_t + lambda theta_{t-1}, and A maps g to -theta with this
     feedback. Eliminating m adds lambda to the first subdiagonal of A^-1, and nothing else:
@@ -128,7 +128,7 @@ class Momentum(Workload):
 
     def __post_init__(self) -> None:
         owner = "Momentum"
-        beta = _check.real(owner, "beta", self.beta, 0.0, np.nextafter(1.0, 0.0), "momentum 0.9 is usual")
+        beta = _check.real(owner, "beta", self.beta, 0.0, np.nextafter(1.0, 0.0), "a momentum of 0.9 is common")
         object.__setattr__(self, "beta", beta)
         rates = np.ones(1)
         if self.learning_rates is not None:
@@ -140,7 +140,7 @@ class Momentum(Workload):
             object.__setattr__(self, "learning_rates", rates)
         largest = 1.0 / rates.max()
         decay = _check.real(
-            owner, "weight_decay", self.weight_decay, 0.0, largest, "learning rate x weight decay is at most 1"
+            owner, "weight_decay", self.weight_decay, 0.0, largest, "learning rate x weight decay must be at most 1"
         )
         object.__setattr__(self, "weight_decay", decay)
         object.__setattr__(self, "curvature", self._stable_curvature())
@@ -174,7 +174,7 @@ class Momentum(Workload):
         2.5
         """
         if self.curvature != 0.0:
-            must = "0 where the objective gives the curvatures"
+            must = "0 if the objective gives the curvatures"
             raise _check.invalid("Momentum", "curvature", must, self.curvature, "leave out one of the two")
         return self if h == 0.0 else replace(self, curvature=h / self.largest_rate)
 

@@ -66,7 +66,7 @@ def test_a_step_without_noise_cannot_be_committed(tmp_path):
     with open_run(tmp_path) as run:
         optimizer = optimizer_for(run)
         state = optimizer.init(PARAMS)
-        with pytest.raises(ap.Refused, match="no noise was added"):
+        with pytest.raises(ap.Refused, match="no noise has been added"):
             apj.commit(run, state, PARAMS, [])
         with pytest.raises(ap.InvalidArgument, match="has 0 noise states"):
             apj.commit(run, optax.adam(0.1).init(PARAMS), PARAMS)

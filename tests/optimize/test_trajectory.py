@@ -1,4 +1,4 @@
-"""The noise on the way: its definition against dense algebra, its gradient, and what it prevents."""
+"""The trajectory term: its definition against dense algebra, its gradient, and what it prevents."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ def test_dense_is_as_good_as_all_bands_and_above_its_bound():
 
 
 def test_free_columns_do_not_drown_early_steps():
-    """Without the noise on the way they do: several times the noise of a Toeplitz strategy over the run."""
+    """Without the trajectory term they do: several times the noise of a Toeplitz strategy over the run."""
     steps, promise = 48, ap.FixedEpochs(6, 8)
     last = ap.Curvatures.log_uniform(1e-3, 1.0, 5)
     both = ap.Curvatures.log_uniform(1e-3, 1.0, 5, trajectory=1.0)

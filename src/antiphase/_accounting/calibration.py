@@ -55,7 +55,7 @@ def calibrate(
 
     **Guarantee**: the epsilon of the mechanism, as computed by `epsilon`, is at most the budget's and at least 99.9 %
     of it, or 99 % if it is estimated from samples, unless there are too few samples to tell. The same arguments give
-    the same mechanism, because the seeds of the search are a hash of the arguments. A guarantee that is based on
+    the same mechanism, because the seeds of the search are hashes of the arguments. A guarantee that is based on
     samples is certified at the end with fresh entropy, which the bound stores; its epsilon may then equal the budget's.
     Raises `NotProved` if the budget needs no noise because an example participates with a probability below delta.
 
@@ -87,7 +87,7 @@ def seeded_calibration(
     examples: int | None = None,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Calibration:
-    """Calibrate without the final certificate, to compare mechanisms. All seeds are a hash of the arguments."""
+    """Calibrate without the final certificate, to compare mechanisms. All seeds are hashes of the arguments."""
     if not isinstance(budget, Budget):
         raise invalid("calibrate", "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
     reduction = reduce(Setting(*check_setting("calibrate", strategy, participation, adjacency, examples)))

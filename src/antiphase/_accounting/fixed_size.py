@@ -4,8 +4,8 @@ A sample that does not contain the example is a uniform subset of the others. In
 replaces one of them. This moves the sum by at most 2 in either data set, depending on the example's contents, and the
 two sums differ by at most 2. That is a substitution with a shift of 2 contributions and probability batch_size / group.
 
-This is not equivalent to Poisson sampling under any adjacency: what the two data sets share are the samples without the
-example, and these contain one more of the other examples.
+This is not equivalent to Poisson sampling under any adjacency: the samples that the two data sets share are those
+without the example, and they contain one more of the other examples.
 """
 
 from __future__ import annotations

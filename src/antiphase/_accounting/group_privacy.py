@@ -20,10 +20,10 @@ MAX_BISECTIONS = 60
 def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     """Return the epsilon that protects a group of `size` examples together, such as all devices of one user.
 
-    Without amplification a group of k examples changes C x by at most k times the sensitivity, so the guarantee is
-    that of k times less noise. Otherwise an (e, d) guarantee for one example gives
-    (k e, d (e^(k e) - 1) / (e^e - 1)) for a group of k; the best e is used. For k > 1, balls-in-bins and random
-    min-separation are accounted for without amplification.
+    Without amplification a group of k examples changes C x by at most k times the sensitivity, so the guarantee is that
+    for 1 / k of the noise. Otherwise an (e, d) guarantee for one example gives (k e, d (e^(k e) - 1) / (e^e - 1)) for a
+    group of k; the best e is used. For k > 1, balls-in-bins and random min-separation are accounted for without
+    amplification.
 
     **Guarantee**: holds under the mechanism's adjacency, applied to the whole group. Without amplification it is exact
     if all members of a group can have the same participation pattern, as deterministic participations allow.

@@ -55,7 +55,7 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
 
 
 def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """Compute `epsilon` with seeds that are a hash of the arguments, so that the same arguments give the same bound.
+    """Compute `epsilon` with seeds that are hashes of the arguments, so that the same arguments give the same bound.
 
     Use it in searches and for plans that were stored without entropy. Certify the result of a search with fresh
     entropy.
@@ -122,7 +122,7 @@ def delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo = MonteCarl
 
 
 def zcdp(mechanism: Mechanism) -> Bound:
-    """rho of rho-zCDP: 1 / (2 m^2) for the noise multiplier m. Only without amplification, which is then not counted.
+    """Return rho of rho-zCDP, 1 / (2 m^2) for the noise multiplier m; amplification is not taken into account.
 
     Args:
         mechanism: the mechanism that runs.
@@ -144,7 +144,7 @@ def _extreme_rho(mu: float) -> float:
 
 
 def gdp(mechanism: Mechanism) -> Bound:
-    """Return mu of mu-Gaussian differential privacy: 1 / m for the noise multiplier m. Only without amplification.
+    """Return mu of mu-Gaussian differential privacy, 1 / m for the noise multiplier m, without amplification.
 
     Args:
         mechanism: the mechanism that runs.

@@ -114,7 +114,7 @@ class LossSum:
             beyond = 2.0 * TAIL * math.exp(log_delta)
             if beyond + rounding <= SMALL_ROUNDING * within:
                 break
-            log_delta = math.log(within)  # the estimate was far too large, and therefore also the tail
+            log_delta = math.log(within)  # the estimate was far too large, and so was the tail
         return min(1.0, (within + beyond) * (1.0 + self._margin) + self._infinite)
 
     def moments(self, tilt: float) -> Moments:

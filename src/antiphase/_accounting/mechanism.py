@@ -73,7 +73,7 @@ class Mechanism:
         """Return the mechanism of the first `steps` steps, to account for a run that stops early.
 
         The first t outputs x_s + (N z)_s use the rows of z that the first t steps complete. They can thus be computed
-        from these rows of C x + z, which is the mechanism of the leading part of C.
+        from these rows of C x + z, that is, from the mechanism whose strategy is the leading part of C.
 
         | strategy | accounted for as |
         |---|---|
@@ -86,7 +86,7 @@ class Mechanism:
 
         **Guarantee**: the mechanism covers the first t outputs if t is fixed beforehand or chosen without looking at
         the outputs. If the outputs decide when to stop, the guarantee of the full run applies. The sensitivity is never
-        larger than that of the full run. Epsilon can be larger if it is estimated from samples, by sampling error. Run
+        larger than that of the full run. If epsilon is estimated from samples, sampling error can make it larger. Run
         reports state the smaller of the two; neither necessarily increases from t to t + 1.
 
         Args:
@@ -117,7 +117,8 @@ class Mechanism:
 
         For zero-out use `NeighboringRelation.REPLACE_SPECIAL`, for add-or-remove `ADD_OR_REMOVE_ONE`. For replace, the
         noise multiplier of the event already includes the factor 2: use `REPLACE_ONE` with the RDP accountant of
-        dp_accounting, and `REPLACE_SPECIAL` with its PLD accountant, which would double again under `REPLACE_ONE`.
+        dp_accounting, and `REPLACE_SPECIAL` with its PLD accountant, which would apply the factor a second time under
+        `REPLACE_ONE`.
         """
         return self.reduction.release(self.noise_std).dp_event()
 

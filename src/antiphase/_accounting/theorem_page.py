@@ -54,7 +54,7 @@ randomness, use a participation in which each example draws its own steps.
 
 **Poisson and cyclic Poisson.** If a strategy has at most as many bands as there are groups, the steps of one example
 affect disjoint rows of C x, so each step is a separate sampled Gaussian mechanism. With more bands the rows overlap,
-nothing is proved, and it raises. Each example must be assigned to its group independently.
+nothing is proved, and `NotProved` is raised. Each example must be assigned to its group independently.
 
 **Truncated batches.** With `max_batch`, a sampled example can push another one out of the batch, even if its own
 contribution is zero. So the guarantee of plain Poisson sampling does not carry over, not even under zero-out. A step
@@ -70,13 +70,13 @@ Gaussians with one mode for each bin or pattern. Its delta is an integral in up 
 estimated from samples whose weights are proved to be bounded, in both directions. The reported number ("confident") is
 a confidence limit on their mean, with its failure probability added to delta. A second bound needs no samples and is
 reported if it is smaller ("upper"): the bound without amplification, a moment bound or, for independent noise, a
-convolution. `MonteCarlo` sets how much work to spend. Entries of C count by their absolute values. Some mechanisms are
-accounted for at their worst pattern, without amplification: strategies that are not lower triangular, and random
-min-separation with more bands than the separation. `compose`, `group_epsilon`, `zcdp` and `gdp` treat all of these
-mechanisms that way.
+convolution. `MonteCarlo` sets how much work to spend. Negative entries of C are accounted for by their absolute values.
+Some mechanisms are accounted for at their worst pattern, without amplification: strategies that are not lower
+triangular, and random min-separation with more bands than the separation. `compose`, `group_epsilon`, `zcdp` and `gdp`
+treat all of these mechanisms that way.
 
 **Where the randomness comes from.** `epsilon` and `delta` draw fresh entropy on every call, unless the `MonteCarlo` has
-a seed, and store it in `Bound.entropy`. Planning and calibration search with seeds that are a hash of the question, so
+a seed, and store it in `Bound.entropy`. Planning and calibration search with seeds that are hashes of the question, so
 the same problem gives the same mechanism and the same fingerprint. The result is then certified with fresh entropy,
 which is stored with the guarantee and is not part of the fingerprint. `Plan.load` repeats that certificate from the
 stored entropy. `verify` never uses it and draws its own, unless you pass a seed.
@@ -96,11 +96,11 @@ millionth of delta; it grows with the number of bins and steps. The generator's 
 and normal.
 
 **Balls in bins with `max_batch`.** If a batch can overflow, an example affects who else is in it, and the amplified
-guarantee no longer holds as it is, under any adjacency. The probability that the other examples alone fill some batch
-is added to delta. It depends on `examples`, an upper bound. If it exceeds half of delta, zero-out is accounted for
-without amplification and add-or-remove raises. About seven standard deviations above the mean batch size are enough for
-usual deltas. The same holds for random min-separation with `max_batch`; an example that was dropped waits as if it had
-taken part.
+guarantee no longer holds as stated, under any adjacency. The probability that the other examples alone fill some batch
+is added to delta. It depends on `examples`, an upper bound on their number. If it exceeds half of delta, zero-out is
+accounted for without amplification and add-or-remove raises. A `max_batch` of about seven standard deviations above the
+mean batch size is enough for usual deltas. The same holds for random min-separation with `max_batch`; an example that
+was dropped waits as if it had taken part.
 
 **Stopping early.** `mechanism.first(t)` is the mechanism of the first t steps, for a t that was fixed in advance. The
 guarantee of the full run covers every earlier step too, even if the outputs decide when to stop. The epsilon of the
@@ -113,7 +113,7 @@ Every theorem, lemma, algorithm and equation cited from five papers was checked 
 al. 2023 (multi-epoch), Choquette-Choo et al. 2023 (amplified banded), Choquette-Choo et al. 2025 (near-exact
 amplification), McKenna 2024 (scaling), and McMahan, Xu and Zhang 2024. The table lists the other works and how their
 theorem numbers were confirmed. A number that is not confirmed may differ between editions; the result it is cited for
-is tested, against integrals, exhaustive search or another library.
+is tested against integrals, exhaustive search or another library.
 
 | citation | used for | confirmed by |
 |---|---|---|
@@ -137,7 +137,7 @@ is tested, against integrals, exhaustive search or another library.
 | Fichtenberger, Henzinger and Upadhyay 2023 | start of the Toeplitz search | not confirmed, no number cited |
 | Honaker 2015; Kairouz et al. 2021, App. B | online tree | not confirmed |
 | Denisov et al. 2022, section 3 and App. C | dense optimum, full tree decoder | not confirmed |
-| Ponomareva et al. 2023, section 5.3 | what a report states | cited so in App. K.1 of the amplified banded paper |
+| Ponomareva et al. 2023, section 5.3 | what a report states | cited in App. K.1 of the amplified banded paper |
 | Chua et al. 2024 | shuffled batches leak more than Poisson | not confirmed, no number cited |
 """
 

@@ -157,7 +157,7 @@ _MIXED: tuple[tuple[type[Participation], Strategies, str, str], ...] = (
         BallsInBins,
         "lower triangular",
         "equal mixture of Gaussians at the modes, sums of columns of |C| that share a bin, against one at 0",
-        f"{_LEMMA}, Lemma 3.2, with negative entries Lemma C.1; {_CERTIFIED}",
+        f"{_LEMMA}, Lemma 3.2 (Lemma C.1 for negative entries); {_CERTIFIED}",
     ),
     (
         PoissonMinSeparation,

@@ -65,7 +65,7 @@ def verify(
         tau: for plain samples, the factor by which the estimate must be below delta.
         attempt: 1 for the first verification, 2 for the second, and so on; attempt r spends 2^-r of the failure
             probability. Count every attempt that could have led to this release, whatever it claimed: trying another
-            epsilon or noise after a refusal is the next attempt. Uncounted attempts void the guarantee.
+            epsilon or noise after a refusal counts as the next attempt. Uncounted attempts void the guarantee.
         sampling: Monte Carlo effort. Without a seed, fresh entropy is drawn. Plain sampling always draws all samples.
 
     >>> from antiphase import BallsInBins, strategies

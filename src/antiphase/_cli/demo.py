@@ -38,7 +38,7 @@ def demo(
     print_message("wrote")
     for name in ("report.md", "report.txt", "plan.json"):
         print_message(f"  {directory / name}")
-    print_message(f"  {found.chosen.directory}/public/ledger.jsonl, and {3 * seeds - 1} more runs beside it")
+    print_message(f"  {found.chosen.directory}/public/ledger.jsonl, and {3 * seeds - 1} more runs next to it")
     print_message(f"next: antiphase verify {found.chosen.directory}")
 
 

@@ -54,7 +54,7 @@ def plan(
     objective: Annotated[
         str,
         typer.Option(
-            help="Noise to minimize: rms or max over the steps, or training for what is left at the end of training.",
+            help="Noise to minimize: rms or max over the steps, or training, the noise left at the end.",
             autocompletion=lambda: ("rms", "max", "training"),
         ),
     ] = "rms",

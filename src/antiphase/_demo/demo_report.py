@@ -51,7 +51,7 @@ def _results(found: Comparison) -> list[Row]:
 
 
 def _result(arm: Arm) -> Row:
-    """Return the row of one arm; the noise in the model is that of one parameter, rms over the steps."""
+    """Return the row of one arm; the noise in the model is per parameter, rms over the steps."""
     copies = arm.plan.mechanism.strategy.memory_copies
     noise = arm.learning_rate * arm.plan.error / _batch(arm)
     return arm.name, *_size(arm), str(arm.accuracy), f"{noise:.2f}", f"{copies}", f"{arm.learning_rate:g}"

@@ -24,7 +24,7 @@ class ErrorProfile:
     Args:
         value: the error under the objective.
         compute: computes the variances when `per_step` is first read; for several curvatures, their weighted mean.
-        known: rms and max, where they are known without the variances.
+        known: rms and max, if they are known without computing the variances.
     """
 
     value: float
@@ -50,15 +50,15 @@ class ErrorProfile:
 def error(strategy: Strategy, workload: Workload, objective: Objective = "rms") -> ErrorProfile:
     """Return the error of a strategy on a workload: the row norms of B = A N.
 
-    Exact, by a covariance recursion in time linear in the steps for Identity, Banded, Toeplitz, BLT and
-    BandedInverse, by the structure of Tree and Fourier, and by dense algebra for Dense. The error of the last iterate
-    (`Curvatures`) needs only the last row of A.
+    The result is exact. It comes from a covariance recursion, in time linear in the number of steps, for Identity,
+    Banded, Toeplitz, BLT and BandedInverse, from the structure of Tree and Fourier, and from dense algebra for Dense.
+    The error of the last iterate (`Curvatures`) needs only the last row of A.
 
     Args:
         strategy: strategy matrix, C, with its left inverse N.
         workload: workload matrix, A.
-        objective: what `value` is: "rms" or "max" over the steps, the error in directions of several `Curvatures`, or
-            "training" for the curvatures that the planner assumes.
+        objective: which error `value` is: "rms" or "max" over the steps, the error in directions of several
+            `Curvatures`, or "training" for the curvatures that the planner assumes.
 
     Reference: McKenna 2024 (scaling), section 3, for the objective.
 
@@ -95,7 +95,11 @@ def _root(square: float) -> float:
 
 
 def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures) -> float:
-    """Return J, the weighted mean over the curvatures of the mean variance over the steps that count."""
+    """Return J(C), the squared error for several curvatures.
+
+    For each curvature, take the mean variance over the steps that count. J is the weighted mean of these numbers, plus
+    the trajectory term if the objective has one.
+    """
     from antiphase._error.last_iterate import last_iterate_variance
 
     if objective.way is not None:
@@ -111,7 +115,7 @@ def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures)
 
 
 def trajectory_weight(workload: Workload, objective: Curvatures, steps: int) -> float:
-    """Return the factor of the noise on the way in J: `trajectory`, scaled by the two errors of independent noise."""
+    """Return the weight of the second term of J: for independent noise, it becomes `trajectory` times the first."""
     if objective.way is None:
         return 0.0
     plain = Identity(steps)
@@ -122,7 +126,7 @@ def trajectory_weight(workload: Workload, objective: Curvatures, steps: int) -> 
 def _mean_variance(strategy: Strategy, workload: Workload, counted: int) -> float:
     """Return the mean variance of the last `counted` steps.
 
-    With W(n) the sum of the variances of n steps, that of the last m is W(n) - W(n - m).
+    If W(n) is the sum of the variances of the first n steps, the sum over the last m is W(n) - W(n - m).
     """
     sums = _closed_sums(strategy, workload)
     if sums is None:
@@ -138,7 +142,7 @@ def _mean_variance(strategy: Strategy, workload: Workload, counted: int) -> floa
 
 
 def _mean_variances(strategy: Strategy, workload: Workload, objective: Curvatures) -> Array:
-    """Return the weighted mean over the curvatures of the variance of each step."""
+    """Return the variance of each step, averaged over the curvatures with their weights."""
     total = np.zeros(strategy.steps)
     for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
         total += share * per_step_variances(strategy, A)
@@ -218,7 +222,7 @@ def _is_toeplitz(strategy: Strategy) -> bool:
 def _closed_sums(strategy: Strategy, workload: Workload, steps: int | None = None) -> tuple[float, float] | None:
     """Return sum_i w_i^2 and sum_i (n - i) w_i^2 if A and C are both Toeplitz, without arrays of length n.
 
-    n is the number of steps of the strategy, or `steps`.
+    n is `steps`, by default the number of steps of the strategy.
     """
     from antiphase._error.toeplitz import response_sums
 

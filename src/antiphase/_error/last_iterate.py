@@ -1,7 +1,7 @@
 """Error of the last iterate: only the last row of A is needed.
 
-The noise in the last iterate is a . (N z), with a the last row of A, and has the variance |N^T a|^2. N^T is applied to
-the rows of all curvatures at once, arrays of shape (steps, rows), by the structure of each strategy.
+If a is the last row of A, the noise in the last iterate is a . (N z), with variance |N^T a|^2. N^T is applied to the
+rows for all curvatures at once, as an array of shape (steps, rows), using the structure of each strategy.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from antiphase.strategies import (
     own_weight,
 )
 
-MAX_ENTRIES = 1 << 22  # numbers in the rows that are solved at once
-LONG_FILTER = 64  # above this many coefficients FFTs are faster than a filter
+MAX_ENTRIES = 1 << 22  # largest number of entries to process at once
+LONG_FILTER = 64  # above this many coefficients, FFTs are faster than a filter
 
 
 def last_iterate_variance(strategy: Strategy, workload: Workload, objective: Curvatures) -> float:
-    """Return the weighted mean over the curvatures of the variance of the last step, for sigma = 1."""
+    """Return the variance of the last step for sigma = 1, averaged over the curvatures with their weights."""
     n = strategy.steps
     size = max(1, MAX_ENTRIES // n)
     total = 0.0
@@ -65,7 +65,7 @@ def _banded(strategy: Banded, rows: Array) -> float:
 
 
 def _toeplitz(strategy: Toeplitz, rows: Array) -> float:
-    """C = T diag(1 / scales), so N^T = T^-T diag(scales)."""
+    """Use C = T diag(1 / scales), so that N^T = T^-T diag(scales)."""
     from antiphase._kernels import solve_transposed
 
     scaled = rows * strategy.column_scales()[:, None]
@@ -82,7 +82,7 @@ def _banded_inverse(strategy: BandedInverse, rows: Array) -> float:
 
 
 def _transposed_product(first_column: Array, rows: Array) -> Array:
-    """Return T^T rows for T Toeplitz: a filter backwards in time."""
+    """Return T^T rows for a Toeplitz T, by a filter that runs backwards in time."""
     from scipy.signal import fftconvolve, lfilter
 
     backwards = rows[::-1]
@@ -92,14 +92,14 @@ def _transposed_product(first_column: Array, rows: Array) -> Array:
 
 
 def _blt(strategy: BLT, rows: Array) -> float:
-    """C^-1 is Toeplitz, so N^T runs the buffers of N backwards in time."""
+    """Run the buffers of N backwards in time, which applies N^T because C^-1 is Toeplitz."""
     from antiphase._kernels import buffers_backward
 
     return _square(buffers_backward(strategy.decay, strategy.scale, rows))
 
 
 def _fourier(strategy: Fourier, rows: Array) -> float:
-    """N N^T = (P P^T - M M^T) / p_0 with P and M Toeplitz, as in `fourier_variances`."""
+    """Use N N^T = (P P^T - M M^T) / p_0 with Toeplitz P and M, as in `fourier_variances`."""
     from antiphase._error.fourier import factors
 
     scale, plus, minus = factors(strategy)
@@ -107,7 +107,7 @@ def _fourier(strategy: Fourier, rows: Array) -> float:
 
 
 def _stamped(strategy: Stamped, rows: Array) -> float:
-    """N = I (x) N_0: the blocks of the rows add up."""
+    """Add up the blocks of the rows, since N = I (x) N_0."""
     blocks = rows.reshape(strategy.repeats, strategy.strategy.steps, -1)
     return squared_norm(strategy.strategy, np.concatenate(list(blocks), axis=1))
 
@@ -117,10 +117,10 @@ def _tree(strategy: Tree, rows: Array) -> float:
 
 
 def _online_tree(strategy: Tree, rows: Array) -> float:
-    """The transpose of the online decoder, from the root down.
+    """Apply the transpose of the online decoder, from the root down.
 
-    `asked` is what the outputs ask of the estimates of a level; the node's own noise has the share w_l of each, and
-    the two children the rest.
+    `asked` holds the coefficients of the estimates of a level. Each estimate is w_l times the node's own noise plus
+    (1 - w_l) times the sum of its two children.
     """
     n, total = strategy.steps, 0.0
     asked = rows[n - 1 :].copy()
@@ -139,9 +139,9 @@ def _online_tree(strategy: Tree, rows: Array) -> float:
 
 
 def _full_tree(strategy: Tree, rows: Array) -> float:
-    """a^T X^-1 a from the leaves up: a node v adds a row of ones to C, so X_v = diag(X_left, X_right) + 1 1^T.
+    """Compute a^T X^-1 a from the leaves up. Node v adds a row of ones to C: X_v = diag(X_left, X_right) + 1 1^T.
 
-    With m = 1^T X^-1 a and s = 1^T X^-1 1, summed over the children, X_v has the forms
+    Let m and s be the sums over the children of 1^T X^-1 a and 1^T X^-1 1. Then
     a^T X_v^-1 a = (sum over the children) - m^2 / (1 + s), m_v = m / (1 + s) and s_v = s / (1 + s).
     """
     means, sums = rows, np.ones((strategy.steps, 1))
@@ -154,7 +154,7 @@ def _full_tree(strategy: Tree, rows: Array) -> float:
 
 
 def _add_pairs(values: Array) -> Array:
-    """From the nodes of a level to their parents; what lies beyond the run is zero."""
+    """Sum the nodes of a level into their parents; nodes beyond the run are zero."""
     out = values[0::2].copy()
     out[: len(values) // 2] += values[1::2]
     return out

@@ -16,8 +16,8 @@ Variances = Callable[[Strategy, Workload], Array]
 def stamped_variances(strategy: Stamped, workload: Workload, variances: Variances) -> Array:
     """Return the variances of A (I (x) N) z, where `variances` computes those of the base strategy.
 
-    A prefix sum keeps all the noise of every finished block, with the variance of its last step; other workloads
-    propagate the noise of each block to the end.
+    In a prefix sum, a finished block keeps contributing the noise of its last step. Under other workloads, the noise of
+    each block is propagated to the end of the run.
     """
     if isinstance(workload, PrefixSum):
         base = variances(strategy.strategy, workload)

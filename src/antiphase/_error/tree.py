@@ -10,10 +10,10 @@ from antiphase.strategies import Tree
 
 
 def online_tree_variances(strategy: Tree, workload: Workload) -> Array:
-    """The variance of each step of A N z for sigma = 1, N the online decoder.
+    """Return the variance of each step of A N z for sigma = 1, where N is the online decoder.
 
-    The nodes that wait for their parents and the outputs that the workload remembers form one Gaussian state; its
-    covariance is carried from step to step, O(n log n).
+    The nodes that wait for their parents and the outputs that the workload remembers form one Gaussian state. Updating
+    its covariance from step to step takes O(n log n) in total.
 
     >>> from antiphase import PrefixSum
     >>> online_tree_variances(Tree(4), PrefixSum()).round(6).tolist()
@@ -25,10 +25,10 @@ def online_tree_variances(strategy: Tree, workload: Workload) -> Array:
 
 
 def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
-    """The variance of each step of A N z for sigma = 1, N the full decoder: the diagonal of A X^-1 A^T.
+    """Return the variance of each step of A N z for sigma = 1, where N is the full decoder: diag(A X^-1 A^T).
 
-    X is inverted up the tree, one rank-one correction per node, and a workload sees a finished node only through
-    the few outputs it remembers, O(n log n).
+    X is inverted from the leaves up, with one rank-one correction per node. A finished node affects later steps only
+    through the few outputs that the workload remembers, so this takes O(n log n).
 
     >>> from antiphase import PrefixSum
     >>> full_tree_variances(Tree(4, decoder="full"), PrefixSum()).round(6).tolist()
@@ -42,8 +42,8 @@ def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
 def stamped_tree_variances(tree: Tree, repeats: int, workload: Workload) -> Array:
     """Return the variances of a tree that restarts every tree.steps steps, under any workload.
 
-    The blocks' noise is independent, and a workload sees the blocks before only through the outputs it remembers:
-    their covariance is carried over, O(n log n).
+    The noise of the blocks is independent, and earlier blocks affect a block only through the outputs that the workload
+    remembers. Their covariance is carried from block to block, which takes O(n log n) in total.
 
     >>> from antiphase import PrefixSum
     >>> stamped_tree_variances(Tree(2), 2, PrefixSum()).round(6).tolist()
@@ -57,7 +57,7 @@ def stamped_tree_variances(tree: Tree, repeats: int, workload: Workload) -> Arra
     before, out = np.zeros((d, d)), []
     for block in np.split(bands, repeats):
         variances, own = moments(block)
-        # The response to each remembered output, the latest first, as if those were d steps of their own.
+        # Responses to the remembered outputs, latest first, computed as if these were d extra steps before the block.
         carried = np.vstack([np.eye(d)[::-1], np.zeros((tree.steps, d))])
         filter_columns(carried, np.vstack([np.tile(np.eye(1, d + 1), (d, 1)), block]))
         out.append(variances + np.einsum("ti,ij,tj->t", carried[d:], before, carried[d:]))

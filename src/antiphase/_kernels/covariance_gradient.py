@@ -86,7 +86,7 @@ def gram_gradient(columns: Array, gradient: Array) -> Array:
     """Convert the gradient with respect to C to that with respect to X = C^T C, [j, r] = entry (j + r, j) in the band.
 
     gradient = 2 C G inside the band of C, and G is symmetric. So column j gives the entries of G from the diagonal
-    down, once the entries above it are known from the columns before.
+    down, once the entries above it are known from the previous columns.
     """
     n, b = columns.shape
     G = np.zeros((n, b))

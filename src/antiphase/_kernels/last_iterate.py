@@ -14,7 +14,7 @@ from antiphase._kernels.compiled import compiled
 
 @compiled()
 def last_row(inverse: Array) -> Array:
-    """The last row a of A, which solves A^-T a = e_n, for inverse[t, r] = A^-1[t, t - r]."""
+    """Return the last row a of A, which solves A^-T a = e_n, for inverse[t, r] = A^-1[t, t - r]."""
     n, d = inverse.shape
     a = np.zeros(n)
     for j in range(n - 1, -1, -1):
@@ -27,7 +27,7 @@ def last_row(inverse: Array) -> Array:
 
 @compiled()
 def solve_transposed(columns: Array, rows: Array) -> Array:
-    """C^-T rows for banded C, columns[j, r] = C[j + r, j]; a single column serves all columns of a Toeplitz C."""
+    """Return C^-T rows for banded C with columns[j, r] = C[j + r, j]; a Toeplitz C is given by one column."""
     n, k = rows.shape
     y = np.empty((n, k))
     for j in range(n - 1, -1, -1):
@@ -47,7 +47,7 @@ def solve_transposed(columns: Array, rows: Array) -> Array:
 
 @compiled()
 def solve_columns(columns: Array, right: Array) -> Array:
-    """C^-1 right for banded C in the same layout."""
+    """Return C^-1 right for banded C in the same layout."""
     n, k = right.shape
     u = right.copy()
     for j in range(n):
@@ -65,9 +65,9 @@ def solve_columns(columns: Array, right: Array) -> Array:
 
 @compiled()
 def outer_bands(u: Array, y: Array, gradient: Array) -> None:
-    """Fill gradient[j, r] = -2 u_j . y_{j + r}: the gradient of |C^-T a|^2 for C[j + r, j], with u = C^-1 y.
+    """Fill gradient[j, r] = d |C^-T a|^2 / d C[j + r, j] = -2 u_j . y_{j + r}, where u = C^-1 y.
 
-    A gradient with a single row gets the sums over j, for a Toeplitz C.
+    For a Toeplitz C, `gradient` has a single row, which gets the sums over j.
     """
     n, k = u.shape
     gradient[:] = 0.0
@@ -82,7 +82,7 @@ def outer_bands(u: Array, y: Array, gradient: Array) -> None:
 
 @compiled()
 def buffers_backward(decay: Array, scale: Array, rows: Array) -> Array:
-    """C^-T rows for a BLT: y = x - scale . b, b <- decay b + y for each row of A, from the last step to the first."""
+    """Return C^-T rows for a BLT, from the last step to the first: y = x - scale . b, then b <- decay b + y."""
     n, k = rows.shape
     m = len(decay)
     y, held = np.empty((n, k)), np.zeros((m, k))
@@ -101,13 +101,15 @@ def buffers_backward(decay: Array, scale: Array, rows: Array) -> Array:
 
 @compiled()
 def buffered_rows(decay: Array, scale: Array, rows: Array) -> tuple[float, Array, Array, Array]:
-    """|C^-1 x|^2 for a BLT, summed over the columns x of `rows`, with its derivatives.
+    """Return |C^-1 x|^2 for a BLT, summed over the columns x of `rows`, with its derivatives.
 
     y_t = x_t - scale . B with buffers B_j(t + 1) = decay_j B_j(t) + x_t, for decays and (negated) scales of C^-1;
-    D_j is the derivative of B_j for decay_j. Sums are kept apart for each column, so that the loops run over columns.
+    D_j is the derivative of B_j with respect to decay_j. Each column has its own sums, so that the inner loops run over
+    columns.
 
     Returns:
-        The sum, its derivatives for the decays and then the scales, and the buffers B and D after the last step.
+        The sum, its derivatives with respect to the decays and then the scales, and the buffers B and D after the last
+        step.
     """
     n, k = rows.shape
     m = len(decay)
@@ -143,7 +145,7 @@ def buffered_rows(decay: Array, scale: Array, rows: Array) -> tuple[float, Array
 
 @compiled()
 def workload_gram(inverse: Array, weights: Array) -> Array:
-    """H = A^T diag(weights) A for inverse[t, r] = A^-1[t, t - r], O(n^2).
+    """Return H = A^T diag(weights) A in O(n^2), where inverse[t, r] = A^-1[t, t - r].
 
     A^-T H = diag(weights) A is lower triangular, so the rows of H follow from the last one up, for i <= j:
     H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.

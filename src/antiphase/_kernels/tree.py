@@ -1,4 +1,4 @@
-"""Error of the binary tree under a workload, in one pass over the steps, O(n log n).
+"""Error of the binary tree under a workload, in one pass over the steps, which takes O(n log n).
 
 A workload is given by the bands of its inverse, bands[t, r] = A^-1[t, t - r], so that s = A y is computed as
 s_t = (y_t - sum_r bands[t, r] s_{t-r}) / bands[t, 0] from the last d = bands - 1 outputs. Before step t, a finished

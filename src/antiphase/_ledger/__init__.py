@@ -43,7 +43,7 @@ class Ledger:
         directory: the run directory; its subdirectories `public` and `private` are created.
         secret: authenticates the entries; whoever has it can forge them.
         run_id: part of the key, so that the chains of two runs cannot be swapped.
-        create: start a new ledger; there must not be one yet. Otherwise there must be a complete one.
+        create: if true, start a new ledger where there is none; if false, open an existing one, which must be complete.
         read_only: only read; another process may be using the ledger at the same time.
     """
 

@@ -22,7 +22,7 @@ from antiphase._montecarlo.steps import log_step_bounds
 from antiphase._montecarlo.tilt import Tilt, best_weights
 
 LARGEST_ALPHA = 96
-_PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2, with negative entries Lemma C.1"
+_PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2 (Lemma C.1 for negative entries)"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class BinsPair(Pair):
 
     Args:
         gram: Gram matrix of the modes, G.
-        modes: `split` of G.
+        modes: the result of `split` for G.
         noise_std: standard deviation of the noise.
         sensitivity: sensitivity of C without amplification, or infinity if unknown. With negative entries it can be
             smaller than the largest mode.
@@ -88,7 +88,7 @@ class BinsPair(Pair):
     def plain(self) -> tuple[Estimator, Estimator]:
         """Return plain samplers of N(G_i, noise_std^2 G), for a random i, and N(0, noise_std^2 G).
 
-        The privacy loss depends on nothing else.
+        These are the inner products of the output with the modes, on which alone the privacy loss depends.
         """
         whole = split(self.gram, common=False).outward(self.gram).scaled(self.noise_std)
         return Power(whole, 1), Tilt(whole, 0.0, np.full(whole.bins, 1.0 / whole.bins))
@@ -152,7 +152,7 @@ def best_tilt(split: Split, epsilon: float) -> Tilt:
 
 
 def best_cores(split: Split, epsilon: float, largest: int) -> list[Cores]:
-    """Return estimators for the alpha with the smallest bound and a slightly larger one.
+    """Return estimators for the alpha with the smallest bound and for a slightly larger alpha.
 
     The core sizes are weighted by their bounds.
     """

@@ -7,8 +7,8 @@ In both directions the weight of a sample is
 where D is the divergence of the Gaussian mechanism with squared distance rho, and ratio and shift do not depend on
 epsilon. Hence 0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y), and therefore delta = E W <= c.
 
-Rounding: weights are computed for an epsilon smaller by `loss_error`, and c is multiplied by exp(`allowance`); see
-`rounding.py`. With these, delta <= c (E share + `bias`) for the computed shares W / c.
+Rounding: weights are computed at epsilon - `loss_error`, and c is multiplied by exp(`allowance`); see `rounding.py`.
+With these, delta <= c (E share + `bias`) for the computed shares W / c.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Number of values that a sample takes while it is drawn."""
+        """Number of values held in memory for each sample while it is drawn."""
 
     @property
     def piece(self) -> int:
@@ -72,7 +72,7 @@ def log_bound(estimator: Estimator, epsilon: float) -> float:
 
 
 def allowance(estimator: Estimator) -> float:
-    """Return a bound on how much the computed logarithms of a weight and of c may be too small."""
+    """Return a bound on the amount by which the computed logarithms of a weight and of c may be too small."""
     return estimator.ratio_error + float(divergence_error(estimator.rho))
 
 
@@ -83,7 +83,7 @@ def ceiling(estimator: Estimator, epsilon: float) -> float:
 
 
 def best_slope(bound: Callable[[float], float]) -> float:
-    """Return the slope on a grid with the smallest bound, which is convex. With a grid, cached envelopes are reused."""
+    """Return the grid point with the smallest bound, a convex function. A fixed grid reuses cached envelopes."""
     low, high = 0, len(SLOPES) - 1
     while low < high:
         middle = (low + high) // 2

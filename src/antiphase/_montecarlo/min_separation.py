@@ -220,7 +220,7 @@ class Absent(Estimator):
     law: Law
 
     rho = 0.0
-    bias = 0.0  # only normal numbers are drawn
+    bias = 0.0  # only Gaussian numbers are drawn, no indices or patterns
 
     @cached_property
     def mean(self) -> Array:

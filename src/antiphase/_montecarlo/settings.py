@@ -15,7 +15,7 @@ class MonteCarlo:
     """Settings for bounds that are computed from samples.
 
     `epsilon`, `delta` and `verify` draw fresh entropy on every call. `calibrate` and `plan` search with seeds that are
-    a hash of their arguments, so that the same arguments give the same mechanism, and certify the result with fresh
+    hashes of their arguments, so that the same arguments give the same mechanism, and certify the result with fresh
     entropy. With a seed, all of them return the same result every time. Failure probabilities add up: if you try many
     seeds, or many ways to write the same mechanism, and keep the best result, you spend the failure probability many
     times.

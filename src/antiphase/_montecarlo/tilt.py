@@ -1,8 +1,8 @@
 """Addition: samples shifted away from a weighted mean of the modes.
 
-For p in the simplex and s > 0 draw x ~ N(-s m, I) with m = sum_i p_i m_i. The weight is D(epsilon + Y) times
-exp(s <m, x> + s^2 |m|^2 / 2). It is bounded because, by Jensen's inequality,
-<m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
+For p in the simplex and s > 0, draw x ~ N(-s m, I) with m = sum_i p_i m_i. If Y is the log-likelihood ratio of the
+mixture at x, the weight is D(epsilon + Y) times exp(s <m, x> + s^2 |m|^2 / 2). It is bounded because, by Jensen's
+inequality, <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Tilt(Estimator):
     Args:
         split: the modes.
         slope: s >= 0; 0 samples the first distribution without a shift.
-        weights: p, non-negative with sum 1.
+        weights: p, non-negative and summing to 1.
     """
 
     split: Split
     slope: float
     weights: Array
 
-    bias = 0.0  # only normal numbers are drawn
+    bias = 0.0  # only Gaussian numbers are drawn, no indices or patterns
 
     @property
     def rho(self) -> float:  # type: ignore[override]
@@ -85,7 +85,7 @@ def log_tilt_factor(split: Split, slope: float, weights: Array) -> float:
 
 
 def best_weights(split: Split, slope: float) -> Array:
-    """Return weights p that nearly minimize `log_tilt_factor`, convex in p, by mirror descent from equal weights."""
+    """Return weights p that nearly minimize `log_tilt_factor`, convex in p, using mirror descent from equal weights."""
     equal = weights = np.full(split.bins, 1.0 / split.bins)
     rate = 1.0 / (1.0 + slope * float(np.abs(split.rest).sum(axis=1).max()))
     for _ in range(100):

@@ -16,7 +16,7 @@ import numpy as np
 from antiphase._noise.correlator import LANES, Correlator, Noise, Part, Scratch, White, padded, part_for
 from antiphase.strategies import Buffers, Feedback
 
-LOOKAHEAD = 8  # with few bands, more gains little and makes the slowest steps slower
+LOOKAHEAD = 8  # with few bands, a longer block gains little and makes the slowest steps slower
 LOOKAHEAD_LONG = 32  # for long histories, where most of the time is spent reading them
 LONG = 256
 DOUBLE = np.dtype(np.float64)

@@ -17,7 +17,7 @@ from antiphase._check import invalid, text
 from antiphase._record import record
 
 Leaves = Sequence[Sequence[int]] | Mapping[str, Any]
-LARGEST = 1 << 60  # entries of a leaf: the number of its blocks must fit in 64 bits of the counter
+LARGEST = 1 << 60  # most entries of a leaf, so that a 64-bit counter can number its blocks
 
 
 @final
@@ -84,7 +84,7 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
 
 @dataclass(frozen=True)
 class Stretches:
-    """`rows` runs of `width` entries each, `stride` apart; the first begins at `start` in the flat whole leaf."""
+    """`rows` runs of `width` entries each, `stride` apart; the first begins at `start` in the flattened whole leaf."""
 
     start: int
     width: int
@@ -94,10 +94,10 @@ class Stretches:
 
 @final
 class Walk:
-    """Iterates over the region of a leaf as contiguous stretches of the flat whole leaf, in C order of the region.
+    """Iterates over the region of a leaf as contiguous stretches of the flattened whole leaf, in C order.
 
-    Complete trailing dimensions are merged into stretches of `width` entries. `count` stretches, `stride` apart, form
-    a plate; the leading dimensions enumerate the plates.
+    Trailing dimensions that the region covers completely are merged, so that a stretch has `width` entries. `count`
+    stretches, `stride` apart, form a plate; the leading dimensions enumerate the plates.
     """
 
     def __init__(self, leaf: Leaf) -> None:

@@ -35,7 +35,7 @@ class Normals:
         self._edge = np.empty(TILES_AT_ONCE * TILE, dtype=dtype)
 
     def fill(self, leaf: int, row: int, start: int, out: Noise) -> None:
-        """Fill `out` with z for entries start, start + 1, ... of the flat whole leaf."""
+        """Fill `out` with z for entries start, start + 1, ... of the flattened whole leaf."""
         done = 0
         while done < len(out):
             tile, skipped = divmod(start + done, TILE)
@@ -52,7 +52,7 @@ class Normals:
                 done += count
 
     def fill_rows(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
-        """Fill the rows of `out` with z for stretches of the flat whole leaf, `stride` apart."""
+        """Fill the rows of `out` with z for stretches of the flattened whole leaf, `stride` apart."""
         rows, width = out.shape
         together = (TILES_AT_ONCE * TILE - TILE - width) // stride + 1
         if together < 2 or stride > FAR_APART * width + TILE:  # generating the gaps would cost more than the calls

@@ -1,4 +1,4 @@
-"""Checks before the first step that the noise of a run will be the noise of its plan.
+"""Check, before the first step, that a run will add the noise of its plan.
 
 There are two checks. The first computes, in float64, how large state and noise become over the whole run: both must
 stay well within the range of the dtype. The second runs the code that will generate the noise on a known z, for the
@@ -24,7 +24,7 @@ LARGEST_EXPONENT = {"float32": 100, "float64": 960}
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53}
 TOLERANCE = 2.0**-8  # largest rounding error of the noise, in standard deviations of z
 FEW_STEPS, MOST_STEPS = 32, 256  # least and most steps that the code is tested on
-MOST_WHOLE = 1 << 16  # largest number of entries of N for which noise that uses all of z is tested
+MOST_WHOLE = 1 << 16  # largest N, in entries, that is tested if each step uses all of z
 LANES = 16  # number of independent z
 HINTS = {
     "float32": "use float64, or scale the loss and the clipping norm together",
@@ -45,7 +45,7 @@ def check_noise(
         noise_std: noise_std as in the plan.
         dtype: dtype of noise and state.
         respond: the code under test, which maps z to the noise that is added.
-        clip_norm: further factor of the noise, applied in `dtype`.
+        clip_norm: factor that the noise is also multiplied by, in `dtype`.
     """
     check_sizes(strategy, noise_std, dtype, clip_norm=clip_norm)
     steps = _first_steps(strategy.recursion())
@@ -57,7 +57,9 @@ def check_noise(
         wrong = _relative_errors(strategy, noise_std, noise, z)
     bad = np.flatnonzero(~(wrong <= TOLERANCE))
     if len(bad):
-        raise _refused(strategy, dtype, f"in step {bad[0]} it differs from float64 algebra by {wrong[bad[0]]:.2g} of z")
+        raise _refused(
+            strategy, dtype, f"in step {bad[0]} it differs from float64 algebra by {wrong[bad[0]]:.2g} (relative)"
+        )
 
 
 def check_sizes(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], *, clip_norm: float = 1.0) -> None:
@@ -76,7 +78,7 @@ def check_sizes(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], *, c
             raise _refused(strategy, dtype, f"{what} is {span}, outside the range from {low:.2g} to {high:.2g}")
     lost = ROUNDING[dtype.name] * found.rounding
     if not lost <= TOLERANCE:
-        why = f"C is ill-conditioned, and rounding changes the noise by up to {lost:.2g} of z"
+        why = f"C is ill-conditioned, and rounding changes the noise by up to {lost:.2g} times z"
         raise _refused(strategy, dtype, why, "choose a strategy whose inverse does not grow from step to step")
 
 
@@ -118,8 +120,8 @@ def _probes(rows: int) -> Array:
 def _relative_errors(strategy: Strategy, noise_std: float, noise: Array, z: Array) -> Array:
     """Return the relative error of each step's noise: in units of z for square C, otherwise of the step's noise.
 
-    C / noise_std with z of standard deviation 1 is the same mechanism. Its numbers are of the size of the noise,
-    however large C and noise_std are, and it does not depend on the power of two that `canonical` chose.
+    C / noise_std with z of standard deviation 1 is the same mechanism. Its values are about as large as the noise,
+    whatever the scale of C and noise_std, and it does not depend on the power of two that `canonical` chose.
     """
     unit = divided(strategy, noise_std)
     if unit is None:
@@ -138,8 +140,8 @@ def _relative_errors(strategy: Strategy, noise_std: float, noise: Array, z: Arra
 def _encoded(recursion: Recursion, noise: Array) -> Array | None:
     """Return C times the noise of the first steps; None if C is not square and lower triangular.
 
-    The result should equal z. Comparing with z, rather than with N z, shows whether the noise of each step still has
-    the digits of its own z.
+    The result should equal z. Comparing with z, rather than with N z, shows whether each step's own z has kept its
+    digits in the noise.
     """
     steps, encoded = np.arange(len(noise)), None
     match recursion:

@@ -16,7 +16,7 @@ from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restar
 
 PROBES = 8  # number of sample draws of z
 MOST_PRODUCTS = 1 << 26  # products computed by substitution; longer inverse series use Fourier transforms
-LONGEST_SERIES = 1 << 22  # most terms of such a series if C has at most a quarter as many; later terms are bounded
+LONGEST_SERIES = 1 << 22  # most terms to compute, unless C has over a quarter as many; later terms are bounded
 FEW_TERMS = 1 << 10  # terms computed by substitution before the first transform
 
 
@@ -84,8 +84,8 @@ def _moving_sum(recursion: MovingSum) -> Sizes:
 def _buffers(recursion: Buffers) -> Sizes:
     """Return the sizes from c_i = scale . D^(i - 1) 1; C^-1 has the same form with D - 1 scale^T in place of D.
 
-    A rounding error in a buffer stays there, apart from the decay, as if it were released noise. It contributes
-    scale_j u |b_j| sqrt(sum_i decay_j^2i) to d_t.
+    A rounding error in a buffer stays there and decays with it, like noise that was released. It contributes scale_j u
+    |b_j| sqrt(sum_i decay_j^2i) to d_t.
     """
     one, scale, count = np.ones(len(recursion.decay)), recursion.scale, recursion.steps - 1
     decays = np.diag(recursion.decay)
@@ -164,9 +164,9 @@ def _inverse_series(c: Array, count: int, direct: int) -> Array:
 def _later_norm(c: Array, series: Array, steps: int) -> float:
     """Return an upper bound on the norm of all terms of 1 / c after those in `series`.
 
-    Each term depends only on the `bands` terms before it. Let h be the contribution of n terms to the equations of the
-    next n, which are then series * h, with |h| <= |c|_1 |the last terms|. So from each n terms to the next, h grows by
-    a factor of at most `ratio`.
+    Each term depends only on the `bands` terms before it. Split the terms into blocks of n, and let h be what one block
+    contributes to the equations of the next. The next block is then series * h, and |h| <= |c|_1 |last terms of the
+    block|. So from block to block, h grows by a factor of at most `ratio`.
     """
     count, bands, total = len(series), len(c), np.abs(c).sum()
     ratio = total * np.abs(series[count - 2 * bands :]).sum()

@@ -46,7 +46,7 @@ class NoiseStream:
     example in the blocks of Stamped. After the last step, `next` raises an error. The privacy guarantee of the
     mechanism is for real numbers. It does not account for rounding draws and sums to floating point, which is coarser
     for draws beyond seven standard deviations.
-    A mechanism is refused if its noise does not fit in `dtype`, or only with rounding errors above 1/256 of z.
+    A mechanism is refused if its noise does not fit in `dtype`, or if its rounding errors would exceed 1/256 of z.
 
     Anyone who knows the secret or the state of the stream can subtract the noise. Store both away from the model.
 
@@ -66,9 +66,9 @@ class NoiseStream:
         regenerate: for BandedInverse, draw old z again in each step instead of storing bands - 1 buffers.
         file: for Fourier, the full tree and other C that use all of z in each step: a path next to which the noise of
             all steps is stored, instead of in memory. The file is not encrypted; only its owner can read it.
-        start_step: first step to generate. Its state is replayed from z: nothing for Identity and for C that use all
-            of z in each step, the last bands for BandedInverse, only steps of the same block for Stamped, all earlier
-            steps for the others.
+        start_step: first step to generate. The state before it is recomputed from z by replaying nothing for Identity
+            and for C that use all of z in each step, the last few steps for BandedInverse, earlier steps of the same
+            block for Stamped, and all earlier steps for the others.
         first: the plan or mechanism that `plan` extends, if `plan` does not record it. Do not continue a tree
             that was extended after its last step was released.
 

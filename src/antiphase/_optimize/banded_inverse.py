@@ -130,7 +130,7 @@ def _closed(inverse: Array, steps: int, objective: Objective) -> LogError:
 
 
 def _mixed(workload: Workload, objective: Curvatures, steps: int, bands: int) -> LogError:
-    """Return log sqrt(J) for several curvatures: J = d^T Q d, with Q the weighted sum over the curvatures."""
+    """Return log sqrt(J) for several curvatures: J = d^T Q d, where Q is the weighted sum over the curvatures."""
     Q = np.zeros((bands, bands))
     for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
         Q += share * _quadratic_form(A, steps, objective.counted_steps(steps), bands)

@@ -155,9 +155,10 @@ class _Search:
 def closed_loss(
     steps: int, allowed: ParticipationLimits, workload: Workload, objective: Objective, run: int | None = None
 ) -> tuple[ClosedLoss, bool]:
-    """Return log(loss) for a batch of points, and whether it is that of the problem.
+    """Return log(loss) for a batch of points, and whether it is the loss of the problem itself.
 
-    Over several steps of a learning-rate schedule there is no such formula, and the loss is that of a constant rate.
+    Over several steps of a learning-rate schedule there is no such formula, and the loss for a constant rate is used
+    instead.
 
     Args:
         steps: number of steps, n.

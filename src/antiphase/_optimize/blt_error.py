@@ -1,7 +1,7 @@
 """Squared error of a BLT with its gradient.
 
-In closed form for the prefix sum, O(log n) for other Toeplitz workloads, and from the last rows of the workloads for
-the last iterate in directions of several curvatures.
+It has a closed form for the prefix sum and takes O(log n) for other Toeplitz workloads. For the last iterate in
+directions of several curvatures, it comes from the last rows of the workloads.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class LastIterateSquaredError:
 class MeanSquaredError:
     """J over several steps for several curvatures under a constant learning rate.
 
-    With W_n the sum of the variances of n steps, the mean over the last m is (W_n - W_{n-m}) / m.
+    If W_n is the sum of the variances of the first n steps, the mean over the last m is (W_n - W_{n-m}) / m.
 
     Args:
         inverses: the first columns of A_i^-1.

@@ -4,7 +4,7 @@ For the last iterate, only the last rows a_i of the workloads A_i count:
 
     J = sum_i |y_i|^2,    y_i = C^-T a_i,    dJ / dC[t, j] = -2 sum_i u_i[j] y_i[t],    u_i = C^-1 y_i,
 
-with the weights of the curvatures inside a_i. Two solves with C give the value and the whole gradient. Where more steps
+with the weights of the curvatures inside a_i. Two solves with C give the value and the whole gradient. If more steps
 count, J is a sum of covariance recursions, one for each curvature.
 """
 
@@ -22,9 +22,9 @@ from antiphase._optimize.banded_error import BandedError, check_columns, column_
 from antiphase._optimize.toeplitz_error import series_inverse, series_is_faster, squared_error
 from antiphase._workload import Workload
 
-MAX_SOLVED_STEPS = 1 << 16  # for a constant rate and more steps, responses that stop early are faster
+MAX_SOLVED_STEPS = 1 << 16  # for more steps at a constant rate, responses that stop early are faster
 FORGOTTEN = 1e-16  # entries of a row this much smaller than the largest count as zero
-DIED_OUT = 1e-13  # relative size of C^-T a at which the steps before are left out
+DIED_OUT = 1e-13  # steps before C^-T a has decayed to this relative size are left out
 
 SquareAndGradient = Callable[[Array], tuple[float, Array]]  # coefficients of C -> squared error, and its gradient
 
@@ -32,7 +32,7 @@ SquareAndGradient = Callable[[Array], tuple[float, Array]]  # coefficients of C 
 def toeplitz_squared_error(workload: Workload, objective: Objective, steps: int) -> SquareAndGradient | None:
     """Return the squared error as a function of the coefficients of a Toeplitz C, without a covariance recursion.
 
-    None where only that recursion can do it: for more than one step under a learning-rate schedule.
+    Return None if only that recursion can compute it: if several steps count under a learning-rate schedule.
     """
     if isinstance(objective, Curvatures):
         return _curvatures_error(workload, objective, steps)
@@ -140,7 +140,7 @@ def _solved(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
 
 
 def _solved_by_series(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
-    """The same by FFTs, for many coefficients: C^-T is the series 1 / c(x) applied backwards in time."""
+    """Do the same by FFTs, for many coefficients: C^-T is the series 1 / c(x) applied backwards in time."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     n = len(rows)

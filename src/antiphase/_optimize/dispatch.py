@@ -67,8 +67,8 @@ def optimize(
         participation: in which steps an example can take part; a random participation is replaced by its worst case.
         workload: the workload matrix, A.
         objective: which error to minimise: "rms" or "max" over the steps, that of several `Curvatures`, or "training".
-            Stationary families (Toeplitz, BLT, banded inverse) are searched without its noise on the way, which is
-            then counted in the loss.
+            Stationary families (Toeplitz, BLT, banded inverse) are searched without its trajectory term, which is then
+            included in the loss.
         time_limit: largest number of seconds, or None.
         max_iterations: largest number of iterations, or None.
         progress: called as progress(iteration, loss) after every iteration.

@@ -82,7 +82,7 @@ def _weights(length: int, steps: int, counted: int) -> tuple[Array, float]:
 
 
 def _limit(c: Array, inverse: Array) -> float:
-    """Return lim w_i, which is 0 unless A^-1(1) = 0 (no weight decay), where A^-1(x) = (1 - x) E(x)."""
+    """Return lim w_i, which is 0 unless A^-1(1) = 0 (no weight decay); then A^-1(x) = (1 - x) E(x)."""
     if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
         return 0.0
     return float(1.0 / (c.sum() * np.cumsum(inverse)[:-1].sum()))

@@ -120,7 +120,7 @@ def digestible(candidate: Candidate) -> dict[str, Any]:
 
 
 def upgraded(data: Any) -> Any:
-    """Convert the JSON of a candidate to the current form. Version 0.1.0 wrote no family, and participation as text."""
+    """Convert the JSON of a candidate to the current form. Version 0.1.0 had no family, and participations as text."""
     if not isinstance(data, dict) or "family" in data:
         return data
     name, text = data.get("name"), data.get("participation")

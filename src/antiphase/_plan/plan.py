@@ -50,7 +50,7 @@ class Plan:
         notes: advice for the user. Informational.
         root: fingerprint of the original plan if this plan extends one, else empty. Noise keys depend on it, so that an
             extended run continues with the same noise.
-        deviation: explanation why the mechanism differs from what the problem asks for, if a server enforces another
+        deviation: explanation of why the mechanism differs from what the problem asks for, if a server enforces another
             participation or adds other noise; empty otherwise. The guarantee is that of the mechanism, whether or not
             it is within the budget.
     """
@@ -130,9 +130,8 @@ class Plan:
         Raises `Corrupted` if the file was truncated, if problem, mechanism or root were edited, if they contradict each
         other, or if the stated guarantee is better than what the mechanism gives. Error, candidates and notes are not
         authenticated: whoever can write the file can change them. A sampled guarantee is certified again with the
-            entropy
-        stored in the file, so the result is the same every time. Whoever wrote the file chose that entropy. Before you
-        rely on a plan from someone else, call `verify`, which draws fresh entropy.
+        entropy stored in the file, so the result is the same every time. Whoever wrote the file chose that entropy.
+        Before you rely on a plan from someone else, call `verify`, which draws fresh entropy.
         """
         return cls._load(path)
 

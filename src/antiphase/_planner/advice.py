@@ -39,7 +39,7 @@ def _ranking(problem: Problem) -> str:
         when = {"last": "at the end of training", "all": "over all steps"}.get(str(objective.steps))
         when = when or f"over the last {float(objective.steps):.0%} of the steps"
         return f"Ranked by the noise left in the model {when}, where curvature x learning rate is {span}."
-    over = "rms over" if objective == "rms" else "largest in"
+    over = "rms over" if objective == "rms" else "the largest over"
     return f"Ranked by the noise in the model, {over} the steps, as if gradients did not depend on the parameters."
 
 
@@ -49,9 +49,9 @@ def _memory(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
     if least.error < chosen.error:
         gain = 100.0 * (1.0 - least.error / chosen.error)
         yield (
-            f"Chosen for its memory, {memory_in_words(chosen.memory_copies, problem.parameters)}. The least error, "
-            f"{gain:.2g} % less, has {least.name} ({least.batches} batches) with "
-            f"{memory_in_words(least.memory_copies, problem.parameters)}; memory_tolerance=0 takes it."
+            f"Chosen for its memory, {memory_in_words(chosen.memory_copies, problem.parameters)}. The least "
+            f"error, {gain:.2g} % less, is that of {least.name} ({least.batches} batches), with "
+            f"{memory_in_words(least.memory_copies, problem.parameters)}; memory_tolerance=0 selects it."
         )
     if chosen.memory_copies > FEW_COPIES:
         yield f"The noise needs {memory_in_words(chosen.memory_copies, problem.parameters)}."
@@ -143,7 +143,7 @@ def _learning_rate(batch_size: int, best: Mechanism) -> str:
     effective = best.noise_std * error(best.strategy, PrefixSum()).rms / batch_size
     return (
         f"Effective error {effective:.4g} (prefix sums, per example in the batch). A regression on one task, "
-        f"next-word prediction, suggests a learning rate near {suggested_learning_rate(effective):.3g} for it."
+        f"next-word prediction, suggests a learning rate near {suggested_learning_rate(effective):.3g}."
     )
 
 

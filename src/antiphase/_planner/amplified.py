@@ -1,4 +1,4 @@
-"""Banded strategies with amplification by sampling: the search for the number of bands, which is that of groups.
+"""Banded strategies with amplification by sampling: the search for the number of bands, which is also that of groups.
 
 More bands cancel more noise, but an example's group is then sampled at a higher rate: b bands in b groups give rate
 b B / N over n / b rounds. The best b is found by exact evaluation of the best Toeplitz strategy, first at powers of

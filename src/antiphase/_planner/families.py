@@ -16,25 +16,25 @@ from antiphase._workload import PrefixSum
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
 # Limits on the work, in steps, steps x bands, or steps x bands^2 (one evaluation of a banded strategy).
-QUICK_DENSE_STEPS = 512  # beyond, the dense optimum is first found to within COARSE_TOLERANCE
+QUICK_DENSE_STEPS = 512  # above this, the dense optimum is first found to within COARSE_TOLERANCE
 COARSE_TOLERANCE = 0.01
 MAX_FOURIER_STEPS = 16_384
 QUICK_BANDED_WORK = 1 << 23  # steps x bands^2: seconds
 MINUTE_BANDED_WORK = 1 << 26
-MAX_BANDED_WORK = 1 << 30  # minutes, spent only where free columns may win
+MAX_BANDED_WORK = 1 << 30  # minutes, spent only if free columns may win
 MAX_TOEPLITZ_WORK = 1 << 30  # steps x bands
 MAX_INVERSE_WORK = 1 << 24  # steps x bands
 
 # Which sizes to try.
 MAX_FREE_COLUMN_GAIN = 0.05  # measured: free columns gain less than this over Toeplitz with as many bands
-MIN_BANDS_PER_STEP = 1e-4  # measured: with fewer bands free columns gain some 0.03 %
+MIN_BANDS_PER_STEP = 1e-4  # measured: with fewer bands, free columns gain only about 0.03 %
 MIN_FREE_COLUMN_BANDS = 8
 BAND_POWERS = 10
 MAX_BUFFERS = 6
 MIN_BUFFER_GAIN = 0.005  # one more buffer must reduce the error by this fraction
 STAMPED_REPEATS = (2, 4, 5, 8, 10, 16, 20)
 INVERSE_BANDS = (2, 4, 8, 16, 32)
-SMALL_BANDED_BANDS = 32  # an option for those with less memory
+SMALL_BANDED_BANDS = 32  # an option if memory is scarce
 
 TryFamily = Callable[[Search, Participation], None]
 
@@ -88,7 +88,7 @@ def _banded(search: Search, participation: Participation) -> None:
 
 
 def _worth_the_time(search: Search, participation: Participation, counts: list[int]) -> list[int]:
-    """The most bands that take minutes, if a Toeplitz strategy with as many comes close to the best so far."""
+    """The largest number of bands that takes only minutes, if Toeplitz with as many comes close to the best so far."""
     steps = search.problem.steps
     bands = max((b for b in counts if free_columns_pay(steps, b)), default=0)
     near = search.error_of("toeplitz", bands, participation) <= (1.0 + MAX_FREE_COLUMN_GAIN) * search.least_error

@@ -24,7 +24,7 @@ COARSE = MonteCarlo(slack=0.2)
 OVER_STEPS_BUFFERS = (3,)
 TRAINING_BUFFERS = (1, 2, 3)
 TRAINING_BANDS = (64,)
-NEAR = 1.05  # where memory decides too, candidates within this factor of the least error get many samples
+NEAR = 1.05  # if memory also decides, candidates within this factor of the least error get many samples
 MAX_BINS = 1024  # the accountant works with bins x bins matrices
 MAX_STEPS = 1 << 17
 MAX_BINS_WORK = 1 << 21  # steps x bands

@@ -30,7 +30,7 @@ def check_pipelines(pipelines: tuple[str, ...]) -> None:
 
 
 def most_groups(problem: Problem) -> int:
-    """The largest number of groups that have a batch of examples each."""
+    """The largest number of groups such that each has enough examples for a batch."""
     examples, batch_size = sizes(problem)
     return examples // batch_size
 
@@ -61,7 +61,7 @@ def sizes(problem: Problem) -> tuple[int, int]:
         raise invalid(
             "Problem",
             "participation",
-            "given, or examples and batch_size to choose one from",
+            "given, unless examples and batch_size are",
             None,
             "pass examples=... and batch_size=..., or participation=FixedEpochs(epochs, steps_per_epoch)",
         )

@@ -19,7 +19,7 @@ from antiphase._planner.search import Evaluation, Progress, Search
 from antiphase._problem import Problem
 
 FREE_COLUMN_FAMILIES = {"banded", "dense"}
-MEMORY_TOLERANCE = 0.01  # share of the error that is given up to save memory
+MEMORY_TOLERANCE = 0.01  # fraction of the error that may be given up to save memory
 
 
 def plan(
@@ -40,23 +40,24 @@ def plan(
     the batch size.
 
     **Guarantee**: the plan keeps the budget, by the accountant that the table in docs/accounting.md names. No candidate
-    in its table has an expected error that is smaller by more than `memory_tolerance`, and neither has any family that
-    was tried alone, up to the accuracy of the optimizers (0.01 %; 0.5 % for the dense family under `Curvatures`; where
-    the accounting draws samples, as far as few samples can tell). A family is left out only if a proved bound shows
-    that it cannot win. Sizes that are not tried may give slightly less error: numbers of bands between neighbours an
-    eighth apart, buffers that gain less than 0.5 %, and free columns of a banded strategy that takes more work than
-    steps x bands^2 = 2^30, or than 2^26 with fewer bands than steps / 10,000, which may take hours. The dense family
-    may take minutes above 2,000 steps, up to its limit of 8,192; exclude it with a memory limit or `families`.
+    in its table has an expected error that is smaller by more than `memory_tolerance`, and trying any single family
+    alone would not find one either, up to the accuracy of the optimizers (0.01 %, or 0.5 % for the dense family under
+    `Curvatures`) and, if the accounting draws samples, up to the accuracy of a comparison with few samples. A family is
+    left out only if a proved bound shows that it cannot win. Sizes that are not tried may give slightly less error:
+    numbers of bands between two that differ by an eighth, buffers that gain less than 0.5 %, and free columns of a
+    banded strategy that takes more work than steps x bands^2 = 2^30, or than 2^26 with fewer bands than steps / 10,000,
+    which may take hours. The dense family may take minutes above 2,000 steps, up to its limit of 8,192; exclude it with
+    a memory limit or `families`.
 
     Args:
         problem: what to train, and at what cost.
         families: any of "identity", "tree", "fourier", "stamped", "toeplitz", "banded", "banded-inverse", "blt",
-            "dense"; None tries all, for the objective "training" all but "banded" and "dense", whose free columns
-            took minutes and did not train better (docs/training.md).
+            "dense"; None tries all; for the objective "training", all but "banded" and "dense", whose free columns took
+            minutes to optimize and did not train better (docs/training.md).
         pipelines: what the data pipeline can do, if the problem leaves the participation open: any of "poisson",
             "cyclic-poisson", "fixed-size", "fixed-epochs", "balls-in-bins", "shuffled-epochs"; None tries the first
-            four, and for the objective "training" or `Curvatures` balls-in-bins too.
-        memory_tolerance: share of the least error that may be given up to save memory; 0 takes the least error. By
+            four and, for the objective "training" or `Curvatures`, also balls-in-bins.
+        memory_tolerance: fraction of the least error that may be given up to save memory; 0 takes the least error. By
             default 0.01 for the objective "training" or `Curvatures`, and 0 for "rms" and "max".
         progress: called with the name of the next candidate and the fraction of the work that is done.
 
@@ -89,7 +90,7 @@ def _tolerance(problem: Problem, given: float | None) -> float:
 
 
 def least_memory(evaluations: Sequence[Evaluation], tolerance: float) -> Evaluation:
-    """The evaluation that needs the least memory, of those within a share `tolerance` of the least error."""
+    """The evaluation that needs the least memory among those within a fraction `tolerance` of the least error."""
     least = min(found.candidate.error for found in evaluations)
     near = [found for found in evaluations if found.candidate.error <= (1.0 + tolerance) * least]
     return min(near, key=lambda found: (found.candidate.memory_copies, found.candidate.error))
@@ -120,7 +121,7 @@ def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> 
 
 
 def _default_pipelines(problem: Problem) -> tuple[str, ...]:
-    """The pipelines to try if none are given: balls-in-bins where the end of training counts and seconds are enough."""
+    """The pipelines to try by default, with balls-in-bins if the end of training counts and accounting is quick."""
     if problem.objective in ("rms", "max") or problem.participation is not None:
         return DEFAULT
     quick = bins_are_quick(problem, promised(problem, "balls-in-bins"))
@@ -144,7 +145,7 @@ def _checked(families: Iterable[str] | None, problem: Problem) -> set[str]:
 
 
 def _default_families(problem: Problem) -> set[str]:
-    """All families, without those of free columns where the end of training counts: they train no better there."""
+    """All families; if the end of training counts, without those with free columns, which then train no better."""
     if problem.objective in ("rms", "max"):
         return set(FAMILIES)
     return set(FAMILIES) - FREE_COLUMN_FAMILIES
@@ -169,5 +170,5 @@ def _nothing_fits(search: Search, families: set[str]) -> AntiphaseError:
     return NotProved(
         f"No mechanism of {names} can be tried with {problem.participation or 'these pipelines'} and {problem.steps} "
         "steps.",
-        hint="omit families to try all of them; sampling is proved for identity, toeplitz and banded only",
+        hint="omit families to try all of them; sampling is proved only for identity, toeplitz and banded",
     )

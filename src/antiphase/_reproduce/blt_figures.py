@@ -282,7 +282,7 @@ def _rho(strategy: ap.strategies.Strategy, separation: int, noise: float) -> flo
 
 @reproduction("blt-dp-ftrl-figure-9", "zCDP against report goal, population and rounds at equal utility")
 def figure_9(full: bool) -> Iterator[Row | Picture]:
-    """Separation floor(population / goal), noise proportional to the goal, BLT and TreeAgg for separation 400."""
+    """Separation is floor(population / goal); noise is proportional to the goal; BLT and TreeAgg for separation 400."""
     goals = (1000, 2000, 3000, 4500, 6500, 9000, 12_000)
     lines = {}
     for population in (3_000_000, 10_000_000):

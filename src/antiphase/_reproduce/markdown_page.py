@@ -19,7 +19,7 @@ INTRODUCTION = """# Reproduction
 ours rounds to the printed digits; a claim agrees if our measurements support it. Every row that does not agree says
 why. Where a paper draws a curve without printing numbers, we draw ours and check what the paper says about the curve.
 Times depend on the machine: we show them and never compare them. `antiphase reproduce NAME` shows one table or figure;
-`--full` computes it in full size, which can take minutes. `antiphase reproduce all --output docs/reproduction.md`
+`--full` computes it at full size, which can take minutes. `antiphase reproduce all --output docs/reproduction.md`
 writes this page; with a NAME, it updates one section.
 """
 

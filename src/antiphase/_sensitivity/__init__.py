@@ -37,8 +37,8 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
 
     **Guarantee**: never below the true value for vector contributions of any dimension under zero-out adjacency
     (replacing contributions costs twice as much), rounding included: the value is raised by a bound on the rounding
-    errors, some 1e-14 of it for tens of bands and 1e-12 for a thousand steps without structure. "exact" is attained
-    in a large enough dimension, up to that; where the methods prove no more, the value is an upper bound and says so.
+    errors, about 1e-14 of it for tens of bands and 1e-12 for a thousand steps without structure. An "exact" value is
+    attained in a large enough dimension, up to that rounding. If the methods prove less, the bound is labelled "upper".
 
     Args:
         strategy: strategy matrix, C.

@@ -113,7 +113,7 @@ def shuffled_dynamic_program(case: Case) -> Bracket:
 
 
 def shuffled_row_sum(case: Case) -> Bracket:
-    """Bound each diagonal by its largest entry, made non-increasing in the lag; O(n) once these are known.
+    """Bound each diagonal by its largest entry, made non-increasing in the lag; takes O(n) once these are known.
 
     A step at place o of epoch e is at least m b - o steps from the epoch m later and (m - 1) b + o + 1 from the epoch
     m earlier.
@@ -140,7 +140,7 @@ def _first_pattern(case: Case) -> Bracket:
 
 
 def _candidates(case: Case, residues: Indices, bounds: Array, lower: float) -> tuple[Indices, Array]:
-    """Return the patterns whose bound exceeds what another one attains (at least the worst), and X on them."""
+    """Return the patterns whose bound exceeds `lower` or is the largest, and X on them."""
     kept = residues[(bounds > lower) | (bounds == bounds.max())]
     if len(kept) * case.count**2 > MOST_BLOCK_ENTRIES:
         raise NotProved(

@@ -40,7 +40,7 @@ def majorant(case: Case) -> Bracket:
 
     |C u| <= M |u| row by row, and the pattern 0, b, 2b, ... is the worst for M, which is non-negative and
     non-increasing. That pattern is allowed for C itself, so its value is a lower bound. The two agree if c is
-    non-negative and non-increasing; if its signs are off by rounding only, so are the two values.
+    non-negative and non-increasing; if c violates this only by rounding, the two values differ only by rounding.
     """
     b, k = separation(case), case.count
     lower, upper = (earliest_square(case.strategy, b, k, signs) for signs in ("signed", "majorant"))

@@ -1,15 +1,16 @@
 """Rounding outward: how far below the true value the floating-point result of a method can be.
 
-Every method adds up products of entries of C. In floating point each operation errs by at most u = 2^-53 of its result,
-so a sum of m products of non-negative numbers errs by at most m u of itself, in whatever order it is taken (to first
-order; the second is covered by the factor 2 in `outward`). With signs the error of an entry of X = C^T C is m u of the
-sum of absolute values, hence of ||C e_i|| ||C e_j||. Over a pattern of k steps that makes at most
+Every method adds up products of entries of C. In floating point, the relative error of an operation is at most u =
+2^-53, so a sum of m products of non-negative numbers has a relative error of at most m u, in any order of summation (to
+first order; the factor 2 in `outward` covers the second). With mixed signs, the error of an entry of X = C^T C is at
+most m u times the sum of the absolute values, and hence at most m u ||C e_i|| ||C e_j||. Over a pattern of k steps,
+this adds up to at most
 
     m u (sum_i ||C e_i||)^2 <= k m u sum_i ||C e_i||^2 <= k m u sens^2,
 
-since contributions that are orthogonal to each other attain sum_i ||C e_i||^2. So two numbers describe what a strategy
-adds: `relative`, roundings of each entry of X by itself, and `absolute`, roundings in units of column norms, which
-count k times. Errors of eigenvalue routines are added where the routines are called.
+since contributions that are orthogonal to each other attain sum_i ||C e_i||^2. So two numbers describe the rounding
+errors of a strategy: `relative` counts roundings relative to each entry of X, and `absolute` counts roundings relative
+to column norms, which enter k times. Errors of eigenvalue routines are added where the routines are called.
 
 The table in `table.py` names a `RoundingRule` for each strategy.
 
@@ -39,7 +40,7 @@ from antiphase.strategies import (
 )
 
 UNIT = 2.0**-53
-STEPS_PER_ANCHOR = 4096  # steps after which the one pass over a BLT starts from a fresh power
+STEPS_PER_ANCHOR = 4096  # steps after which the one pass over a BLT recomputes its powers
 PER_PARTICIPATION = 8  # additions and products for each participation, in every method
 PER_RESULT = 16  # all other operations
 ONE_PASS_METHODS = ("column-norm", "earliest", "nonnegative")  # for a BLT with non-negative scales
@@ -64,9 +65,9 @@ class RoundingRule:
     """How the numbers of one class of strategies are rounded.
 
     Args:
-        entries: from the strategy, the number of participations and the method to the roundings in X.
-        transformed: from the strategy and the method to the column that Fourier transforms are applied to, or None.
-        spectrum: from the strategy to the first column of a symmetric Toeplitz X whose spectrum is computed, or None.
+        entries: maps the strategy, the number of participations and the method to the roundings in X.
+        transformed: maps the strategy and the method to the column that Fourier transforms are applied to, or None.
+        spectrum: maps the strategy to the first column of a symmetric Toeplitz X whose spectrum is computed, or None.
     """
 
     entries: Callable[[Any, int, str], Entries]
@@ -75,7 +76,7 @@ class RoundingRule:
 
 
 def outward(square: float, roundings: float) -> float:
-    """Return a number not below the root of `square` as it would be without `roundings` roundings in it.
+    """Return an upper bound on the root of the exact square, given one that was rounded `roundings` times.
 
     >>> outward(4.0, 0), outward(2.0, 0) ** 2 > 2.0, outward(4.0, 10) > 2.0
     (2.0, True, True)
@@ -125,9 +126,9 @@ def _toeplitz(strategy: Toeplitz, count: int, method: str) -> Entries:
 
 
 def _buffers(strategy: BLT, count: int, method: str) -> Entries:
-    """Powers, their weighted sum, and in the one pass a product for each step since the last anchor.
+    """Count roundings of the powers, of their weighted sum, and in the one pass of a product per step since the anchor.
 
-    With scales of both signs relative to the column a >= |c| of their absolute values; ||c|| >= c_0 = 1.
+    With scales of both signs, roundings are relative to the column a >= |c| of their absolute values; ||c|| >= c_0 = 1.
     """
     n, d = strategy.steps, strategy.buffers
     one_pass = 3.0 * min(n, STEPS_PER_ANCHOR) + 8 * (n // STEPS_PER_ANCHOR + count) + 4 * d + 16
@@ -139,7 +140,7 @@ def _buffers(strategy: BLT, count: int, method: str) -> Entries:
 
 
 def _inverse(strategy: BandedInverse, count: int, method: str) -> Entries:
-    """Substitution: (N + E) c = e with |E| <= (bands + 2) u |N|, so that c errs by C E c.
+    """Substitution: (N + E) c = e with |E| <= (bands + 2) u |N|, so the error of c is C E c.
 
     Convolution bounds that by (bands + 2) u ||c||_1 ||n||_1 ||c||_2.
     """
@@ -177,10 +178,10 @@ FOURIER = RoundingRule(_fourier, spectrum=lambda strategy: strategy.gram_column(
 
 
 def _differences(case: Case, square: float) -> float:
-    """Return the roundings of `earliest_blocks`, which takes sums over k blocks as differences of cumulative sums.
+    """Return the roundings of `earliest_blocks`, which computes sums over k blocks as differences of cumulative sums.
 
-    Each difference errs by as many roundings as there are blocks, relative to the sum over all of them. There are as
-    many differences as blocks of steps, and their errors add up as squares.
+    Each difference has as many roundings as there are blocks, relative to the sum over all of them. There are as many
+    differences as blocks of steps, and the squares of their errors add up.
     """
     strategy = case.strategy.block
     buffers = one_pass(strategy)
@@ -196,15 +197,15 @@ def _differences(case: Case, square: float) -> float:
     if blocks == 1:
         return chain
     sums = np.pad(column, (0, blocks * b - len(column))).reshape(blocks, b).sum(axis=0)
-    smallest = square / case.strategy.blocks  # of a block, or of a mean one
+    smallest = square / case.strategy.blocks  # of one block, or of the average block
     return chain + 4.0 * blocks * math.sqrt(rows * float(sums @ sums) / smallest)
 
 
 def _transforms(case: Case, rule: RoundingRule, method: str, square: float) -> float:
-    """Return the roundings of Fourier transforms of long columns; each errs by log2 of its size, in units of ||c||_1.
+    """Return the roundings of Fourier transforms of long columns: log2 of the size of each, in units of ||c||_1.
 
-    A convolution with k ones errs in norm by sqrt(k) times as much, a spectrum in each value, and an autocorrelation,
-    from which k^2 entries of X are taken, by ||c||_2 times as much.
+    For a convolution with k ones, the error in norm is sqrt(k) times as large. For a spectrum, it applies to each
+    value. For an autocorrelation, from which k^2 entries of X are taken, it is ||c||_2 times as large.
     """
     strategy, k = case.strategy.block, case.count
     levels = 24.0 * math.log2(256 * strategy.steps)

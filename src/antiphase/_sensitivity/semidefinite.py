@@ -10,7 +10,7 @@ from antiphase._check import Array
 from antiphase._sensitivity.bracket import Bracket
 
 DUALITY_GAP = 1e-10  # relative
-BARRIER_SHRINK = 0.1  # of mu, after each centring
+BARRIER_SHRINK = 0.1  # factor of mu after each centring
 MOST_NEWTON_STEPS = 400
 ASCENT_SWEEPS = 20
 
@@ -23,8 +23,8 @@ def worst_contributions(X: Array) -> tuple[Bracket, Array]:
     sum(y) - mu log det(Diag(y) - X) is minimised by damped Newton steps as mu goes to 0, and mu S^-1 at
     S = Diag(y) - X tends to the best K.
 
-    **Guarantee**: the upper number comes from a y that is feasible after rounding (its smallest eigenvalue is
-    checked and y raised by what is missing), the lower from a K scaled to a unit diagonal.
+    **Guarantee**: the upper number comes from a y that is feasible after rounding (the smallest eigenvalue is checked,
+    and y is raised if necessary), the lower number from a K scaled to a unit diagonal.
 
     >>> import numpy as np
     >>> C = np.array([[2, 1, 1], [1, 2, -1], [1, -1, 2]]) / np.sqrt(24)
@@ -68,7 +68,7 @@ def _missing(y: Array, X: Array) -> float:
 def _primal_value(y: Array, X: Array) -> float:
     """Return tr(X K) for K = S^-1 scaled to a unit diagonal, or the trace (K = I) if that is larger.
 
-    Rounding errors in S become a loss of about 1e-8 by the scaling. A few sweeps of coordinate ascent over the vectors
+    The scaling turns rounding errors in S into a loss of about 1e-8. A few sweeps of coordinate ascent over the vectors
     behind K recover it; they can only raise the value.
     """
     values, vectors = np.linalg.eigh(np.diag(y) - X)

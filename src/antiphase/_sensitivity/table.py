@@ -1,4 +1,4 @@
-"""Which method answers for which strategy under which participation: the table that the manual prints."""
+"""The table of methods for each strategy and participation, which docs/sensitivity.md prints."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Method:
 
 _FIXED = {
     "orthogonal": Method(
-        epochs.orthogonal, "exact where bands <= steps between participations", f"{AMPLIFIED}, Prop. B.1"
+        epochs.orthogonal, "exact if bands <= steps between participations", f"{AMPLIFIED}, Prop. B.1"
     ),
     "nonnegative": Method(
         epochs.nonnegative,
-        "exact where X >= 0 on the pattern, if need be after turning the sign of some contributions; so it always is"
-        " for two participations and where bands <= 2 x steps between them",
+        "exact if X >= 0 on the pattern, possibly after flipping the signs of some contributions; always exact for two"
+        " participations, and if bands <= 2 x steps between participations",
         f"{MULTI_EPOCH}, Cor. 2.1; {AMPLIFIED}, Prop. E.1",
     ),
     "semidefinite": Method(
@@ -53,11 +53,11 @@ _FIXED = {
         f"exact for up to {epochs.LARGEST_PROGRAM} participations, whatever the signs",
         f"{MULTI_EPOCH}, Def. 1 and App. H.2; dual of max tr(X K) over correlation matrices K",
     ),
-    "row-sum": Method(epochs.row_sum, "upper bound for all, exact where X >= 0", f"{AMPLIFIED}, Prop. E.1"),
+    "row-sum": Method(epochs.row_sum, "upper bound in all cases, exact if X >= 0", f"{AMPLIFIED}, Prop. E.1"),
     "spectral": Method(
         epochs.spectral,
-        f"upper bound: k x the largest eigenvalue of X on a pattern; of all of X above {epochs.LARGEST_SPECTRUM}"
-        f" participations, then for Toeplitz or up to {norms.LARGEST_EIGENPROBLEM} steps",
+        f"upper bound: k x the largest eigenvalue of X on a pattern; above {epochs.LARGEST_SPECTRUM} participations, of"
+        f" the whole X, for a Toeplitz matrix or up to {norms.LARGEST_EIGENPROBLEM} steps",
         f"{MULTI_EPOCH}, Thm 2.1",
     ),
 }
@@ -71,43 +71,44 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
     ShuffledEpochs: {
         "dynamic-program": Method(
             epochs.shuffled_dynamic_program,
-            "exact where bands <= steps_per_epoch + 1, and for two epochs; otherwise an upper bound in which epochs"
-            " that are not adjacent enter by row sums",
+            "exact if bands <= steps_per_epoch + 1, and for two epochs; otherwise an upper bound that uses row sums for"
+            " epochs that are not adjacent",
             f"{AMPLIFIED}, Prop. E.1; tridiagonal X has the signs of a chain",
         ),
         "row-sum": Method(
             epochs.shuffled_row_sum,
-            "upper bound for all, each diagonal of X by its largest entry",
+            "upper bound in all cases: each diagonal of X is bounded by its largest entry",
             f"{AMPLIFIED}, Prop. E.1",
         ),
         "spectral": Method(
             norms.spectral,
-            f"upper bound: k x the largest eigenvalue of X, up to {norms.LARGEST_EIGENPROBLEM} steps or Toeplitz",
+            f"upper bound: k x the largest eigenvalue of X, for a Toeplitz matrix or up to {norms.LARGEST_EIGENPROBLEM}"
+            " steps",
             f"{MULTI_EPOCH}, Thm 2.1",
         ),
     },
     MinSeparation: {
         "orthogonal": Method(
-            min_separation.orthogonal, "exact where bands <= separation, or k = 1", f"{AMPLIFIED}, Thm 2 and Alg. 5"
+            min_separation.orthogonal, "exact if bands <= separation or k = 1", f"{AMPLIFIED}, Thm 2 and Alg. 5"
         ),
         "earliest": Method(
             min_separation.earliest,
-            "exact where the coefficients of C are non-negative and non-increasing",
+            "exact if the coefficients of C are non-negative and non-increasing",
             "Kalinin and Lampert 2024, Thm 2; McMahan, Xu and Zhang 2024, Thm 3.1",
         ),
         "dynamic-program": Method(
             min_separation.dynamic_program,
-            "exact where bands <= 2 x separation, and for two participations",
+            "exact if bands <= 2 x separation, and for two participations",
             f"{AMPLIFIED}, Prop. E.1; tridiagonal X has the signs of a chain",
         ),
         "subtrees": Method(
             tree.dynamic_program,
-            "exact while the tables stay small: b = 400 with k = 20 does",
+            "exact, as long as its tables are small enough, as for b = 400 and k = 20",
             f"Kairouz et al. 2021; {MULTI_EPOCH}, Cor. 2.1",
         ),
         "blocks": Method(
             lambda case: min_separation.blocks(case, solve),
-            "upper bound, exact where the earliest pattern is the worst in a block and leaves room for the next",
+            "upper bound, exact if the earliest pattern is the worst in a block and leaves room for the next",
             f"{AMPLIFIED}, Prop. E.1, for a block-diagonal X",
         ),
         "majorant": Method(
@@ -117,17 +118,18 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
         ),
         "levels": Method(
             tree.levels,
-            "upper bound: k x the sum over levels of the most participations in a node",
+            "upper bound: k x the sum over levels of the largest number of participations in a node",
             f"{MULTI_EPOCH}, Cor. 2.1",
         ),
         "row-sum": Method(
             min_separation.row_sum,
-            "upper bound for all; where X has too many entries each diagonal by its largest one",
+            "upper bound in all cases; if X has too many entries, each diagonal is bounded by its largest entry",
             f"{AMPLIFIED}, Thm 3 and Alg. 4",
         ),
         "spectral": Method(
             norms.spectral,
-            f"upper bound: k x the largest eigenvalue of X, up to {norms.LARGEST_EIGENPROBLEM} steps or Toeplitz",
+            f"upper bound: k x the largest eigenvalue of X, for a Toeplitz matrix or up to {norms.LARGEST_EIGENPROBLEM}"
+            " steps",
             f"{MULTI_EPOCH}, Thm 2.1",
         ),
     },
@@ -231,11 +233,11 @@ _INTRODUCTION = """# Which method gives the sensitivity
 
 `antiphase.sensitivity(strategy, participation)` tries the methods of the pair in the order below. The first that is
 exact gives the answer; if none is, the smallest upper bound does. `method="..."` asks for one by name; if its condition
-does not hold, `NotProved` is raised and names one that works. Exact means exact for vector contributions (gradients),
-not only for numbers with a sign. Every answer is a `Bound` with its kind, method and theorem, and it is never below
-the true value.
+does not hold, `NotProved` is raised, and its message names one that works. Exact means exact for vector contributions
+(gradients), not only for signed scalars. Every answer is a `Bound` with its kind, method and theorem, and it is never
+below the true value.
 
-X is the Gram matrix C^T C; X has as many bands as C. A random participation is taken at its `worst_case`.
+X is the Gram matrix C^T C; X has as many bands as C. A random participation is replaced by its `worst_case`.
 
 This page is generated from the table in the code; a test keeps the two equal.
 """

@@ -36,7 +36,7 @@ def coefficients(strategy: Strategy) -> Array:
     column = strategy.toeplitz_column()
     if column is None:
         raise NotProved(
-            "Theorems for Toeplitz matrices do not apply: C is not Toeplitz, or no longer, with normalised columns.",
+            "Theorems for Toeplitz matrices do not apply: C is not Toeplitz, or its columns are normalised.",
             hint="method='row-sum' gives an upper bound",
         )
     return column
@@ -117,7 +117,7 @@ def earliest_blocks(coefficients: Array, steps: int, separation: int, count: int
 
 
 def _distinct(blocks: int, count: int, last: int) -> tuple[Indices, Array]:
-    """Return the blocks that differ and how often each occurs; the last, which may be cut short, is listed apart."""
+    """Return the blocks that differ and how often each occurs; the last, which may be cut short, is its own entry."""
     rising = np.arange(min(blocks, last))
     falling = np.arange(max(count, blocks), min(count + blocks - 1, last))
     equal = max(0, min(count, last) - max(blocks, 1))

@@ -31,11 +31,11 @@ class Examples(NamedTuple):
 
 
 def pad(batch: Batch, multiple: int) -> Batch:
-    """Pad a batch to the next multiple of `multiple`, at least one, so that random batch sizes give few shapes.
+    """Pad a batch, even an empty one, to the next positive multiple of `multiple`, to limit the number of shapes.
 
     Args:
         batch: from `run.batch(step)`.
-        multiple: such as 64.
+        multiple: the padded size is a multiple of this, such as 64.
 
     >>> pad(Batch(np.array([3, 5, 8]), np.ones(3, bool)), 4).mask.tolist()
     [True, True, True, False]

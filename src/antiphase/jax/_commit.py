@@ -21,7 +21,8 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     """Record in the ledger the step that gave these parameters. Blocks until they are computed.
 
     Committing a step again with the same parameters and the same public state (see `split`) is a replay and costs no
-    privacy. With `optax.MultiSteps`, call it once the first update was made; before that there is nothing to commit.
+    privacy. With `optax.MultiSteps`, call it once the first update has been made; before that there is nothing to
+    commit.
 
     Raises `Refused` if anything but `optax.MultiSteps` comes before the noise in the optimizer, or can skip it.
 
@@ -36,7 +37,7 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     check_run_id(noise.run_id, run.run_id)
     step = int(noise.step) - 1
     if step < 0:
-        raise Refused("There is no step to commit: no noise was added yet.", hint="commit after optimizer.update")
+        raise Refused("There is no step to commit: no noise has been added yet.", hint="commit after optimizer.update")
     jax.block_until_ready((params, state))  # type: ignore[no-untyped-call]  # on every device, not only the first
     raise_deferred(run, step)
     check_leaves(leaves_of(run), params, "parameters")

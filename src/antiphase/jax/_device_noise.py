@@ -168,9 +168,9 @@ def check_device_noise(strategy: Strategy, noise_std: float, dtype: np.dtype[Any
 
     Args:
         strategy: C.
-        noise_std: of the plan.
+        noise_std: noise_std of the plan.
         dtype: dtype of the noise and its state.
-        clip_norm: of the plan; the noise is multiplied by it.
+        clip_norm: clipping norm of the plan; the noise is multiplied by it.
     """
     made = canonical(strategy, noise_std, dtype)
     recursion, scale = correlator(made.strategy, jnp.dtype(dtype)), made.noise_std * clip_norm

@@ -18,12 +18,12 @@ HASH_SALTS = (0x9E3779B9, 0x7F4A7C15)  # one for each 32-bit word of a history h
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class PrivateNoiseState:
-    """What noise made on a device needs from one step to the next. Anyone who has it can subtract the noise.
+    """The state of noise made on a device, kept from one step to the next. Anyone who has it can subtract the noise.
 
     Attributes:
-        step: the next step, as in the `NoiseState` it belongs to.
-        run_id: the run's id, as there.
-        history_hash: the history hash, as there.
+        step: the same as in the `NoiseState` that contains it.
+        run_id: likewise.
+        history_hash: likewise.
         buffers: what the strategy keeps for each leaf, such as its last outputs.
         key: two words in a simulation. None in a run, which provides its key at each step.
     """
@@ -45,8 +45,8 @@ class NoiseState(NamedTuple):
     Attributes:
         step: the next step of the plan, int32; an optimizer step increments it.
         run_id: the 128 bits of the run's id; zero in a simulation.
-        history_hash: a 64-bit hash of the initial parameters and the noisy sums of all steps so far, by which the run
-            recognises states of other histories.
+        history_hash: a 64-bit hash of the initial parameters and the noisy sums of all steps so far, which lets the run
+            recognise a state with another history.
         private: secret state of noise made on the device, not shown when printed; () if the host makes the noise; None
             after `split`.
     """
@@ -147,7 +147,7 @@ def noise_state_of(state: Any) -> NoiseState:
 
 
 def _check_not_skipping(state: Any) -> None:
-    """Raise if updates can be skipped: one example could then drop a whole micro-batch, more than clipping allows."""
+    """Raise if updates can be skipped: one example could then drop a micro-batch, which clipping cannot bound."""
     if jax.tree.leaves(state.skip_state):
         raise Refused(
             "The optimizer skips updates depending on gradients that have no noise yet.",

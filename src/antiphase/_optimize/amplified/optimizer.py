@@ -34,7 +34,7 @@ from antiphase._workload import Workload
 from antiphase.strategies import Banded, Strategy, Toeplitz
 
 STAGES = ((1 << 11, 1), (1 << 13, 2))  # number of samples and seed of each stage
-STEP_FRACTIONS = (1.0, 0.5, 0.25, 0.1)  # how much of the way to the minimum of the tangent is tried
+STEP_FRACTIONS = (1.0, 0.5, 0.25, 0.1)  # fractions of the way to the minimum of the tangent to try
 MIN_LOG_LOSS_GAIN = 5e-5  # a smaller gain ends a stage
 MAX_BANDED_WORK = 1 << 26  # steps x bands^2 of a banded search that takes about a minute
 MIN_DEFAULT_BANDS = 32

@@ -1,7 +1,7 @@
 """<H, G> for the Gram matrix G of the modes of balls-in-bins, with its gradient with respect to C.
 
-To first order, log noise changes with C like log <H, G> / 2, for the H that `noise_estimate` finds, so this quadratic
-form in the modes replaces the squared sensitivity. As in the modes, entries of C count by their absolute value.
+For the H that `noise_estimate` finds, log noise and log <H, G> / 2 have the same gradient with respect to C. So this
+quadratic form in the modes replaces the squared sensitivity. As in the modes, C is replaced by the entrywise |C|.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class ToeplitzWeightedGram:
     """<H, G> as a function of the coefficients of a Toeplitz C, in O(n log n + b^3).
 
     The modes are one vector m, shifted by 0, ..., b - 1 and truncated to n rows. Without the truncation, <H, G> is a
-    quadratic form in m whose matrix is Toeplitz, with the sums of the diagonals of H; the truncated rows are
-    subtracted.
+    quadratic form in m with a Toeplitz matrix, whose entries are the sums of the diagonals of H. The contribution of
+    the truncated rows is then subtracted.
 
     Args:
         H: the weights, a symmetric b x b matrix.

@@ -1,11 +1,11 @@
 """The dense problem for several curvatures: minimise tr(V X^-1) with V = sum_i p_i A_i^T diag(g^2) A_i.
 
-Where only the last steps count, V is singular: the last iterate has a Gram matrix whose rank is the number of
-curvatures. The best X is then singular too, and the dual ascent, which needs X(U), has no fixed point. So the ascent
-runs on V + share x V_all + c I: V_all counts all steps, which keeps the iterates in between from getting too noisy, and
-the identity, noise in the gradients, bounds the condition number. Loss and bound are those of V itself: the bound of
-`dual` holds for any positive semidefinite V, at any multiplier U. If they do not agree to the tolerance, the ascent
-continues with a smaller share.
+If only the last steps count, V is singular: the last iterate has a Gram matrix whose rank is the number of curvatures.
+The best X is then singular too, and the dual ascent, which needs X(U), has no fixed point. So the ascent uses V + share
+x V_all + c I: V_all counts all steps, which keeps the iterates in between from getting too noisy, and the identity,
+noise in the gradients, bounds the condition number. Loss and bound are those of V itself: the bound of `dual` holds for
+any positive semidefinite V, at any multiplier U. If they do not agree to the tolerance, the ascent continues with a
+smaller share.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from antiphase._optimize.dense.residue_blocks import ResidueClasses
 from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 
-SHARES = (1e-4, 1e-5, 1e-6)  # how much all steps count, tried in turn
+SHARES = (1e-4, 1e-5, 1e-6)  # weights of V_all, tried in turn
 GRADIENT_NOISE = 0.02  # c I has this fraction of the sum of the singular values of V^1/2
 
 
