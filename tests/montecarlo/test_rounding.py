@@ -121,7 +121,7 @@ def test_weights_by_cores_are_as_accurate_as_they_say(noise):
     found = estimator.draw(np.random.Generator(np.random.SFC64(6)), 20)
     rng = np.random.Generator(np.random.SFC64(6))
     sizes = 1 + np.searchsorted(np.cumsum(estimator.weights) / estimator.weights.sum(), rng.random(20), side="right")
-    cores = (estimator._core_chances[sizes - 1] <= rng.random(20)[:, None]).sum(axis=1)
+    cores = (estimator._core_probabilities[sizes - 1] <= rng.random(20)[:, None]).sum(axis=1)
     indices, unused = np.empty((20, estimator.alpha), dtype=np.int32), np.empty(20)
     kinds = cores.astype(np.int32), sizes.astype(np.int32)
     draw_cores(np.exp(modes.rest), *kinds, rng.random((20, estimator.alpha)), indices, unused)
