@@ -83,3 +83,36 @@ def test_different_strategies_are_not_equal():
     assert a != b
     assert a != ap.strategies.Toeplitz([1.0, 0.5], 4, column_normalized=True)
     assert ap.strategies.Identity(3) != "identity"
+
+
+@pytest.mark.parametrize(("n", "name"), CASES)
+def test_diagonals_cover_all_of_c(n, name):
+    """Sampling is amplified by this number: one diagonal too few would give an epsilon that is too small."""
+    strategy = made(n, name)
+    rows, columns = np.nonzero(strategy.encoder())
+    if strategy.diagonals is None:
+        return
+    assert (rows >= columns).all()
+    assert strategy.diagonals == (rows - columns).max() + 1
+
+
+@pytest.mark.parametrize(("n", "name"), CASES)
+def test_stated_columns_are_those_of_c(n, name):
+    strategy = made(n, name)
+    C, column, bands = strategy.encoder(), strategy.toeplitz_column(), strategy.band_columns()
+    if column is not None:
+        dense = sum((np.diag(np.full(n - k, c), -k) for k, c in enumerate(column[:n])), np.zeros((n, n)))
+        np.testing.assert_allclose(C, dense, rtol=1e-12, atol=1e-14)
+    if bands is not None:
+        dense = np.zeros((n, n))
+        for j in range(n):
+            length = min(bands.shape[1], n - j)
+            dense[j : j + length, j] = bands[j, :length]
+        np.testing.assert_allclose(C, dense, rtol=1e-12, atol=1e-14)
+
+
+def test_every_strategy_has_a_method_for_its_error():
+    from antiphase._error import _METHODS
+
+    kinds = {type(strategy) for _, strategy in every_strategy(6)}
+    assert kinds - {ap.strategies.Dense} == set(_METHODS)
