@@ -273,7 +273,7 @@ def test_a_step_that_failed_after_noise_is_not_taken_with_other_gradients(tmp_pa
 
     optimizer.attach_step_hook(fail)
     criterion(module(x), y).backward()
-    with pytest.raises(ValueError, match="^$"):
+    with pytest.raises(ValueError, match=r"^$"):
         optimizer.step()
     for p in optimizer.params:
         p.grad.fill_(1000.0)

@@ -38,8 +38,8 @@ def _check_ghost(module: nn.Module) -> None:
     """Raise if a norm of ghost clipping would not be that of the gradient.
 
     The norm of a weight's gradient is computed from one layer, so it would be too small for a weight that two layers
-    share. For a layer without a formula it is computed from a copy of the layer. With FSDP the gradient is not, and the
-    two may differ.
+    share. For a layer without a formula it is computed from a copy of the layer, which with FSDP has only a part of the
+    parameters.
     """
     if shared := _shared(module):
         raise InvalidArgument(

@@ -144,7 +144,7 @@ def zero_padding(module: Any, is_padded: Callable[[], bool], optimizer: DPOptimi
 
 
 def fix_reduction(module: nn.Module, ranks: int) -> None:
-    """Refuse later changes of how FSDP sums over the ranks: they would have no effect on the clipped sum."""
+    """Refuse later changes of how FSDP sums over the ranks: the clipped sum would not follow them."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(float(ranks))
