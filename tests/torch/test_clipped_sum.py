@@ -159,7 +159,7 @@ def test_the_contribution_of_one_example(tmp_path, attack, mode):
 
 @pytest.mark.parametrize("length", [1, 100, 256, 257, 2**22 + 3])
 def test_norms_of_long_rows(length):
-    """PyTorch's own is 0.2 percent too small at 2^22 entries, and 40 percent at 2^28."""
+    """PyTorch's own is 0.2 percent too small at 2^22 entries, and 29 percent at 2^28."""
     for value in (0.1, 0.3, 1e-3, 1e4):
         rows = torch.full((2, length), value)
         exact = length * float(rows[0, 0].double()) ** 2

@@ -144,9 +144,9 @@ class NoiseAdder(RunMethods):
     def add(self) -> None:
         """Add the step's noise to the gradients, in place. A missing gradient counts as zero."""
         self._refuse_engine("add")
-        self.add_for_engine()
+        self._add_for_engine()
 
-    def add_for_engine(self) -> None:
+    def _add_for_engine(self) -> None:
         """As `add`, for the private optimizer of an engine, which has clipped the gradients."""
         with self._exclusive:
             self._add()
@@ -183,14 +183,14 @@ class NoiseAdder(RunMethods):
         place. If this raises, do not use the gradients.
         """
         self._refuse_engine("commit")
-        self.commit_for_engine()
+        self._commit_for_engine()
 
-    def commit_for_engine(self) -> None:
+    def _commit_for_engine(self) -> None:
         """As `commit`, for the private optimizer of an engine."""
         with self._exclusive:
             self._commit()
 
-    def reserve_for_engine(self) -> None:
+    def _reserve_for_engine(self) -> None:
         """From now on, refuse `add` and `commit`: the private optimizer of an engine takes the steps."""
         self._is_reserved = True
 

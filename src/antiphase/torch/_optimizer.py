@@ -128,7 +128,7 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
             raise Refused("There are no clipped gradients to add noise to.", hint="call step() only")
         for p, value in zip(self.params, total, strict=True):
             p.grad = value.contiguous()
-        self._tracker.noise.add_for_engine()
+        self._tracker.noise._add_for_engine()
 
     def scale_grad(self) -> None:
         """Divide by the expected batch size for "mean". A step is one batch of the plan, even if it was split."""

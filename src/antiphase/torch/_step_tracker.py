@@ -22,7 +22,7 @@ class StepTracker:
 
     def __init__(self, noise: NoiseAdder, *, even: bool) -> None:
         self.noise = noise
-        noise.reserve_for_engine()
+        noise._reserve_for_engine()
         self._even = even
         self._gradients = 0
         self._yielded: int | None = None
@@ -103,7 +103,7 @@ class StepTracker:
 
     def commit(self) -> None:
         """Commit the step and go to the next one."""
-        self.noise.commit_for_engine()
+        self.noise._commit_for_engine()
         self._gradients = 0
 
     def reset(self) -> None:
