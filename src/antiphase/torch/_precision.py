@@ -44,9 +44,9 @@ def refuse_rounding(module: nn.Module, *_: Any) -> None:
 def squared_norms(rows: torch.Tensor) -> torch.Tensor:
     """The squared norm of each row, over all other dimensions, with a relative error below 2e-5 for any size.
 
-    PyTorch's own norm adds up float32 one by one on a CPU: over 2^28 entries it can be 29 percent too small. Here that is
-    done for blocks of 256 entries only, and the blocks are added in float64. In any order, the error of the square is
-    at most 256 roundings of 2^-24.
+    PyTorch's own norm adds up float32 one by one on a CPU: over 2^28 entries it can be 29 percent too small. Here that
+    is done for blocks of 256 entries only, and the blocks are added in float64. In any order, the error of the square
+    is at most 256 roundings of 2^-24.
     """
     rows = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
     whole = rows.shape[1] // NORM_BLOCK * NORM_BLOCK
