@@ -87,8 +87,8 @@ def test_noise_on_the_mean_is_noticed(tmp_path, monkeypatch):
     right = PrivateOptimizer.add_noise
 
     def on_the_mean(self):
-        for p in self.params:
-            p.summed_grad /= self.expected_batch_size
+        for total in self._total:
+            total.div_(self.expected_batch_size)
         right(self)
 
     monkeypatch.setattr(PrivateOptimizer, "add_noise", on_the_mean)

@@ -288,7 +288,7 @@ def test_layers_that_some_of_the_examples_go_through_twice(tmp_path, kind, mode)
         nn.LayerNorm: lambda: nn.LayerNorm(3),
         DPLSTM: lambda: DPLSTM(3, 3, batch_first=True),
     }[kind]
-    with pytest.raises(ap.Refused, match=r"with [24] rows and with [24]"):
+    with pytest.raises(ap.Refused, match="different numbers of rows"):
         contributions(tmp_path / "some", lambda: Model(and_some, layer()), [numbers(EXAMPLES, 5, 3), SOME], mode)
     assert_all_clipped(tmp_path / "all", lambda: Model(and_some, layer()), [numbers(EXAMPLES, 5, 3), SOME | True], mode)
 

@@ -1,4 +1,4 @@
-"""Checks that every per-example gradient was clipped to the plan's norm, and counts them."""
+"""Clips the gradients of a physical batch to the plan's norm, sums them, and counts them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from antiphase._errors import Refused
-from antiphase.torch._criterion import is_unchanged, reset_norms
+from antiphase.torch._criterion import clipping_factors, is_unchanged, reset_norms
+from antiphase.torch._ghost import Batch
+from antiphase.torch._precision import squared_norms
 
 
-class ClippingCheck(ABC):
-    """Inspects what Opacus's optimizer is about to sum."""
+class Clipping(ABC):
+    """Turns the gradients of a physical batch into a clipped sum.
+
+    Args:
+        module: module in Opacus's wrapper.
+        parameters: all trained parameters.
+        clip_norms: one norm for the whole gradient, or one for each parameter.
+    """
 
     def __init__(self, module: Any, parameters: list[torch.Tensor], clip_norms: tuple[float, ...]) -> None:
-        self._module, self._parameters, self._clip_norms = module, parameters, clip_norms
+        self._module, self._parameters, self.clip_norms = module, parameters, clip_norms
+        self._trainable = _trainable(module)
 
     @abstractmethod
-    def count(self, optimizer: DPOptimizer) -> int:
-        """The number of per-example gradients of this physical batch. Each is counted once."""
+    def take(self) -> Batch:
+        """The sum of the clipped gradients of this physical batch, and their number. Each is returned once."""
 
     def reset(self) -> None:
         """Drop what an interrupted forward or backward pass left in Opacus's objects."""
@@ -42,9 +51,15 @@ class ClippingCheck(ABC):
                 "The trained parameters are not those that were passed to make_private.",
                 hint="freeze and add parameters before make_private; start a new run for other parameters",
             )
-        if self._norms(optimizer) != self._clip_norms:
+        if changed := sorted(_trainable(self._module) ^ self._trainable):
             raise Refused(
-                f"The clipping norms were changed from {self._clip_norms} to {self._norms(optimizer)}.",
+                f"The parameter {changed[0]!r} was frozen, unfrozen or added after make_private, and would be trained "
+                "without noise.",
+                hint="freeze and add parameters before make_private; start a new run for other parameters",
+            )
+        if self._norms(optimizer) != self.clip_norms:
+            raise Refused(
+                f"The clipping norms were changed from {self.clip_norms} to {self._norms(optimizer)}.",
                 hint="the noise is calibrated to the plan's clip_norm; make a plan with another clip_norm",
             )
 
@@ -54,55 +69,67 @@ class ClippingCheck(ABC):
 
 
 @final
-class PerExampleCheck(ClippingCheck):
+class PerExampleClipping(Clipping):
     """For the modes that keep every per-example gradient in `p.grad_sample`."""
 
-    def count(self, optimizer: DPOptimizer) -> int:
-        """The length of `grad_sample`. Gradients that are not finite are set to zero.
+    def take(self) -> Batch:
+        """Clip and sum `grad_sample`. Gradients that are not finite are set to zero.
 
         Gradients that autocast has rounded are clipped as they are, by norms in the precision of the parameters.
         """
         samples = [_one_pass(p) for p in self._parameters]
-        rows = {len(sample) for sample in samples}
-        if len(rows) > 1:
+        if len({len(sample) for sample in samples}) > 1:
             raise Refused(
-                f"The layers have gradients of different numbers of examples: {sorted(rows)}.",
+                "The layers have gradients of different numbers of examples.",
                 hint="every layer must have the examples in its first dimension",
             )
         finite = torch.stack([torch.isfinite(s).flatten(1).all(1).to(samples[0].device) for s in samples]).all(0)
         if not finite.all():
             for sample in samples:
                 sample[~finite.to(sample.device)] = 0.0
-        return rows.pop()
+        squares = [squared_norms(s).to(samples[0].device) for s in samples]
+        if len(self.clip_norms) == 1:
+            factors = [clipping_factors(torch.stack(squares).sum(0).sqrt(), self.clip_norms[0])] * len(samples)
+        else:
+            pairs = zip(squares, self.clip_norms, strict=True)
+            factors = [clipping_factors(square.sqrt(), norm) for square, norm in pairs]
+        sums = [torch.einsum("i,i...", f.to(s), s) for f, s in zip(factors, samples, strict=True)]
+        for sample in samples:
+            sample._processed = True  # type: ignore[attr-defined]  # as Opacus marks it
+        return Batch([total.view_as(p) for total, p in zip(sums, self._parameters, strict=True)], len(finite))
 
 
 @final
-class GhostCheck(ClippingCheck):
-    """For ghost clipping, which keeps only the norm of each example's gradient."""
+class GhostClipping(Clipping):
+    """For ghost clipping, where the backward pass of the private criterion clips."""
 
-    def count(self, optimizer: DPOptimizer) -> int:
-        """The number of norms. They are dropped, so that none is used for a second batch."""
-        norms = self._module._per_sample_gradient_norms
-        if norms is not None and not all(is_unchanged(p) for p in self._parameters):
+    def take(self) -> Batch:
+        """The sums that the private criterion computed."""
+        found = self._module.ghost_gradients.take()
+        if found is not None and not all(is_unchanged(p) for p in self._parameters):
             raise Refused(
                 "Gradients were added that were not clipped.",
                 hint="call backward once for each batch, on the loss of the criterion that make_private returned",
             )
-        if norms is None:
+        reset_norms(self._module)
+        if found is None:
             raise Refused(
                 "Gradients were not clipped.",
                 hint="with ghost clipping, compute the loss with the criterion that make_private returned",
             )
-        reset_norms(self._module)
-        return len(norms)
+        return found
 
     def reset(self) -> None:
-        """Drop the norms too."""
+        """Drop norms and sums too."""
         super().reset()
         reset_norms(self._module)
 
     def _norms(self, optimizer: DPOptimizer) -> tuple[float, ...]:
         return (self._module.max_grad_norm,)
+
+
+def _trainable(module: Any) -> set[str]:
+    return {name for name, p in module.named_parameters() if p.requires_grad}
 
 
 def _one_pass(parameter: Any) -> torch.Tensor:
@@ -113,6 +140,10 @@ def _one_pass(parameter: Any) -> torch.Tensor:
         raise Refused(
             "A step needs the gradients of exactly one backward pass.",
             hint="call optimizer.zero_grad(), loss.backward() and optimizer.step() once for each batch",
+        )
+    if getattr(sample, "_processed", False):
+        raise Refused(
+            "The gradients of the last step were not cleared.", hint="call optimizer.zero_grad() before every batch"
         )
     if sample.dtype != parameter.dtype:
         sample = parameter.grad_sample = sample.to(parameter.dtype)

@@ -10,7 +10,7 @@ import torch
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
 
 from antiphase._errors import Refused
-from antiphase.torch._precision import check_norms, full_precision
+from antiphase.torch._precision import full_precision
 
 RECOMPUTED = ("CheckpointFunctionBackward",)
 
@@ -26,9 +26,10 @@ class GhostClippingLoss(DPLossFastGradientClipping):  # type: ignore[misc]  # Op
 
 @final
 class _ClippedLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
-    """Opacus's loss, which multiplies the losses by clipping factors; there must be one of each per example.
+    """The losses of a batch, whose backward pass computes the sum of the clipped gradients.
 
-    After its backward pass it notes the version of the gradients, so that anything added to them later is detected.
+    The optimizer takes that sum from `GhostGradients`. `p.grad` is a copy to look at; after the backward pass its
+    version is noted, so that anything added to it is refused.
     """
 
     @classmethod
@@ -47,39 +48,54 @@ class _ClippedLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
     def __sub__(self, other: Any) -> _ClippedLoss:
         return self.of(super().__sub__(other if isinstance(other, _ClippedLoss) else _number(other)))
 
+    def __rsub__(self, other: Any) -> _ClippedLoss:
+        return self.of(super().__rsub__(_number(other)))
+
+    def __neg__(self) -> _ClippedLoss:
+        return self.of(super().__neg__())
+
     def backward(self) -> None:
-        """Compute the norms, then the clipped gradients."""
+        """Compute the gradients, their norms, and the sum of the clipped gradients."""
         reset_norms(self.module)  # of an interrupted pass
+        self.optimizer.check_unchanged()
         refuse_hooks(self.optimizer.params)
         check_used_once(self.module, self.loss_per_sample)
-        try:
-            with full_precision(self.optimizer.params):
-                super().backward()
-        finally:
-            self.module.enable_hooks()
-        check_norms(self.module, self.optimizer.params)
-        norms, losses = self.module._per_sample_gradient_norms, self.loss_per_sample
-        if losses.dim() != 1 or len(losses) != len(norms):
-            raise Refused(
-                f"The loss has shape {tuple(losses.shape)} for {len(norms)} examples, so they were not clipped.",
-                hint="ghost clipping needs one loss per example: a criterion with a `reduction`, outputs and targets "
-                "with one value per example, and shape=(examples, length) for sequences",
-            )
-        if not torch.isfinite(norms).all():
-            raise Refused(
-                "A gradient is not finite. The sum would not be finite either, which would reveal the example.",
-                hint="fix the model or the data, or use grad_sample_mode='hooks', where such an example counts as zero",
-            )
+        ghost, losses = self.module.ghost_gradients, self.loss_per_sample
         with full_precision(self.optimizer.params):
-            self.module.kept_gradients.sum_into_grad(self.module.get_clipping_coef())
-        for p in self.optimizer.params:
+            (losses.mean(0) if self.loss_reduction == "mean" else losses.sum(0)).sum().backward()
+            for p in self.optimizer.params:
+                p.grad = None  # not clipped
+            norms = ghost.norms()
+            if losses.dim() != 1 or len(losses) != len(norms):
+                ghost.clear()
+                raise Refused(
+                    "The loss does not have one value per example, so the gradients are not clipped.",
+                    hint="ghost clipping needs one loss per example: a criterion with a `reduction`, outputs and "
+                    "targets with one value per example, and shape=(examples, length) for sequences",
+                )
+            if not torch.isfinite(norms).all():
+                ghost.clear()
+                raise Refused(
+                    "A gradient is not finite. The sum would not be finite either, which would reveal the example.",
+                    hint="fix the model or the data, or use grad_sample_mode='hooks', where such an example counts as "
+                    "zero",
+                )
+            self.module.per_sample_gradient_norms = norms
+            ghost.clip(clipping_factors(norms, self.optimizer.clip_norms[0]))
+        for p, total in zip(self.optimizer.params, ghost.batch.sums, strict=True):
+            p.grad = total.clone()
             p._clipped_at = gradient_version(p)
 
 
+def clipping_factors(norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    """What to multiply gradients with, given their norms. As in Opacus, slightly less than needed."""
+    return (clip_norm / (norms + 1e-6)).clamp(max=1.0)
+
+
 def reset_norms(module: Any) -> None:
-    """Drop all norms of an earlier batch, so that they do not clip another one."""
+    """Drop all norms and gradients of an earlier batch."""
     module._per_sample_gradient_norms = None
-    module.kept_gradients.clear()
+    module.ghost_gradients.clear()
     for p in module.parameters():
         p._clipped_at = (None, -1)
         if hasattr(p, "_norm_sample"):

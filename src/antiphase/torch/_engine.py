@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from antiphase._errors import InvalidArgument, Refused
 from antiphase._plan import Plan
 from antiphase._run import Run, refuse_pickle
 from antiphase._secret import Secret
-from antiphase.torch._clipping_checks import GhostCheck, PerExampleCheck
+from antiphase.torch._clipping_checks import GhostClipping, PerExampleClipping
 from antiphase.torch._criterion import GhostClippingLoss
 from antiphase.torch._distributed import TorchDistributed
 from antiphase.torch._layers import patch_samplers
@@ -121,10 +122,11 @@ class PrivacyEngine(RunMethods):
         check_examples(plan, examples)
         if self._tracker is not None:
             raise Refused("This engine already has a run.", hint="create another PrivacyEngine for another run")
+        _check_closure(optimizer)
         parameters = _trained(module, optimizer)
         norms = clip_norms_for(plan, clipping, len(parameters), clip_norms)
         norm: Any = norms if clipping == "per_layer" else norms[0]
-        wrapped = _wrap(module, grad_sample_mode, batch_first, loss_reduction, norm)
+        wrapped = _wrap(module, parameters, grad_sample_mode, batch_first, loss_reduction, norm)
         noise = NoiseAdder(
             parameters, plan, self._directory, examples=examples, secret=self._secret, source=self._source
         )
@@ -142,8 +144,8 @@ class PrivacyEngine(RunMethods):
                 expected_batch_size=batch_size(plan, examples) / (ranks if isinstance(module, DPDDP) else 1),
                 loss_reduction=loss_reduction,
             )
-            check = GhostCheck if "ghost" in grad_sample_mode else PerExampleCheck
-            private.attach(tracker, check(wrapped, parameters, tuple(norms)))
+            kind = GhostClipping if "ghost" in grad_sample_mode else PerExampleClipping
+            private.attach(tracker, kind(wrapped, parameters, tuple(norms)))
             if isinstance(module, FSDPModule):
                 zero_padding(wrapped, tracker.is_padded, private)
                 fix_reduction(module, ranks)
@@ -241,18 +243,42 @@ def _private_criterion(module: Any, optimizer: PrivateOptimizer, criterion: Any,
 
 
 def _trained(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The parameters that the optimizer updates, in its order. All must belong to the module."""
+    """The parameters that the optimizer updates, in its order: all trainable parameters of the module."""
     known = {id(p) for p in module.parameters()}
     listed = [p for group in optimizer.param_groups for p in group["params"]]
+    ours = {id(p) for p in listed}
+    missing = [name for name, p in module.named_parameters() if p.requires_grad and id(p) not in ours]
     if not all(id(p) in known for p in listed):
         raise InvalidArgument(
             "The optimizer has parameters that do not belong to the module.",
             hint="make the optimizer from module.parameters(), after wrapping or sharding the module",
         )
+    if missing:
+        raise InvalidArgument(
+            f"The parameter {missing[0]!r} is trainable, but not in the optimizer, so another one could train it "
+            f"without noise ({len(missing)} such parameters).",
+            hint="give the optimizer all trainable parameters, or freeze the others with requires_grad_(False)",
+        )
     return [p for p in listed if p.requires_grad]
 
 
-def _wrap(module: nn.Module, mode: str, batch_first: bool, loss_reduction: str, norm: Any) -> Any:
+def _check_closure(optimizer: torch.optim.Optimizer) -> None:
+    """Raise for an optimizer whose step needs a closure, such as LBFGS."""
+    for name, parameter in inspect.signature(optimizer.step).parameters.items():
+        if parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            raise InvalidArgument(
+                f"{type(optimizer).__name__} cannot be used: its step needs a {name}, which would compute gradients "
+                "several times per step, without noise.",
+                hint="use an optimizer that takes one gradient per step, such as SGD or Adam",
+            )
+
+
+def _wrap(
+    module: nn.Module, parameters: list[torch.Tensor], mode: str, batch_first: bool, loss_reduction: str, norm: Any
+) -> Any:
     """Wrap the module in Opacus's class that computes per-example gradients."""
     ModuleValidator.validate(module, strict=True)
     check_module(module, ghost="ghost" in mode)
@@ -260,7 +286,7 @@ def _wrap(module: nn.Module, mode: str, batch_first: bool, loss_reduction: str, 
     ghost = {"max_grad_norm": norm} if "ghost" in mode else {}
     wrapped = prepare_module(module, mode, batch_first=batch_first, loss_reduction=loss_reduction, **ghost)
     wrapped.forbid_grad_accumulation()
-    patch_samplers(wrapped)
+    patch_samplers(wrapped, parameters)
     if ghost:
         wrapped.register_forward_pre_hook(refuse_rounding)
     # Set on the object, since its class is Opacus's. A pickle would contain per-example gradients.

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from antiphase._errors import InvalidArgument
+from antiphase.torch._ghost import FORMULAS
 
 
 def check_module(module: nn.Module, *, ghost: bool) -> None:
@@ -37,8 +38,8 @@ def _check_ghost(module: nn.Module) -> None:
     """Raise if a norm of ghost clipping would not be that of the gradient.
 
     The norm of a weight's gradient is computed from one layer, so it would be too small for a weight that two layers
-    share. For a layer without a formula it is computed from a copy of the layer. With FSDP the gradient is not, and the
-    two may differ.
+    share. For a layer without a formula it is computed from a copy of the layer, which with FSDP has only a part of the
+    parameters.
     """
     if shared := _shared(module):
         raise InvalidArgument(
@@ -65,7 +66,7 @@ def _is_known(layer: nn.Module) -> bool:
     """Whether a layer has no trainable parameters, or Opacus has a formula for it."""
     kind = type(layer).__bases__[1] if isinstance(layer, FSDPModule) else type(layer)
     trained = any(p.requires_grad for p in layer.parameters(recurse=False))
-    return not trained or kind in Ghost.NORM_SAMPLERS or kind in Ghost.GRAD_SAMPLERS
+    return not trained or kind in FORMULAS or kind in Ghost.GRAD_SAMPLERS
 
 
 def _pads_with_data(layer: nn.Module) -> bool:

@@ -104,6 +104,7 @@ class NoiseAdder(RunMethods):
         self._step: int | None = 0 if self._run.committed == 0 else None
         self._is_adding = self._is_added = False  # between the two, some gradients have noise and some do not
         self._noisy: list[Any] = []  # the gradients that noise was added to; these must be committed
+        self._is_reserved = False
         self._exclusive = Exclusive("A step of NoiseAdder")
         self._requested: set[int] = set()  # uncommitted steps whose batches were requested
         self._expected: str | None = None  # digest of the parameters to continue with; None for any
@@ -142,6 +143,11 @@ class NoiseAdder(RunMethods):
 
     def add(self) -> None:
         """Add the step's noise to the gradients, in place. A missing gradient counts as zero."""
+        self._refuse_engine("add")
+        self._add_for_engine()
+
+    def _add_for_engine(self) -> None:
+        """As `add`, for the private optimizer of an engine, which has clipped the gradients."""
         with self._exclusive:
             self._add()
 
@@ -176,8 +182,26 @@ class NoiseAdder(RunMethods):
         Refused if `p.grad` is no longer the tensor that `add` added noise to; in between, change gradients only in
         place. If this raises, do not use the gradients.
         """
+        self._refuse_engine("commit")
+        self._commit_for_engine()
+
+    def _commit_for_engine(self) -> None:
+        """As `commit`, for the private optimizer of an engine."""
         with self._exclusive:
             self._commit()
+
+    def _reserve_for_engine(self) -> None:
+        """From now on, refuse `add` and `commit`: the private optimizer of an engine takes the steps."""
+        self._is_reserved = True
+
+    def _refuse_engine(self, name: str) -> None:
+        if self._is_reserved:
+            raise Refused(
+                f"{name} cannot be called on the noise of a PrivacyEngine: it does not know whether the gradients are "
+                "clipped.",
+                hint="call step() of the optimizer that make_private returned; for a loop of your own, make a "
+                "NoiseAdder",
+            )
 
     def _commit(self) -> None:
         if not self._is_added:
@@ -304,7 +328,11 @@ class NoiseAdder(RunMethods):
             parts = self.transport.all_gather(mine)
             return mine if len(parts) == 1 else hashlib.sha256(b"".join(parts)).digest()
         same = (self.step, mine)
-        self.transport.check_same(same, "step or noisy gradient", "sum the gradients over the ranks after add")
+        hint = (
+            "sum the gradients over the ranks once, after add; if you sum them before add too, remove that, since a "
+            "second sum counts every example several times"
+        )
+        self.transport.check_same(same, "step or noisy gradient", hint)
         return mine
 
 

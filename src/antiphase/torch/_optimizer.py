@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
-from torch.distributed.tensor import DTensor
+from opacus.optimizers import DPOptimizer
 
 from antiphase._errors import Refused
 from antiphase._run import refuse_pickle
-from antiphase.torch._clipping_checks import ClippingCheck
+from antiphase.torch._clipping_checks import Clipping
 from antiphase.torch._precision import full_precision
 from antiphase.torch._step_tracker import StepTracker
 
@@ -30,55 +29,106 @@ READ_ONLY = {
 class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotations
     """What all optimizers have in common: noise on the sum, once per logical step, then scaling.
 
-    Each of Opacus's optimizers calls `add_noise` once per logical step, when the clipped gradients of all its physical
-    batches are summed. Here this adds the plan's noise. The distributed optimizers sum over ranks afterwards. The step
-    is committed last, right before the parameters are updated.
+    The clipped gradients of all physical batches of a step are summed in private tensors, not in Opacus's
+    `p.summed_grad`. After the last one, `add_noise` adds the plan's noise. The distributed optimizers sum over ranks
+    afterwards. The step is committed last, right before the parameters are updated.
     """
 
     _tracker: StepTracker
-    _check: ClippingCheck
+    _clipping: Clipping
+    _total: list[torch.Tensor] | None = None
     _is_read_only = False
 
     __reduce_ex__ = refuse_pickle
 
-    def attach(self, tracker: StepTracker, check: ClippingCheck) -> None:
+    def attach(self, tracker: StepTracker, clipping: Clipping) -> None:
         """Take noise and steps from `tracker`. From now on, nothing that scales the noise can be changed."""
-        self._tracker, self._check = tracker, check
+        self._tracker, self._clipping = tracker, clipping
+        self._sealed: list[Any] | None = None
+        self._is_updating = False
         self.original_optimizer.register_step_pre_hook(self._commit)
+        self.original_optimizer.register_step_post_hook(self._end_update)
         self._is_read_only = True
 
-    def _commit(self, *_: Any) -> None:
+    @property
+    def clip_norms(self) -> tuple[float, ...]:
+        """The norm that the whole gradient of an example is clipped to, or those of its tensors."""
+        return self._clipping.clip_norms
+
+    def check_unchanged(self) -> None:
+        """Refuse if parameters or clipping norms changed since `make_private`."""
+        self._clipping.check_unchanged(self)
+
+    def _commit(self, optimizer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Commit the step before the parameters are updated. Refused if the gradients have no noise."""
+        if any(value is not None and value is not optimizer for value in (*args, *named.values())):
+            raise Refused(
+                f"{type(self.original_optimizer).__name__}.step was given a closure, which would compute gradients "
+                "without noise.",
+                hint="call step() of the optimizer that make_private returned",
+            )
+        if self._is_updating and self._is_sealed():
+            return  # step() of a subclass has called that of its base class
         if not self._tracker.noise.is_added:
             raise Refused(
                 "The optimizer that was passed to make_private would take a step without noise.",
                 hint="use the optimizer that make_private returned",
             )
+        self._check_sealed()
         for group in self.original_optimizer.param_groups:
             for p in group["params"]:
                 if not p.requires_grad:
                     p.grad = None  # from before it was frozen: it has no noise
         self._tracker.commit()
+        self._is_updating = True
+
+    def _end_update(self, *_: Any) -> None:
+        self._is_updating, self._sealed = False, None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._is_read_only and name in READ_ONLY:
             raise Refused(f"{name} of a private optimizer cannot be changed.", hint=READ_ONLY[name])
         super().__setattr__(name, value)
 
-    def pre_step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Count the gradients that are about to be summed, then do as Opacus does."""
-        self._check.check_unchanged(self)
+    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """Add the clipped gradients of a physical batch to the sum. After the last one, add noise and return True."""
+        self.check_unchanged()
         with full_precision(self.params):
-            self._tracker.count(self._check.count(self))
-            result: float | None = super().pre_step(closure)
-        return result
+            batch = self._clipping.take()
+            self._tracker.count(batch.examples)  # first, so that an interruption cannot leave more in the sum
+            if self._total is None:
+                self._total = batch.sums
+            else:
+                for total, more in zip(self._total, batch.sums, strict=True):
+                    total.add_(more)
+            self._is_last_step_skipped = bool(self._check_skip_next_step())
+            if self._is_last_step_skipped:
+                return False
+            self._finish_sum()
+            if self.step_hook:
+                self.step_hook(self)
+            self._seal()
+        return True
+
+    def clip_and_accumulate(self) -> None:
+        """Refused: only `step` sums gradients, since it counts them."""
+        raise _by_hand("clip_and_accumulate")
+
+    def accumulate(self) -> None:
+        """Refused: only `step` sums gradients, since it counts them."""
+        raise _by_hand("accumulate")
 
     def add_noise(self) -> None:
         """Put the sum of the clipped gradients and the step's noise into `p.grad`."""
+        if self._tracker.noise.is_added:
+            raise Refused(f"The noise of step {self._tracker.step} was added already.", hint="call step() only")
         self._tracker.check_sum()
-        for p in self.params:
-            p.grad = _sum_of(self, p)
-        self._tracker.noise.add()
+        total, self._total = self._total, None
+        if total is None:
+            raise Refused("There are no clipped gradients to add noise to.", hint="call step() only")
+        for p, value in zip(self.params, total, strict=True):
+            p.grad = value.contiguous()
+        self._tracker.noise._add_for_engine()
 
     def scale_grad(self) -> None:
         """Divide by the expected batch size for "mean". A step is one batch of the plan, even if it was split."""
@@ -98,25 +148,47 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         """Drop the sum of an interrupted batch: it would count twice when the batch is processed again."""
         self._step_skip_queue.clear()
         self._is_last_step_skipped = False
-        for p in self.params:
-            _set_sum(self, p, None)
-        self._check.reset()
+        self._total = self._sealed = None
+        self._clipping.reset()
         self._tracker.reset_count()
 
     def take_empty_steps(self) -> None:
         """Take all steps up to the next one that has examples, with noise but without forward and backward."""
         while self._tracker.is_empty:
             self._tracker.start_empty_batch()
-            for p in self.params:
-                _set_sum(self, p, torch.zeros_like(p).detach())
-            self.add_noise()
-            self.scale_grad()
+            self._total = [torch.zeros_like(p).detach() for p in self.params]
+            self._finish_sum()
+            self._seal()
             if hasattr(self, "reduce_gradients"):
                 self.reduce_gradients()
             self.original_optimizer.step()
             self._check_committed()
             self._is_last_step_skipped = False
             self.zero_grad(set_to_none=True)
+
+    def _finish_sum(self) -> None:
+        self._sealed = None
+        self.add_noise()
+        self.scale_grad()
+
+    def _seal(self) -> None:
+        """Note the noisy gradients, so that anything added to them later is refused."""
+        self._sealed = [(p.grad, p.grad._version) for p in self.params]
+
+    def _is_sealed(self) -> bool:
+        sealed = self._sealed
+        return sealed is not None and all(
+            p.grad is gradient and gradient._version == version
+            for p, (gradient, version) in zip(self.params, sealed, strict=True)
+        )
+
+    def _check_sealed(self) -> None:
+        if not self._is_sealed():
+            raise Refused(
+                f"The noisy gradients of step {self._tracker.step} were changed before the parameters were updated.",
+                hint="call neither backward nor zero_grad between pre_step and the update; to change noisy gradients, "
+                "use attach_step_hook",
+            )
 
     def _check_committed(self) -> None:
         """If the optimizer skipped the hook that commits the step, commit it now and raise."""
@@ -130,26 +202,19 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
 
 def private_class(base: type[DPOptimizer]) -> type[PrivateOptimizer]:
     """A subclass of one of Opacus's optimizers that adds the plan's noise instead."""
-    return type(f"Private{base.__name__}", (PrivateOptimizer, base), {"__doc__": base.__doc__})
+    more: dict[str, Any] = {"reduce_gradients": _reduce_gradients} if hasattr(base, "reduce_gradients") else {}
+    return type(f"Private{base.__name__}", (PrivateOptimizer, base), {"__doc__": base.__doc__, "_base": base, **more})
 
 
-def _sum_of(optimizer: DPOptimizer, parameter: Any) -> torch.Tensor:
-    """The sum of the clipped gradients: over all ranks with FSDP, else of this rank."""
-    if isinstance(optimizer, FSDPOptimizerFastGradientClipping):
-        total: DTensor = optimizer.grad_state[parameter]["summed_grad"]
-        total.to_local().mul_(optimizer.world_size)  # FSDP divided by it, but noise is calibrated to the sum
-        return total
-    held: torch.Tensor = parameter.summed_grad
-    if getattr(held, "_processed", False):
-        raise Refused(
-            "The gradients of the last step were not cleared.", hint="call optimizer.zero_grad() before every batch"
-        )
-    held._processed = True  # type: ignore[attr-defined]  # as Opacus marks it
-    return held.contiguous().view_as(parameter)
+def _reduce_gradients(self: Any) -> None:
+    """Sum the noisy gradients over the ranks."""
+    self._check_sealed()
+    self._base.reduce_gradients(self)
+    self._seal()
 
 
-def _set_sum(optimizer: DPOptimizer, parameter: Any, value: torch.Tensor | None) -> None:
-    if isinstance(optimizer, FSDPOptimizerFastGradientClipping):
-        optimizer.grad_state[parameter]["summed_grad"] = value
-    else:
-        parameter.summed_grad = value
+def _by_hand(name: str) -> Refused:
+    return Refused(
+        f"{name} of a private optimizer cannot be called by hand.",
+        hint="call step() for every physical batch, after signal_skip_step() unless it is the last one",
+    )

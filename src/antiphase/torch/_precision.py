@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from antiphase._errors import InvalidArgument, Refused
 
+NORM_BLOCK = 256
 NO_AUTOCAST = "turn autocast off, or use grad_sample_mode='hooks', where each gradient is clipped after rounding"
 
 
@@ -40,17 +41,22 @@ def refuse_rounding(module: nn.Module, *_: Any) -> None:
         )
 
 
-def check_norms(module: nn.Module, parameters: Iterable[Any]) -> None:
-    """Refuse ghost norms in lower precision, such as those of a model that turns autocast on itself."""
-    held = [getattr(p, "_norm_sample", None) for p in parameters]
-    held += [norm for layer in module.modules() for norm in layer.__dict__.get("norm_sample", ())]
-    kinds = {norm.dtype for norm in held if norm is not None} - {torch.float32, torch.float64}
-    if kinds:
-        raise Refused(
-            f"With ghost clipping, gradients were computed in {', '.join(sorted(map(str, kinds)))}, so their norms and "
-            "their sum are rounded.",
-            hint=NO_AUTOCAST,
-        )
+def squared_norms(rows: torch.Tensor) -> torch.Tensor:
+    """The squared norm of each row, over all other dimensions, with a relative error below 2e-5 for any size.
+
+    PyTorch's own norm adds up float32 one by one on a CPU: over 2^28 entries it can be 29 percent too small. Here that
+    is done for blocks of 256 entries only, and the blocks are added in float64. In any order, the error of the square
+    is at most 256 roundings of 2^-24.
+    """
+    rows = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
+    whole = rows.shape[1] // NORM_BLOCK * NORM_BLOCK
+    blocks = rows[:, :whole].reshape(len(rows), whole // NORM_BLOCK, NORM_BLOCK)
+    return widen(blocks.norm(dim=2)).square().sum(1) + widen(rows[:, whole:].norm(dim=1)).square()
+
+
+def widen(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64, where the device has it."""
+    return tensor if tensor.device.type == "mps" else tensor.double()
 
 
 def check_policy(module: nn.Module) -> None:

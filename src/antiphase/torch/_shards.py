@@ -139,24 +139,12 @@ def zero_padding(module: Any, is_padded: Callable[[], bool], optimizer: DPOptimi
         is_padded: whether the last example of the current batch is a repeated one.
         optimizer: optimizer, which knows whether this is the last physical batch.
     """
-    clipping = module.get_clipping_coef
-
-    def weights() -> torch.Tensor:
-        factors: torch.Tensor = clipping().clone()
-        is_last = not optimizer._check_skip_next_step(pop_next=False)
-        if is_last and is_padded():
-            factors[-1] = 0.0
-        return factors
-
-    module.get_clipping_coef = weights
+    ghost = module.ghost_gradients
+    ghost.is_padded = lambda: not optimizer._check_skip_next_step(pop_next=False) and is_padded()
 
 
 def fix_reduction(module: nn.Module, ranks: int) -> None:
-    """Make FSDP average the gradients of every backward pass over the ranks, and refuse later changes of that.
-
-    The division is undone before noise is added. If the gradients of a pass were held back for the next one, they would
-    be part of its sum although their examples were not counted.
-    """
+    """Refuse later changes of how FSDP sums over the ranks: the clipped sum would not follow them."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(float(ranks))

@@ -22,6 +22,7 @@ class StepTracker:
 
     def __init__(self, noise: NoiseAdder, *, even: bool) -> None:
         self.noise = noise
+        noise._reserve_for_engine()
         self._even = even
         self._gradients = 0
         self._yielded: int | None = None
@@ -94,15 +95,15 @@ class StepTracker:
                 hint="train on the data loader that make_private returned: the guarantee relies on its batches",
             )
         if self._gradients != wanted:
-            raise Refused(
-                f"Step {self.step} has a batch of {wanted} examples, but {self._gradients} clipped gradients were "
-                "summed.",
+            words = "More" if self._gradients > wanted else "Fewer"
+            raise Refused(  # without the numbers: the size of a batch may be secret
+                f"{words} clipped gradients were summed in step {self.step} than its batch has examples.",
                 hint="compute one gradient for every example of the batch, and call optimizer.step() once per batch",
             )
 
     def commit(self) -> None:
         """Commit the step and go to the next one."""
-        self.noise.commit()
+        self.noise._commit_for_engine()
         self._gradients = 0
 
     def reset(self) -> None:
