@@ -48,7 +48,7 @@ ROOMS = {
     "error": Room(7, 640, "error and loss", ("_error", "_loss")),
     "sensitivity": Room(7, 340, "sensitivity", ("_sensitivity",)),
     "strategies": Room(8, 230, "strategies", ("strategies",)),
-    "workload": Room(9, 230, "workload", ("_workload", "schedules")),
+    "workload": Room(9, 230, "workload", ("_workload", "_objective", "schedules")),
     "participation": Room(9, 560, "participation", ("_participation", "_samplers")),
     FOUNDATIONS: Room(
         10,
