@@ -122,9 +122,14 @@ def _sums(differences: Array) -> Array:
 
 @final
 class BandedFamily(Family):
-    """Free columns of a banded C; a point is columns / stretch, as in `banded`."""
+    """Columns of a banded C; a point is columns / stretch, as in `banded`.
+
+    Where only the last steps count, all columns have norm 1. Free norms would spend the budget on the end of the run
+    and drown its beginning in noise, which the last iterate forgets but a model would not recover from.
+    """
 
     def __init__(self, steps: int, workload: Workload, objective: Objective, bands: int) -> None:
+        self._equal = isinstance(objective, Curvatures) and objective.counted_steps(steps) < steps
         self._error, self._power = banded_error(workload, objective, steps, bands), _power(objective)
         reach = self._error.reach()
         self._stretch = (1.0 / np.sqrt(reach / reach.max() + bands / steps))[:, None]
@@ -150,13 +155,26 @@ class BandedFamily(Family):
             if not math.isfinite(value):
                 return math.inf
             modes, by_modes = square(columns)
-            gradient[:] = ((by_error + 0.5 * by_modes / modes) * self._stretch).ravel()
+            slope = by_error + 0.5 * by_modes / modes
+            if self._equal:  # remove what points along a column, and undo its scale
+                slope = (slope - _row_products(columns, slope) * columns) * self._scales(x)
+            gradient[:] = (slope * self._stretch).ravel()
             return value + 0.5 * math.log(modes)
 
         return lbfgs_minimize(function, point, SearchLimits(iterations=LBFGS_ITERATIONS)).point
 
     def _columns(self, point: Array) -> Array:
-        return point.reshape(self._shape) * self._stretch
+        columns = point.reshape(self._shape) * self._stretch
+        return columns * self._scales(point) if self._equal else columns
+
+    def _scales(self, point: Array) -> Array:
+        """Return 1 / norm of every column, before they are normalised."""
+        columns = point.reshape(self._shape) * self._stretch
+        return 1.0 / np.sqrt(_row_products(columns, columns))
+
+
+def _row_products(a: Array, b: Array) -> Array:
+    return np.einsum("jr,jr->j", a, b)[:, None]
 
 
 @final
