@@ -27,7 +27,7 @@ def test_enough_noise_is_verified_and_too_little_refused():
     bound = verify(**CLAIM, noise_std=2.05, epsilon=3.0, delta=1e-6, sampling=QUICK)
     assert (bound.value, bound.kind) == (1e-6, "confident")
     assert "failure probability 1.0e-09 within delta" in bound.method
-    with pytest.raises(Refused, match="more noise"):
+    with pytest.raises(Refused, match="add noise"):
         verify(**CLAIM, noise_std=1.95, epsilon=3.0, delta=1e-6, sampling=QUICK)
 
 
@@ -149,11 +149,11 @@ def test_no_two_purposes_share_samples(monkeypatch):
 
 
 def test_an_estimate_above_a_proved_bound_raises(monkeypatch):
-    with pytest.raises(AntiphaseError, match="above the proved bound"):
+    with pytest.raises(AntiphaseError, match="exceeds the proved bound"):
         check_estimates((Limit(1e-5, 1e-6, 1e-8, 1000), Limit(1.1e-3, 1e-3, 1e-6, 1000)), 9e-4)
     check_estimates((Limit(1e-5, 1e-6, 1e-8, 1000), Limit(1.1e-3, 1e-3, 1e-4, 1000)), 9e-4)
     monkeypatch.setattr(BinsPair, "upper", lambda self, epsilon, fine=True: Upper(4e-7, "made up", "nobody"))
-    with pytest.raises(AntiphaseError, match="above the proved bound"):
+    with pytest.raises(AntiphaseError, match="exceeds the proved bound"):
         pair_delta(bins_pair(bins_gram(**CLAIM), 2.05), 3.0, randomness(1), QUICK)
 
 

@@ -80,14 +80,14 @@ REASONS = {
     "less noise": "fingerprint",
     "better guarantee": "states epsilon",
     "plan cut short": r"plan\.json",
-    "last entries cut off": "12 entries or more 11",
-    "half an entry cut off": "12 entries or more 11",
-    "one entry edited": "12 entries or more 5",
-    "one entry dropped": "12 entries or more 0",
+    "last entries cut off": "at least 12 entries, but only 11 are authentic",
+    "half an entry cut off": "at least 12 entries, but only 11 are authentic",
+    "one entry edited": "at least 12 entries, but only 5 are authentic",
+    "one entry dropped": "at least 12 entries, but only 0 are authentic",
     "half a line added": r"public/ledger\.jsonl",
     "a forged line added": r"public/ledger\.jsonl",
     "heads edited": "heads",
-    "private part emptied": "10 entries or more 0",
+    "private part emptied": "at least 10 entries, but only 0 are authentic",
 }
 
 
