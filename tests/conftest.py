@@ -13,7 +13,7 @@ settings.register_profile("random", **ANY_TIME)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # What needs a framework (torch, jax, flwr) or takes as long: `make test-integrations` runs it. Names in tests/.
-INTEGRATIONS = {"flower", "jax", "torch", "test_integrations.py", "test_training_benchmarks.py"}
+INTEGRATIONS = {"flower", "jax", "torch", "test_benchmarks.py", "test_integrations.py", "test_training_benchmarks.py"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
