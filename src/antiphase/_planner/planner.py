@@ -41,7 +41,7 @@ def plan(
 
     **Guarantee**: the plan keeps the budget, by the accountant that the table in docs/accounting.md names. No candidate
     in its table has an expected error that is smaller by more than `memory_tolerance`, and trying any single family
-    alone would not find one either, up to the accuracy of the optimizers (0.01 %, or 0.5 % for the dense family under
+    alone would not find one either, up to the accuracy of the optimizers (0.01 %, or 2 % for the dense family under
     `Curvatures`) and, if the accounting draws samples, up to the accuracy of a comparison with few samples. A family is
     left out only if a proved bound shows that it cannot win. Sizes that are not tried may give slightly less error:
     numbers of bands between two that differ by an eighth, buffers that gain less than 0.5 %, and free columns of a
