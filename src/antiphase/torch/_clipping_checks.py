@@ -10,7 +10,7 @@ from opacus.optimizers import DPOptimizer
 
 from antiphase._errors import Refused
 from antiphase.torch._criterion import clipping_factors, is_unchanged, reset_norms
-from antiphase.torch._ghost import Batch
+from antiphase.torch._ghost import ClippedSums
 from antiphase.torch._precision import squared_norms
 
 
@@ -28,7 +28,7 @@ class Clipping(ABC):
         self._trainable = _trainable(module)
 
     @abstractmethod
-    def take(self) -> Batch:
+    def take(self) -> ClippedSums:
         """The sum of the clipped gradients of this physical batch, and their number. Each is returned once."""
 
     def reset(self) -> None:
@@ -72,7 +72,7 @@ class Clipping(ABC):
 class PerExampleClipping(Clipping):
     """For the modes that keep every per-example gradient in `p.grad_sample`."""
 
-    def take(self) -> Batch:
+    def take(self) -> ClippedSums:
         """Clip and sum `grad_sample`. Gradients that are not finite are set to zero.
 
         Gradients that autocast has rounded are clipped as they are, by norms in the precision of the parameters.
@@ -96,14 +96,14 @@ class PerExampleClipping(Clipping):
         sums = [torch.einsum("i,i...", f.to(s), s) for f, s in zip(factors, samples, strict=True)]
         for sample in samples:
             sample._processed = True  # type: ignore[attr-defined]  # as Opacus marks it
-        return Batch([total.view_as(p) for total, p in zip(sums, self._parameters, strict=True)], len(finite))
+        return ClippedSums([total.view_as(p) for total, p in zip(sums, self._parameters, strict=True)], len(finite))
 
 
 @final
 class GhostClipping(Clipping):
     """For ghost clipping, where the backward pass of the private criterion clips."""
 
-    def take(self) -> Batch:
+    def take(self) -> ClippedSums:
         """The sums that the private criterion computed."""
         found = self._module.ghost_gradients.take()
         if found is not None and not all(is_unchanged(p) for p in self._parameters):

@@ -33,7 +33,7 @@ class Formula(NamedTuple):
     sums: Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], Sums]
 
 
-class Batch(NamedTuple):
+class ClippedSums(NamedTuple):
     """The clipped sums of one physical batch, in the order of the trained parameters, and its number of examples."""
 
     sums: list[torch.Tensor]
@@ -45,13 +45,13 @@ class GhostGradients:
     """What one backward pass keeps, to compute norms and clipped sums from it.
 
     For `Linear`, `Embedding` and convolutions these are the inputs and the gradients of the outputs, else the gradients
-    of each example. A second, weighted backward pass would be another computation than the one that the norms are of,
-    as soon as it depends on the size of gradients, on a state or on chance, or the losses are in another order than the
-    rows of the layers. Here every row is scaled by its own norm, whatever the backward pass did.
+    of each example. Every row is scaled by its own norm, whatever the backward pass did. A second, weighted pass could
+    differ from the one that gave the norms: if it is not linear, has state or is random, or if the losses are in
+    another order than the rows of the layers.
     """
 
     def __init__(self, module: Any, parameters: list[Any]) -> None:
-        self.batch: Batch | None = None
+        self.batch: ClippedSums | None = None
         self.is_padded: Callable[[], bool] = lambda: False
         self._parameters = parameters
         self._names = {id(layer): name for name, layer in module.named_modules()}
@@ -90,9 +90,9 @@ class GhostGradients:
             for name, total in self._sums(key, factors).items():
                 found[owned[name]] = _over_ranks(total.view(owned[name].shape), owned[name])
         self.clear()
-        self.batch = Batch([found[p] for p in self._parameters], len(factors))
+        self.batch = ClippedSums([found[p] for p in self._parameters], len(factors))
 
-    def take(self) -> Batch | None:
+    def take(self) -> ClippedSums | None:
         """The clipped sums, once."""
         batch, self.batch = self.batch, None
         return batch
