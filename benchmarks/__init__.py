@@ -1,1 +1,1 @@
-"""Performance, measured side by side with peers; one file a topic."""
+"""Benchmarks of speed, memory and accuracy, compared with other libraries. Each file covers one topic."""

@@ -1,10 +1,10 @@
-"""Toeplitz strategies for the last iterate of a model with known curvatures.
+"""Reference optimizer of Toeplitz strategies for the last iterate of a model with known curvatures.
 
-For weights w_i and curvatures h_i (curvature times learning rate) this minimises
+For weights w_i and curvatures h_i (curvature x learning rate), it minimises
     ||c||^2 sum_i w_i ||C^-T a_i||^2
 over lower-triangular Toeplitz matrices C with first column c, where a_i is the last row of the workload with curvature
-h_i: the squared noise of the last iterate at one contribution's sensitivity. It is a reference for comparisons, written
-for a few thousand steps.
+h_i. This is the squared noise of the last iterate, times the squared sensitivity for a single participation. The code
+is meant for comparisons with up to a few thousand steps.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def last_rows(beta: float, rates: Array, curvatures: Array) -> Array:
-    """d theta_n / d w_t for every curvature, of shape (curvatures, steps), with the sign turned.
+    """Return -d theta_n / d w_t for every curvature h and step t, of shape (curvatures, steps).
 
-    By the adjoint of m_t = beta m_{t-1} + h theta_{t-1} + w_t, theta_t = theta_{t-1} - s_t m_t.
+    The recursion is m_t = beta m_{t-1} + h theta_{t-1} + w_t, theta_t = theta_{t-1} - s_t m_t, with learning rates s
+    (`rates`). The derivatives are computed by its adjoint.
     """
     steps = len(rates)
     by_theta, by_momentum = np.ones(len(curvatures)), np.zeros(len(curvatures))
@@ -34,7 +35,7 @@ def last_rows(beta: float, rates: Array, curvatures: Array) -> Array:
 
 
 def loss_and_gradient(c: Array, rows: Array, weights: Array) -> tuple[float, Array]:
-    """log of ||c||^2 sum_i w_i ||C^-T a_i||^2 and its gradient by c."""
+    """Return the logarithm of ||c||^2 sum_i w_i ||C^-T a_i||^2, and its gradient with respect to c."""
     y = lfilter([1.0], c, rows[:, ::-1], axis=1)[:, ::-1]
     u = lfilter([1.0], c, y, axis=1)
     loss = float(weights @ np.square(y).sum(1))
@@ -46,7 +47,7 @@ def loss_and_gradient(c: Array, rows: Array, weights: Array) -> tuple[float, Arr
 def last_iterate_toeplitz(
     bands: int, beta: float, rates: Array, curvatures: Array, weights: Array, iterations: int = 500
 ) -> Array:
-    """The first column of the best Toeplitz strategy with this many bands; its first entry is 1."""
+    """Return the first column of the best Toeplitz strategy with this many bands, scaled to a first entry of 1."""
     rows = last_rows(beta, rates, curvatures)
     start = np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / np.arange(1, bands)]))
 
@@ -62,6 +63,6 @@ def last_iterate_toeplitz(
 
 
 def log_uniform(low: float, high: float, power: float, points: int = 25) -> tuple[Array, Array]:
-    """Curvatures log-uniform on [low, high], with weights h^power that sum to 1."""
+    """Return log-uniform curvatures h on [low, high], and weights proportional to h^power that sum to 1."""
     h = np.geomspace(low, high, points)
     return h, h**power / (h**power).sum()

@@ -1,7 +1,7 @@
-"""Users with a few pictures each, of few kinds: local steps on a device, and the clipped updates that a server sums.
+"""A federated task: users with a few images each, who send clipped updates to a server.
 
-The pictures and labels are those of `examples/teacher_images.py`. A user's labels are drawn from a distribution of the
-user's own (Dirichlet with parameter 0.3), so that users differ much.
+Images and labels are those of `examples/teacher_images.py`. Each user has a random label distribution (Dirichlet with
+parameter 0.3), so that the users are strongly heterogeneous.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 PIXELS, WIDTH, CLASSES = 64, 24, 10
-PICTURES, LOCAL_STEPS, LOCAL_RATE = 8, 3, 0.25
+PICTURES, LOCAL_STEPS, LOCAL_RATE = 8, 2, 0.25
 SKEW = 0.3
 FIRST = PIXELS * WIDTH
 SECOND = FIRST + WIDTH
@@ -22,7 +22,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def make_users(images: np.ndarray, labels: np.ndarray, users: int) -> tuple[Floats, np.ndarray]:
-    """(pictures, labels) of every user, of shapes (users, PICTURES, PIXELS) and (users, PICTURES)."""
+    """Return the images and labels of all users, of shapes (users, PICTURES, PIXELS) and (users, PICTURES)."""
     rng = np.random.default_rng(11)
     kinds = [np.flatnonzero(labels == kind) for kind in range(CLASSES)]
     weights = rng.dirichlet(np.full(CLASSES, SKEW), users) * np.array([len(kind) > 0 for kind in kinds])
@@ -37,7 +37,7 @@ def make_users(images: np.ndarray, labels: np.ndarray, users: int) -> tuple[Floa
 
 
 def flat_params(seed: int) -> Floats:
-    """Random weights, and zeros for the biases."""
+    """Return initial parameters: random weights and zero biases."""
     rng = np.random.default_rng([seed, 9])
     parts = [
         rng.standard_normal(FIRST) / PIXELS**0.5,
@@ -49,57 +49,51 @@ def flat_params(seed: int) -> Floats:
 
 
 @numba.njit(fastmath=True, cache=True)
-def _gradient(theta: Floats, images: Floats, labels: Any, out: Floats, hidden: Floats, back: Floats) -> None:
-    """Write the mean gradient over the pictures of one user to `out`."""
-    out[:] = 0.0
-    errors = np.empty(CLASSES, np.float32)
-    share = np.float32(1.0 / len(labels))
+def _local_step(theta: Floats, images: Floats, labels: Any, hidden: Floats, errors: Floats) -> None:
+    """One step of gradient descent in place, along the mean gradient over the pictures of one user."""
+    first, second = theta[:FIRST].reshape(PIXELS, WIDTH), theta[SECOND:THIRD].reshape(WIDTH, CLASSES)
+    share = np.float32(LOCAL_RATE / len(labels))
+    np.dot(images, first, hidden)
     for i in range(len(labels)):
-        hidden[:] = theta[FIRST:SECOND]
-        for p in range(PIXELS):
-            x, row = images[i, p], theta[p * WIDTH : (p + 1) * WIDTH]
-            for j in range(WIDTH):
-                hidden[j] += x * row[j]
         for j in range(WIDTH):
-            hidden[j] = max(hidden[j], np.float32(0.0))
-        errors[:] = theta[THIRD:]
+            hidden[i, j] = max(hidden[i, j] + theta[FIRST + j], np.float32(0.0))
+    np.dot(hidden, second, errors)
+    for i in range(len(labels)):
+        highest, total = np.float32(-np.inf), np.float32(0.0)
+        for k in range(CLASSES):
+            errors[i, k] += theta[THIRD + k]
+            highest = max(highest, errors[i, k])
+        for k in range(CLASSES):
+            errors[i, k] = np.exp(errors[i, k] - highest)
+            total += errors[i, k]
+        for k in range(CLASSES):
+            errors[i, k] *= share / total
+        errors[i, labels[i]] -= share
+    back, into_second = np.dot(errors, second.T), np.dot(hidden.T, errors)
+    for i in range(len(labels)):
         for j in range(WIDTH):
-            for k in range(CLASSES):
-                errors[k] += hidden[j] * theta[SECOND + j * CLASSES + k]
-        highest, total = errors.max(), np.float32(0.0)
+            if hidden[i, j] <= 0.0:
+                back[i, j] = 0.0
+            theta[FIRST + j] -= back[i, j]
         for k in range(CLASSES):
-            errors[k] = np.exp(errors[k] - highest)
-            total += errors[k]
-        for k in range(CLASSES):
-            errors[k] *= share / total
-        errors[labels[i]] -= share
-        for j in range(WIDTH):
-            value = np.float32(0.0)
-            for k in range(CLASSES):
-                value += errors[k] * theta[SECOND + j * CLASSES + k]
-                out[SECOND + j * CLASSES + k] += hidden[j] * errors[k]
-            back[j] = value if hidden[j] > 0.0 else np.float32(0.0)
-            out[FIRST + j] += back[j]
-        for p in range(PIXELS):
-            x, row = images[i, p], out[p * WIDTH : (p + 1) * WIDTH]
-            for j in range(WIDTH):
-                row[j] += x * back[j]
-        for k in range(CLASSES):
-            out[THIRD + k] += errors[k]
+            theta[THIRD + k] -= errors[i, k]
+    first -= np.dot(images.T, back)
+    second -= into_second
 
 
 @numba.njit(fastmath=True, cache=True)
 def clipped_updates(theta: Floats, images: Floats, labels: Any, clip_norm: float, out: Floats) -> None:
-    """Write the sum over users of start minus end of their local steps, each clipped, to `out`."""
+    """Write the sum of the clipped updates of all users to `out`.
+
+    The update of a user is the parameters before minus those after the local steps.
+    """
     out[:] = 0.0
-    local, gradient = np.empty_like(theta), np.empty_like(theta)
-    hidden, back = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.float32)
+    local = np.empty_like(theta)
+    hidden, errors = np.empty((labels.shape[1], WIDTH), np.float32), np.empty((labels.shape[1], CLASSES), np.float32)
     for user in range(len(images)):
         local[:] = theta
         for _ in range(LOCAL_STEPS):
-            _gradient(local, images[user], labels[user], gradient, hidden, back)
-            for i in range(local.size):
-                local[i] -= np.float32(LOCAL_RATE) * gradient[i]
+            _local_step(local, images[user], labels[user], hidden, errors)
         square = np.float32(0.0)
         for i in range(local.size):
             local[i] = theta[i] - local[i]
@@ -110,13 +104,13 @@ def clipped_updates(theta: Floats, images: Floats, labels: Any, clip_norm: float
 
 
 class Users:
-    """The clipped updates of users; what the server descends along."""
+    """Computes the clipped updates of the users of a round, which take the place of clipped gradients."""
 
     def __init__(self, images: Floats, labels: np.ndarray, clip_norm: float) -> None:
         self._images, self._labels, self._clip_norm = images, labels, clip_norm
 
     def gather(self, indices: np.ndarray) -> tuple[Floats, np.ndarray]:
-        """The data of the users of a round."""
+        """Return the images and labels of the users of a round."""
         return self._images[indices], self._labels[indices]
 
     def clipped_sum(self, theta: Floats, batch: Any, out: Floats) -> None:
@@ -125,7 +119,7 @@ class Users:
 
 
 def accuracy(theta: Floats, images: np.ndarray, labels: np.ndarray) -> float:
-    """The share of pictures that are labelled right."""
+    """Return the fraction of images that are classified correctly."""
     hidden = np.maximum(images @ theta[:FIRST].reshape(PIXELS, WIDTH) + theta[FIRST:SECOND], 0.0)
     logits = hidden @ theta[SECOND:THIRD].reshape(WIDTH, CLASSES) + theta[THIRD:]
     return float((logits.argmax(1) == labels).mean())

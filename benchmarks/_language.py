@@ -1,9 +1,9 @@
 """A small language model: an LSTM that predicts the next character of the Python reference manual.
 
-The text is `pydoc_data.topics` of the standard library. An example is a short stretch of it. Per-example gradients are
-never formed: the gradient of a weight matrix is a sum over the characters of outer products, so its norm comes from
-two Gram matrices, and the sum of the clipped gradients is one product of matrices. NumPy's BLAS makes the products,
-Numba what lies between.
+The text is `pydoc_data.topics` of the standard library. An example is a short sequence of its characters. Per-example
+gradients are never materialised: the gradient of a weight matrix is a sum of outer products over the characters, so its
+norm can be computed from two Gram matrices, and the sum of the clipped gradients is one matrix product. NumPy (BLAS)
+computes the products, and Numba the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def text() -> str:
-    """The manual in lower case, with the characters of ALPHABET only."""
+    """Return the manual in lower case. Every run of characters outside ALPHABET becomes one space."""
     from pydoc_data.topics import topics
 
     whole = " ".join(topics[name] for name in sorted(topics)).lower()
@@ -35,10 +35,13 @@ def text() -> str:
 
 
 def make_data(examples: int, tests: int) -> tuple[np.ndarray, np.ndarray]:
-    """Stretches of LENGTH + 1 characters as numbers, in random order: (for training, for testing)."""
+    """Return sequences of LENGTH + 1 characters as integers, in random order, as (training set, test set)."""
     whole = text()
     if not hashlib.sha256(whole.encode()).hexdigest().startswith(KNOWN_TEXT):
-        print("This Python's manual differs from that of the kept results: do not mix them.", file=sys.stderr)
+        print(
+            "The manual of this Python version differs from that of the stored results: do not mix the results.",
+            file=sys.stderr,
+        )
     numbers = np.array([ALPHABET.index(letter) for letter in whole], np.int32)
     count = len(numbers) // (LENGTH + 1)
     stretches = numbers[: count * (LENGTH + 1)].reshape(count, LENGTH + 1)
@@ -47,7 +50,7 @@ def make_data(examples: int, tests: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def flat_params(seed: int) -> Floats:
-    """Random weights; the forget gates start open."""
+    """Return random initial weights. The biases of the forget gates are 1, so that these gates start open."""
     rng = np.random.default_rng([seed, 7])
     bias = np.zeros(GATES)
     bias[WIDTH : 2 * WIDTH] = 1.0
@@ -62,7 +65,10 @@ def flat_params(seed: int) -> Floats:
 
 
 def split(theta: Floats) -> list[Floats]:
-    """Weights from the input, from the hidden state, bias of the gates, weights and bias of the logits: views."""
+    """Return views of the flat parameters.
+
+    They are the input weights, hidden weights and bias of the gates, then the weights and bias of the logits.
+    """
     return [part.reshape(size) for part, size in zip(np.split(theta, ENDS[:-1]), SIZES, strict=True)]
 
 
@@ -71,7 +77,11 @@ HALF, ONE = np.float32(0.5), np.float32(1.0)
 
 @numba.njit(fastmath=True, cache=True)
 def _add_input(gates: Floats, from_input: Floats, bias: Floats, symbols: Any) -> None:
-    """Complete the arguments of the gates; those of the three sigmoids are halved, for one tanh of all."""
+    """Add input and bias to the pre-activations of the gates.
+
+    Those of the three sigmoid gates are halved, so that one tanh can be applied to all: sigmoid(x) is
+    (1 + tanh(x / 2)) / 2.
+    """
     for b in range(gates.shape[0]):
         row = from_input[symbols[b]]
         for j in range(gates.shape[1]):
@@ -91,7 +101,10 @@ def _update_cell(gates: Floats, before: Floats, after: Floats) -> None:
 
 @numba.njit(fastmath=True, cache=True)
 def _back_through_cell(gates: Floats, cell: Floats, squashed: Floats, by_hidden: Floats, by_cell: Floats) -> None:
-    """Turn the gates of one character into the gradients by their arguments; by_cell moves one character back."""
+    """Replace the gates of one character by the gradients with respect to their pre-activations.
+
+    `by_cell` is updated to the gradient with respect to the cell of the previous character.
+    """
     for b in range(gates.shape[0]):
         for j in range(WIDTH):
             into, forget = gates[b, j], gates[b, WIDTH + j]
@@ -116,7 +129,7 @@ def _subtract_highest(logits: Floats) -> None:
 
 @numba.njit(fastmath=True, cache=True)
 def _errors(errors: Floats, targets: Any) -> None:
-    """From exponentials of logits to the gradients of the mean loss per character."""
+    """Replace exp(logits) in `errors` by the gradients of the mean loss per character with respect to the logits."""
     for i in range(errors.shape[0]):
         total = np.float32(0.0)
         for j in range(errors.shape[1]):
@@ -137,7 +150,7 @@ def _dot(left: Floats, right: Floats) -> Any:
 
 @numba.njit(fastmath=True, cache=True)
 def _clip(by_gates: Floats, errors: Floats, hidden: Floats, inputs: Any, clip_norm: float) -> None:
-    """Scale the factors of each example so that its whole gradient has at most the clipping norm."""
+    """Scale the backpropagated errors of each example so that its whole gradient has at most the clipping norm."""
     for b in range(by_gates.shape[1]):
         square = np.float32(0.0)
         for s in range(LENGTH):
@@ -165,7 +178,7 @@ def _sum_by_input(by_gates: Floats, inputs: Any, out: Floats) -> None:
 
 
 class LanguageModel:
-    """Clipped gradients and accuracies of the LSTM on one set of stretches."""
+    """Computes clipped gradients, accuracy and loss of the LSTM on one set of sequences."""
 
     def __init__(self, stretches: np.ndarray, clip_norm: float) -> None:
         self._stretches, self._clip_norm = stretches, clip_norm
@@ -178,12 +191,12 @@ class LanguageModel:
         return kept[:size].reshape(shape)
 
     def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets of a batch, of shape (characters, examples)."""
+        """Return inputs and targets of a batch, each of shape (characters, examples)."""
         rows = self._stretches[indices]
         return np.ascontiguousarray(rows[:, :-1].T), np.ascontiguousarray(rows[:, 1:].T)
 
     def _forward(self, theta: Floats, inputs: np.ndarray) -> tuple[Floats, Floats, Floats, Floats]:
-        """Gates, hidden states, cells and squashed cells of all characters."""
+        """Return gates, hidden states, cells and tanh of the cells for all characters."""
         from_input, from_hidden, bias, _, _ = split(theta)
         size = inputs.shape[1]
         gates = self._buffer("gates", LENGTH, size, GATES)
@@ -208,7 +221,7 @@ class LanguageModel:
         return logits
 
     def clipped_sum(self, theta: Floats, batch: Any, out: Floats) -> None:
-        """Write the sum over examples of the clipped gradients of the mean loss per character to `out`."""
+        """Write the sum of the clipped per-example gradients of the mean loss per character to `out`."""
         inputs, targets = batch
         size = inputs.shape[1]
         if not size:
@@ -237,7 +250,7 @@ class LanguageModel:
         into_last[:] = errors.sum(0)
 
     def evaluate(self, theta: Floats) -> tuple[float, float]:
-        """The share of characters predicted right, and the mean loss per character in nats."""
+        """Return the fraction of characters predicted correctly, and the mean loss per character in nats."""
         inputs, targets = self.gather(np.arange(len(self._stretches)))
         _, hidden, _, _ = self._forward(theta, inputs)
         logits = self._logits(theta, hidden).astype(np.float64)

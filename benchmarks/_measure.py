@@ -1,7 +1,7 @@
-"""Times, growth, tables and sizes: what every benchmark needs.
+"""Functions that all benchmarks share: timing, growth exponents, tables and problem sizes.
 
-`python -m benchmarks.NAME --tiny` runs a benchmark in seconds, at sizes whose times say nothing and without
-jax_privacy: the tests do so, to see that it still runs.
+`python -m benchmarks.NAME --tiny` runs a benchmark in seconds, with tiny sizes and without jax_privacy. The tests use
+it to check that the benchmark still runs; the measured times are meaningless.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ T = TypeVar("T")
 FLAG, VARIABLE = "--tiny", "ANTIPHASE_BENCHMARK_TINY"
 if FLAG in sys.argv:
     sys.argv.remove(FLAG)
-    os.environ[VARIABLE] = "1"  # for the processes that benchmarks start
+    os.environ[VARIABLE] = "1"  # passes the flag on to subprocesses
 TINY = os.environ.get(VARIABLE) == "1"
 
 
 def sized(full: T, tiny: T) -> T:
-    """A size, a list of cases or a file of a benchmark: the second one under --tiny."""
+    """Return `tiny` if the benchmark runs with --tiny, otherwise `full`."""
     return tiny if TINY else full
 
 
 class NoPeer(dict[str, float]):
-    """What jax_privacy says where it is not run: nothing to iterate over, and every number is NaN."""
+    """Result of `peer` if jax_privacy is not run: an empty dict in which every missing number is NaN."""
 
     def __missing__(self, name: str) -> float:
         return math.nan
 
 
 def seconds(function: Callable[[], Any], repeats: int = 5) -> float:
-    """The median time of a call, the first one (which compiles) left out."""
+    """Return the median time of a call in seconds, without the first call, which includes compilation."""
     function()
     times = []
     for _ in range(repeats):
@@ -52,12 +52,15 @@ def seconds(function: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def growth_exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
-    """p of the least-squares fit time ~ size^p."""
+    """Return the exponent p of the least-squares fit time ~ size^p."""
     return statistics.linear_regression([math.log(x) for x in sizes], [math.log(t) for t in times]).slope
 
 
 def peer(script: str, *arguments: str) -> Any:
-    """What a script in `_peer` prints as JSON, run by the interpreter that has jax_privacy; not run under --tiny."""
+    """Run a script in `_peer` with the Python interpreter that has jax_privacy, and return its JSON output.
+
+    With --tiny, the script is not run.
+    """
     if TINY:
         return NoPeer()
     python = os.environ.get("PEER", ".venv-peer/bin/python")
@@ -66,12 +69,15 @@ def peer(script: str, *arguments: str) -> Any:
 
 
 def environment(cache: str) -> dict[str, str]:
-    """For a process that is to compile everything itself; under --tiny it takes what is compiled already."""
+    """Return environment variables for a subprocess that uses `cache` as its Numba cache.
+
+    With --tiny, the subprocess uses the existing cache.
+    """
     return {**os.environ, **sized({"NUMBA_CACHE_DIR": cache}, {})}
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with its numbers to the right."""
+    """Print a table with right-aligned columns."""
     table = Table(title=title, title_justify="left")
     for name in columns:
         table.add_column(name, justify="right")
@@ -81,5 +87,5 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def readable(time_in_seconds: float) -> str:
-    """A time in the unit a person would choose."""
+    """Return a time as text, in milliseconds if it is below one second."""
     return f"{time_in_seconds * 1e3:.3g} ms" if time_in_seconds < 1 else f"{time_in_seconds:.3g} s"

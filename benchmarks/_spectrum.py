@@ -1,7 +1,7 @@
-"""The curvature spectrum of a model, estimated by Lanczos from random starts (stochastic Lanczos quadrature).
+"""The curvatures of a model: products with its Gauss-Newton matrix, and few bins of their spectrum.
 
-For the row that follows NoiseCurve (Gu et al. 2025, arXiv 2510.05416): banded noise for curvatures that were estimated
-from public data without labels.
+The spectrum is used for the rows that follow NoiseCurve (Gu et al. 2025, arXiv 2510.05416): banded noise for curvatures
+estimated from public data without labels.
 """
 
 from __future__ import annotations
@@ -10,49 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.linalg import eigh_tridiagonal
 
 from benchmarks._student_numpy import SPLIT, views, with_ones
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def lanczos_spectrum(
-    product: Callable[[Array], Array], size: int, probes: int, iterations: int, seed: int
-) -> tuple[Array, Array]:
-    """Nodes and weights that stand for the eigenvalues of a symmetric matrix; the weights sum to 1.
-
-    sum_i weights_i f(nodes_i) estimates the mean of f over all eigenvalues, exactly for one probe per polynomial of
-    degree below 2 x iterations. Each new vector is made orthogonal to all earlier ones.
-    """
-    rng = np.random.default_rng(seed)
-    nodes, weights = [], []
-    for _ in range(probes):
-        start = rng.standard_normal(size)
-        basis = [start / np.linalg.norm(start)]
-        diagonal: list[float] = []
-        beside: list[float] = []
-        for _ in range(min(iterations, size)):
-            image = product(basis[-1])
-            diagonal.append(float(image @ basis[-1]))
-            known = np.array(basis)
-            for _ in range(2):
-                image = image - known.T @ (known @ image)
-            norm = float(np.linalg.norm(image))
-            if norm < 1e-9 * max(map(abs, diagonal)) or len(diagonal) == min(iterations, size):
-                break
-            beside.append(norm)
-            basis.append(image / norm)
-        values, vectors = eigh_tridiagonal(np.array(diagonal), np.array(beside))
-        nodes.append(values)
-        weights.append(vectors[0] ** 2 / probes)
-    return np.concatenate(nodes), np.concatenate(weights)
-
-
 def binned(nodes: Array, weights: Array, low: float, bins: int = 30) -> tuple[Array, Array]:
-    """Few curvatures with weights curvature x density, which sum to 1: the excess loss by direction.
+    """Return a few curvatures, and weights that are proportional to curvature x density and sum to 1.
 
-    Curvatures below `low` are forgotten by no run and weigh next to nothing; they are left out.
+    The weights describe how the excess loss is distributed over directions. Curvatures below `low` are left out: their
+    weight is negligible, and their noise is not forgotten within a run.
     """
     kept = nodes > low
     share = (weights * nodes)[kept]
@@ -64,10 +32,11 @@ def binned(nodes: Array, weights: Array, low: float, bins: int = 30) -> tuple[Ar
 
 
 def gauss_newton_product(theta: Array, images: np.ndarray, clip_norm: float) -> Callable[[Array], Array]:
-    """v -> G v for the student of `_student_numpy.py`: the curvature of the mean of its clipped gradients.
+    """Return the function v -> G v, where G is the Gauss-Newton matrix of the student of `_student_numpy.py`.
 
-    G = mean of w J^T (diag(p) - p p^T) J over the images, which needs no labels. The factor w, by which clipping
-    shortens a gradient, is that of labels drawn from the model's own predictions.
+    G is the mean of w J^T (diag(p) - p p^T) J over the images, where J is the Jacobian of the logits, p are the
+    predicted probabilities, and w is the factor by which clipping shortens a gradient. No labels are needed: for w,
+    labels are drawn from the model's own predictions.
     """
     theta = theta.astype(np.float64)
     w, v = views(theta)

@@ -1,7 +1,7 @@
-"""The student of the training comparison: a small network as one flat vector, its clipped gradients in closed form.
+"""The student network of the training benchmark in JAX, with its parameters as one flat vector.
 
-For one example the gradient of a layer is an outer product, so its norm is known without forming it, and the sum of the
-clipped gradients is a product of matrices again. Many runs (learning rates x seeds) go side by side.
+For one example, the gradient of a layer is an outer product, so its norm can be computed without materialising it, and
+the sum of the clipped gradients is a matrix product. Many runs (learning rates x seeds) are trained in parallel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARAMETERS = sum(int(np.prod(size)) for size in SIZES)
 
 
 def flat_params(seed: int) -> np.ndarray:
-    """The example's own starting point, flattened in the order of SIZES."""
+    """Return the initial parameters of `examples/teacher_images.py`, flattened in the order of SIZES."""
     tree = teacher.fresh_params(jax.random.key(seed))
     parts = [tree["hidden"]["w"], tree["hidden"]["b"], tree["out"]["w"], tree["out"]["b"]]
     return np.concatenate([np.asarray(part).reshape(-1) for part in parts])
@@ -44,7 +44,7 @@ def outputs(theta: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def clipped_sum(theta: jax.Array, x: jax.Array, y: jax.Array, mask: jax.Array, clip_norm: float) -> jax.Array:
-    """The sum of the gradients of the examples that count, each clipped to `clip_norm`."""
+    """Return the sum of the gradients of the examples in `mask`, each clipped to `clip_norm`."""
     w, b, v, c = split(theta)
     before = x @ w + b
     hidden = jax.nn.relu(before)
@@ -63,13 +63,13 @@ def _norms(rows: jax.Array) -> jax.Array:
 
 @jax.jit
 def train(carry: Any, data: Any, steps: Any, rates: jax.Array, settings: Any) -> Any:
-    """Some steps of heavy-ball SGD for all rates and seeds at once.
+    """Return parameters and momentum after some steps of heavy-ball SGD, for all learning rates and seeds.
 
     Args:
         carry: (parameters, momentum), each of shape (rates, seeds, parameters).
         data: images and labels.
-        steps: (noise, indices, mask, schedule), a row a step; noise is for clipping norm 1.
-        rates: learning rates, one for each row of runs.
+        steps: (noise, indices, mask, schedule), each with one row per step; noise is for clipping norm 1.
+        rates: learning rates.
         settings: clip_norm, batch_size and beta.
     """
     images, labels = data
@@ -88,7 +88,7 @@ def train(carry: Any, data: Any, steps: Any, rates: jax.Array, settings: Any) ->
 
 @jax.jit
 def accuracy(theta: jax.Array, data: Any) -> jax.Array:
-    """Of every run, on the pictures given."""
+    """Return the accuracy of every run on (images, labels)."""
     images, labels = data
     one = jax.vmap(jax.vmap(lambda t: (outputs(t, images).argmax(1) == labels).mean()))
     return one(theta)

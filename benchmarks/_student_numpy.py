@@ -1,7 +1,8 @@
-"""The student of the training comparison on one core: NumPy's BLAS for the products, Numba for what lies between.
+"""The student network of the training benchmark on one core, with NumPy (BLAS) and Numba.
 
-The same network, clipping and optimizer as in `_student.py`, about twice as fast. A weight matrix and its bias are
-one matrix here, with a column of ones after the pixels; the flat order of the parameters is the same.
+Network, clipping and optimizer are the same as in `_student.py`, but this version is about twice as fast. Each weight
+matrix and its bias form one matrix, and the images have a column of ones after the pixels. The flat order of the
+parameters is the same.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def views(theta: Floats) -> tuple[Floats, Floats]:
-    """The two weight matrices with their biases, as views of the flat parameters."""
+    """Return the two weight matrices with their biases, as views of the flat parameters."""
     return theta[:SPLIT].reshape(PIXELS + 1, WIDTH), theta[SPLIT:].reshape(WIDTH + 1, CLASSES)
 
 
 def with_ones(images: np.ndarray) -> Floats:
-    """The images with a column of ones for the bias."""
+    """Return the images with a column of ones for the bias."""
     return np.concatenate([images, np.ones((len(images), 1))], axis=1).astype(np.float32)
 
 
 @numba.njit(fastmath=True, cache=True)
 def _relu(hidden: Floats, norms: Floats) -> None:
-    """Rectify in place; norms become the squared norms of the columns, with the one for the bias."""
+    """Apply ReLU in place. Write 1 (for the bias) plus the squared norm of each column to `norms`."""
     norms[:] = 1.0
     for j in range(hidden.shape[0] - 1):
         row = hidden[j]
@@ -52,7 +53,7 @@ def _highest(logits: Floats, out: Floats) -> None:
 
 @numba.njit(fastmath=True, cache=True)
 def _errors(back: Floats, labels: Any, norms: Floats, scratch: Floats) -> None:
-    """From exponentials of logits to the gradients by logits, and their squared norms."""
+    """Replace exp(logits) in `back` by the gradients with respect to the logits; write squared norms to `norms`."""
     scratch[:] = 0.0
     for j in range(back.shape[0]):
         for i in range(scratch.size):
@@ -68,7 +69,7 @@ def _errors(back: Floats, labels: Any, norms: Floats, scratch: Floats) -> None:
 
 @numba.njit(fastmath=True, cache=True)
 def _clip(back_hidden: Floats, back: Floats, hidden: Floats, known: Any, clip_norm: float) -> None:
-    """Scale each example's two factors so that its whole gradient has at most the clipping norm."""
+    """Scale the backpropagated errors of each example so that its whole gradient has at most the clipping norm."""
     image_norms, hidden_norms, back_norms, scratch = known
     scratch[:] = 0.0
     for j in range(back_hidden.shape[0]):
@@ -89,7 +90,7 @@ def _clip(back_hidden: Floats, back: Floats, hidden: Floats, known: Any, clip_no
 
 
 class Student:
-    """Clipped gradients and accuracies of the student on one set of images."""
+    """Computes clipped gradients and the accuracy of the student on one set of images."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, clip_norm: float) -> None:
         self._images, self._labels, self._clip_norm = with_ones(images), labels, clip_norm
@@ -97,14 +98,14 @@ class Student:
         self._buffers: dict[str, Floats] = {}
 
     def _buffer(self, name: str, rows: int, columns: int) -> Floats:
-        """Memory that is used again: the system hands out large new arrays slowly."""
+        """Return a reusable array. Allocating large new arrays in every step would be slow."""
         kept = self._buffers.get(name)
         if kept is None or kept.size < rows * columns:
             kept = self._buffers[name] = np.empty(rows * columns + rows * 64, np.float32)
         return kept[: rows * columns].reshape(rows, columns)
 
     def gather(self, indices: np.ndarray) -> Any:
-        """The examples of a batch, until the next call: their images, labels and squared norms."""
+        """Return the images, labels and squared image norms of a batch. The next call overwrites the images."""
         images = self._buffer("images", len(indices), PIXELS + 1)
         np.take(self._images, indices, axis=0, out=images, mode="clip")
         return images, self._labels[indices], self._norms[indices]
@@ -132,7 +133,7 @@ class Student:
         np.matmul(hidden, back.T, out=into_v)
 
     def accuracy(self, theta: Floats) -> float:
-        """The share of all images that are labelled right."""
+        """Return the fraction of all images that are classified correctly."""
         w, v = views(theta)
         hidden = np.maximum(self._images @ w, 0.0)
         return float(((hidden @ v[:-1] + v[-1]).argmax(1) == self._labels).mean())

@@ -1,8 +1,8 @@
-"""Measured accuracy of mechanisms in training: one cell per task, row and epsilon, kept line by line.
+"""Measures the accuracy of mechanisms in training, with one cell for each task, row and epsilon.
 
-A task trains models; a row makes a mechanism for an epsilon. For each cell the learning rate is tuned with two seeds
-that are not used again, by the same procedure for every row, and other seeds give the accuracy. Seeds come in blocks
-of ten, so that more of them can be added later. What is in the results file is not computed again.
+A task trains models; a row chooses a mechanism for an epsilon. For each cell, the learning rate is tuned with two seeds
+that are not used again, by the same procedure for every row. Other seeds give the accuracy. Seeds are run in blocks of
+ten, so that more can be added later. Results are stored line by line, and stored results are not computed again.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ Runs = Callable[[ap.Mechanism, tuple[int, ...], tuple[float, ...]], dict[str, np
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is trained.
+    """A training task.
 
     Args:
-        name: of the task; its results are in `results`.
-        steps: number of steps; `per_epoch` of them see every example about once.
+        name: name of the task.
+        steps: number of steps.
+        per_epoch: number of steps per epoch.
         examples: number of examples or users.
-        batch_size: expected number per step.
-        workload: what the optimizer does to a stream of gradients.
-        first_rates: for each epsilon the learning rate at which tuning starts.
-        runs: trains with a mechanism for all seeds and learning rates: arrays of shape (rates, seeds) by name, among
-            them "accuracy", which decides.
-        results: where results are kept.
-        unamplified: the participation that is promised without sampling; by default every example once in each epoch,
-            always at the same place.
+        batch_size: expected number of examples per step.
+        workload: workload of the optimizer.
+        first_rates: for each epsilon, the learning rate at which tuning starts.
+        runs: function of (mechanism, seeds, learning rates) that trains all models. It returns arrays of shape
+            (rates, seeds) by name. The array "accuracy" is used for tuning.
+        results: path of the results file.
+        unamplified: participation without amplification; by default, every example once per epoch, always in the same
+            position.
+        delta: delta of the privacy budget.
+        clip_norm: clipping norm, the unit of predicted learning rates.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Task:
     results: Path
     unamplified: ap.FixedEpochs | ap.MinSeparation | None = None
     delta: float = 1e-5
+    clip_norm: float = 1.0
 
     @property
     def epochs(self) -> int:
@@ -64,7 +68,7 @@ class Task:
         return self.steps // self.per_epoch
 
     def problem(self, epsilon: float) -> ap.Problem:
-        """The problem to plan for, with the participation left open."""
+        """Return the problem for the planner. It does not specify a participation."""
         budget = ap.Budget(epsilon, self.delta)
         return ap.Problem(
             self.steps, budget, examples=self.examples, batch_size=self.batch_size, workload=self.workload
@@ -73,7 +77,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Made:
-    """A mechanism, a few words on it, and what else was predicted for it, by name; smaller means better."""
+    """A mechanism with a short description, and predicted losses by name (smaller is better)."""
 
     mechanism: ap.Mechanism
     words: str
@@ -85,10 +89,10 @@ class Row:
     """A way to choose a mechanism for a task and an epsilon.
 
     Args:
-        title: for tables.
-        make: makes the mechanism; called once for each cell.
-        group: rows of one group are compared with each other.
-        chosen: whether this is the planner's own choice, which the other rows of its group are compared with.
+        title: title in tables.
+        make: function that creates the mechanism; called once for each cell.
+        group: group of the row. Only rows of the same group are compared.
+        chosen: whether this row is the planner's choice, with which the other rows of its group are compared.
     """
 
     title: str
@@ -106,7 +110,7 @@ class Kept:
         self.reload()
 
     def reload(self) -> None:
-        """Read the file again, which another process may have added to."""
+        """Read the file again, because another process may have added lines."""
         if self._path.is_file():
             self.rows = [json.loads(line) for line in self._path.read_text().splitlines()]
 
@@ -117,7 +121,7 @@ class Kept:
             file.write(json.dumps(row) + "\n")
 
     def find(self, **wanted: Any) -> list[Line]:
-        """The lines that have all these values."""
+        """Return the lines that have all these values."""
         return [row for row in self.rows if wanted.items() <= row.items()]
 
     def forget(self, **wanted: Any) -> None:
@@ -127,7 +131,7 @@ class Kept:
 
 
 def measure(task: Task, rows: dict[str, Row], epsilons: Iterable[float], seeds: int, kept: Kept) -> None:
-    """Compute every cell that is not in the file yet, with the first `seeds` seeds, rounded up to whole blocks."""
+    """Compute the cells that are not in the results file yet, for `seeds` seeds, rounded up to whole blocks."""
     blocks = [tuple(range(start, start + BLOCK)) for start in range(0, seeds, BLOCK)]
     for epsilon in epsilons:
         for name, row in rows.items():
@@ -151,7 +155,10 @@ def measure(task: Task, rows: dict[str, Row], epsilons: Iterable[float], seeds: 
 
 
 def tuned(task: Task, made: Made, case: Line, kept: Kept) -> float:
-    """The learning rate with the best mean accuracy of two seeds: climb by factors of two from the task's first one."""
+    """Return the learning rate with the best mean accuracy of two seeds.
+
+    The search starts at the first learning rate of the task and moves by factors of two while the accuracy improves.
+    """
     known = {line["rate"]: line["accuracy"] for line in kept.find(stage="tuning", **case)}
     best = task.first_rates[case["epsilon"]]
     while True:
@@ -168,7 +175,7 @@ def tuned(task: Task, made: Made, case: Line, kept: Kept) -> float:
 
 
 def mechanism_of(task: Task, name: str, row: Row, epsilon: float, kept: Kept) -> Made:
-    """The mechanism of a cell: the one that was made before on this machine, or a new one."""
+    """Return the mechanism of a cell, from the cache on this machine if possible."""
     path = CACHE / task.name / f"{name}-{epsilon:g}.json"
     if path.exists() and not TINY:
         stored = json.loads(path.read_text())
@@ -186,14 +193,14 @@ def mechanism_of(task: Task, name: str, row: Row, epsilon: float, kept: Kept) ->
         kept.add(stage="plan", **case, **described)
     elif not np.allclose(known[0]["last"], described["last"], rtol=0.02):
         raise SystemExit(
-            f"{name} at epsilon {epsilon:g} is another mechanism than in {task.results.name}. "
+            f"The mechanism of {name} at epsilon {epsilon:g} differs from the one in {task.results.name}. "
             f"Give the row another name, or remove its results with --forget {name}."
         )
     return made
 
 
 def description(task: Task, made: Made) -> Line:
-    """What is known of a mechanism before training, with the noise it leaves in a direction of each curvature."""
+    """Return the properties of a mechanism that are known before training, such as its noise for each curvature."""
     mechanism = made.mechanism
     rms, last = noise_by_curvature(task, mechanism)
     return {
@@ -208,9 +215,10 @@ def description(task: Task, made: Made) -> Line:
 
 
 def noise_by_curvature(task: Task, mechanism: ap.Mechanism) -> tuple[list[float], list[float]]:
-    """For every h in CURVATURES the noise in the model: rms over the steps, and at the last step.
+    """Return the noise in the model for every h in CURVATURES, as rms over the steps and at the last step.
 
-    m_t = beta m_{t-1} + h theta_{t-1} + w_t and theta_t = theta_{t-1} - s_t m_t, by this recursion itself.
+    It is computed with the recursion m_t = beta m_{t-1} + h theta_{t-1} + w_t, theta_t = theta_{t-1} - s_t m_t, where
+    w is the noise, m the momentum, theta the parameter and s the learning rate schedule.
     """
     noising = np.ascontiguousarray(mechanism.strategy.noising())
     beta, rates = task.workload.beta, task.workload.learning_rates
@@ -229,15 +237,15 @@ def noise_by_curvature(task: Task, mechanism: ap.Mechanism) -> tuple[list[float]
     return rms, last
 
 
-# ---- what tasks need
+# ---- batches and noise for tasks
 
 
 def draw_batches(participation: Any, examples: int, steps: int, seed: int) -> list[np.ndarray]:
-    """The indices of every step of a run, distributed as the participation demands.
+    """Return the example indices of every step of a run, with the distribution that the participation prescribes.
 
-    The samplers of the library draw from a cipher, which would take longer than the training. Poisson and
-    CyclicPoisson are replaced by plain generators of the same distribution; FixedEpochs and MinSeparation by a random
-    order that repeats.
+    The library's own samplers use a cipher and would take longer than the training. For Poisson and CyclicPoisson, a
+    NumPy generator with the same distribution is used instead. For FixedEpochs and MinSeparation, a random permutation
+    of the examples is repeated.
     """
     rng = np.random.default_rng([seed, 2025])
     if isinstance(participation, (ap.FixedEpochs, ap.MinSeparation)):
@@ -257,7 +265,7 @@ def draw_batches(participation: Any, examples: int, steps: int, seed: int) -> li
 
 
 def noise_of(mechanism: ap.Mechanism, seeds: tuple[int, ...], parameters: int) -> Iterable[np.ndarray]:
-    """Noise of shape (seeds, parameters) for each step, for clipping norm 1; it depends on the block of seeds."""
+    """Yield noise of shape (seeds, parameters) for each step, for clipping norm 1. It depends on the block of seeds."""
     shape, secret = [(len(seeds), parameters)], ap.Secret.insecure(seeds[0])
     stream = ap.NoiseStream(mechanism, shape, secret, threads=1, source="simulation")
     for _ in range(mechanism.strategy.steps):

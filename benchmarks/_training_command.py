@@ -1,4 +1,4 @@
-"""The command of the training benchmarks: measure selected cells, then print what is known."""
+"""Command line of the training benchmarks: measure the selected cells, then print tables of all results."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from benchmarks._training_picture import picture
 from benchmarks._training_statistics import by_seed, interval, print_differences, print_tables
 
 NOWHERE = Path(os.devnull)
-PICTURED = 8  # rows in the picture, the best at the largest epsilon
+PICTURED = 8  # number of rows in the picture: the best ones at the largest epsilon
 
 
 def results_file(name: str) -> Path:
-    """The results file of that name beside the benchmarks, or the one that RESULTS names; none under --tiny."""
+    """Return the path of a results file next to the benchmarks, or the path in the environment variable RESULTS.
+
+    With --tiny, results are discarded.
+    """
     return sized(Path(os.environ.get("RESULTS", Path(__file__).with_name(name))), NOWHERE)
 
 
 def run_command(tasks: Sequence[Task], rows: dict[str, Row], drawing: Path | None = None) -> None:
-    """Read the command line, measure what is missing of the cells it names, and print the tables."""
+    """Parse the command line, measure the selected cells that are missing, and print the tables."""
     known = [task.name for task in tasks]
     parser = argparse.ArgumentParser(description=f"Measure mechanisms in training: {', '.join(known)}.")
     parser.add_argument("--task", choices=known, help="one of the tasks; all by default")
-    parser.add_argument("--rows", default="", help="short names, separated by commas; all by default")
+    parser.add_argument("--rows", default="", help="short names of rows, separated by commas; all by default")
     parser.add_argument("--epsilons", default="", help="separated by commas; all by default")
-    parser.add_argument("--seeds", type=int, default=sized(30, 2), help="seeds per cell; 0 prints tables only")
+    parser.add_argument("--seeds", type=int, default=sized(30, 2), help="seeds per cell; 0 only prints tables")
     parser.add_argument("--forget", default="", help="rows whose results are removed first, separated by commas")
-    parser.add_argument("--against", default="", help="also print every row of its group minus this row, by seed")
+    parser.add_argument("--against", default="", help="also print differences to this row, paired by seed")
     parser.add_argument("--list", action="store_true", help="print the short names of the rows and stop")
     arguments = parser.parse_args()
     if arguments.list:
@@ -56,7 +59,7 @@ def run_command(tasks: Sequence[Task], rows: dict[str, Row], drawing: Path | Non
 
 
 def _forget(task: Task, name: str, kept: Kept) -> None:
-    """Remove the results and the mechanisms of a row."""
+    """Remove the results and the cached mechanisms of a row."""
     kept.forget(row=name)
     for path in (CACHE / task.name).glob(f"{name}-[0-9]*.json"):
         if path.stem.rpartition("-")[0] == name:
@@ -68,7 +71,7 @@ def _split(text: str) -> list[str]:
 
 
 def _draw(task: Task, rows: dict[str, Row], kept: Kept, path: Path) -> None:
-    """The picture of the complete rows."""
+    """Write the picture of the best rows that have results for all epsilons."""
     epsilons = list(task.first_rates)
     complete = [name for name in rows if all(len(by_seed(kept, name, epsilon)) > 1 for epsilon in epsilons)]
     best = sorted(complete, key=lambda name: -interval(list(by_seed(kept, name, epsilons[-1]).values()))[0])

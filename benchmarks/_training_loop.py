@@ -1,4 +1,4 @@
-"""Training of many models side by side on one core: clipped sums, noise, and the optimizer."""
+"""Trains many models on one core: sums of clipped gradients, noise, and the optimizer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ ADAM_SECOND, ADAM_EPSILON = 0.999, 1e-8
 
 
 class Model(Protocol):
-    """Clipped gradients of one model on one set of examples."""
+    """Interface of models that compute clipped gradients on one set of examples."""
 
     def gather(self, indices: np.ndarray) -> Any:
-        """The examples of a batch, until the next call."""
+        """Return the examples of a batch. They are valid until the next call."""
 
     def clipped_sum(self, theta: Floats, batch: Any, out: Floats) -> None:
         """Write the sum of the clipped gradients of a batch to `out`."""
 
 
 class Settings(NamedTuple):
-    """How a model is trained: clip, add noise, divide by the batch size, and give that to the optimizer."""
+    """Settings of the training: clip, add noise, divide by the batch size, and pass the result to the optimizer."""
 
     clip_norm: float
     batch_size: float
@@ -55,11 +55,11 @@ def _adam(theta: Floats, momentum: Floats, squares: Floats, total: Floats, noise
 def train(
     model: Model, start: Floats, batches: Sequence[Sequence[np.ndarray]], noise: Iterable[Floats], settings: Settings
 ) -> Floats:
-    """The last parameters, of shape (rates, seeds, parameters), for all rates and seeds.
+    """Return the parameters after the last step, of shape (rates, seeds, parameters), for all rates and seeds.
 
     Args:
-        model: with the training examples.
-        start: first parameters, one row per seed.
+        model: model with the training examples.
+        start: initial parameters, one row per seed.
         batches: for each seed, the indices of every step.
         noise: for each step, noise of shape (seeds, parameters) for clipping norm 1.
         settings: clipping, optimizer and learning rates.

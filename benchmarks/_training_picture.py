@@ -1,4 +1,4 @@
-"""The picture of the training comparison: accuracy against epsilon, with 95 % intervals."""
+"""The chart of the training benchmark: accuracy against epsilon, with 95 % confidence intervals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from antiphase._report.style import file_style
 
 WIDTH, PLOT, LEFT, RIGHT, TOP, LINE = 640, 284, 62, 14, 16, 22
 COLOURS = 6
-Point = tuple[str, float, float, float]  # mechanism, epsilon, mean, half width
+Point = tuple[str, float, float, float]  # mechanism, epsilon, mean accuracy, half width of its interval
 
 
 def picture(points: list[Point]) -> str:
-    """An SVG file; epsilons stand at equal distances, mechanisms a little beside one another."""
+    """Return the chart as an SVG file. Epsilons are evenly spaced, and mechanisms are slightly offset horizontally."""
     names = list(dict.fromkeys(name for name, *_ in points))
     epsilons = sorted({epsilon for _, epsilon, _, _ in points})
     low = min(mean - half for *_, mean, half in points)

@@ -1,7 +1,7 @@
-"""The fixed rows of the training comparison: mechanisms that do not depend on how the planner ranks.
+"""The rows of the training benchmarks: fixed mechanisms, and the choices of the planner.
 
-"rms" rows minimise the noise over all steps as if gradients did not depend on the parameters. "last" rows minimise the
-noise of the last iterate over a mixture of curvatures, with the reference optimizer of `_curvature.py`.
+"rms" rows minimise the noise over all steps, as if gradients did not depend on the parameters. "last" rows minimise the
+noise of the last iterate for a mixture of curvatures, most of them with the reference optimizer of `_curvature.py`.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ BUFFERS = 3
 
 
 class Mixture(NamedTuple):
-    """Curvatures times learning rate, with weights."""
+    """A mixture of values of curvature x learning rate, with weights."""
 
     curvatures: tuple[float, ...]
     weights: tuple[float, ...]
 
     @classmethod
     def of(cls, curvatures: np.ndarray, weights: np.ndarray) -> Mixture:
-        """From arrays."""
+        """Create a mixture from arrays."""
         return cls(tuple(curvatures.tolist()), tuple(weights.tolist()))
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """As arrays."""
+        """Curvatures and weights as arrays."""
         return np.array(self.curvatures), np.array(self.weights)
 
     def scaled(self, rate: float) -> Mixture:
-        """For that learning rate, if the curvatures are those of the model."""
+        """Return the mixture for a learning rate, if this one holds the curvatures of the model itself."""
         return Mixture(tuple(rate * curvature for curvature in self.curvatures), self.weights)
 
 
 def schedule_of(task: Task) -> np.ndarray:
-    """The learning rate of every step, relative to the tuned one."""
+    """Return the learning rate schedule of a task, relative to the tuned learning rate."""
     rates = task.workload.learning_rates
     return np.ones(task.steps) if rates is None else rates
 
 
 def sampled(task: Task, groups: int) -> Any:
-    """Poisson sampling from this many groups in turn, as many as the strategy has bands."""
+    """Return Poisson sampling from `groups` groups in turn. Use as many groups as the strategy has bands."""
     rate = groups * task.batch_size / task.examples
     return ap.Poisson(rate) if groups == 1 else ap.CyclicPoisson(groups, rate)
 
 
 def in_order(task: Task) -> Any:
-    """What is promised without sampling."""
+    """Return the participation of a task without amplification."""
     return task.unamplified or ap.FixedEpochs(task.epochs, task.per_epoch)
 
 
 def in_bins(task: Task) -> ap.BallsInBins:
-    """Every example at the same random place in each epoch."""
+    """Return balls-in-bins participation: each example is in a random step, the same in every epoch."""
     return ap.BallsInBins(task.epochs, task.per_epoch)
 
 
 def calibrated(task: Task, epsilon: float, strategy: Any, participation: Any, words: str) -> Made:
-    """The strategy with the noise that the budget needs."""
+    """Return the strategy with the noise that the privacy budget requires."""
     found = ap.calibrate(strategy, participation, ap.Budget(epsilon, task.delta))
     return Made(found.mechanism, words)
 
 
-# ---- strategies, found once for all epsilons
+# ---- strategies, which are the same for all epsilons
 
 
 @cache
@@ -116,7 +116,7 @@ def toeplitz_amplified(bands: int, task: Task, epsilon: float) -> Made:
 
 
 def choices(task: Task) -> list[int]:
-    """Numbers of bands to choose from, about a quarter apart, up to one epoch."""
+    """Return the numbers of bands to choose from: up to one epoch, each about a quarter larger than the previous."""
     found, bands = [], 1.0
     while bands < task.per_epoch:
         found.append(round(bands))
@@ -125,7 +125,7 @@ def choices(task: Task) -> list[int]:
 
 
 def banded_amplified(task: Task, epsilon: float) -> Made:
-    """The number of bands with the smallest rms error, then free columns."""
+    """Choose the number of bands with the smallest rms error, then optimise every column separately."""
 
     def error(bands: int) -> float:
         strategy = toeplitz_rms(task, bands)
@@ -137,7 +137,7 @@ def banded_amplified(task: Task, epsilon: float) -> Made:
 
 
 def last_amplified(mixture: Mixture, task: Task, epsilon: float) -> Made:
-    """The number of bands with the smallest loss of the last iterate over the mixture."""
+    """Choose the number of bands with the smallest error of the last iterate for the mixture."""
 
     def made(bands: int) -> Made:
         strategy = toeplitz_last(task, bands, mixture)
@@ -147,19 +147,25 @@ def last_amplified(mixture: Mixture, task: Task, epsilon: float) -> Made:
 
 
 def last_loss(task: Task, mechanism: ap.Mechanism, mixture: Mixture) -> float:
-    """noise_std sqrt(sum_i w_i ||a_i C^-1||^2)."""
+    """Return noise_std sqrt(sum_i w_i ||a_i C^-1||^2), where a_i is the last row of the workload for curvature i."""
     h, weights = mixture.arrays
     noise = last_rows(task.workload.beta, schedule_of(task), h) @ mechanism.strategy.noising()
     return mechanism.noise_std * float(np.sqrt(weights @ np.square(noise).sum(1)))
 
 
 def last_for_rate(spectrum: Callable[[], Mixture], task: Task, epsilon: float) -> Made:
-    """As `last_amplified`, for curvatures that are known up to the learning rate, which is where tuning starts."""
+    """Return the same as `last_amplified`, for the curvatures of a model.
+
+    They are multiplied by the learning rate at which tuning starts.
+    """
     return last_amplified(spectrum().scaled(task.first_rates[epsilon]), task, epsilon)
 
 
 def least(function: Callable[[int], float], values: list[int]) -> int:
-    """The value with the least function, by descent from the middle: exact if there is one valley."""
+    """Return the value that minimises the function, by descent from the middle value.
+
+    The result is exact if the function has only one local minimum.
+    """
     known: dict[int, float] = {}
 
     def at(i: int) -> float:
@@ -185,7 +191,7 @@ def bins_rms(family: str, options: dict[str, int], task: Task, epsilon: float) -
 
 
 def bins_trained(family: str, options: dict[str, int], trajectory: float, task: Task, epsilon: float) -> Made:
-    """Optimised for the bins and for the last iterate, in directions of the planner's curvatures."""
+    """Optimise under balls-in-bins for the last iterate, with the curvatures that the planner uses."""
     found = ap.optimize(
         family,
         steps=task.steps,
@@ -207,14 +213,14 @@ def unamplified_trained(family: str, options: dict[str, int], trajectory: float,
 
 
 def planned(pipelines: list[str] | None, task: Task, epsilon: float) -> Made:
-    """What `antiphase.plan` chooses for the end of training."""
+    """Return the mechanism that `antiphase.plan` chooses for the objective "training"."""
     plan = ap.plan(replace(task.problem(epsilon), objective="training"), pipelines=pipelines)
     chosen = plan.candidates[0]
     return Made(plan.mechanism, f"{chosen.name}, {chosen.batches}", {"planner": chosen.error})
 
 
 def bins_last(bands: int, mixture: Mixture, task: Task, epsilon: float) -> Made:
-    """The Toeplitz strategy for the last iterate, not optimised for the bins, with balls-in-bins accounting."""
+    """Use the Toeplitz strategy for the last iterate with balls-in-bins. It is not optimised for balls-in-bins."""
     strategy = toeplitz_last(task, bands, mixture)
     return calibrated(task, epsilon, strategy, in_bins(task), f"{bands} bands, in bins")
 
@@ -225,7 +231,7 @@ def unamplified(family: str, options: dict[str, Any], task: Task, epsilon: float
 
 
 def last_unamplified(bands: int, mixture: Mixture, task: Task, epsilon: float) -> Made:
-    bands = min(bands, task.per_epoch)  # columns of one example do not overlap: its sensitivity is sqrt(epochs) ||c||
+    bands = min(bands, task.per_epoch)  # so that the columns of one example do not overlap
     strategy = toeplitz_last(task, bands, mixture)
     return calibrated(task, epsilon, strategy, in_order(task), f"{bands} bands")
 
@@ -240,7 +246,7 @@ MIXTURE = Mixture.of(*log_uniform(*SPAN, 0.5))
 
 
 def fixed_rows(per_epoch: int) -> dict[str, Row]:
-    """Rows by their short name, for a task with this many steps per epoch."""
+    """Return all rows by short name, for a task with this many steps per epoch."""
     rows = {
         "dp-sgd": Row("DP-SGD, Poisson", dp_sgd, "amplified"),
         "banded-rms": Row("banded, cyclic Poisson, rms", banded_amplified, "amplified"),

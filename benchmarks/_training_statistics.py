@@ -1,33 +1,41 @@
-"""Statistics of measured cells: intervals, differences paired by seed, and rank correlations with predictions."""
+"""Statistics of the training benchmarks: intervals, differences paired by seed, and rank correlations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from scipy.stats import spearmanr
 from scipy.stats import t as student_t
 
+import antiphase as ap
+from antiphase._objective import training_objective
+from antiphase._planner import rate_for_error
 from benchmarks._measure import print_table
-from benchmarks._training_cells import CURVATURES, Kept, Line, Row, Task
+from benchmarks._training_cells import CURVATURES, Kept, Line, Row, Task, noise_by_curvature
 
 LEAST_FOR_RANKS = 4
-RATE_RULE = 0.01  # curvature per learning rate, for a prediction with one direction
+RATE_RULE = 0.01  # curvature for the prediction with a single direction, before multiplying by the learning rate
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95 % interval."""
+    """Return the mean, and half the width of its 95 % confidence interval."""
     half = student_t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
     return float(np.mean(values)), float(half)
 
 
 def by_seed(kept: Kept, row: str, epsilon: float) -> dict[int, float]:
-    """Accuracy of every seed that was run."""
+    """Return a dict from seed to accuracy for a row and epsilon."""
     return {line["seed"]: line["accuracy"] for line in kept.find(stage="final", row=row, epsilon=epsilon)}
 
 
 def paired(kept: Kept, first: str, second: str, epsilon: float) -> tuple[float, float, int] | None:
-    """Mean and half width of the accuracy of the first row minus the second, over the seeds of both."""
+    """Return the mean difference in accuracy of two rows, paired by seed: (mean, half width, number of seeds).
+
+    Returns None if fewer than two seeds were run for both rows.
+    """
     one, two = by_seed(kept, first, epsilon), by_seed(kept, second, epsilon)
     common = sorted(one.keys() & two.keys())
     if len(common) < 2:
@@ -39,27 +47,67 @@ def paired(kept: Kept, first: str, second: str, epsilon: float) -> tuple[float, 
 
 
 def rms_without_curvature(plan: Line, rate: float) -> float:
-    """Root mean square over the steps of the noise in the model, as if gradients did not depend on it."""
+    """Return the rms noise in the model over the steps, as if gradients did not depend on the parameters."""
     return plan["rms"][0]
 
 
 def last_iterate_mixture(plan: Line, rate: float) -> float:
-    """Noise at the last step over curvatures log-uniform on [1e-3, 1] with weights sqrt(h)."""
+    """Return the noise at the last step for curvatures h log-uniform on [1e-3, 1], with weights sqrt(h)."""
     return mixture(plan, 1e-3, 1.0, 0.5)
 
 
 def last_iterate_rate_rule(plan: Line, rate: float) -> float:
-    """Noise at the last step in the direction of curvature 0.01 x the learning rate."""
+    """Return the noise at the last step in a direction with h = 0.01 x learning rate."""
     known = np.array(CURVATURES[1:])
     return float(np.exp(np.interp(np.log(RATE_RULE * rate), np.log(known), np.log(plan["last"][1:]))))
 
 
 def mixture(plan: Line, low: float, high: float, power: float) -> float:
-    """sqrt(sum_i w_i last_i^2) with w_i proportional to h_i^power."""
+    """Return sqrt(sum_i w_i last_i^2) over all h_i from `low` to `high`, with w_i proportional to h_i^power."""
     h, last = np.array(CURVATURES), np.array(plan["last"])
     inside = (h >= low * (1 - 1e-9)) & (h <= high * (1 + 1e-9))
     weights = h[inside] ** power
     return float(np.sqrt(weights @ last[inside] ** 2 / weights.sum()))
+
+
+def least_regret(plan: Line, known: Sequence[Line]) -> float:
+    """Return the worst ratio over h of the noise at the last step to the least of all mechanisms there."""
+    least = np.min([one["last"] for one in known], axis=0)
+    return float(np.max(np.array(plan["last"]) / least))
+
+
+def planner_default(plan: Line, rate: float, plain: Line) -> float:
+    """Return the planner's default objective at a learning rate for clipping norm 1, by interpolation.
+
+    Args:
+        plan: what is stored of the mechanism.
+        rate: largest learning rate x clipping norm.
+        plain: the same for independent noise.
+    """
+    objective, flat = training_objective(rate), 0
+
+    def at_end(line: Line) -> float:
+        known = np.log(CURVATURES[1:])
+        squares = np.exp(2.0 * np.interp(np.log(objective.values), known, np.log(line["last"][1:])))
+        return float(objective.shares @ squares)
+
+    weight = objective.trajectory * at_end(plain) / plain["rms"][flat] ** 2
+    return float(np.sqrt(at_end(plan) + weight * plan["rms"][flat] ** 2))
+
+
+def expected_rate(task: Task, plans: Sequence[Line], epsilon: float) -> float:
+    """Return the learning rate that the model of bias and noise predicts for the least rms error, for clip norm 1."""
+    rate = rate_for_error(task.problem(epsilon), min(plan["rms"][0] for plan in plans))
+    assert rate is not None
+    return rate
+
+
+@cache
+def independent_noise(task: Task) -> Line:
+    """Return the noise of DP-SGD by curvature, at noise_std 1."""
+    plain = ap.Mechanism(ap.strategies.Identity(task.steps), ap.Poisson(0.5), 1.0)
+    rms, last = noise_by_curvature(task, plain)
+    return {"rms": rms, "last": last}
 
 
 PREDICTIONS: dict[str, Callable[[Line, float], float]] = {
@@ -69,22 +117,40 @@ PREDICTIONS: dict[str, Callable[[Line, float], float]] = {
 }
 
 
-def rank_correlation(kept: Kept, names: Sequence[str], epsilon: float, prediction: str) -> tuple[float, int]:
-    """Spearman's correlation of predicted loss (smaller is better) with accuracy, and the number of mechanisms."""
-    losses, accuracies = [], []
+PLANNER, REGRET = "planner's default", "least regret"
+
+
+def rank_correlation(
+    kept: Kept, names: Sequence[str], epsilon: float, prediction: str, task: Task | None = None
+) -> tuple[float, int]:
+    """Return the rank correlation of prediction and accuracy, and the number of mechanisms.
+
+    It is Spearman's correlation of accuracy with minus the predicted loss.
+
+    Args:
+        kept: the results.
+        names: the rows to compare.
+        epsilon: the column.
+        prediction: one of `PREDICTIONS`, `PLANNER`, `REGRET`, or a prediction of the rows themselves.
+        task: the task, for `PLANNER`.
+    """
     rates = [line["rate"] for name in names for line in kept.find(stage="final", row=name, epsilon=epsilon, seed=0)]
-    for name in names:
-        plans, runs = kept.find(stage="plan", row=name, epsilon=epsilon), by_seed(kept, name, epsilon)
-        if not plans or not runs:
-            continue
+    found = {name: kept.find(stage="plan", row=name, epsilon=epsilon) for name in names}
+    plans = {name: lines[0] for name, lines in found.items() if lines and by_seed(kept, name, epsilon)}
+    losses, accuracies = [], []
+    for name, plan in plans.items():
         if prediction in PREDICTIONS:
-            loss = PREDICTIONS[prediction](plans[0], float(np.median(rates)))
-        elif prediction in plans[0]["predicted"]:
-            loss = plans[0]["predicted"][prediction]
+            loss = PREDICTIONS[prediction](plan, float(np.median(rates)))
+        elif prediction == REGRET:
+            loss = least_regret(plan, list(plans.values()))
+        elif prediction == PLANNER and task is not None:
+            loss = planner_default(plan, expected_rate(task, list(plans.values()), epsilon), independent_noise(task))
+        elif prediction in plan["predicted"]:
+            loss = plan["predicted"][prediction]
         else:
             continue
         losses.append(loss)
-        accuracies.append(np.mean(list(runs.values())))
+        accuracies.append(np.mean(list(by_seed(kept, name, epsilon).values())))
     if len(losses) < LEAST_FOR_RANKS:
         return float("nan"), len(losses)
     return float(-spearmanr(losses, accuracies).statistic), len(losses)
@@ -94,7 +160,7 @@ def rank_correlation(kept: Kept, names: Sequence[str], epsilon: float, predictio
 
 
 def print_tables(task: Task, rows: dict[str, Row], kept: Kept) -> None:
-    """Accuracies, the best fixed row against the planner's choice, and rank correlations."""
+    """Print accuracies, a comparison of the planner's choice with the best fixed row, and rank correlations."""
     epsilons = list(task.first_rates)
     columns = ["mechanism", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
     for group in ("amplified", "unamplified"):
@@ -102,12 +168,39 @@ def print_tables(task: Task, rows: dict[str, Row], kept: Kept) -> None:
         table = [[row.title, *(_cell(kept, name, epsilon) for epsilon in epsilons)] for name, row in mine.items()]
         print_table(f"{task.name}, {group}: accuracy in percent, 95 % intervals", columns, table)
         _print_choice(mine, epsilons, kept)
-        own = {key for line in kept.find(stage="plan") if line["row"] in mine for key in line["predicted"]}
+        _print_ranks(task, group, list(mine), kept)
+    _print_ranks(task, "all", list(rows), kept)
+    _print_predictions(task, rows, kept)
+
+
+def _print_ranks(task: Task, group: str, names: list[str], kept: Kept) -> None:
+    epsilons, table = list(task.first_rates), []
+    columns = ["prediction", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
+    for prediction in (*PREDICTIONS, REGRET, PLANNER):
+        found = [rank_correlation(kept, names, epsilon, prediction, task) for epsilon in epsilons]
+        table.append([prediction, *("" if np.isnan(value) else f"{value:.2f} ({n})" for value, n in found)])
+    print_table(f"{task.name}, {group}: rank correlation of prediction and accuracy (mechanisms)", columns, table)
+
+
+def _print_predictions(task: Task, rows: dict[str, Row], kept: Kept) -> None:
+    """Print the predicted loss, relative to the least, beside the accuracy; and predicted rates beside tuned ones."""
+    for epsilon in task.first_rates:
+        found = {name: kept.find(stage="plan", row=name, epsilon=epsilon) for name in rows}
+        plans = {name: lines[0] for name, lines in found.items() if lines and by_seed(kept, name, epsilon)}
+        if len(plans) < LEAST_FOR_RANKS:
+            continue
+        rate = expected_rate(task, list(plans.values()), epsilon)
+        losses = {name: planner_default(plan, rate, independent_noise(task)) for name, plan in plans.items()}
         table = []
-        for prediction in (*PREDICTIONS, *sorted(own)):
-            found = [rank_correlation(kept, list(mine), epsilon, prediction) for epsilon in epsilons]
-            table.append([prediction, *("" if np.isnan(value) else f"{value:.2f} ({n})" for value, n in found)])
-        print_table(f"{task.name}, {group}: rank correlation of prediction and accuracy (mechanisms)", columns, table)
+        for name in sorted(losses, key=lambda name: losses[name]):
+            own = rate_for_error(replace(task.problem(epsilon), clip_norm=task.clip_norm), plans[name]["rms"][0])
+            tuned = kept.find(stage="final", row=name, epsilon=epsilon)[0]["rate"]
+            ratio, buffers = losses[name] / min(losses.values()), str(plans[name]["memory_copies"])
+            cell = _cell(kept, name, epsilon)
+            words = [rows[name].title, rows[name].group, buffers]
+            table.append([*words, f"{ratio:.3f}", cell, f"{own:.2g}", f"{tuned:g}"])
+        columns = ["mechanism", "group", "buffers", "predicted", "accuracy", "predicted rate", "tuned rate"]
+        print_table(f"{task.name}, epsilon {epsilon:g}: predicted loss / least, and accuracy", columns, table)
 
 
 def _cell(kept: Kept, name: str, epsilon: float) -> str:
@@ -119,7 +212,7 @@ def _cell(kept: Kept, name: str, epsilon: float) -> str:
 
 
 def best_fixed(rows: dict[str, Row], kept: Kept, epsilon: float) -> str | None:
-    """The row with the highest mean accuracy that is not the planner's choice."""
+    """Return the row with the highest mean accuracy, without the planner's choice."""
     means = {
         name: float(np.mean(list(by_seed(kept, name, epsilon).values())))
         for name, row in rows.items()
@@ -146,7 +239,7 @@ def _print_choice(rows: dict[str, Row], epsilons: list[float], kept: Kept) -> No
 
 
 def print_differences(task: Task, rows: dict[str, Row], against: str, kept: Kept) -> None:
-    """Every row minus one row of its group, in points, paired by seed."""
+    """Print the difference of every row to the row `against` of its group, in percentage points, paired by seed."""
     table = []
     for name, row in rows.items():
         if row.group == rows[against].group and name != against:

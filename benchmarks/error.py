@@ -1,7 +1,7 @@
-"""Error of banded strategies: growth with the number of steps, beside jax_privacy's per_query_error.
+"""Time to compute the error of banded strategies by number of steps, compared with jax_privacy's per_query_error.
 
-Both compute the error of every step, in float64, of the same matrix: the truncated square root of the prefix
-sum with unit columns. Times are of one call, compilation left out.
+Both compute the error of every step in float64, for the same matrix: the truncated square root of the prefix sum with
+columns of norm 1. Times are for one call, without compilation.
 """
 
 from __future__ import annotations

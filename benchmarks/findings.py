@@ -1,12 +1,14 @@
-"""Three findings of the papers on correlated noise, tried on the small student of training.py.
+"""Tests three findings of papers on correlated noise with the small student network of training.py.
 
-1. bands: at equal rms error, does the number of bands matter, for plain SGD and for Adam? (scaling-bandmf, Fig. 5)
-2. batches: the real balls-in-bins sampler, padded and truncated, against shuffling. (near-exact-amplification, Fig. 30)
-3. workload: momentum and cool-down in the workload, or applied afterwards. (multi-epoch-mf, App. F.2)
+1. bands: does the number of bands matter at equal rms error, for plain SGD and for Adam? (McKenna 2024, Fig. 5)
+2. batches: how does the real balls-in-bins sampler, padded and truncated, compare with shuffling? (Choquette-Choo et
+   al. 2025, Fig. 30)
+3. workload: does it help to include momentum and cooldown in the workload? (Choquette-Choo et al. 2023, multi-epoch,
+   App. F.2)
 
-10 epochs of 50 steps of 500 of 25,000 pictures. In every case the learning rate is the best of a grid by the mean
-accuracy of two seeds, and ten other seeds give the accuracy. Results are kept in findings.jsonl beside this file and
-are not computed again. As in training.py nothing here is kept private.
+Training has 10 epochs of 50 steps with 500 of 25,000 images each. In every case, the learning rate is the best of a
+grid by the mean accuracy of two seeds, and ten other seeds give the accuracy. Results are stored in findings.jsonl next
+to this file and are not computed again. As in training.py, the results are not private.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ Case = dict[str, Any]
 
 
 class Setting(NamedTuple):
-    """What is trained: whose noise, whose batches, by which optimizer."""
+    """The mechanism, batches, optimizer and learning rate schedule of a training run, and its planned error."""
 
     mechanism: ap.Mechanism
     batches: Any
@@ -67,7 +69,10 @@ class Setting(NamedTuple):
 
 
 def bands() -> Iterator[tuple[Case, Callable[[], Setting]]]:
-    """Optimal banded strategies for the prefix sum, scaled to the rms error that white noise of `noise` has."""
+    """Yield optimal banded strategies for the prefix sum, all scaled to the same rms error.
+
+    The rms error is that of white noise with standard deviation `noise`.
+    """
     for name, optimizer in OPTIMIZERS.items():
         for noise in NOISES:
             for width in BANDS:
@@ -76,7 +81,7 @@ def bands() -> Iterator[tuple[Case, Callable[[], Setting]]]:
 
 
 def batches() -> Iterator[tuple[Case, Callable[[], Setting]]]:
-    """One BLT and one noise for three kinds of batches, and the dense matrix without amplification."""
+    """Yield the same BLT and noise with three kinds of batches, and the dense matrix without amplification."""
     for epsilon in BIN_EPSILONS:
         kinds = {
             "BLT, balls in bins, padded": ap.BallsInBins(EPOCHS, PER_EPOCH, max_batch=BATCH),
@@ -91,7 +96,7 @@ def batches() -> Iterator[tuple[Case, Callable[[], Setting]]]:
 
 
 def workloads() -> Iterator[tuple[Case, Callable[[], Setting]]]:
-    """The dense matrix for what the optimizer does, and for the prefix sum."""
+    """Yield the dense matrix for the workload of the optimizer, and for the prefix sum."""
     for epsilon in WORKLOAD_EPSILONS:
         for trained in SCHEDULES:
             for planned in ("in the workload", "afterwards"):
@@ -152,7 +157,10 @@ def _dense_strategy(schedule: str | None) -> Any:
 
 @partial(jax.jit, static_argnums=0)
 def train(optimizer: optax.GradientTransformation, theta: Any, data: Any, steps: Any, rates: Any) -> Any:
-    """The last parameters, of shape (rates, seeds, parameters); steps are (noise, indices, mask, schedule)."""
+    """Return the parameters after the last step, of shape (rates, seeds, parameters).
+
+    `steps` is (noise, indices, mask, schedule), each with one row per step.
+    """
     images, labels = data
     gradients = jax.vmap(jax.vmap(clipped_sum, (0, 0, 0, 0, None)), (0, None, None, None, None))
 
@@ -167,7 +175,7 @@ def train(optimizer: optax.GradientTransformation, theta: Any, data: Any, steps:
 
 
 def runs(setting: Setting, seeds: tuple[int, ...], rates: tuple[float, ...], data: Any) -> np.ndarray:
-    """Accuracies, of shape (rates, seeds)."""
+    """Return the accuracies, of shape (rates, seeds)."""
     training, testing = data
     stream = ap.NoiseStream(setting.mechanism, [(len(seeds), PARAMETERS)], ap.Secret.insecure(seeds[0]))
     noise = np.stack([stream.next()[0] for _ in range(STEPS)])
@@ -177,7 +185,7 @@ def runs(setting: Setting, seeds: tuple[int, ...], rates: tuple[float, ...], dat
 
 
 def drawn(participation: Any, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(indices, mask) of all steps and seeds, padded to one width."""
+    """Return (indices, mask) of all steps and seeds, padded to the same batch size."""
     made = [participation.sampler(EXAMPLES, STEPS, ap.Secret.insecure(seed)) for seed in seeds]
     found = [[sampler.batch(step) for sampler in made] for step in range(STEPS)]
     width = -(-max(len(batch.indices) for row in found for batch in row) // 16) * 16
@@ -190,7 +198,7 @@ def drawn(participation: Any, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.nd
 
 
 def compute(kept: Kept, data: Any) -> None:
-    """Everything that is not in the file yet."""
+    """Compute all cases that are not in the results file yet."""
     for case, make in (*bands(), *batches(), *workloads()):
         if len(kept.find(stage="final", **case)) == len(SEEDS):
             continue

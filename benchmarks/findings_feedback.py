@@ -1,15 +1,15 @@
-"""Why the dense matrix trains worse than DP-SGD at the same expected error: training forgets noise.
+"""Shows why the dense matrix trains worse than DP-SGD at the same expected error: training forgets noise.
 
-The expected error is the noise in the parameters as if gradients did not depend on them. In a direction of curvature
-lambda they do: with m_t = beta m_{t-1} + lambda theta_{t-1} + w_t and theta_t = theta_{t-1} - eta_t m_t noise is
-forgotten after about (1 - beta) / (eta lambda) steps, whether or not it was to cancel later noise. Measured with the
-mechanisms of training.py at epsilon 1:
+The expected error is the noise in the parameters, as if gradients did not depend on the parameters. In a direction of
+curvature lambda, gradients do depend on them. With m_t = beta m_{t-1} + lambda theta_{t-1} + w_t and
+theta_t = theta_{t-1} - eta_t m_t, noise w is forgotten after about (1 - beta) / (eta lambda) steps, even if it was
+meant to cancel later noise. For the mechanisms of training.py at epsilon 1, this benchmark measures
 
-- the error of each in a direction of curvature h = learning rate x lambda, exactly;
-- the accuracy of a model trained without noise to which the noise of the whole run is added at the end (no feedback),
-  beside that of training with this noise (feedback).
+- the exact error of each mechanism in a direction of curvature h = learning rate x lambda;
+- the accuracy of a model that is trained without noise and gets the noise of the whole run at the end (no feedback),
+  and the accuracy of training with this noise (feedback).
 
-Results are kept in findings_feedback.jsonl and are not computed again.
+Results are stored in findings_feedback.jsonl and are not computed again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ MADE: dict[str, Callable[[], Made]] = {name: partial(ROWS[row].make, TASK, EPSIL
 
 
 def batches(made: Made, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(indices, mask) of all steps and seeds from the mechanism's own sampler, padded to one width."""
+    """Return (indices, mask) of all steps and seeds, drawn by the mechanism's own sampler.
+
+    All batches are padded to the same size.
+    """
     drawn = []
     for seed in seeds:
         sampler = made.mechanism.participation.sampler(EXAMPLES, STEPS, ap.Secret.insecure(seed))
@@ -55,7 +58,7 @@ def batches(made: Made, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]
 
 
 def errors(noising: np.ndarray, curvature: float) -> tuple[float, float]:
-    """Standard deviation of the noise in a direction of that curvature: rms over the steps, and at the last step."""
+    """Return the standard deviation of the noise in a direction of this curvature, as (rms over steps, last step)."""
     theta = momentum = np.zeros(noising.shape[1])
     variance = np.empty(STEPS)
     for t in range(STEPS):
@@ -66,7 +69,7 @@ def errors(noising: np.ndarray, curvature: float) -> tuple[float, float]:
 
 
 def trained(made: Made, drawn: Any, data: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracies by seed: with the noise added to a finished model, and with the noise added to every step."""
+    """Return two arrays of accuracies by seed: noise added to the finished model, and noise added in every step."""
     stream = ap.NoiseStream(made.mechanism, [(len(SEEDS), PARAMETERS)], ap.Secret.insecure(SEEDS[0]))
     indices, mask = drawn
     start = np.stack([flat_params(seed) for seed in SEEDS])[None]
@@ -93,7 +96,7 @@ def compute(kept: Kept, data: Any) -> None:
             continue
         start = time.perf_counter()
         made = make()
-        if drawn is None:  # the batches of DP-SGD for all: only the noise differs
+        if drawn is None:  # all mechanisms use the batches of DP-SGD, so that only the noise differs
             drawn = batches(MADE["DP-SGD"](), SEEDS)
         free, noisy = trained(made, drawn, data)
         noising = made.mechanism.noise_std * made.mechanism.strategy.noising()

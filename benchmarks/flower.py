@@ -1,31 +1,38 @@
-"""A server round on Flower: 1,000 updates of 6.4 million parameters, beside Flower's own server-side fixed clipping.
+"""Time of a server round with Flower, compared with Flower's own server-side fixed clipping.
 
-Both sides aggregate replies that are in memory already, as they lie there when the network has done its part. Flower's
-side needs all of them at once, 25 GB, so both are timed on a few and on some more, in turns: the difference is what an
-update takes, the rest happens once, and a round is put together from the two. The last table counts what the server
-holds.
+A round has 1,000 updates of 6.4 million parameters. Both sides aggregate replies that are already in memory. Flower's
+strategy needs all replies at once, which would take 25 GB. So both sides are timed with few and with more replies. The
+difference gives the time per update; the rest is a fixed time per round. The time of a full round is computed from the
+two. The last table shows the memory of the noise on the server.
+
+The second table is a full round of `DPFTRL`, with 10,000 registered clients of which 1,000 check in and train. Their
+updates are streamed: each one is made when the server pulls it. The time that the stand-in for Flower's grid takes to
+make them is not counted. Each round runs in a process of its own, whose peak memory is compared with that of a round
+with a tenth of the updates.
 """
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
-import statistics
 import tempfile
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
 import antiphase as ap
-from antiphase.flower._participants import Participants
+from antiphase._federated import Participants
+from antiphase.flower import DPFTRL
 from antiphase.flower._round import ReplyRules, Round
 from antiphase.flower._session import Session
 from antiphase.flower._wire import ARRAYS, TAG, Answer, to_array_record, to_record
@@ -35,9 +42,12 @@ SHAPES = sized(
     {"embedding": (10_000, 500), "lstm": (500, 2_000), "projection": (500, 800)}, {"embedding": (10, 5), "lstm": (5, 2)}
 )  # 6.4 million
 UPDATES = sized(1000, 10)
+CLIENTS = sized(10_000, 100)
 FEW, MORE = sized((4, 44), (2, 6))
 TURNS = sized(int(os.environ.get("TURNS", "5")), 2)
 GOAL_RATIO = 0.5
+Times = np.ndarray[Any, Any]  # seconds of the clock, and of the processor
+BLT = ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], 64)
 NODE = 7
 
 
@@ -46,7 +56,7 @@ def model() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def replies(count: int, tag: bool) -> list[Message]:
-    """Replies as a client sends them, to messages that were asked of one node."""
+    """Return replies as clients send them, to messages that were sent to one node."""
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     made, rng = [], np.random.default_rng(0)
     for i in range(count):
@@ -62,61 +72,64 @@ def replies(count: int, tag: bool) -> list[Message]:
     return made
 
 
-def flower_turn(count: int) -> float:
-    """Seconds of Flower's own strategy; clipping changes the replies, so they are made anew."""
+def now() -> Times:
+    """Return the time of the clock and of the processor. The latter hardly depends on what else the machine does."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def flower_turn(count: int) -> Times:
+    """Return the seconds that Flower's strategy takes. It clips the replies in place, so they are created each time."""
     strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, count)
     strategy.current_arrays, messages = to_array_record(model()), replies(count, tag=False)
-    start = time.perf_counter()
+    start = now()
     strategy.aggregate_train(1, messages)
-    return time.perf_counter() - start
+    return now() - start
 
 
-def our_turn(count: int) -> float:
-    """Seconds of a release in the making, without what `release_seconds` counts."""
+def our_turn(count: int) -> Times:
+    """Return the seconds that our server takes to add up the replies, without the time of `release_seconds`."""
     messages = replies(count, tag=True)
     current = Round(ReplyRules(0, 1, 1, 1.0, None, False), model(), Participants(), Counter())
     current.asked = {f"m{i}": NODE for i in range(count)}
-    start = time.perf_counter()
+    start = now()
     for message in messages:
         answer = current.answer(message)
         assert answer is not None
         current.add_reply(message, answer, answer.client)
     assert len(current.clients) == count
-    return time.perf_counter() - start
+    return now() - start
 
 
-def an_update_and_once(turn: Callable[[int], float]) -> tuple[float, float]:
-    """Seconds that each update takes, and seconds of a round beside that."""
-    few, more = (statistics.median(turn(count) for _ in range(TURNS)) for count in (FEW, MORE))
+def an_update_and_once(turn: Callable[[int], Times]) -> tuple[Times, Times]:
+    """Return the seconds per update, and the fixed seconds per round."""
+    few, more = (np.median([turn(count) for _ in range(TURNS)], axis=0) for count in (FEW, MORE))
     each = (more - few) / (MORE - FEW)
-    return each, max(few - FEW * each, 0.0)
+    return each, np.maximum(few - FEW * each, 0.0)
 
 
 def session(directory: Path, strategy: ap.strategies.Strategy) -> Session:
-    participation = ap.MinSeparation(4)
-    mechanism = ap.Mechanism(strategy, participation, 1.0)
-    guarantee = ap.epsilon(mechanism, 1e-6)
-    problem = ap.Problem(strategy.steps, ap.Budget(guarantee.value, 1e-6), participation=participation)
-    plan = ap.Plan(problem, mechanism, guarantee, error=1.0)
-    return Session.open(plan, directory, {"noise_scale": 1.0}, model(), secret=ap.Secret.insecure(0))
+    return Session.open(plan_of(strategy), directory, {"noise_scale": 1.0}, model(), secret=ap.Secret.insecure(0))
 
 
-def release_seconds(strategy: ap.strategies.Strategy) -> float:
-    """Noise, model and both ledgers of a release, on disk."""
+def release_seconds(strategy: ap.strategies.Strategy) -> Times:
+    """Return the seconds to generate the noise of a release and to write the model and both ledgers to disk."""
     with tempfile.TemporaryDirectory() as folder:
         opened, times = session(Path(folder) / "run", strategy), []
         for _ in range(TURNS):
-            start = time.perf_counter()
+            start = now()
             noise = opened.noise()
             moved = {n: (v + z / UPDATES) for (n, v), z in zip(opened.state.model.items(), noise, strict=True)}
             opened.release(moved, {}, [f"{i:016x}" for i in range(UPDATES)])
-            times.append(time.perf_counter() - start)
+            times.append(now() - start)
         opened.close()
-    return statistics.median(times[1:])
+    return np.median(times[1:], axis=0)
 
 
 def noise_copies(strategy: ap.strategies.Strategy) -> float:
-    """Model-sized buffers that live on after a step of the noise, apart from the last step's noise itself."""
+    """Return the memory that remains allocated after a step of noise, in model-sized buffers.
+
+    The noise of the step itself is not counted.
+    """
     one = sum(value.nbytes for value in model().values())
     with tempfile.TemporaryDirectory() as folder:
         opened = session(Path(folder) / "run", strategy)
@@ -128,24 +141,120 @@ def noise_copies(strategy: ap.strategies.Strategy) -> float:
     return held / one - 1.0
 
 
+class StreamingGrid:
+    """Stands in for Flower's grid: many clients, and replies that are made only when they are pulled."""
+
+    def __init__(self, clients: int) -> None:
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+        self.seconds: Times = np.zeros(2)
+        self.nodes = [NodeInfo(node_id=i + 1) for i in range(clients)]
+        self._sent: dict[str, Message] = {}
+        rng = np.random.default_rng(0)
+        arrays = {name: rng.standard_normal(shape, dtype=np.float32) * 1e-3 for name, shape in SHAPES.items()}
+        self._update = to_array_record(arrays)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return self.nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        start, ids = now(), []
+        for message in messages:
+            ids.append(f"m{time.monotonic_ns()}-{message.metadata.dst_node_id}")
+            message.metadata.__dict__["_message_id"] = ids[-1]
+            self._sent[ids[-1]] = message
+        self.seconds += now() - start
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        start = now()
+        found = [self._reply(self._sent.pop(number)) for number in message_ids if number in self._sent]
+        self.seconds += now() - start
+        return found
+
+    def _reply(self, message: Message) -> Message:
+        phase, release = message.content[TAG]["phase"], message.content[TAG]["release"]
+        status = "ready" if phase == "check-in" else "update"
+        content = {TAG: to_record(Answer(f"client {message.metadata.dst_node_id}", release, status, -1, [], []))}
+        if phase == "train":
+            # A copy, as every reply from the network has bytes of its own.
+            content[ARRAYS] = ArrayRecord(
+                {n: Array(a.dtype, a.shape, a.stype, bytes(memoryview(a.data))) for n, a in self._update.items()}
+            )
+        return Message(RecordDict(content), reply_to=message)
+
+
+def plan_of(strategy: ap.strategies.Strategy) -> ap.Plan:
+    participation = ap.MinSeparation(4)
+    mechanism = ap.Mechanism(strategy, participation, 1.0)
+    guarantee = ap.epsilon(mechanism, 1e-6)
+    problem = ap.Problem(strategy.steps, ap.Budget(guarantee.value, 1e-6), participation=participation)
+    return ap.Plan(problem, mechanism, guarantee, error=1.0)
+
+
+def full_round(updates: int) -> tuple[Times, float]:
+    """Return the seconds of a full round of `DPFTRL`, without those of the grid, and the peak memory in bytes."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    grid, seconds = StreamingGrid(CLIENTS), []
+    with tempfile.TemporaryDirectory() as folder:
+        server = DPFTRL(plan_of(BLT), Path(folder) / "run", goal=updates, secret=ap.Secret.insecure(0))
+
+        def round_ended(releases: int, arrays: Any) -> None:
+            seconds.append(now() - grid.seconds)
+
+        server.start(grid, to_array_record(model()), num_rounds=2, evaluate_fn=round_ended)  # type: ignore[arg-type]
+    status = Path("/proc/self/status").read_text()
+    peak = float(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return seconds[2] - seconds[1], peak  # the first round compiles kernels
+
+
+def in_own_process(updates: int) -> tuple[Times, float]:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(full_round, (updates,))
+
+
+def print_scale(flowers: Times) -> None:
+    """Print the time and the memory of full rounds. `flowers` is Flower's time for a round."""
+    few, many = max(UPDATES // 10, 1), UPDATES
+    (_, little), (seconds, peak) = in_own_process(few), in_own_process(many)
+    one = sum(value.nbytes for value in model().values())
+    print_table(
+        f"A streamed round of DPFTRL with {CLIENTS:,} registered clients; goal: at most {GOAL_RATIO} of Flower's time",
+        ["updates", "per round", "ratio", "CPU time", "ratio", "peak memory", "growth in updates"],
+        [
+            [f"{few:,}", "", "", "", "", f"{little / 1e6:,.0f} MB", ""],
+            [
+                f"{many:,}",
+                *ratios(seconds, flowers),
+                f"{peak / 1e6:,.0f} MB",
+                f"{(peak - little) / one:.2f} of {many - few:,}",
+            ],
+        ],
+    )
+
+
+def ratios(mine: Times, theirs: Times) -> list[str]:
+    """Return the seconds of the clock and of the processor, each with its ratio to theirs."""
+    return [text for a, b in zip(mine, theirs, strict=True) for text in (readable(a), f"{a / b:.3f}")]
+
+
 def main() -> None:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     (ours, before), (theirs, once_theirs) = an_update_and_once(our_turn), an_update_and_once(flower_turn)
-    blt = ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], 64)
-    once = before + release_seconds(blt)
+    once = before + release_seconds(BLT)
     parameters = sum(value.size for value in model().values())
     mine, flowers = UPDATES * ours + once, UPDATES * theirs + once_theirs
     print_table(
         f"A round of {UPDATES} updates of {parameters:,} parameters; goal: at most {GOAL_RATIO} of Flower's time",
-        ["", "an update", "once", "a round", "ratio"],
+        ["", "per update", "fixed", "per round", "ratio", "CPU time", "ratio"],
         [
-            ["antiphase", readable(ours), readable(once), readable(mine), f"{mine / flowers:.3f}"],
-            ["Flower's fixed clipping", readable(theirs), readable(once_theirs), readable(flowers), "1"],
+            ["antiphase", readable(ours[0]), readable(once[0]), *ratios(mine, flowers)],
+            ["Flower's fixed clipping", readable(theirs[0]), readable(once_theirs[0]), *ratios(flowers, flowers)],
         ],
     )
+    print_scale(flowers)
     rows = []
     for name, strategy in {
-        "BLT, 4 buffers": blt,
+        "BLT, 4 buffers": BLT,
         "Toeplitz, 8 bands": ap.strategies.Toeplitz.square_root(64, 8),
     }.items():
         rows.append([name, f"{strategy.memory_copies}", f"{noise_copies(strategy):.2f}"])

@@ -1,8 +1,10 @@
-"""Amplification by sampling: plain samples beside jax_privacy's, certified delta where plain samples do not reach, and
-strategies optimised under it.
+"""Monte Carlo accounting for balls-in-bins, and optimisation under amplification.
 
-The first two at 2000 steps, 100 bins, 20 epochs. The peer keeps every sample of a call in memory and loops over them,
-so it is run with fewer samples and scaled up. The last at 2048 steps, 16 epochs: the table of docs/amplification.md.
+- plain: plain Monte Carlo samples, compared with jax_privacy, for 2000 steps, 100 bins and 20 epochs. jax_privacy keeps
+  every sample in memory and loops over them, so it is run with fewer samples, and its time and memory are scaled up.
+- certified: certified bounds for deltas that are too small for plain samples, in the same setting.
+- descent: time of a descent under amplification, for 2048 steps and 16 epochs.
+- optimised: the table of docs/amplification.md, for 2048 steps and 16 epochs.
 
 python -m benchmarks.montecarlo [table ...]
 """
@@ -54,13 +56,13 @@ EPSILONS = sized((1.0, 2.0, 4.0, 8.0), (2.0,))
 
 
 def reset_peak() -> int:
-    """Forget the largest memory so far; the memory now, in bytes."""
+    """Reset the peak memory of this process, and return its current memory in bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak()
 
 
 def peak() -> int:
-    """The largest memory since, in bytes."""
+    """Return the peak memory of this process since the last reset, in bytes."""
     return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
 
@@ -129,7 +131,7 @@ def certified() -> None:
 
 
 def descent() -> None:
-    """Each step: noise and gradient by fresh samples, then four iterations of descent on the tangent."""
+    """Time a descent. Each step estimates the noise and its gradient with fresh samples, then minimises the tangent."""
     starts, points = blt_starts(LONG, 3)
     toeplitz = ToeplitzFamily(LONG.steps, LONG.workload, LONG.objective, iterations=4)
     families: dict[str, tuple[Family, EvaluatedPoint]] = {
@@ -158,7 +160,7 @@ def _first(strategy: Strategy, point: Array | None) -> EvaluatedPoint:
 
 
 def optimised() -> None:
-    """Balls-in-bins with strategies optimised under it, against the best banded one with cyclic Poisson sampling."""
+    """Compare strategies optimised under balls-in-bins with the best banded strategy under cyclic Poisson sampling."""
     n, epochs, bins = LONG.steps, LONG.participation.epochs, LONG.participation.steps_per_epoch
     banded = {
         bands: optimize("banded", steps=n, participation=FixedEpochs(epochs, bins), bands=bands, max_iterations=100)

@@ -1,8 +1,8 @@
-"""Noise streams beside jax_privacy's privatizers and NumPy's own generator.
+"""Time of noise streams, compared with jax_privacy's privatizers and NumPy's own generator.
 
-A step adds a step's noise to a float32 gradient in place. The two sides take turns, some steps each, and ratios are
-medians over the turns: a busy machine slows both. Lookahead makes some steps long and the rest short, so a turn of
-ours is a whole number of lookahead blocks, and its time the mean over its steps.
+A step adds noise to a float32 gradient in place. The two sides alternate in turns of a few steps, so that other load on
+the machine affects both; ratios are medians over the turns. With lookahead, some steps are long and the rest short, so
+our turn is a whole number of lookahead blocks, and its time is the mean over its steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def toeplitz(bands: int) -> Toeplitz:
     return Toeplitz.square_root(STEPS, bands)
 
 
-# our stream, the steps of a turn, the privatizer it is compared with, and the goal for the ratio
+# name, strategy, steps per turn, privatizer of jax_privacy to compare with, goal for the ratio (0 for no comparison)
 CASES: list[tuple[str, Strategy, int, str, float]] = [
     ("identity (the floor)", Identity(STEPS), 4, "identity", 8),
     ("BLT, 4 buffers", BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], STEPS), 4, "blt-4", 20),
@@ -67,7 +67,7 @@ def timer(strategy: Strategy, steps: int, parameters: int = PARAMETERS) -> Timer
 
 
 class Peer:
-    """jax_privacy in its own interpreter, one step at a time; not run under --tiny."""
+    """Runs jax_privacy in its own interpreter, one step at a time. With --tiny, it is not run."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -95,7 +95,7 @@ def compare_with_jax_privacy() -> None:
     peer, floor, rows = Peer(), timer(CASES[0][1], CASES[0][2]), []
     for name, strategy, steps, other, goal in CASES:
         ours = timer(strategy, steps)
-        for _ in range(5):  # compiles, and fills the history
+        for _ in range(5):  # compile, and fill the history of the stream
             peer.step(other), ours(), floor()
         turns = [(ours(), statistics.median(peer.step(other) for _ in range(3)), floor()) for _ in range(TURNS)]
         mine, theirs, _ = (statistics.median(column) for column in zip(*turns, strict=True))
@@ -111,7 +111,7 @@ def compare_with_jax_privacy() -> None:
 
 
 def compare_dense_with_numpy() -> None:
-    """All steps, with NumPy's generator in between."""
+    """Compare the mean time of all steps of a dense strategy with NumPy's generator, in alternating turns."""
     strategy = Dense(np.tril(Toeplitz.square_root(DENSE_STEPS).encoder()))
     ours, generator = timer(strategy, 32, DENSE_PARAMETERS), np.random.default_rng(0)
     draw, turns = np.empty(DENSE_PARAMETERS, dtype=np.float32), []

@@ -1,8 +1,8 @@
-"""Optimisers: how fast the best matrix of each family is found, beside jax_privacy.
+"""Time that the optimisers of several families take, compared with jax_privacy.
 
-Every case runs in a process of its own on both sides, with an empty cache for compiled code, so that compilation is
-counted and peak memory is that of the case. A case named `... value and gradient` is timed again after the first
-call; the others are one call from nothing to the solution, imports left out.
+Every case runs in its own process on both sides, with an empty cache for compiled code, so that compilation is counted
+and peak memory is that of the case. Value and gradient are timed again after the first call. All other cases time one
+call up to the solution, without imports.
 
 python -m benchmarks.optimize [name ...]
 """
@@ -49,7 +49,10 @@ def banded_gradient(n: int, bands: int) -> dict[str, float]:
 
 
 def curvatures_case(family: str, n: int, bands: int) -> dict[str, float]:
-    """The last iterate in 25 directions beside the rms error, after a first call that compiles."""
+    """Time the optimiser for the rms error and for the last iterate with 25 curvatures.
+
+    A first call, which compiles, is not timed.
+    """
     from antiphase import Curvatures, FixedEpochs, Momentum, schedules
     from antiphase._optimize import optimize
 
@@ -77,7 +80,7 @@ def solve(family: str, n: int, bands: int) -> dict[str, float]:
 
 
 def run(case: str, *arguments: int) -> dict[str, float]:
-    """A case in a process of its own."""
+    """Run a case in a subprocess, and return its result."""
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, "-m", "benchmarks.optimize", "--case", case, *map(str, arguments)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(cache))
@@ -123,7 +126,7 @@ def gradients() -> None:
     ]
     print_table("Banded, 16 bands: value and gradient", columns, rows)
     print("goals: at least 200 times faster, at most 1/50 of the peak memory")
-    print("Python, NumPy and the compiler take about 190 MB of our process whatever the problem\n")
+    print("Python, NumPy and the compiler take about 190 MB of our process for any problem size\n")
 
 
 def banded() -> None:
@@ -147,7 +150,7 @@ def banded() -> None:
         "steps",
         "rms loss",
         "above the bound of a longer run",
-        "gap it proves",
+        "proved gap",
         "iterations",
         "time",
         "peak MB",
@@ -196,8 +199,9 @@ def curvatures() -> None:
             rms, mixed = ours[f"{rates} rms"], ours[f"{rates} curvatures"]
             counts = f"{ours[f'{rates} rms count']:.0f} / {ours[f'{rates} curvatures count']:.0f}"
             rows.append([family, str(bands), rates, counts, readable(rms), readable(mixed), f"{mixed / rms:.1f}"])
-    columns = ["family", "bands", "learning rate", "iterations", "rms", "25 curvatures", "times"]
-    print_table(f"Last iterate in 25 directions beside the rms error, {n:,} steps, momentum 0.9", columns, rows)
+    columns = ["family", "bands", "learning rate", "iterations", "rms", "25 curvatures", "ratio"]
+    title = f"Time for the last iterate with 25 curvatures and for the rms error, {n:,} steps, momentum 0.9"
+    print_table(title, columns, rows)
 
 
 TABLES: dict[str, Callable[[], Any]] = {

@@ -1,7 +1,7 @@
-"""BLTs: time and loss of the optimiser, beside jax_privacy.
+"""Time and loss of the BLT optimiser, compared with jax_privacy.
 
-Both choose the number of buffers, both start from nothing in a process of their own, with an empty cache for compiled
-code; imports are left out. Where they choose differently, ours is run again with their number of buffers.
+Both choose the number of buffers. Both run in their own process with an empty cache for compiled code, without counting
+imports. If the numbers of buffers differ, ours is also run with the number that jax_privacy chose.
 
 python -m benchmarks.optimize_blt
 """
@@ -23,7 +23,7 @@ LARGE = sized([(10**6, 10**6, 1, "max"), (10**8, 10**8, 1, "max"), (10**8, 10**6
 
 
 def case(n: int, separation: int, count: int, objective: str, buffers: int) -> None:
-    """In a process of its own."""
+    """Run one case in this process, and print the result as JSON. `buffers` = 0 lets the optimiser choose."""
     from antiphase import MinSeparation
     from antiphase._optimize import optimize
 
@@ -83,7 +83,10 @@ def large() -> None:
 
 
 def curvatures_case(n: int, buffers: int) -> None:
-    """The last iterate in 25 directions beside the rms error, in a process of its own, after a call that compiles."""
+    """Time the optimiser for the rms error and for the last iterate with 25 curvatures, and print JSON.
+
+    A first call, which compiles, is not timed.
+    """
     from antiphase import Curvatures, FixedEpochs, Momentum, PrefixSum, schedules
     from antiphase._optimize import optimize
 
@@ -111,8 +114,8 @@ def curvatures() -> None:
         for name in ("prefix sum", "momentum", "schedule"):
             (rms, few), (mixed, many) = found[f"{name}, rms"], found[f"{name}, curvatures"]
             rows.append([name, f"{few} / {many}", readable(rms), readable(mixed), f"{mixed / rms:.1f}"])
-    columns = ["workload", "buffers", "rms", "25 curvatures", "times"]
-    print_table(f"BLT: last iterate in 25 directions beside the rms error, {n:,} steps", columns, rows)
+    columns = ["workload", "buffers", "rms", "25 curvatures", "ratio"]
+    print_table(f"BLT: time for the last iterate with 25 curvatures and for the rms error, {n:,} steps", columns, rows)
     print("goal: at most 3 times as long\n")
 
 

@@ -1,8 +1,8 @@
-"""The planner: how long the choice of a mechanism takes, beside jax_privacy's choice of bands.
+"""Time that the planner takes to choose a mechanism, compared with jax_privacy's choice of the number of bands.
 
-Ours tries every family with every kind of batches; jax_privacy tries banded Toeplitz matrices under Poisson sampling.
-Each runs in a process of its own, twice, and the second is timed, so that compiled code comes from the cache on disk;
-imports are left out.
+Our planner tries every family with every kind of batches; jax_privacy tries banded Toeplitz matrices under Poisson
+sampling. Each runs in its own process, without counting imports. Our process is run twice and the second run is timed,
+so that compiled code comes from the cache on disk.
 
 python -m benchmarks.planner [name ...]
 """
@@ -41,7 +41,7 @@ CASES = sized(
 
 
 def child(name: str) -> None:
-    """Plan in this process."""
+    """Run the planner in this process, and print the result as JSON."""
     from antiphase import Budget, Problem, plan
     from antiphase._planner.families import FAMILIES
 
@@ -66,7 +66,7 @@ def child(name: str) -> None:
 
 
 def run(name: str) -> dict[str, Any]:
-    """The second of two processes; under --tiny there is one."""
+    """Run a case in two subprocesses, one after the other, and return the second result; with --tiny, run only one."""
     command = [sys.executable, "-m", "benchmarks.planner", "--case", name]
     for _ in range(sized(2, 1)):
         done = subprocess.run(command, check=True, capture_output=True, text=True)

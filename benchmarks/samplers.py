@@ -1,4 +1,4 @@
-"""Batches a second of every sampler, for 10 million examples and batches of about 10,000.
+"""Batches per second of every sampler, for 10 million examples and batches of about 10,000.
 
 python -m benchmarks.samplers [examples]
 """
@@ -42,7 +42,7 @@ def main() -> None:
     steps = 2 * max(1, examples // BATCH)
     for small in participations(COMPILED):  # compile
         small.sampler(COMPILED, 100, Secret.insecure(0)).batch(0)
-    print(f"{'participation':72} {'first, s':>9} {'batch':>8} {'a second':>9}")
+    print(f"{'participation':72} {'first, s':>9} {'batch':>8} {'batches/s':>9}")
     for participation in participations(examples):
         start = time.perf_counter()
         sampler = participation.sampler(examples, steps, Secret.insecure(1))

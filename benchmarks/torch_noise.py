@@ -1,19 +1,25 @@
-"""The PyTorch integration beside Opacus's own white noise: the noise step, the whole ghost-clipping step, memory.
+"""Time and memory of the PyTorch integration, compared with Opacus and its independent noise.
 
-The two sides take turns, some steps each, and ratios are medians over the turns: a busy machine slows both. A turn of
-ours is a whole number of lookahead blocks, and its time the mean over its steps. Our step includes the ledger: the
-digest of the 4 million gradients and the commit.
+Measured are the noise of a step, whole training steps with ghost clipping and with hooks, and memory. The two libraries
+alternate in turns of a few steps, so that other load on the machine affects both; ratios are medians over the turns.
+Our turn is a whole number of lookahead blocks, and its time is the mean over its steps. Our training step includes the
+ledger: the digest of the gradients and the commit. The column "CPU" has the ratio of CPU times, which depends less on
+other processes. On a busy machine, set OMP_NUM_THREADS=1: threads of PyTorch that wait for each other use CPU time too.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +35,34 @@ from antiphase._noise import NoiseStream
 from antiphase.torch._distributed import TorchDistributed
 from antiphase.torch._shards import own_leaves
 from benchmarks._measure import print_table, readable, sized
+from benchmarks._small_models import Llama, convnet
 
 WIDTH, LAYERS, BATCH = sized((1000, 4, 256), (10, 2, 4))
 STEPS = 1 << 12
 TURNS = sized(int(os.environ.get("TURNS", "5")), 1)
-Timer = Callable[[], float]
+Cost = tuple[float, float]  # seconds of wall clock and of CPU for a step
+Timer = Callable[[], Cost]
 
-# strategy, steps of a turn, goals: noise step as a multiple of Opacus's, whole ghost step likewise
+# name, strategy, steps per turn, largest ratio to Opacus for the noise, and for a whole step with ghost clipping
 CASES: list[tuple[str, ap.strategies.Strategy, int, float, float]] = [
-    ("BLT, 4 buffers", ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], STEPS), 4, 1.0, 1.03),
-    ("Toeplitz, 16 bands", ap.strategies.Toeplitz.square_root(STEPS, 16), 8, 2.0, 1.05),
+    ("BLT, 4 buffers", ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], STEPS), 4, 1.0, 1.05),
+    ("Toeplitz, 16 bands", ap.strategies.Toeplitz.square_root(STEPS, 16), 8, 2.0, 1.07),
     ("Toeplitz, 64 bands", ap.strategies.Toeplitz.square_root(STEPS, 64), 32, 4.0, 1.12),
 ]
 
 
-def plan_for(strategy: ap.strategies.Strategy) -> ap.Plan:
-    """Every example in every step: batches of the same size on both sides. What it costs does not matter here."""
+def plan_for(strategy: ap.strategies.Strategy, batch: int = BATCH) -> ap.Plan:
+    """Return a plan in which every example takes part in every step, so that batches have the same size as Opacus's.
+
+    Its privacy guarantee does not matter here.
+    """
     mechanism = ap.Mechanism(strategy, ap.EveryStep(), 1.0)
-    problem = ap.Problem(steps=STEPS, budget=ap.Budget(1e9, 1e-6), batch_size=BATCH, participation=ap.EveryStep())
+    problem = ap.Problem(steps=STEPS, budget=ap.Budget(1e9, 1e-6), batch_size=batch, participation=ap.EveryStep())
     return ap.Plan(problem, mechanism, ap.Bound(1e9, "upper", "not computed", "benchmark"), error=1.0)
 
 
 def network() -> nn.Sequential:
-    """4 million parameters."""
+    """Return a network with 4 million parameters."""
     return nn.Sequential(*[part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.ReLU())])
 
 
@@ -59,17 +70,24 @@ def data() -> TensorDataset:
     return TensorDataset(torch.randn(BATCH, WIDTH), torch.randint(0, WIDTH, (BATCH,)))
 
 
-def mean_of(step: Callable[[], object], steps: int) -> Timer:
-    """Without the garbage collector, as timeit has it: it stops for 200 ms in whichever step it comes to."""
+def now() -> Cost:
+    return time.perf_counter(), time.process_time()
 
-    def turn() -> float:
+
+def mean_of(step: Callable[[], object], steps: int) -> Timer:
+    """Return a function that returns the mean time of a step in seconds.
+
+    As in `timeit`, the garbage collector is disabled, because it can take 200 ms in any step.
+    """
+
+    def turn() -> Cost:
         gc.disable()
-        start = time.perf_counter()
+        start = now()
         for _ in range(steps):
             step()
-        seconds = (time.perf_counter() - start) / steps
+        end = now()
         gc.enable()
-        return seconds
+        return (end[0] - start[0]) / steps, (end[1] - start[1]) / steps
 
     return turn
 
@@ -78,15 +96,16 @@ def our_noise(directory: Path, strategy: ap.strategies.Strategy, steps: int, *, 
     parameters = [torch.zeros(WIDTH, WIDTH) for _ in range(LAYERS)]
     noise = antiphase.torch.NoiseAdder(parameters, plan_for(strategy), directory)
 
-    def turn() -> float:
-        spent = 0.0
+    def turn() -> Cost:
+        wall = cpu = 0.0
         for _ in range(steps):
-            start = time.perf_counter()
+            start = now()
             noise.add()
-            added = time.perf_counter()
+            added = now()
             noise.commit()
-            spent += (time.perf_counter() if with_ledger else added) - start
-        return spent / steps
+            end = now() if with_ledger else added
+            wall, cpu = wall + end[0] - start[0], cpu + end[1] - start[1]
+        return wall / steps, cpu / steps
 
     return turn
 
@@ -122,38 +141,86 @@ def training(module: Any, optimizer: Any, criterion: Any, loader: DataLoader[Any
     return step
 
 
-def our_training(directory: Path, strategy: ap.strategies.Strategy) -> Callable[[], object]:
-    module = network()
+@dataclass(frozen=True)
+class Task:
+    """A model, its data, and how its gradients are clipped."""
+
+    model: Callable[[], nn.Module]
+    data: Callable[[], TensorDataset]
+    mode: str
+
+
+MLP = Task(network, data, "ghost")
+TOKENS, LENGTH, SIDE = sized(768, 32), sized(64, 8), 32
+HOOKS = {
+    "small Llama, hooks": Task(
+        lambda: Llama(TOKENS, *sized((128, 344, 4, 2), (8, 16, 2, 1))),
+        lambda: TensorDataset(*(torch.randint(0, TOKENS, (sized(16, 2), LENGTH)) for _ in range(2))),
+        "hooks",
+    ),
+    "convnet, hooks": Task(
+        lambda: convnet(sized(32, 4)),
+        lambda: TensorDataset(torch.randn(sized(64, 2), 3, SIDE, SIDE), torch.randint(0, 10, (sized(64, 2),))),
+        "hooks",
+    ),
+}
+
+
+def our_training(directory: Path, strategy: ap.strategies.Strategy, task: Task = MLP) -> Callable[[], object]:
+    module, examples = task.model(), task.data()
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-4)
     engine = antiphase.torch.PrivacyEngine(directory)
-    return training(*engine.make_private(module, optimizer, data(), plan_for(strategy), grad_sample_mode="ghost"))
+    plan = plan_for(strategy, len(examples))
+    made = engine.make_private(module, optimizer, examples, plan, grad_sample_mode=task.mode)
+    return training(*with_criterion(*made))
 
 
-def opacus_training() -> Callable[[], object]:
-    module = network()
+def opacus_training(task: Task = MLP) -> Callable[[], object]:
+    module, examples = task.model(), task.data()
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-4)
     made = PrivacyEngine().make_private(
         module=module,
         optimizer=optimizer,
-        data_loader=DataLoader(data(), batch_size=BATCH, shuffle=True),
+        data_loader=DataLoader(examples, batch_size=len(examples), shuffle=True),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
         poisson_sampling=False,
-        grad_sample_mode="ghost",
+        grad_sample_mode=task.mode,
     )
-    return training(*made)
+    return training(*with_criterion(*made))
 
 
-def compare(ours: Timer, theirs: Timer) -> tuple[float, float, float]:
-    """Median times and the median of the ratios of turns taken one after the other."""
+def with_criterion(module: Any, optimizer: Any, *rest: Any) -> tuple[Any, ...]:
+    """Module, optimizer, criterion and loader; with hooks, engines return no criterion."""
+    return (module, optimizer, *rest) if len(rest) == 2 else (module, optimizer, nn.CrossEntropyLoss(), *rest)
+
+
+def compare(ours: Timer, theirs: Timer) -> list[str]:
+    """Median times, and the medians of the ratios of turns taken one after the other: wall clock, then CPU."""
     ours(), theirs()
     turns = [(ours(), theirs()) for _ in range(TURNS)]
-    first, second = (statistics.median(times) for times in zip(*turns, strict=True))
-    return first, second, statistics.median(a / b for a, b in turns)
+    first, second = (statistics.median(cost[0] for cost in costs) for costs in zip(*turns, strict=True))
+    ratios = [statistics.median(a[i] / b[i] for a, b in turns) for i in (0, 1)]
+    return [readable(first), readable(second), *(f"{ratio:.2f}" for ratio in ratios)]
+
+
+def peak_memory(side: str) -> float:
+    """Most memory, in MB, that a process of its own takes for a few ghost steps with 16 bands."""
+    command = [sys.executable, "-m", "benchmarks.torch_noise", side]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(found.stdout.split()[-1])
+
+
+def print_peak(side: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        step = opacus_training() if side == "theirs" else our_training(Path(directory), CASES[1][1])
+        for _ in range(5):
+            step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def memory(strategy: ap.strategies.Strategy) -> float:
-    """Noise state of the larger of two ranks, as a part of that of one process."""
+    """Return the size of the noise state on the larger of two ranks, as a fraction of that of a single process."""
     parameters, plan = [p.detach() for p in network().parameters()], plan_for(strategy)
     sizes = []
     for world in (TorchDistributed(), TorchDistributed(0, 2), TorchDistributed(1, 2)):
@@ -165,6 +232,9 @@ def memory(strategy: ap.strategies.Strategy) -> float:
 
 def main() -> None:
     warnings.simplefilter("ignore")
+    if len(sys.argv) > 1:
+        print_peak(sys.argv[1])
+        return
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         paths = (Path(directory) / str(i) for i in range(99))
@@ -172,16 +242,21 @@ def main() -> None:
             white = mean_of(opacus_noise(), 2)
             for what, with_ledger in (("noise", False), ("noise and ledger", True)):
                 timer = our_noise(next(paths), strategy, max(steps, 16), with_ledger=with_ledger)
-                mine, theirs, ratio = compare(timer, white)
                 goal = f"at most {noise_goal:g}" if not with_ledger else ""
-                rows.append([f"{name}: {what}", readable(mine), readable(theirs), f"{ratio:.2f}", goal])
+                rows.append([f"{name}: {what}", *compare(timer, white), goal])
             step = our_training(next(paths), strategy)
-            mine, theirs, ratio = compare(mean_of(step, steps), mean_of(opacus_training(), 4))
-            goal = f"at most {step_goal:g}"
-            rows.append([f"{name}: ghost step", readable(mine), readable(theirs), f"{ratio:.2f}", goal])
-            rows.append([f"{name}: memory, 2 ranks", "", "", f"{memory(strategy):.3f}", "at most 0.55"])
-    columns = ["", "ours", "Opacus", "ratio", "goal"]
-    print_table(f"Beside Opacus, {LAYERS * (WIDTH + 1) * WIDTH:,} parameters", columns, rows)
+            costs = compare(mean_of(step, max(steps, 8)), mean_of(opacus_training(), 8))
+            rows.append([f"{name}: ghost step", *costs, f"at most {step_goal:g}"])
+            rows.append([f"{name}: memory, 2 ranks", "", "", f"{memory(strategy):.3f}", "", "at most 0.55"])
+        for name, task in HOOKS.items():
+            _, strategy, steps, *_ = CASES[0]
+            step = our_training(next(paths), strategy, task)
+            costs = compare(mean_of(step, 4 * steps), mean_of(opacus_training(task), 4 * steps))
+            rows.append([f"{name}: step", *costs, "at most 1.1"])
+    mine, theirs = peak_memory("ours"), peak_memory("theirs")
+    rows.append(["16 bands: peak memory", f"{mine:.0f} MB", f"{theirs:.0f} MB", f"{mine / theirs:.2f}", "", ""])
+    columns = ["", "ours", "Opacus", "ratio", "CPU", "goal"]
+    print_table(f"Compared with Opacus, {LAYERS * (WIDTH + 1) * WIDTH:,} parameters", columns, rows)
 
 
 if __name__ == "__main__":

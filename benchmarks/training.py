@@ -1,13 +1,14 @@
-"""Accuracy of private training by mechanism and epsilon, on 50,000 pictures labelled by a fixed teacher.
+"""Accuracy of private training by mechanism and epsilon, on 50,000 images labelled by a fixed teacher.
 
-20 epochs of 100 steps of 500 examples, a network of 4,810 parameters, heavy-ball SGD with a cool-down. The secret of
-the noise is known: this is a study of accuracy, and nothing here is kept private.
+Training has 20 epochs of 100 steps with 500 examples each, a network of 4,810 parameters, and SGD with heavy-ball
+momentum and a learning rate cooldown. The secret of the noise is known: this is a study of accuracy, and the results
+are not private.
 
     python -m benchmarks.training --rows dp-sgd,banded-rms --epsilons 4,8 --seeds 10   # measure these cells
-    python -m benchmarks.training --seeds 0                                            # tables of what is known
+    python -m benchmarks.training --seeds 0                                            # only print tables
 
-Results are kept line by line in training.jsonl beside this file. What is there is not computed again, so a run can be
-interrupted, and more seeds can be added later. The picture is drawn again each time.
+Results are stored line by line in training.jsonl next to this file. Stored results are not computed again, so a run can
+be interrupted, and more seeds can be added later. The chart is drawn again each time.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 import numpy as np
 
 import antiphase as ap
+from antiphase._spectrum import lanczos_quadrature
 from benchmarks._measure import sized
-from benchmarks._spectrum import binned, gauss_newton_product, lanczos_spectrum
+from benchmarks._spectrum import binned, gauss_newton_product
 from benchmarks._student import flat_params, teacher
 from benchmarks._student_numpy import PARAMETERS, Student
 from benchmarks._training_cells import Row, Task, draw_batches, noise_of
@@ -38,13 +40,13 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "training.svg"
 
 @cache
 def students() -> tuple[Student, Student]:
-    """With the pictures for training, and with those for testing."""
+    """Return the student with the training set, and the student with the test set."""
     (images, labels), (test_images, test_labels) = teacher.make_data(EXAMPLES)
     return Student(images, labels, CLIP), Student(test_images, test_labels, CLIP)
 
 
 def runs(mechanism: ap.Mechanism, seeds: tuple[int, ...], rates: tuple[float, ...]) -> dict[str, Any]:
-    """Accuracies of the last step; noise and batches of a seed are the same at every rate."""
+    """Return the accuracies after the last step. Noise and batches of a seed are the same for every learning rate."""
     training, testing = students()
     start = np.stack([flat_params(seed) for seed in seeds])
     batches = [draw_batches(mechanism.participation, EXAMPLES, STEPS, seed) for seed in seeds]
@@ -69,15 +71,20 @@ ROWS = fixed_rows(PER_EPOCH)
 
 @cache
 def public_spectrum(clip_norm: float) -> Mixture:
-    """The curvatures of an untrained student on public pictures without labels."""
+    """Return the curvatures of an untrained student, estimated on public images without labels."""
     pictures = teacher.pictures(sized(1_000, 20), np.random.default_rng(99))
     product = gauss_newton_product(flat_params(1_000), pictures, clip_norm)
-    nodes, weights = lanczos_spectrum(product, PARAMETERS, *sized((4, 40), (1, 8)), seed=0)
+    probes, iterations = sized((4, 40), (1, 8))
+    rng = np.random.default_rng(0)
+    nodes, weights = lanczos_quadrature(product, PARAMETERS, iterations=iterations, probes=probes, rng=rng)
     return Mixture.of(*binned(nodes, weights, low=1e-6))
 
 
 def add_curvature_rows() -> None:
-    """NoiseCurve (Gu et al. 2025) as far as it is known: banded noise for curvatures estimated from public data."""
+    """Add rows that follow NoiseCurve (Gu et al. 2025), as far as its details are published.
+
+    They use banded noise for curvatures estimated from public data.
+    """
     kinds = {"noisecurve": ("", np.inf), "noisecurve-clipped": (", clipping counted", CLIP)}
     for name, (words, clip_norm) in kinds.items():
         make = partial(last_for_rate, partial(public_spectrum, clip_norm))

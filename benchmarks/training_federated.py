@@ -1,6 +1,6 @@
 """Accuracy of federated training with user-level privacy: server momentum over clipped user updates.
 
-240 rounds with about 200 of 8,000 users, whose data differ much. Each user takes three local steps; the server adds
+240 rounds with about 100 of 4,000 users, whose data differ much. Each user takes two local steps; the server adds
 noise to the sum of the clipped updates and applies momentum. Without amplification every user takes part in every
 40th round at most, six times in all. The command takes the options of `benchmarks.training`; results are kept in
 training_federated.jsonl.
@@ -22,20 +22,20 @@ from benchmarks._training_command import results_file, run_command
 from benchmarks._training_loop import Settings, train
 from benchmarks._training_rows import fixed_rows
 
-USERS, COHORT, EPOCHS, ROUNDS = sized((8_000, 200, 6, 240), (120, 20, 2, 12))
+USERS, COHORT, EPOCHS, ROUNDS = sized((4_000, 100, 6, 240), (120, 20, 2, 12))
 PER_EPOCH = ROUNDS // EPOCHS
 CLIP, BETA = 0.5, 0.9
 
 
 @cache
 def data() -> tuple[Users, Any]:
-    """The users, and pictures for testing."""
+    """Return the users, and the test set as (images, labels)."""
     (images, labels), testing = teacher.make_data(sized(50_000, 1_000))
     return Users(*make_users(images, labels, USERS), CLIP), testing
 
 
 def runs(mechanism: ap.Mechanism, seeds: tuple[int, ...], rates: tuple[float, ...]) -> dict[str, Any]:
-    """Accuracies after the last round; noise and cohorts of a seed are the same at every rate."""
+    """Return the accuracies after the last round. Noise and cohorts of a seed are the same for every learning rate."""
     users, testing = data()
     start = np.stack([flat_params(seed) for seed in seeds])
     cohorts = [draw_batches(mechanism.participation, USERS, ROUNDS, seed) for seed in seeds]
@@ -56,6 +56,7 @@ TASK = Task(
     runs=runs,
     results=results_file("training_federated.jsonl"),
     unamplified=ap.MinSeparation(PER_EPOCH, EPOCHS),
+    clip_norm=CLIP,
 )
 ROWS = fixed_rows(PER_EPOCH)
 

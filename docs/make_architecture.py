@@ -1,6 +1,6 @@
 """Draws docs/images/architecture.svg from the imports between the packages.
 
-`python docs/make_architecture.py` writes the picture; with `--check` it fails if the stored one is out of date.
+`python docs/make_architecture.py` writes the picture. With `--check`, it fails if the stored picture is out of date.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ WIDTH, HEIGHT, BOX_WIDTH, BOX_HEIGHT, ROW_HEIGHT, TOP = 900, 1000, 170, 48, 82, 
 
 
 class Room(NamedTuple):
-    """A box of the picture: where it is, what it is called, and the first-level modules in it."""
+    """A box in the picture, which stands for one or more first-level modules of the package.
+
+    Args:
+        row: row of the box, from 0 at the top.
+        centre: horizontal position of the centre, in pixels.
+        title: text in the box.
+        modules: names of the first-level modules.
+    """
 
     row: int
     centre: int
@@ -31,13 +38,15 @@ class Room(NamedTuple):
 
 ROOMS = {
     "command line": Room(0, 450, "command line", ("_cli", "__main__")),
-    "demo": Room(1, 450, "demonstration", ("_demo",)),
-    "reproduction": Room(1, 713, "papers' tables", ("_reproduce",)),
+    "audit": Room(1, 120, "audits", ("audit",)),
+    "demo": Room(1, 340, "demonstration", ("_demo",)),
+    "explorer": Room(1, 560, "explorer", ("_explore",)),
+    "reproduction": Room(1, 780, "papers' tables", ("_reproduce",)),
     "torch": Room(2, 94, "PyTorch", ("torch",)),
     "jax": Room(2, 284, "JAX", ("jax",)),
     "flower": Room(2, 618, "Flower", ("flower",)),
     "report": Room(2, 808, "report", ("_report",)),
-    "run": Room(3, 450, "run", ("_run",)),
+    "run": Room(3, 450, "run, federated run", ("_run", "_federated")),
     "planner": Room(4, 713, "planner", ("_planner",)),
     "ledger": Room(4, 300, "ledger", ("_ledger",)),
     "noise": Room(4, 94, "noise", ("_noise",)),
@@ -46,6 +55,7 @@ ROOMS = {
     "accounting": Room(6, 390, "privacy accounting", ("_accounting", "_montecarlo")),
     "error": Room(7, 640, "error and loss", ("_error", "_loss")),
     "sensitivity": Room(7, 340, "sensitivity", ("_sensitivity",)),
+    "lattice": Room(7, 94, "lattice", ("_lattice",)),
     "strategies": Room(8, 230, "strategies", ("strategies",)),
     "workload": Room(9, 230, "workload", ("_workload", "_objective", "_spectrum", "schedules")),
     "participation": Room(9, 560, "participation", ("_participation", "_samplers")),
@@ -60,6 +70,7 @@ ROOMS = {
             "_durable",
             "_escape",
             "_bound",
+            "_measured",
             "_errors",
             "_check",
             "_record",
@@ -79,7 +90,7 @@ Edge = tuple[str, str]
 
 
 def imports() -> set[Edge]:
-    """Which first-level module of the package imports which other one."""
+    """Return all pairs (a, b) of first-level modules of the package where a imports b."""
     graph = grimp.build_graph(PACKAGE, cache_dir=None)
     pairs = {
         (_first_level(m), _first_level(t)) for m in graph.modules for t in graph.find_modules_directly_imported_by(m)
@@ -92,15 +103,15 @@ def _first_level(module: str) -> str:
 
 
 def room_edges(edges: set[Edge]) -> set[Edge]:
-    """The imports between rooms; every first-level module must be in one."""
+    """Return the imports between boxes. Exit with an error if a first-level module is in no box."""
     room_of = {module: name for name, room in ROOMS.items() for module in room.modules}
     if missing := sorted({module for edge in edges for module in edge} - set(room_of)):
-        raise SystemExit(f"no room for {', '.join(missing)}: add it to ROOMS in docs/make_architecture.py")
+        raise SystemExit(f"No box contains {', '.join(missing)}: add it to ROOMS in docs/make_architecture.py")
     return {(room_of[a], room_of[b]) for a, b in edges if room_of[a] != room_of[b]}
 
 
 def drawn_edges(edges: set[Edge]) -> list[Edge]:
-    """The room edges that no longer path implies, without those to the foundations."""
+    """Return the imports between boxes to draw: without those to the foundations or implied by a longer path."""
     shown = {(a, b) for a, b in room_edges(edges) if b != FOUNDATIONS}
     return sorted((a, b) for a, b in shown if not any(_reaches(c, b, shown) for s, c in shown if s == a and c != b))
 
@@ -110,7 +121,7 @@ def _reaches(start: str, end: str, edges: set[Edge]) -> bool:
 
 
 def drawing(edges: set[Edge]) -> str:
-    """Return the picture as SVG, with a text alternative and all edges between rooms as metadata."""
+    """Return the picture as SVG, with a text alternative, and with all imports between boxes as metadata."""
     shown = drawn_edges(edges)
     told = "; ".join(f"{ROOMS[a].title} uses {ROOMS[b].title}" for a, b in shown)
     return "\n".join(
@@ -119,7 +130,7 @@ def drawing(edges: set[Edge]) -> str:
             'aria-labelledby="title desc">',
             f"<style>{STYLE}</style>",
             '<title id="title">The packages of Antiphase and the imports between them</title>',
-            f'<desc id="desc">What flows: {", then ".join(FLOW)}. Below, packages, each above those it imports. '
+            f'<desc id="desc">Data flow: {", then ".join(FLOW)}. Below are the packages, each above those it imports. '
             f"{escape(told)}.</desc>",
             f"<metadata>{_stored_text(edges)}</metadata>",
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
@@ -137,7 +148,7 @@ def drawing(edges: set[Edge]) -> str:
 
 def _flow() -> list[str]:
     width, gap = 148, 33
-    parts = ['<text x="450" y="22">what flows</text>']
+    parts = ['<text x="450" y="22">data flow</text>']
     for index, name in enumerate(FLOW):
         x = 14 + index * (width + gap)
         parts.append(f'<rect class="flow" x="{x}" y="34" width="{width}" height="34" rx="17"/>')
@@ -161,7 +172,7 @@ def _edge(source: str, target: str) -> str:
         x1, x2, y = a.centre + side * BOX_WIDTH // 2, b.centre - side * BOX_WIDTH // 2, _top(a) + BOX_HEIGHT // 2
         return f'<path class="edge" marker-end="url(#head)" d="M{x1} {y}H{x2}"/>'
     x1, y1, x2, y2 = a.centre, _top(a) + BOX_HEIGHT, b.centre, _top(b)
-    bend = (y2 - y1) * (5 if b.row == a.row + 1 else 7) // 10  # long arrows stay vertical for longer, between the boxes
+    bend = (y2 - y1) * (5 if b.row == a.row + 1 else 7) // 10  # long arrows stay vertical longer, to pass between boxes
     return f'<path class="edge" marker-end="url(#head)" d="M{x1} {y1}C{x1} {y1 + bend} {x2} {y2 - bend} {x2} {y2}"/>'
 
 
@@ -180,12 +191,12 @@ def _stored_text(edges: set[Edge]) -> str:
 
 
 def is_current(picture: str, edges: set[Edge]) -> bool:
-    """Whether a stored picture is the one that these imports give; its metadata has every import between rooms."""
+    """Return whether a stored picture is up to date with these imports. Its metadata has all imports between boxes."""
     return picture == drawing(edges)
 
 
 def main(arguments: list[str]) -> None:
-    """Write the picture, or check the stored one."""
+    """Write the picture, or with `--check`, exit with an error if the stored picture is out of date."""
     edges = imports()
     if "--check" not in arguments:
         PICTURE.write_text(drawing(edges))

@@ -1,8 +1,8 @@
-"""Handwritten digits with PyTorch and Opacus, private with correlated noise.
+"""Train on handwritten digits with PyTorch and Opacus, with differential privacy from correlated noise.
 
     python examples/digits_opacus.py --directory /tmp/digits
 
-Needs `pip install antiphase[torch] scikit-learn`. Interrupted, it goes on where it stopped when it is started again.
+Needs `pip install antiphase[torch] scikit-learn`. If interrupted, run it again: it resumes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
     images, labels = torch.tensor(images / 16.0, dtype=torch.float32), torch.tensor(labels)
     dataset = TensorDataset(images[:1500], labels[:1500])
 
-    # 1. What to protect, and what it may cost.
+    # 1. State the problem and the privacy budget, and make a plan.
     problem = ap.Problem(
         steps=epochs * 1500 // batch_size,
         budget=ap.Budget(epsilon=epsilon, delta=1e-4),
@@ -41,13 +41,13 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
     )
     plan = ap.plan(problem)
 
-    # 2. Model and optimizer as usual; the engine adds sampler, clipping, noise and ledger.
+    # 2. Create model and optimizer as usual. The engine adds sampler, clipping, noise and ledger.
     module, criterion = network(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9)
     engine = antiphase.torch.PrivacyEngine(directory / "run")
     module, optimizer, loader = engine.make_private(module, optimizer, dataset, plan)
 
-    # 3. Go on from the checkpoint, or begin. The checkpoint names the run and the step, and holds nothing secret.
+    # 3. Resume from the checkpoint, or start. The checkpoint names the run and the step, and contains no secrets.
     checkpoint = directory / "checkpoint.pt"
     if checkpoint.exists():
         stored = torch.load(checkpoint)
@@ -57,7 +57,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
     else:
         engine.restart()
 
-    # 4. Opacus's own loop.
+    # 4. Train with the usual Opacus loop, and save a checkpoint after each pass of the loader.
     while engine.step < plan.steps:
         for x, y in loader:
             optimizer.zero_grad()
@@ -67,7 +67,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
         torch.save(state, checkpoint.with_suffix(".new"))
         os.replace(checkpoint.with_suffix(".new"), checkpoint)
 
-    # 5. Say so before something leaves the building, and state what it cost.
+    # 5. Publish before you release anything; the report states the guarantee of the steps that ran.
     engine.publish("final model")
     with torch.no_grad():
         accuracy = (module(images[1500:]).argmax(1) == labels[1500:]).float().mean().item()
@@ -83,7 +83,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, required=True, help="run and checkpoint")
+    parser.add_argument("--directory", type=Path, required=True, help="directory for the run and the checkpoint")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=100)
     parser.add_argument("--epsilon", type=float, default=4.0)

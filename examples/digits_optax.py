@@ -57,8 +57,10 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
     # 2. A run owns the secret, the batches, the noise and the ledger. Keep its directory apart from the model.
     params = fresh_params()
     with ap.Run.open(plan, directory / "run", leaves=apj.leaves(params), examples=1500) as run:
-        # 3. An ordinary Optax chain: noise first, then division by the batch size.
-        optimizer = optax.chain(apj.add_noise(run), optax.scale(1 / batch_size), optax.sgd(0.5, momentum=0.9))
+        # 3. Create an ordinary Optax chain. Noise comes first, then division by the batch size.
+        optimizer = optax.chain(
+            apj.add_correlated_noise(run), optax.scale(1 / batch_size), optax.sgd(0.5, momentum=0.9)
+        )
         clipped = apj.clipped_sum(loss, problem.clip_norm)
 
         @jax.jit
@@ -76,7 +78,7 @@ def main(directory: Path, epochs: int, batch_size: int, epsilon: float) -> float
             if batch.step % 20 == 19:
                 apj.save(checkpoint, (params, state), run)
 
-        # 5. Publish before you release anything; the report states the guarantee of what ran.
+        # 5. Publish before you release anything; the report states the guarantee of the steps that ran.
         run.publish("accuracy on the test images")
         accuracy = float((logits(params, images[test]).argmax(1) == labels[test]).mean())
         report = apj.report(run, state)

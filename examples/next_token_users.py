@@ -1,10 +1,10 @@
-"""A next-token model that protects users, not single sentences, with PyTorch and Opacus.
+"""Train a next-token model with user-level privacy, with PyTorch and Opacus.
 
     python examples/next_token_users.py --directory /tmp/users
 
-Every user has written some text; the data set has one item a user, so that sampling, clipping and the guarantee are
-all about users. The text is made up: words of a small language, each user with words of his or her own.
-Needs `pip install antiphase[torch]`.
+Every user has written some text. The data set has one item per user, so that sampling, clipping and the guarantee are
+per user, not per sentence. The text is generated: words of a small made-up language, in which each user has some
+favourite words. Needs `pip install antiphase[torch]`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import antiphase as ap
 import antiphase.torch
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
-CONTEXT, WRITTEN = 4, 48  # letters seen before the next one; letters that a user contributes
+CONTEXT, WRITTEN = 4, 48  # number of letters before the predicted one, and number of predicted letters per user
 
 
 def texts(users: int) -> torch.Tensor:
-    """One row of letters a user: words of a common language, a few of which are the user's favourites."""
+    """Return one row of letters per user: words of a common language, with a few favourite words for each user."""
     rng = np.random.default_rng(7)
     words = ["".join(rng.choice(list("aeiou" if i % 2 else "bcdlmnrst")) for i in range(4)) for _ in range(40)]
     common = rng.dirichlet(np.ones(40))
@@ -39,13 +39,16 @@ def texts(users: int) -> torch.Tensor:
 
 
 def contexts(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each user, the places of the text: the letters before each, and the letter there."""
+    """Return, for each user and position in the text, the CONTEXT letters before it and the letter at it.
+
+    The shapes are (users, positions, CONTEXT) and (users, positions).
+    """
     windows = rows.unfold(1, CONTEXT + 1, 1)
     return windows[..., :-1], windows[..., -1]
 
 
 class NextLetter(nn.Module):
-    """Letters before, each as a vector, through one hidden layer."""
+    """Predicts the next letter from the embeddings of the letters before it, with one hidden layer."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -53,12 +56,15 @@ class NextLetter(nn.Module):
         self.hidden, self.out = nn.Linear(8 * CONTEXT, width), nn.Linear(width, len(LETTERS))
 
     def forward(self, before: torch.Tensor) -> torch.Tensor:
-        """Users x places x letters before, to users x places x scores of the next letter."""
+        """Return the scores of the next letter, of shape (users, positions, letters).
+
+        `before` has shape (users, positions, CONTEXT).
+        """
         return self.out(torch.tanh(self.hidden(self.letters(before).flatten(-2))))
 
 
 def loss(logits: torch.Tensor, letters: torch.Tensor) -> torch.Tensor:
-    """The mean over users of each user's mean: every user counts the same, whatever there is to read."""
+    """Return the mean loss over all users and positions. All users have the same number of positions."""
     return nn.functional.cross_entropy(logits.flatten(0, -2), letters.flatten())
 
 
@@ -66,7 +72,7 @@ def main(directory: Path, users: int, steps: int, users_per_step: int, epsilon: 
     before, letters = contexts(texts(users + 200))
     separation = users // users_per_step
 
-    # A user takes part again only when all others have: what a federated round scheduler promises.
+    # A user takes part again only after all other users have, as a federated round scheduler can guarantee.
     problem = ap.Problem(
         steps=steps,
         budget=ap.Budget(epsilon=epsilon, delta=1 / (10 * users)),
@@ -95,7 +101,7 @@ def main(directory: Path, users: int, steps: int, users_per_step: int, epsilon: 
     with torch.no_grad():
         bits = loss(module(before[users:]), letters[users:]).item() / math.log(2)
     assert report.guarantee is not None
-    print(f"{bits:.2f} bits a letter for users never seen; without a model it is {math.log2(len(LETTERS)):.2f}")
+    print(f"{bits:.2f} bits per letter for held-out users; a uniform guess has {math.log2(len(LETTERS)):.2f}")
     print(f"epsilon {report.guarantee.value:.3f} at delta {report.delta:.1e} for one {report.unit}")
     for remark in report.remarks:
         print(remark)
@@ -104,7 +110,7 @@ def main(directory: Path, users: int, steps: int, users_per_step: int, epsilon: 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, required=True, help="of the run; a new one each time")
+    parser.add_argument("--directory", type=Path, required=True, help="directory for the run; use a new one each time")
     parser.add_argument("--users", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--users-per-step", type=int, default=200)

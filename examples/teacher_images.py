@@ -1,9 +1,10 @@
-"""50,000 small pictures that a fixed teacher network has labelled; a student learns them privately, in JAX.
+"""Train a student network privately in JAX, on 50,000 small images that a fixed teacher network has labelled.
 
     python examples/teacher_images.py --directory /tmp/teacher --epsilon 4
 
-20 epochs of 100 steps of 500 examples, as in the CIFAR experiments of the papers on correlated noise. Everything is
-made from fixed seeds, so there is nothing to download. docs/training.md compares mechanisms on this data.
+Training has 20 epochs of 100 steps with 500 examples each, as in the CIFAR experiments of the papers on correlated
+noise. All data are generated from fixed seeds, so there is nothing to download. docs/training.md compares mechanisms on
+this data.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PIXELS = SIDE * SIDE
 
 
 def pictures(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Smooth random pictures: white noise with its high frequencies damped, each pixel of variance 1."""
+    """Return smooth random images, of shape (count, PIXELS): low-pass filtered white noise with variance 1."""
     frequency = np.hypot(np.fft.fftfreq(SIDE)[:, None], np.fft.rfftfreq(SIDE)[None, :])
     damping = 1.0 / (frequency + 1.0 / SIDE)
     smooth = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((count, SIDE, SIDE))) * damping, s=(SIDE, SIDE))
@@ -33,7 +34,7 @@ def pictures(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def teach(images: np.ndarray) -> np.ndarray:
-    """The labels of the teacher: two layers of fixed random weights, and the largest output."""
+    """Return the teacher's labels: the largest output of a two-layer network with fixed random weights."""
     rng = np.random.default_rng(2025)
     hidden = np.maximum(images @ rng.standard_normal((PIXELS, 48)) / 8.0, 0.0)
     outputs = (hidden - hidden.mean(0)) @ rng.standard_normal((48, CLASSES))
@@ -41,7 +42,7 @@ def teach(images: np.ndarray) -> np.ndarray:
 
 
 def make_data(examples: int = 50_000, tests: int = 10_000) -> tuple[Any, Any]:
-    """((images, labels) for training, (images, labels) for testing)."""
+    """Return the training set and the test set, each as (images, labels)."""
     images = pictures(examples + tests, np.random.default_rng(8))
     labels = teach(images)
     return (images[:examples], labels[:examples]), (images[examples:], labels[examples:])
@@ -77,7 +78,9 @@ def main(directory: Path, epsilon: float, examples: int, epochs: int, steps_per_
     plan = ap.plan(problem, families=["identity", "toeplitz"])
     params = fresh_params(jax.random.key(0))
     with ap.Run.open(plan, directory / "run", leaves=apj.leaves(params), examples=examples) as run:
-        optimizer = optax.chain(apj.add_noise(run), optax.scale(1 / batch_size), optax.sgd(0.25, momentum=0.9))
+        optimizer = optax.chain(
+            apj.add_correlated_noise(run), optax.scale(1 / batch_size), optax.sgd(0.25, momentum=0.9)
+        )
         clipped = apj.clipped_sum(loss, problem.clip_norm)
 
         @jax.jit
@@ -89,7 +92,7 @@ def main(directory: Path, epsilon: float, examples: int, epochs: int, steps_per_
         for batch in apj.batches(run, training, start=0):
             params, state = step(params, state, batch.data, batch.mask)
             apj.commit(run, state, params, batch.indices)
-        run.publish("accuracy on the test pictures")
+        run.publish("accuracy on the test images")
         accuracy = float((logits(params, test_images).argmax(1) == test_labels).mean())
         report = apj.report(run, state)
     assert report.guarantee is not None
@@ -99,7 +102,7 @@ def main(directory: Path, epsilon: float, examples: int, epochs: int, steps_per_
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, required=True, help="for the run; a new one each time")
+    parser.add_argument("--directory", type=Path, required=True, help="directory for the run; use a new one each time")
     parser.add_argument("--epsilon", type=float, default=4.0)
     parser.add_argument("--examples", type=int, default=50_000)
     parser.add_argument("--epochs", type=int, default=20)

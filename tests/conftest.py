@@ -13,13 +13,33 @@ settings.register_profile("random", **ANY_TIME)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # What needs a framework (torch, jax, flwr) or takes as long: `make test-integrations` runs it. Names in tests/.
-INTEGRATIONS = {"flower", "jax", "torch", "test_benchmarks.py", "test_integrations.py", "test_training_benchmarks.py"}
+INTEGRATIONS = {
+    "audit",
+    "flower",
+    "jax",
+    "torch",
+    "test_benchmarks.py",
+    "test_install.py",
+    "test_integrations.py",
+    "test_notebooks.py",
+    "test_training_benchmarks.py",
+}
+
+
+def is_integration(path):
+    """Whether a file or directory is one of these, or is inside one."""
+    here = Path(__file__).parent
+    return path != here and path.is_relative_to(here) and path.relative_to(here).parts[0] in INTEGRATIONS
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not import what is not run: the frameworks take longer to import than most tests take to run."""
+    return True if "not integration" in config.option.markexpr and is_integration(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items):
     """Mark the tests in these directories and files."""
-    here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here) and item.path.relative_to(here).parts[0] in INTEGRATIONS:
+        if is_integration(item.path):
             item.add_marker(pytest.mark.integration)

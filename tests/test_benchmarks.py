@@ -10,9 +10,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 FRAMEWORKS = {
+    "audit",
     "findings",
     "findings_feedback",
     "flower",
+    "jax_ports",
+    "jax_steps",
     "torch_noise",
     "training",
     "training_federated",

@@ -80,7 +80,7 @@ def hostile_run(tmp_path_factory):
     plan = ap.Plan(problem, made.mechanism, made.guarantee, made.error, rows, notes=("# note\n# two",))
     directory = tmp_path_factory.mktemp("hostile") / "run"
     with ap.Run.open(plan, directory, leaves=LEAVES, examples=40) as run:
-        run.commit(0, ap.digest(run.noise(0)))
+        run.commit(0, ap.digest(run.gradient_noise(0)))
         run.publish("# Forged heading [a](https://b) [red]<img src=x> \\x1b]0;owned")
     return plan, directory
 

@@ -87,7 +87,7 @@ def test_numpy_integers_are_worth_what_python_s_are(kind, tmp_path):
     assert ap.Plan.load(tmp_path / "plan.json").fingerprint == again.fingerprint
     with ap.Run.open(plan, tmp_path / "run", leaves=[(kind(3),)], examples=kind(100)) as run:
         assert run.batch(kind(0)).indices.size == ap.Run.batch(run, 0).indices.size
-        run.commit(kind(0), ap.digest(run.noise(kind(0))))
+        run.commit(kind(0), ap.digest(run.gradient_noise(kind(0))))
     with ap.Run.open(again, tmp_path / "run", leaves=[(3,)], examples=100) as run:
         assert run.committed == 1
 
@@ -101,7 +101,7 @@ def test_text_with_half_a_surrogate_pair_is_refused(tmp_path):
     with pytest.raises(ap.InvalidArgument, match="UTF-8"):
         ap.NoiseStream(plan, [(3,)], ap.Secret.insecure(1), "run\ud800")
     with ap.Run.open(plan, tmp_path, leaves=LEAVES, examples=40) as run:
-        run.commit(0, ap.digest(run.noise(0)))
+        run.commit(0, ap.digest(run.gradient_noise(0)))
         with pytest.raises(ap.InvalidArgument, match="UTF-8"):
             run.publish("weights\ud800")
         assert run.published == 0

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import antiphase as ap
 
 PACKAGE = Path(ap.__file__).parent
@@ -41,6 +43,7 @@ def python(code, cwd, **environment):
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=variables)
 
 
+@pytest.mark.integration
 def test_without_file_locks_plans_work_and_runs_say_what_is_missing(tmp_path):
     result = python(WINDOWS + ON_WINDOWS, tmp_path)
     assert result.returncode == 0, result.stderr
@@ -50,6 +53,7 @@ def test_without_file_locks_plans_work_and_runs_say_what_is_missing(tmp_path):
     assert not list((tmp_path / "run").rglob("*"))
 
 
+@pytest.mark.integration
 def test_clients_can_be_imported_without_file_locks(tmp_path):
     """A client of a federation may be a Windows machine until it takes part."""
     code = WINDOWS + "import antiphase.flower._timer as t, antiphase as ap, pathlib\n"
@@ -71,6 +75,7 @@ print(ap.__file__)
 """
 
 
+@pytest.mark.integration
 def test_without_a_place_for_compiled_code_it_is_compiled_again_with_one_warning(tmp_path):
     """The same noise, bit for bit; a file in the place of the cache's directory keeps even root from writing there."""
     copy = tmp_path / "package" / "antiphase"

@@ -116,21 +116,29 @@ def antiphase(*arguments, environment=None, **options):
 WITHOUT_UNICODE = {"PYTHONIOENCODING": "latin-1", "LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def test_reports_do_not_depend_on_the_locale(tmp_path, plan):
+@pytest.fixture
+def foreign_plan(tmp_path, plan):
     problem = ap.Problem(12, plan.problem.budget, 40, 10, plan.problem.participation, unit="数据")
     ap.Plan(problem, plan.mechanism, plan.guarantee, 1.0).save(tmp_path / "plan.json")
-    for form in ("html", "md", "json"):
-        made = tmp_path / f"report.{form}"
-        result = antiphase(
-            "report", str(tmp_path / "plan.json"), "--format", form, "--output", str(made), environment=WITHOUT_UNICODE
-        )
-        assert result.returncode == 0, result.stderr
-        assert ("数据" if form != "json" else "\\u6570\\u636e") in made.read_text("utf-8")
-    shown = antiphase("report", str(tmp_path / "plan.json"), "--format", "md", environment=WITHOUT_UNICODE)
+    return str(tmp_path / "plan.json")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("form", ["html", "md", "json"])
+def test_reports_do_not_depend_on_the_locale(tmp_path, foreign_plan, form):
+    made = tmp_path / f"report.{form}"
+    result = antiphase("report", foreign_plan, "--format", form, "--output", str(made), environment=WITHOUT_UNICODE)
+    assert result.returncode == 0, result.stderr
+    assert ("数据" if form != "json" else "\\u6570\\u636e") in made.read_text("utf-8")
+
+
+def test_what_is_printed_does_not_depend_on_the_locale(foreign_plan):
+    shown = antiphase("report", foreign_plan, "--format", "md", environment=WITHOUT_UNICODE)
     assert shown.returncode == 0
     assert b"\\u6570\\u636e" in shown.stdout
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_disk_is_said_in_one_message(tmp_path, plan):
     plan.save(tmp_path / "plan.json")

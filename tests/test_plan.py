@@ -10,6 +10,7 @@ import pytest
 
 import antiphase as ap
 from antiphase._record import to_json
+from antiphase._report.what_if import more_steps, smaller_separation
 from tests.run.plans import STRATEGIES, plan_for
 
 BUDGET = ap.Budget(2.0, 1e-6)
@@ -142,7 +143,7 @@ CONTRADICTIONS = {
     "another batch size": (
         OPEN,
         ap.Mechanism(ap.strategies.Identity(12), ap.Poisson(0.01), 3.0),
-        ["participation is Poisson(rate=0.01", "10 on average"],
+        ["participation is Poisson(rate=0.01", "about 10, the average batch size"],
     ),
     "too few epochs": (
         OPEN,
@@ -181,6 +182,30 @@ def test_a_plan_that_agrees_with_itself(tmp_path):
     assert plan.extend(900).guarantee.value > plan.problem.budget.epsilon
     with pytest.raises(ap.InvalidArgument, match="not the fingerprint of a plan"):
         replace(plan, root="extended")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "participation", "match"),
+    [
+        (ap.strategies.Toeplitz([1.0, 0.5], 9, column_normalized=True), ap.SingleParticipation(), "cannot be extended"),
+        (ap.strategies.Dense(np.eye(9)), ap.EveryStep(), "cannot be extended"),
+        (ap.strategies.Tree(9, decoder="full"), ap.EveryStep(), "cannot be extended"),
+        (ap.strategies.Identity(1), ap.EveryStep(), "fewer than 1 step"),
+    ],
+)
+def test_a_plan_that_cannot_extend_another_has_no_root(tmp_path, strategy, participation, match):
+    """Noise keys depend on the root, so a root makes a plan repeat the noise of another."""
+    mechanism = ap.Mechanism(strategy, participation, 8.0)
+    bound = ap.epsilon(mechanism, 1e-6)
+    problem = ap.Problem(strategy.steps, ap.Budget(2 * bound.value, 1e-6), participation=participation)
+    plan = ap.Plan(problem, mechanism, bound, 1.0)
+    root = ap.Plan(AGREES, MECHANISM, ap.epsilon(MECHANISM, 1e-6), 1.0).fingerprint
+    with pytest.raises(ap.InvalidArgument, match=match):
+        replace(plan, root=root)
+    object.__setattr__(plan, "root", root)
+    plan.save(tmp_path / "plan.json")
+    with pytest.raises(ap.Corrupted, match=match):
+        ap.Plan.load(tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize("name", ["noise_std", "participation", "memory_copies", "error"])
@@ -281,3 +306,27 @@ def test_a_name_that_says_something_else_than_the_candidate_is_refused():
     with pytest.raises(ap.InvalidArgument, match="'name' parameter of Candidate"):
         replace(first, size=8)
     assert replace(first, size=8, name="").name == "toeplitz (8 bands)"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_plan_prints_as_a_short_summary(name):
+    plan = plan_for(STRATEGIES[name])
+    text = str(plan)
+    assert len(text.splitlines()) <= 6 + len(plan.notes)
+    assert len(text) < 1000 + sum(map(len, plan.notes))
+    assert len(repr(plan)) < 200
+    stated = float(re.search(r"guarantee: epsilon (\S+) at", text)[1])
+    assert plan.guarantee.value <= stated <= plan.guarantee.value + 1e-4  # rounded up
+    assert f"{plan.steps} steps" in text
+    assert f"delta {plan.problem.budget.delta:g}" in repr(plan)
+
+
+def test_a_plan_with_learning_rates_per_step_cannot_be_extended():
+    workload = ap.Momentum(0.9, np.linspace(1.0, 0.5, 10))
+    problem = ap.Problem(10, ap.Budget(8.0, 1e-5), workload=workload, participation=ap.MinSeparation(2, 5))
+    plan = ap.plan(problem, families=["toeplitz"])
+    with pytest.raises(ap.Refused, match=r"(?s)learning rates for 10 steps only.*hint: plan with a constant"):
+        plan.extend(13)
+    reasons = [change.reason for change in more_steps(plan)]
+    assert all("learning rates for 10 steps" in reason for reason in reasons[:-1])
+    assert [change.what for change in smaller_separation(plan)] == ["at least 1 steps apart instead of at least 2"]

@@ -236,7 +236,7 @@ def test_a_damaged_ledger_or_state_does_not_show_a_key_in_a_traceback(tmp_path):
     NoiseStream(plan, [(3,)], secret, "run").save(tmp_path / "state")
     (tmp_path / "state").write_bytes((tmp_path / "state").read_bytes()[:-1])
     found += shown(raised(lambda: NoiseStream.load(tmp_path / "state", plan, secret)))
-    assert found.count("<Secret>") >= 2  # the search sees the variables of the ledger; those of a stream are cleared
+    assert "Ledger.__init__" in found  # the search sees the frames of the ledger, whose variables are cleared
     assert not [key for key in keys if repr(key)[2:-1] in found]
 
 

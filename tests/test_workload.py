@@ -83,5 +83,5 @@ def test_with_curvature_counts_in_units_of_the_largest_rate():
 
 
 def test_two_curvatures_are_refused():
-    with pytest.raises(ap.InvalidArgument, match="leave out one"):
+    with pytest.raises(ap.InvalidArgument, match="not in both"):
         ap.Momentum(0.9, curvature=0.1).with_curvature(0.2)

@@ -1,6 +1,6 @@
-"""Times jax_privacy's per_query_error in float64: arguments are bands and sizes, the answer is JSON.
+"""Times jax_privacy's per_query_error in float64, and prints JSON. Arguments: bands, then numbers of steps.
 
-Stops after the first size that takes longer than PATIENCE.
+Stops after the first number of steps that takes longer than PATIENCE seconds.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Times jax_privacy's samples of the privacy loss of balls-in-bins: arguments are steps, bins, noise, samples, bands.
+"""Times jax_privacy's samples of the privacy loss of balls-in-bins. Arguments: steps, bins, noise, samples, bands.
 
-The answer is JSON: seconds for both directions, growth of the peak memory in bytes, and delta at epsilon = 0.5.
+Prints JSON with the seconds for both directions, the increase of the peak memory in bytes, and delta at epsilon = 0.5.
 """
 
 import json
@@ -14,13 +14,13 @@ from jax_privacy.experimental.monte_carlo import delta_calculation, sample_gener
 
 
 def reset_peak() -> int:
-    """Forget the largest memory so far; the memory now, in bytes."""
+    """Reset the peak memory of this process, and return its current memory in bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak()
 
 
 def peak() -> int:
-    """The largest memory since, in bytes."""
+    """Return the peak memory of this process since the last reset, in bytes."""
     return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
 

@@ -1,7 +1,7 @@
-"""Times jax_privacy's privatizers in float32, one step at a time, when asked.
+"""Times jax_privacy's privatizers in float32, one step at a time. Argument: number of parameters.
 
-The argument is the number of parameters. For each line that names a privatizer it takes one step and prints the
-seconds. The update is jitted and its buffers are donated, as in a good training loop.
+For each line of the input, which names a privatizer, it runs one step and prints the seconds. The update is jitted and
+its buffers are donated, as in a good training loop.
 """
 
 import sys
@@ -33,11 +33,12 @@ def start(name, parameters):
     return update, *update(gradient, privatizer.init(gradient))
 
 
-current = None
-for line in sys.stdin:
-    if line.strip() != current:
-        current = line.strip()
-        update, gradient, state = start(current, int(sys.argv[1]))
-    begin = time.perf_counter()
-    gradient, state = jax.block_until_ready(update(gradient, state))
-    print(time.perf_counter() - begin, flush=True)
+if __name__ == "__main__":
+    current = None
+    for line in sys.stdin:
+        if line.strip() != current:
+            current = line.strip()
+            update, gradient, state = start(current, int(sys.argv[1]))
+        begin = time.perf_counter()
+        gradient, state = jax.block_until_ready(update(gradient, state))
+        print(time.perf_counter() - begin, flush=True)

@@ -1,4 +1,4 @@
-"""jax_privacy's optimisers: one case a process, so that memory and compilation are its own. Prints JSON."""
+"""Runs one case of jax_privacy's optimisers in this process, and prints time and memory as JSON."""
 
 import json
 import resource
@@ -12,7 +12,7 @@ from jax_privacy.matrix_factorization import banded, toeplitz
 
 
 def banded_gradient(n: int, bands: int) -> dict:
-    """Value and gradient of the mean squared error, in float64 as its optimiser has them."""
+    """Time value and gradient of the mean squared error, in float64 as in jax_privacy's optimiser."""
     with jax.enable_x64():
         start = time.perf_counter()
         C = jax.tree.map(jnp.float64, banded.ColumnNormalizedBanded.default(n, bands))

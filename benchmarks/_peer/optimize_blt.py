@@ -1,4 +1,7 @@
-"""jax_privacy's BLT optimiser: steps, separation, participations and error ("max" or "mean"). Prints JSON."""
+"""Times jax_privacy's BLT optimiser, and prints JSON.
+
+Arguments: steps, separation, participations, error ("max" or "mean").
+"""
 
 import json
 import math

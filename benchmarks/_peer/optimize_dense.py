@@ -1,4 +1,4 @@
-"""jax_privacy's dense optimiser: steps, epochs and iterations. Prints JSON."""
+"""Times jax_privacy's dense optimiser, and prints JSON. Arguments: steps, epochs, iterations."""
 
 import json
 import math

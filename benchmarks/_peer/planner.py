@@ -1,4 +1,7 @@
-"""jax_privacy's choice of bands under amplification. Arguments: steps, examples, batch size. Prints JSON."""
+"""Times jax_privacy's choice of the number of bands under amplification, and prints JSON.
+
+Arguments: steps, examples, batch size.
+"""
 
 import json
 import math

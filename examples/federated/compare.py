@@ -1,9 +1,10 @@
-"""Compare tree aggregation, BandMF and BLT at the same epsilon over several seeds, and larger report goals.
+"""Compare tree aggregation, BandMF and BLT at the same epsilon over several seeds.
 
     python compare.py                    # writes curves.svg, prints three tables
 
 Only the noise is compared, so users take part in a fixed order, in this process, without Flower's engine. Each
-mechanism is calibrated to the same (epsilon, delta) for every user.
+mechanism is calibrated to the same user-level (epsilon, delta). The last two tables show the privacy cost of other
+report goals (clients per round) and numbers of rounds.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def mechanisms(rounds: int, participation: ap.MinSeparation, workload: ap.Moment
 
 
 def curve(mechanism: ap.Mechanism, optimizer: SGD, users: int, goal: int, clip: float, seed: int) -> list[float]:
-    """Return the accuracy after each release; users take part in the same order in every pass."""
+    """Return the accuracy after each release. Users take part in the same order in every pass."""
     names, start = ("weights", "bias"), fresh_model()
     model = dict(zip(names, start, strict=True))
     leaves, state = {name: value.shape for name, value in model.items()}, optimizer.init(model)
@@ -59,7 +60,7 @@ def curve(mechanism: ap.Mechanism, optimizer: SGD, users: int, goal: int, clip: 
 
 
 def drawing(curves: dict[str, np.ndarray]) -> str:
-    """Draw the mean over seeds as a thick line and each seed as a thin one."""
+    """Return an SVG chart with the mean over seeds as a thick line and each seed as a thin line."""
     width, height, left = 640, 360, 40
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">']
     for tick in np.linspace(0.0, 1.0, 6):
@@ -83,7 +84,9 @@ def production(rounds: int) -> dict[str, tuple[ap.strategies.Strategy, float]]:
 
 
 def by_goal() -> list[str]:
-    """Return the privacy cost of other report goals: the noise grows with the goal, and the separation shrinks.
+    """Return a table of the privacy cost of other report goals.
+
+    With a larger goal, the noise grows in proportion and the separation shrinks.
 
     Reference: McMahan, Xu and Zhang 2024, Fig. 9.
     """
@@ -98,7 +101,7 @@ def by_goal() -> list[str]:
 
 
 def by_rounds() -> list[str]:
-    """Return the privacy cost of more rounds at a fixed separation.
+    """Return a table of the privacy cost of more rounds at a fixed separation.
 
     Reference: McMahan, Xu and Zhang 2024, Fig. 10.
     """

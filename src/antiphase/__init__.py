@@ -18,6 +18,7 @@ from antiphase._accounting import (
 from antiphase._bound import Bound
 from antiphase._error import ErrorProfile, error
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument, NotEnoughMemory, NotProved, Refused
+from antiphase._lattice import Lattice, choose_lattice, rounded_strategy
 from antiphase._loss import loss
 from antiphase._noise import Leaf, NoiseStream
 from antiphase._objective import Curvatures
@@ -60,6 +61,7 @@ __all__ = [
     "FixedEpochs",
     "FixedSize",
     "InvalidArgument",
+    "Lattice",
     "Leaf",
     "Mechanism",
     "MinSeparation",
@@ -85,6 +87,7 @@ __all__ = [
     "UserIndex",
     "__version__",
     "calibrate",
+    "choose_lattice",
     "compose",
     "delta",
     "digest",
@@ -96,6 +99,7 @@ __all__ = [
     "loss",
     "optimize",
     "plan",
+    "rounded_strategy",
     "schedules",
     "sensitivity",
     "shard",

@@ -24,9 +24,12 @@ _HEX = re.compile("[0-9a-f]{0,64}")
 class Bound:
     """A number with its kind, the method that computed it, and the theorem behind it.
 
-    **Guarantee**: "exact" is the true value up to floating-point rounding; "upper" is never below the true value;
-    "confident" is an upper bound whose failure probability is already included in delta; "estimate"
-    has no guarantee, and plans and reports reject it.
+    **Guarantee** of each kind:
+
+    - "exact": the true value, up to floating-point rounding.
+    - "upper": never below the true value.
+    - "confident": an upper bound from random samples. It can fail with a small probability, which delta includes.
+    - "estimate": no guarantee. Plans and reports reject estimates.
 
     A bound does not convert to a float implicitly: read `.value`.
 
@@ -35,8 +38,8 @@ class Bound:
         kind: "exact", "upper", "confident" or "estimate".
         method: short name of the method, such as "closed-form".
         reference: author, year and theorem.
-        entropy: entropy of a sampled bound as hexadecimal digits, so that the bound can be recomputed; empty
-            if nothing was sampled, or if the caller passed a seed.
+        entropy: random bits that seeded the samples, as hexadecimal digits. They make the bound reproducible. Empty if
+            nothing was sampled, or if the caller passed a seed.
 
     >>> Bound(2.0, "exact", "closed-form", "Li et al. 2015, Prop. 3").scaled(3.0).value
     6.0
@@ -69,7 +72,7 @@ class Bound:
             )
 
     def scaled(self, factor: float) -> Bound:
-        """Return the bound on `factor` times the quantity, for factor >= 0."""
+        """Return a bound with `factor` times this value, for factor >= 0."""
         if not factor >= 0:
             raise InvalidArgument(
                 f"The 'factor' parameter of Bound.scaled must be non-negative. Got {factor} instead.",
@@ -79,7 +82,7 @@ class Bound:
 
 
 def worst_kind(kinds: Iterable[Kind]) -> Kind:
-    """Return the kind of a combination: the weakest kind of its parts.
+    """Return the weakest of the given kinds, which is the kind of a number computed from bounds of these kinds.
 
     >>> worst_kind(["exact", "confident", "upper"])
     'confident'
@@ -88,17 +91,17 @@ def worst_kind(kinds: Iterable[Kind]) -> Kind:
 
 
 def digits_up(value: float, digits: int = 6) -> str:
-    """Format a number such as delta or a clipping norm like the "g" format, but rounded up.
+    """Return `value` as text with `digits` significant digits, in the style of format "g" but rounded up.
 
     >>> digits_up(1e-5), digits_up(1.0000049e-5), digits_up(1.0), digits_up(0.1)
     ('1e-05', '1.00001e-05', '1', '0.1')
     """
-    shortest = Decimal(repr(float(value)))  # the shortest decimal, not the exact binary value
+    shortest = Decimal(repr(float(value)))  # repr gives the shortest decimal that identifies the float
     return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(shortest)):.{digits}g}"
 
 
 def rounded_up(value: float, decimals: int = 4) -> str:
-    """Format a privacy number, rounded up so that it never claims more than is proved.
+    """Return `value` as text with `decimals` decimal places, rounded up so that it never understates epsilon or delta.
 
     >>> rounded_up(1.00001), rounded_up(0.5), rounded_up(2.00000001, 6), rounded_up(math.inf)
     ('1.0001', '0.5000', '2.000001', 'infinity')

@@ -1,4 +1,4 @@
-"""Argument checks. Their errors say what a parameter must be, what was passed, and what to change."""
+"""Argument checks. Each error says what the parameter must be, what was passed, and what to change."""
 
 from __future__ import annotations
 
@@ -13,19 +13,28 @@ from antiphase._errors import InvalidArgument
 
 Array = NDArray[np.float64]
 T = TypeVar("T", bound=str)
-LARGEST_COUNT = 1 << 53  # a float cannot represent every larger integer
+LARGEST_COUNT = 1 << 53  # float64 represents every integer up to this one exactly
 LONGEST_SHOWN = 200  # most characters of an invalid value in an error message
 
 
 def invalid(owner: str, name: str, must: str, got: Any, hint: str) -> InvalidArgument:
-    """Return the error for an invalid parameter, for the caller to raise."""
+    """Return an `InvalidArgument` error for the caller to raise.
+
+    Args:
+        owner: name of the function or class that has the parameter.
+        name: name of the parameter.
+        must: what the parameter must be, as in "The 'x' parameter of f must be ...".
+        got: the value that was passed.
+        hint: what to change.
+    """
     return InvalidArgument(f"The {name!r} parameter of {owner} must be {must}. Got {shown(got)} instead.", hint=hint)
 
 
 def shown(value: Any) -> str:
-    """Return `repr(value)`, with the middle left out if it is long.
+    """Return `repr(value)` for an error message, with the middle omitted if it is long.
 
-    Of arrays and bytes, which may be noise, gradients or keys, only type and size are shown: errors end up in logs.
+    Arrays and bytes are described by type and size only. Error messages end up in logs, and the contents may be noise,
+    gradients or keys.
 
     >>> shown(0.5), len(shown("x" * 10_000)), shown(10**5000)
     ('0.5', 205, 'an integer of 16610 bits')
@@ -47,7 +56,10 @@ def shown(value: Any) -> str:
 
 
 def _without_contents(value: Any, depth: int = 4) -> str | None:
-    """Describe an array, bytes, or what holds them up to `depth` levels down; None for anything else."""
+    """Return a description of an array, bytes, or a container with either of them, else None.
+
+    Containers are searched up to `depth` levels deep.
+    """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"{len(value)} bytes"
     if isinstance(value, (list, tuple, set, frozenset, dict)):
@@ -61,7 +73,7 @@ def _without_contents(value: Any, depth: int = 4) -> str | None:
 
 
 def positive_integer(owner: str, name: str, value: Any, hint: str = "counts start at 1") -> int:
-    """Return `value` as an int from 1 to 2^53; booleans and fractions raise."""
+    """Return `value` as an int from 1 to 2^53. Booleans and floats raise."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise invalid(owner, name, "a positive integer", value, hint)
     if value > LARGEST_COUNT:
@@ -70,7 +82,7 @@ def positive_integer(owner: str, name: str, value: Any, hint: str = "counts star
 
 
 def text(owner: str, name: str, value: Any, hint: str) -> str:
-    """Return `value`, and check that it is a string without lone surrogates, which cannot be written to a file."""
+    """Return `value` as a plain `str`; raise unless it is a string that can be encoded in UTF-8."""
     if not isinstance(value, str):
         raise invalid(owner, name, "a string", value, hint)
     value = plain(value)
@@ -84,12 +96,12 @@ def text(owner: str, name: str, value: Any, hint: str) -> str:
 
 
 def plain(value: str) -> str:
-    """Return the characters of a string as a `str`; a subclass may encode, compare and print as it likes."""
+    """Return a string as a plain `str`. A subclass of `str` may override how it encodes, compares or prints."""
     return str.__str__(value)
 
 
 def one_of(owner: str, name: str, value: Any, allowed: Sequence[T], hint: str) -> T:
-    """Return the one of the `allowed` strings that `value` equals, as a plain `str`."""
+    """Return `value` as a plain `str`; raise unless it equals one of the `allowed` strings."""
     given = plain(value) if isinstance(value, str) else None
     for known in allowed:
         if known == given:
@@ -110,7 +122,7 @@ def real(owner: str, name: str, value: Any, low: float, high: float, hint: str) 
 
 
 def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
-    """Return `value` as an immutable, finite, non-empty float64 array of `ndim` dimensions."""
+    """Return `value` as an immutable float64 array; raise unless it is finite, non-empty and has `ndim` dimensions."""
     try:
         result = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -128,15 +140,15 @@ def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
 
 
 def immutable(value: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy of an array of numbers that stays read-only.
+    """Return a copy of an array that cannot be made writeable again.
 
-    A flag can be lifted by whoever owns the memory. This memory belongs to a `bytes` object, which nobody can write to.
+    Its memory belongs to a `bytes` object. NumPy lets the owner of ordinary memory reset the read-only flag.
 
     >>> immutable(np.ones(3)).setflags(write=True)
     Traceback (most recent call last):
     ValueError: cannot set WRITEABLE flag to True of this array
     """
     if not (value.flags.c_contiguous or value.flags.f_contiguous):
-        value = np.array(value)  # in the order of memory that is closest to that of the view
+        value = np.array(value)  # contiguous copy, in the memory order closest to that of the view
     order: Literal["C", "F"] = "C" if value.flags.c_contiguous else "F"
     return np.frombuffer(value.tobytes(order), value.dtype).reshape(value.shape, order=order)

@@ -21,9 +21,9 @@ except ImportError:  # Windows: plans and accounting need no lock; `require_lock
     fcntl = None
 
 OWNER_ONLY = 0o600
-OTHERS = 0o077
+OTHERS = 0o077  # permissions of group and others
 SHARED = 0o666  # before the umask is applied
-UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")  # files that a killed write leaves, as named by `_temporary`
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")  # temporary files that a killed process leaves; see `_temporary`
 NO_LINKS, NO_WAITING = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)  # not on Windows
 BINARY = getattr(os, "O_BINARY", 0)  # only on Windows
 KINDS = {
@@ -37,7 +37,7 @@ KINDS = {
 }
 
 
-_forks: list[int] = []  # pids of the chain of forks that led to this process
+_forks: list[int] = []  # pids of this process and its ancestors, back to the first fork after this module was imported
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
 
@@ -45,8 +45,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 def write_atomically(path: Path, data: bytes, mode: int = OWNER_ONLY, like: os.stat_result | None = None) -> None:
     """Write `data` to `path` atomically: a crash at any time leaves either the old file or the new one.
 
-    When this returns, the new file and its directory entry are on disk. Its mode is exactly that of the file `like`, if
-    given, or else `mode` (by default owner-only) after the umask.
+    When this returns, the new file and its directory entry are on disk. If `like` is given, the new file gets exactly
+    the mode of that file. Otherwise it gets `mode` (by default owner-only) minus the umask.
     """
     with replacing(path, mode, like) as file:
         file.write(data)
@@ -72,7 +72,7 @@ def replacing(path: Path, mode: int = OWNER_ONLY, like: os.stat_result | None = 
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove temporary files that killed writes left in a directory; no other process may be writing to it."""
+    """Remove temporary files that killed processes left in a directory. No other process may be writing to it."""
     with os.scandir(directory) as entries:
         found = [e.path for e in entries if UNFINISHED.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
     for path in found:
@@ -82,7 +82,7 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def file_exists(path: Path) -> bool:
-    """Return whether `path` exists. Raises `Corrupted` if it is not a regular file, such as a symbolic link."""
+    """Return whether `path` exists. Raises `Corrupted` if it is a symbolic link or otherwise not a regular file."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -92,12 +92,15 @@ def file_exists(path: Path) -> bool:
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
-    """Open a regular file and return its descriptor. Named pipes and devices raise `Corrupted`, so this never blocks.
+    """Open a regular file and return its file descriptor.
+
+    Raises `Corrupted` for named pipes and devices, so the call never blocks. Raises `FileNotFoundError` if the file is
+    missing and `flags` do not include `O_CREAT`.
 
     Args:
-        path: file to open. Raises `FileNotFoundError` if it is missing and `flags` do not create it.
+        path: file to open.
         flags: as for `os.open`.
-        follow: whether `path` may be a symbolic link. Inside a run directory it may not.
+        follow: whether `path` may be a symbolic link. Files inside a run directory may not be.
     """
     try:
         _check_regular(path, (os.stat if follow else os.lstat)(path).st_mode)
@@ -107,7 +110,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> 
     try:
         descriptor = os.open(path, flags | NO_WAITING | BINARY | (0 if follow else NO_LINKS), OWNER_ONLY)
     except OSError as error:
-        if error.errno == errno.ELOOP:  # it became a link after the check
+        if error.errno == errno.ELOOP:  # the file was replaced by a link after the check
             raise _irregular(path, stat.S_IFLNK) from error
         raise
     try:
@@ -127,12 +130,12 @@ def read_file(path: Path) -> bytes:
 def write_output(path: Path, data: bytes, mode: int = SHARED) -> None:
     """Write an output file to a path given by the user.
 
-    | at the path | what happens |
+    | existing file at `path` | what happens |
     |---|---|
-    | nothing, or a regular file | written atomically; an existing file keeps its mode |
-    | a symbolic link | its target is written in the same way; the link stays |
-    | a terminal, pipe or other character device | it is written to |
-    | a directory, disk or socket | refused |
+    | none, or a regular file | the file is written atomically; an existing file keeps its mode |
+    | a symbolic link | the target of the link is written in the same way; the link stays |
+    | a terminal, pipe or other character device | the data is written to it directly |
+    | a directory, disk or socket | raises `InvalidArgument` |
 
     Args:
         path: path as the user passed it.
@@ -145,13 +148,16 @@ def write_output(path: Path, data: bytes, mode: int = SHARED) -> None:
         write_atomically(target, data, mode)
     elif stat.S_ISREG(found.st_mode) and target.exists() and os.path.samestat(target.stat(), found):
         write_atomically(target, data, like=found)
-    else:  # includes a file without a name, such as one behind /dev/stdout
+    else:  # a device, a pipe, or a file that has no path of its own, such as a redirected /dev/stdout
         with path.open("wb", buffering=0) as file:
             _write_all(file.fileno(), data)
 
 
 def check_output(path: Path) -> os.stat_result | None:
-    """Raise `InvalidArgument` if `write_output` could not write to a path. Return its status, or None if missing."""
+    """Return the `os.stat_result` of an output path, or None if no file exists there.
+
+    Raises `InvalidArgument` if `write_output` could not write to the path.
+    """
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -200,14 +206,14 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Create a directory for secrets. Raises an error if it exists and others can use it, or if it is a link."""
+    """Create a directory for secrets. Raises an error if it exists and others can access it, or if it is a link."""
     if not os.path.lexists(path):
         make_directory(path, 0o700)
     check_directory(path, private=True)
 
 
 def check_directory(path: Path, *, private: bool = False) -> None:
-    """Raise an error if `path` is not a real directory or, with `private`, if others can use it."""
+    """Raise an error if `path` is missing, not a directory or a link; with `private`, also if others can access it."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError as error:
@@ -215,7 +221,7 @@ def check_directory(path: Path, *, private: bool = False) -> None:
     if not stat.S_ISDIR(mode):
         raise Corrupted(
             f"{path} must be a directory, but is {KINDS.get(stat.S_IFMT(mode), 'something else')}.",
-            hint="remove it, or replace it with the directory itself",
+            hint="remove it, or replace it with a directory",
         )
     if private and mode & OTHERS:
         raise Refused(
@@ -225,7 +231,7 @@ def check_directory(path: Path, *, private: bool = False) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Flush the entries of a directory to disk. Does nothing on Windows, which has no such call."""
+    """Flush the entries of a directory to disk. Does nothing on Windows, which cannot do this."""
     if os.name == "nt":
         return
     descriptor = os.open(directory, os.O_RDONLY)
@@ -236,7 +242,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def check_in_place(path: Path, descriptor: int) -> None:
-    """Raise `Refused` if `path` no longer refers to the file or directory that was opened there."""
+    """Raise `Refused` if `path` no longer refers to the open file or directory `descriptor`."""
     try:
         if os.path.samestat(os.stat(path), os.fstat(descriptor)):
             return
@@ -249,7 +255,7 @@ def check_in_place(path: Path, descriptor: int) -> None:
 
 
 def require_locks() -> None:
-    """Raise on systems that cannot lock directories, such as Windows."""
+    """Raise `Refused` on systems that cannot lock directories, such as Windows."""
     if fcntl is None:
         raise Refused(
             "Runs cannot be opened on this system: locking their directories needs Python's 'fcntl', which is missing.",
@@ -260,7 +266,7 @@ def require_locks() -> None:
 def this_process() -> tuple[int, int]:
     """Return an identifier that differs between a process and its forks, even if both have the same pid.
 
-    They can have the same pid if the fork is in another PID namespace.
+    A process and its fork can have the same pid if the fork is in another PID namespace.
     """
     return os.getpid(), len(_forks)
 
@@ -281,31 +287,32 @@ class DirectoryLock:
         except BlockingIOError as error:
             os.close(self._descriptor)
             raise Refused(
-                f"Another live process holds the run directory {directory}.",
+                f"Another live process is using the run directory {directory}.",
                 hint="stop that process first; two processes on one run would release a step twice",
             ) from error
 
     def check(self) -> None:
-        """Raise if the lock was released or belongs to the parent process."""
+        """Raise `Refused` if the lock was released or belongs to the parent process."""
         if self._descriptor < 0:
             raise Refused("The run is closed.", hint="open it again with Run.open")
         if this_process() != self._owner:
             raise Refused(
-                "The run belongs to the parent of this process.",
-                hint="use it in the process that opened it; a forked copy would release a step twice",
+                "The run was opened by the parent of this process.",
+                hint="use the run only in the process that opened it; a forked copy would release a step twice",
             )
 
     def check_in_place(self) -> None:
-        """Raise if the directory was moved or replaced since it was locked."""
+        """Raise `Refused` if the directory was moved or replaced since it was locked."""
         check_in_place(self._directory, self._descriptor)
 
     def release(self) -> None:
         """Release the lock."""
-        if self._descriptor >= 0:
+        # First forget the number: after an interruption, it may belong to another file.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
             if this_process() == self._owner:  # unlock explicitly: a forked child may keep the descriptor open
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            os.close(self._descriptor)
-            self._descriptor = -1
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
 
 
 def _temporary(path: Path) -> Path:
@@ -320,5 +327,5 @@ def _check_regular(path: Path, mode: int) -> None:
 def _irregular(path: Path, mode: int) -> Corrupted:
     return Corrupted(
         f"{path} must be a regular file, but is {KINDS.get(stat.S_IFMT(mode), 'something else')}.",
-        hint="replace it with the file itself, from a copy",
+        hint="replace it with a regular file, restored from a copy",
     )

@@ -28,7 +28,7 @@ class InvalidArgument(AntiphaseError, ValueError):
 
 
 class NotProved(AntiphaseError):
-    """No theorem covers the requested combination, so there is no guarantee to state."""
+    """No theorem covers the requested combination, so no guarantee can be given."""
 
 
 class NotEnoughMemory(AntiphaseError, MemoryError):
@@ -40,4 +40,8 @@ class Corrupted(AntiphaseError):
 
 
 class Refused(AntiphaseError):
-    """The action would break the guarantee: a replay with other data, a step past the end, a second process."""
+    """The action would break the privacy guarantee.
+
+    Examples are replaying a step with different data, a step past the end of the run, and opening a run that another
+    process already uses.
+    """

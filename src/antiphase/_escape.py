@@ -1,6 +1,6 @@
 """Escape untrusted text (units, labels, paths, names in a plan file) for terminals, SVG and Markdown.
 
-`json.dumps` and the templates of the HTML report escape on their own.
+JSON output and the HTML templates do not need these functions: `json.dumps` and Jinja do their own escaping.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def html_text(text: str) -> str:
 
 
 def reorders(text: str) -> bool:
-    """Return whether the text holds bidirectional controls, which can show it, or what follows, in another order."""
+    """Return whether the text contains bidirectional controls, which can change the displayed order of characters."""
     return any(unicodedata.bidirectional(c) in _BIDI_CONTROLS for c in text)
 
 

@@ -1,4 +1,4 @@
-"""Loss: sensitivity times error, by which mechanisms without amplification are compared."""
+"""Loss, the product of sensitivity and error. It compares mechanisms without amplification."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ __all__ = ["Objective", "check_objective", "loss"]
 
 
 def loss(strategy: Strategy, workload: Workload, participation: Participation, objective: Objective = "rms") -> float:
-    """Return sensitivity x error, by which mechanisms without amplification are compared.
+    """Return sensitivity x error.
+
+    Without amplification by sampling, the noise in the model is proportional to this product. Of two such mechanisms
+    with the same guarantee, the one with the smaller loss adds less noise.
 
     Args:
         strategy: strategy matrix, C.
         workload: workload matrix, A.
         participation: steps in which one example takes part; a random participation counts as its worst case.
-        objective: the error that counts: "rms" or "max" over the steps, or in directions of several `Curvatures`.
+        objective: the error to use: "rms" or "max" over the steps, "training", or `Curvatures`.
 
     >>> from antiphase import PrefixSum, SingleParticipation, strategies
     >>> loss(strategies.Identity(4), PrefixSum(), SingleParticipation(), "max")

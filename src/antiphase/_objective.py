@@ -1,4 +1,4 @@
-"""Objectives: the steps and the directions of parameter space in which noise in the model counts."""
+"""Objectives, which say how to measure the noise in the model: at which steps, and in which directions."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ Steps = Literal["all", "last"]
 @final
 @record
 class Curvatures:
-    """The noise in directions of several curvatures, at the end of training or over all steps.
+    """An objective that averages the noise over directions of different curvature in parameter space.
 
-    In a direction of curvature lambda, SGD with learning rate eta forgets old noise at a rate h = eta lambda, so that
-    its iterates are A_h x with A_h = `workload.with_curvature(h)`. The squared error of a strategy C is
+    Where the loss has curvature lambda, SGD with learning rate eta damps old noise at a rate h = eta lambda: without
+    momentum, by a factor 1 - h per step. The iterates are then A_h x with A_h = `workload.with_curvature(h)`. The
+    squared error of a strategy C is
 
         J(C) = sum_i p_i ||diag(g) A_{h_i} C^-1||_F^2,    p_i = weight_i / (sum of all weights),
 
-    where g_t^2 = 1 / m for the m steps that count and 0 for the others. The error is the square root of J. With the
-    single curvature 0 and all steps, it is the error "rms".
+    where g_t^2 = 1 / n if all n steps count, and 1 for the last one alone. The error is the square root of J. With the
+    single curvature 0 and all steps, it is the error "rms". A fraction of the steps at the end stands for a model that
+    is the mean of these iterates: the norm is then that of the mean of these rows of A_{h_i} C^-1.
 
     Args:
         values: h_i >= 0, curvature x largest learning rate.
         weights: relative weights, one for each curvature; None for equal ones. The excess loss of a quadratic model
             weights a direction by its curvature.
-        steps: the steps that count: "last" for the last iterate, "all", or a fraction in (0, 1] for that fraction of
-            the steps at the end.
+        steps: "last" for the last iterate, "all" for the mean square over all steps, or a fraction in (0, 1] for the
+            average of the model over that fraction of the steps at the end.
         trajectory: weight of a second term, the noise over all steps in a flat direction. With 1, the two terms are
             equal for independent noise. Without the second term, a strategy whose columns are free spends the whole
             budget on the last steps and drowns the others in noise.
@@ -69,7 +71,7 @@ class Curvatures:
             share = _check.real(owner, "steps", self.steps, np.finfo(float).tiny, 1.0, hint)
             object.__setattr__(self, "steps", share)
 
-        hint = "1 counts the noise over all steps as much as the noise at the end"
+        hint = "1 gives the noise over all steps the same weight as the noise at the end"
         object.__setattr__(self, "trajectory", _check.real(owner, "trajectory", self.trajectory, 0.0, 1e6, hint))
 
     @classmethod
@@ -82,15 +84,15 @@ class Curvatures:
         steps: Steps | float = "last",
         trajectory: float = 0.0,
     ) -> Curvatures:
-        """Return curvatures spaced evenly in their logarithm, with weights h^power.
+        """Return `count` log-spaced curvatures h from `low` to `high`, with weights h^power.
 
         Args:
             low: smallest h.
             high: largest h.
             count: number of curvatures.
             power: 1 weights each direction by its curvature, 0 weights all directions equally.
-            steps: the steps that count.
-            trajectory: weight of the noise over all steps.
+            steps: the steps over which noise is measured, as for `Curvatures`.
+            trajectory: weight of the trajectory term, as for `Curvatures`.
 
         >>> Curvatures.log_uniform(0.01, 1.0, 3, power=1.0).weights.tolist()
         [0.01, 0.1, 1.0]
@@ -110,7 +112,7 @@ class Curvatures:
 
     @property
     def way(self) -> Curvatures | None:
-        """The trajectory term, the noise over all steps in a flat direction; None if it does not count."""
+        """The trajectory term as an objective of its own, or None if its weight is 0."""
         return Curvatures(np.zeros(1), steps="all") if self.trajectory else None
 
     @property
@@ -120,53 +122,72 @@ class Curvatures:
         return self.weights / math.fsum(self.weights)
 
     def counted_steps(self, steps: int) -> int:
-        """Return how many of the last steps count in a run of `steps` steps, at least one."""
-        if self.steps == "all":
-            return steps
-        return 1 if self.steps == "last" else max(1, round(float(self.steps) * steps))
+        """Return the number of models whose noise counts: every step of a run, or one, the last or the average."""
+        return steps if self.steps == "all" else 1
+
+    def averaged_steps(self, steps: int) -> int:
+        """Return how many iterates at the end of a run of `steps` steps are averaged; 1 is the last one alone."""
+        return 1 if isinstance(self.steps, str) else max(1, round(self.steps * steps))
 
     def workloads(self, workload: Workload) -> list[Workload]:
-        """Return A_h for every curvature."""
+        """Return the workload A_h for each curvature h."""
         return [workload.with_curvature(float(h)) for h in self.values]
 
     def last_rows(self, workload: Workload, steps: int, chosen: slice = slice(None)) -> Array:
-        """Return the last rows of sqrt(p_i) A_{h_i}, one column for each curvature, shape (steps, curvatures).
+        """Return the last row of sqrt(p_i) A_{h_i} for each curvature h_i, as columns of shape (steps, curvatures).
 
-        Each row a solves A_h^-T a = e_n, by a recursion from the last step to the first.
+        If the model is averaged, each is the mean of the last rows. They come from a recursion from the last step to
+        the first.
 
         Args:
             workload: the workload matrix for curvature 0.
             steps: number of steps, n.
-            chosen: which curvatures to use.
+            chosen: slice of the curvatures to use.
         """
         from antiphase._kernels import last_row
 
         roots, values = np.sqrt(self.shares)[chosen], self.values[chosen]
         rows = np.empty((steps, len(values)))
         for i, h in enumerate(values):
-            rows[:, i] = roots[i] * last_row(workload.with_curvature(float(h)).inverse_bands(steps))
+            inverse = workload.with_curvature(float(h)).inverse_bands(steps)
+            rows[:, i] = roots[i] * last_row(inverse, self.averaged_steps(steps))
         return rows
 
 
 Objective = Literal["training", "rms", "max"] | Curvatures
 
-TRAINING = Curvatures.log_uniform(1e-3, 1.0, count=13, power=0.25, trajectory=1.0)
-"""The objective "training": the noise left in the model at the end of training, plus the noise over all steps.
+LEAST_RATE, LARGEST_RATE = 1e-4, 3.0
 
-It needs no knowledge of the model. Directions with h below 1e-3 keep most of their noise to the end, whatever the
-mechanism, and at learning rates that train well the largest h is near 1. docs/training.md compares it with measured
-accuracy.
-"""
+
+def training_objective(rate: float) -> Curvatures:
+    """Return the objective "training" for a learning rate: the noise at the end of training, plus that over all steps.
+
+    With gradients clipped to norm 1, the curvatures of the models measured in docs/training.md that matter lie between
+    0.001 and 0.3, whatever the model; h is the learning rate times as much.
+
+    Args:
+        rate: largest learning rate x clipping norm. Rates outside [1e-4, 3] are moved to the nearest of these, so that
+            every direction converges.
+
+    >>> training_objective(2.0).values.max().item()
+    0.6
+    """
+    scale = min(max(rate, LEAST_RATE), LARGEST_RATE)
+    return Curvatures.log_uniform(1e-3 * scale, 0.3 * scale, count=13, power=0.25, trajectory=1.0)
+
+
+TRAINING = training_objective(1.0)
+"""The objective "training" where the learning rate is not known. The planner predicts the rate from the problem."""
 
 
 def resolved(owner: str, objective: object) -> Literal["rms", "max"] | Curvatures:
-    """Return the objective, with `TRAINING` in place of "training"; raise if it is not a valid objective."""
+    """Return the objective, with "training" replaced by `TRAINING`; raise if the objective is not valid."""
     checked = check_objective(owner, objective)
     return TRAINING if checked == "training" else checked
 
 
 def check_objective(owner: str, objective: object) -> Objective:
-    """Return the objective, a name as a plain `str`; raise unless it is "training", "rms", "max" or `Curvatures`."""
+    """Return the objective; raise unless it is "training", "rms", "max" or `Curvatures`."""
     if isinstance(objective, Curvatures):
         return objective
     names: tuple[Literal["training", "rms", "max"], ...] = ("training", "rms", "max")
@@ -174,5 +195,5 @@ def check_objective(owner: str, objective: object) -> Objective:
     for name in names:
         if name == given:
             return name
-    hint = "training counts the noise left in the model at the end; rms and max count the noise over the steps"
+    hint = "'training' measures the noise left in the model at the end; 'rms' and 'max' measure it over all steps"
     raise _check.invalid(owner, "objective", "'training', 'rms', 'max' or Curvatures", objective, hint)

@@ -1,4 +1,4 @@
-"""A problem: the training run to plan for, its privacy budget and its limits."""
+"""The problem that the planner solves: a training run, its privacy budget and its limits."""
 
 from __future__ import annotations
 
@@ -20,25 +20,31 @@ BATCH_SIZE_TOLERANCE = 0.05  # relative difference allowed between stated and ex
 @final
 @record
 class Problem:
-    """What to train and at what cost; `plan` finds the mechanism with the least error for it.
+    """Describes a training run and its privacy budget. `plan` finds the mechanism with the smallest error for it.
 
-    A problem that contradicts itself is refused; the hint names the nearest problem that works.
+    Contradictory arguments raise `InvalidArgument`, and the hint names the nearest values that work.
 
     Args:
         steps: number of training steps, n.
         budget: privacy budget (epsilon, delta) of the whole run.
         examples: number of examples in the data set, if known.
         batch_size: expected number of examples per step.
-        participation: what the data pipeline guarantees; None lets the planner choose from examples and batch size.
-        workload: what the optimizer does with the gradients.
+        participation: which steps an example can take part in, as guaranteed by the data pipeline. None lets the
+            planner choose one from `examples` and `batch_size`.
+        workload: linear map from gradients to iterates: `PrefixSum()` for plain SGD, or `Momentum(...)`.
         adjacency: "zero-out", "add-or-remove" or "replace".
         memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
-        objective: the noise to minimize. "rms" and "max" are over the steps, as if gradients did not depend on the
-            parameters. "training" is the noise left in the model at the end of training, in directions of many
-            curvatures, which predicts accuracy better; `Curvatures` states your own. See docs/training.md.
-        clip_norm: largest norm of one example's contribution.
-        unit: what is protected, in words: "example", "user", "device".
-        parameters: number of model parameters, if known: the plan then states the memory of the noise in bytes.
+        objective: the error to minimize. "training" measures the noise left in the model at the end of training, in
+            directions of many curvatures, plus the noise over all steps. Pass `Curvatures` for your own choice. "rms"
+            and "max" measure the noise in the iterates over all steps, as if gradients did not depend on the
+            parameters, and predict accuracy less well. See docs/training.md.
+        clip_norm: norm to which you clip each example's contribution to a step. `Run.gradient_noise` and the
+            integrations multiply the noise by it; `NoiseStream` does not.
+        unit: the unit of privacy, as a word for reports: "example", "user" or "device".
+        parameters: number of model parameters, if known. The plan then reports the memory of the noise in bytes.
+        learning_rate: largest learning rate, if known, for the objective "training". None predicts it from the noise.
+        lattice: whether to make the noise in exact integers on a grid, so that the guarantee covers every bit of a
+            release (docs/lattice-noise.md). Needs `parameters`. The plan chooses the grid.
 
     >>> import antiphase as ap
     >>> ap.Problem(steps=100, budget=ap.Budget(1.0, 1e-6), examples=1000, batch_size=50).epochs
@@ -53,10 +59,12 @@ class Problem:
     workload: Workload = PrefixSum()
     adjacency: Adjacency = "zero-out"
     memory_copies: int | None = None
-    objective: Objective = "rms"
+    objective: Objective = "training"
     clip_norm: float = 1.0
     unit: str = "example"
     parameters: int | None = optional(None)
+    learning_rate: float | None = optional(None)
+    lattice: bool = optional(False)
 
     def __post_init__(self) -> None:
         owner = "Problem"
@@ -76,13 +84,17 @@ class Problem:
             self._store("memory_copies", int(copies))
         hint = "the largest norm of one contribution"
         self._store("clip_norm", _check.real(owner, "clip_norm", self.clip_norm, 1e-300, 1e300, hint))
+        if self.learning_rate is not None:
+            hint = "the largest rate of the schedule, or None if it is not known yet"
+            self._store("learning_rate", _check.real(owner, "learning_rate", self.learning_rate, 1e-300, 1e300, hint))
         object.__setattr__(self, "objective", check_objective(owner, self.objective))
         object.__setattr__(self, "adjacency", check_adjacency(owner, self.adjacency))
         if not _check.text(owner, "unit", self.unit, "'example' or 'user'"):
             raise _check.invalid(owner, "unit", "a word", self.unit, "'example' or 'user'")
         if reorders(self.unit):
             hint = "remove characters that control the writing direction, such as U+202E"
-            raise _check.invalid(owner, "unit", "text that is read in the order it is written", self.unit, hint)
+            raise _check.invalid(owner, "unit", "text without bidirectional control characters", self.unit, hint)
+        _check_lattice(self)
         self.workload.check_steps(self.steps)
         _check_batch(self)
         _check_epochs(self)
@@ -101,6 +113,14 @@ class Problem:
 def _check_type(value: object, kind: type, name: str, example: str) -> None:
     if not isinstance(value, kind):
         raise _check.invalid("Problem", name, f"a {kind.__name__}", value, f"for instance {example}")
+
+
+def _check_lattice(problem: Problem) -> None:
+    if not isinstance(problem.lattice, bool):
+        raise _check.invalid("Problem", "lattice", "True or False", problem.lattice, "False adds floating-point noise")
+    if problem.lattice and problem.parameters is None:
+        hint = "pass the number of model parameters, or an upper bound: the rounding of the noise depends on it"
+        raise _check.invalid("Problem", "parameters", "given with lattice=True", None, hint)
 
 
 def _check_batch(problem: Problem) -> None:
@@ -122,7 +142,7 @@ def _check_batch(problem: Problem) -> None:
         raise _check.invalid(
             "Problem",
             "batch_size",
-            f"what {promise} draws from {examples} examples, {drawn:g} on average",
+            f"about {drawn:g}, the average batch size of {promise} with {examples} examples",
             batch_size,
             f"the nearest problem that works has batch_size={max(1, round(drawn))}; or leave batch_size out",
         )
@@ -137,7 +157,7 @@ def _check_epochs(problem: Problem) -> None:
         raise _check.invalid(
             "Problem",
             "steps",
-            f"at most {fit}, the steps of {promise}",
+            f"at most {fit}, the number of steps that {promise} covers",
             problem.steps,
             f"the nearest problems that work have steps={fit} or participation={promise.for_steps(problem.steps)}",
         )

@@ -23,7 +23,7 @@ from antiphase._errors import InvalidArgument
 
 T = TypeVar("T")
 LARGEST_LIST = 1024  # numbers in an array that is written as a list
-_classes: dict[str, type] = {}  # by tag
+_classes: dict[str, type] = {}  # tag to class
 _tags: dict[type, str] = {}
 _OPTIONAL = "optional"
 
@@ -38,7 +38,7 @@ def record(*, tag: str) -> Callable[[type[T]], type[T]]: ...
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def record(cls: type[Any] | None = None, /, *, tag: str = "") -> Any:
-    """Make a class a frozen dataclass with a hash, equality by value, and a JSON form that `from_json` reads.
+    """Turn a class into a frozen dataclass that is hashable, compares by value and round-trips through JSON.
 
     Args:
         cls: the class, if the decorator is used without arguments.
@@ -70,12 +70,15 @@ def _register(cls: type[T], tag: str) -> type[T]:
 
 
 def optional(default: Any) -> Any:
-    """Declare a field that JSON and fingerprints omit if it has its default, so that fields can be added later."""
+    """Declare a dataclass field with a default. JSON and fingerprints omit the field if it has that default.
+
+    Adding such a field to a record therefore changes neither stored files nor fingerprints.
+    """
     return field(default=default, metadata={_OPTIONAL: True})
 
 
 def tag_of(value: Any) -> str:
-    """Return the tag of a record, which stays the same when its class is renamed."""
+    """Return the type name of a record in JSON, which stays the same when its class is renamed."""
     return _tags[type(value)]
 
 
@@ -101,10 +104,10 @@ def to_json(value: Any) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON that Antiphase wrote; raise ValueError for anything that it would not write.
+    """Parse JSON that Antiphase wrote; raise ValueError for JSON that it never writes.
 
-    Besides bad syntax, this rejects NaN, infinity, numbers too large for a float, duplicate keys, nesting that is too
-    deep to parse, and strings that are not valid Unicode.
+    Besides invalid syntax, this rejects NaN, infinity, numbers too large for a float, duplicate keys, nesting that is
+    too deep to parse, and strings that are not valid Unicode.
 
     >>> parse_json(b'{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -113,12 +116,12 @@ def parse_json(text: bytes | str) -> Any:
         value = json.loads(text, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_without_repeats)
         json.dumps(value, ensure_ascii=False).encode()  # lone surrogates
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
     return value
 
 
 def from_json(data: Any) -> Any:
-    """Rebuild the value that `to_json` wrote, checking the type of every field and every constructor argument."""
+    """Rebuild the value that `to_json` wrote. Raise if a field has the wrong type or a constructor rejects it."""
     if isinstance(data, list):
         return [from_json(item) for item in data]
     if not isinstance(data, dict):
@@ -154,7 +157,7 @@ def json_digest(data: Any) -> str:
 
 
 def _make_strings_plain(self: Any) -> None:
-    """Replace strings of a subclass, which may compare and print as they like, with their characters."""
+    """Convert each field that is an instance of a subclass of `str` to a plain `str`."""
     for f in fields(self):
         value = getattr(self, f.name, None)
         if isinstance(value, str) and type(value) is not str:
@@ -182,7 +185,7 @@ def _field_types(cls: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value read from JSON has a declared type; lists stand for tuples and arrays."""
+    """Return whether a value read from JSON has the type `hint`. A list is accepted for a tuple or an array."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (types.UnionType, Union):
         return any(_fits(value, part) for part in parts)
@@ -212,14 +215,14 @@ def _is_numeric(value: Any) -> bool:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"it contains {text[:20]}, which is not a finite number")
+        raise ValueError(f"the JSON contains {text[:20]}, which is not a finite number")
     return value
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
-        raise ValueError("it has a duplicate key")
+        raise ValueError("the JSON has a duplicate key")
     return data
 
 
@@ -251,7 +254,7 @@ def _equal(self: Any, other: Any) -> bool:
 
 
 def _set_state(self: Any, state: dict[str, Any]) -> None:
-    """Restore a pickle or a copy, whose arrays are writeable."""
+    """Restore the fields from a pickle or a copy, and make their arrays immutable again."""
     names = {f.name for f in fields(self)}
     for name, value in state.items():
         stays = name not in names or not isinstance(value, np.ndarray) or value.size == 0

@@ -1,13 +1,15 @@
 """Sealed files for secret state: encrypted, authenticated, readable by their owner only and written atomically.
 
+A sealed file consists of these parts, in order:
+
     magic | header length | header (JSON) | HMAC | arrays, AES-256-CTR | HMAC
 
-Each HMAC covers everything before it. The HMAC-SHA256 and cipher keys are derived from the secret; the cipher key also
-depends on a nonce in the header, which is new in every file. The header is parsed only after its HMAC has been checked,
-and the arrays are used only after the final HMAC has been checked. Anyone who has the state can subtract the noise, so
-it is never written to disk in plain text; only the header, which contains the shapes, is readable.
+Each HMAC-SHA256 covers everything before it. The HMAC key and the cipher key are derived from the secret; the cipher
+key also depends on a nonce in the header, which is new in every file. The header is parsed only after its HMAC has been
+checked, and the arrays are used only after the final HMAC has been checked. Anyone who has the state can subtract the
+noise, so the arrays are never written to disk unencrypted. Only the header, which contains the shapes, is readable.
 
-Arrays are written and read in pieces, so that no second copy of a model-sized array is held in memory.
+Arrays are written and read in chunks of 1 MiB, so that no second copy of a model-sized array is held in memory.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ class Kind:
     """A kind of sealed file.
 
     Args:
-        name: name of the kind in error messages.
+        name: name of the kind, for error messages.
         magic: first bytes of the file, which identify kind and version.
         labels: labels that the keys are derived with.
-        owner: owner of the secret in error messages.
-        hint: hint for a file that cannot be used.
+        owner: noun for the error message "belongs to another <owner>".
+        hint: hint of the error for a file that cannot be used.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Kind:
 
 
 def write_sealed(path: Path, kind: Kind, secret: Secret, header: Header, arrays: Iterable[NDArray[Any]]) -> None:
-    """Replace `path` atomically: a crash at any time leaves either the old file or the new one."""
+    """Write a sealed file atomically: a crash at any time leaves either the old file or the new one."""
     try:
         with replacing(path) as file:
             _write(file, kind, secret, header, arrays)
@@ -75,9 +77,10 @@ def write_sealed(path: Path, kind: Kind, secret: Secret, header: Header, arrays:
 
 
 def read_sealed(path: Path, kind: Kind, secret: Secret, prepare: Prepare) -> Header:
-    """Pass the header to `prepare`, fill the arrays that it returns, and return the header.
+    """Read a sealed file: pass its header to `prepare`, fill the arrays that `prepare` returns, and return the header.
 
-    Raises `Corrupted` if the file was truncated, changed or written with another secret; do not use the arrays then.
+    Raises `Corrupted` if the file was truncated, changed or written with another secret. In that case, do not use the
+    arrays.
     """
     try:
         with os.fdopen(open_file(path, follow=True), "rb") as file:

@@ -1,6 +1,6 @@
 """The secret of a run: 32 random bytes from which all keys are derived.
 
-Anyone who has it can redraw the batches and subtract the noise, so store it away from the model, the
+Anyone who has the secret can redraw the batches and subtract the noise, so store it apart from the model, the
 checkpoints and the logs.
 """
 
@@ -30,7 +30,7 @@ SALT = b"antiphase secret, version 1"
 class Secret:
     """32 secret bytes, created by `generate`, `load` or, for tests only, `insecure`.
 
-    Keys are HKDF-SHA256(secret, labels): they reveal nothing about the secret or about each other.
+    Keys are derived as HKDF-SHA256(secret, labels). A key reveals nothing about the secret or about other keys.
 
     **Guarantee**: the bytes never appear in `repr`, in a pickle, in a copy or in JSON; comparison takes
     constant time; an insecure secret stays marked as insecure through `save`, `load` and `child`.
@@ -60,7 +60,7 @@ class Secret:
 
     @classmethod
     def insecure(cls, seed: int) -> Secret:
-        """Create a secret from an integer: reproducible but guessable, and marked as insecure in every report."""
+        """Create a reproducible secret from an integer, for tests. It is guessable, and every report says so."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise invalid("Secret.insecure", "seed", "an integer", seed, "for real training, use Secret.generate()")
         return _make(hashlib.sha256(f"antiphase insecure {int(seed)}".encode()).digest(), insecure=True)
@@ -73,8 +73,9 @@ class Secret:
     def derive(self, *labels: str | bytes | int, length: int = KEY_BYTES) -> bytes:
         """Derive a key of `length` bytes for the purpose named by `labels`.
 
-        Labels are encoded with their type and length, after the length of the key, so that different calls
-        never have the same input: ("ab", "c") and ("a", "bc"), 1 and "1", 16 and 32 bytes all give unrelated keys.
+        The input of HKDF is the key length followed by each label with its type and length, so different calls never
+        have the same input. For example, the labels ("ab", "c") and ("a", "bc"), the labels 1 and "1", and the lengths
+        16 and 32 give unrelated keys.
 
         >>> Secret.insecure(42).derive("noise", 7).hex()[:16]
         '378c84ec4cc0ed5c'
@@ -91,11 +92,11 @@ class Secret:
         return HKDF(algorithm=SHA256(), length=length, salt=SALT, info=info).derive(self._key)
 
     def child(self, *labels: str | bytes | int) -> Secret:
-        """Derive a secret for one part, such as one run; it is independent of the secrets of all other parts."""
+        """Derive a secret for the purpose named by `labels`, such as one run; other labels give independent secrets."""
         return _make(self.derive("child", *labels), insecure=self._insecure)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the secret to a new file that only its owner can read. A crash leaves either no file or all of it."""
+        """Write the secret to a new file that only its owner can read. A crash leaves no file or the complete file."""
         target = Path(path)
         if os.path.lexists(target):
             raise InvalidArgument(
@@ -114,7 +115,7 @@ class Secret:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Secret:
         """Read a file written by `save`. Raises an error if others can read the file, or if it was changed."""
-        # No function that raises holds the text in a variable, which a traceback could show.
+        # Tracebacks may show local variables, so no function that can raise has the file's text in a variable.
         found = _from_text(_read_private(Path(path)))
         if isinstance(found, Secret):
             return found
@@ -151,9 +152,9 @@ class Secret:
 
 
 def require_secret(owner: str, value: object) -> Secret:
-    """Return `value`, and raise `InvalidArgument` if it is not a Secret."""
+    """Return `value`. Raises `InvalidArgument` if it is not a Secret."""
     if not isinstance(value, Secret):
-        # Do not show the value: it may be meant as a key.
+        # Do not show the value: it may be a key.
         raise InvalidArgument(
             f"The 'secret' parameter of {owner} must be a Secret. Got {type(value).__name__} instead.",
             hint="use Secret.generate(), or Secret.insecure(42) in tests",
@@ -174,7 +175,7 @@ def _kinds(given: tuple[object, ...], named: dict[str, object]) -> str:
 
 def _encode(label: str | bytes | int) -> bytes:
     if isinstance(label, str):
-        kind, data = b"s", plain(label).encode()  # a subclass may encode different names to the same bytes
+        kind, data = b"s", plain(label).encode()  # a subclass of str may encode different labels to the same bytes
     elif isinstance(label, bytes):
         kind, data = b"b", bytes.__add__(label, b"")
     elif isinstance(label, (int, np.integer)) and not isinstance(label, bool):
@@ -194,7 +195,7 @@ def _to_text(secret: Secret) -> str:
 
 
 def _from_text(data: bytes) -> Secret | str:
-    """Return the secret, or why there is none. Never raises, so that no traceback can show the text."""
+    """Return the secret, or the reason why the text is invalid. Never raises, so no traceback can show the text."""
     body, _, check = data.rpartition(b"check: ")
     if not hmac.compare_digest(check, hashlib.sha256(body).hexdigest().encode() + b"\n"):
         return "it was truncated or changed, or is not a secret"

@@ -1,4 +1,4 @@
-"""The spectrum of a Hessian by stochastic Lanczos quadrature, which needs only products of the Hessian with vectors."""
+"""Estimate the spectrum of a Hessian by stochastic Lanczos quadrature, from Hessian-vector products only."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from antiphase._check import Array
 from antiphase._errors import InvalidArgument
 from antiphase._objective import Curvatures, Steps
 
-NEGLIGIBLE = 1e-6  # curvatures below this fraction of the largest are rounding errors
+NEGLIGIBLE = 1e-6  # curvatures below this fraction of the largest one are discarded as rounding errors
 
-MAX_RATE_CURVATURE = 1.9  # plain SGD diverges at 2 and above
+MAX_RATE_CURVATURE = 1.9  # limit on learning rate x curvature; plain SGD diverges at 2
+
+RATE_HINT = "with a schedule, use its largest learning rate"
 
 
 def lanczos_quadrature(
     multiply: Callable[[Array], Array], size: int, *, iterations: int, probes: int, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Return nodes and weights of an estimate of the spectral density of a symmetric matrix.
+    """Return nodes and weights that approximate the spectral density of a symmetric matrix H.
 
-    For every function f, trace f(H) / size is about sum_i weight_i f(node_i); the weights add up to 1. Each probe is a
-    random vector of signs. The Lanczos recursion from it, with full reorthogonalization, gives a Gauss quadrature that
-    is exact for polynomials of degree up to 2 x iterations - 1.
+    For a smooth function f, trace f(H) / size is about sum_i weight_i f(node_i). The weights add up to 1. Each probe v
+    is a random vector of signs. The Lanczos recursion starts from v, with full reorthogonalization, and gives a Gauss
+    quadrature for v^T f(H) v / size that is exact for polynomials of degree up to 2 x iterations - 1.
 
     Args:
-        multiply: returns H v.
+        multiply: function that returns H v for a vector v.
         size: number of rows of H.
         iterations: Lanczos iterations per probe.
         probes: number of random vectors to average over.
@@ -51,7 +53,7 @@ def lanczos_quadrature(
 
 
 def _lanczos(multiply: Callable[[Array], Array], start: Array, iterations: int) -> tuple[Array, Array]:
-    """Return diagonal and subdiagonal of the tridiagonal matrix of H in the Krylov space of `start`."""
+    """Return the diagonal and the subdiagonal of the Lanczos tridiagonal matrix of H, starting from `start`."""
     basis = [start]
     diagonal: list[float] = []
     beside: list[float] = []
@@ -86,11 +88,23 @@ def curvatures_from_spectrum(
     seed: int,
     steps: Steps | float,
 ) -> Curvatures:
-    """Return the positive curvatures, times the learning rate, each weighted by curvature x density.
+    """Return `Curvatures` estimated from the positive part of the spectrum of a Hessian H.
 
-    These are the weights of the excess loss of a quadratic model: the sum over directions of curvature x variance / 2.
+    Each value is curvature x learning_rate x clip_factor, and its weight is curvature x spectral density. These are the
+    weights in the excess loss of a quadratic model, which is the sum over directions of curvature x variance / 2.
+
+    Args:
+        multiply: function that returns H v for a vector v.
+        size: number of rows of H.
+        owner: name of the calling function, for error messages.
+        learning_rate: the largest learning rate.
+        clip_factor: factor by which clipping scales the mean gradient, in (0, 1].
+        iterations: Lanczos iterations per probe.
+        probes: number of random vectors to average over.
+        seed: seed of the random vectors.
+        steps: the steps over which noise is measured, as for `Curvatures`.
     """
-    rate = _check.real(owner, "learning_rate", learning_rate, np.finfo(float).tiny, 1e300, "use the largest one")
+    rate = _check.real(owner, "learning_rate", learning_rate, np.finfo(float).tiny, 1e300, RATE_HINT)
     factor = _check.real(owner, "clip_factor", clip_factor, np.finfo(float).tiny, 1.0, "use 1 if nothing is clipped")
     count = _check.positive_integer(owner, "iterations", iterations, "20 is usual")
     number = _check.positive_integer(owner, "probes", probes, "4 is usual")

@@ -1,4 +1,7 @@
-"""Keeps noise out of tracebacks: many tools (rich, pytest -l, error trackers) record the variables of every frame."""
+"""Keeps noise, batches and keys out of tracebacks.
+
+Many tools (rich, pytest -l, error trackers) record the local variables of every frame in a traceback.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ T = TypeVar("T")
 
 
 def without_locals(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that handles noise: an error leaves it without the variables of the frames it came through.
+    """Decorate a function that handles noise, batches or keys, so that errors it raises carry no local variables.
 
-    Out of memory and an interrupt can come anywhere, so every frame below is cleared, not only those that raise.
+    An interrupt, a full disk or a lack of memory can raise an error in any frame, so the variables of all called
+    functions are cleared.
     """
 
     @wraps(function)
@@ -30,7 +34,7 @@ def without_locals(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _forget(error: BaseException) -> None:
-    """Clear the frames that an error and those before it came through, as far as they have ended."""
+    """Clear the local variables of all finished frames in the tracebacks of an error, its causes and its contexts."""
     seen: set[int] = set()
     errors: list[BaseException | None] = [error]
     while errors:

@@ -1,7 +1,7 @@
-"""Workloads A: the linear map from the gradient stream to the model iterates.
+"""Workloads. A workload A is the linear map from the gradients of all steps to the model iterates.
 
-Every workload has a banded inverse, and only that inverse is stored: A is applied as a short recursion in O(steps x
-bands), and is never formed except for small cases.
+Every workload has a banded inverse, and only its bands are computed. Multiplication by A is then a recursion that takes
+O(steps x bands) time. The dense matrix A is formed in small cases only.
 """
 
 from __future__ import annotations
@@ -23,21 +23,26 @@ class Workload(ABC):
 
     @abstractmethod
     def inverse_bands(self, steps: int) -> Array:
-        """Return the bands of A^-1: entry [t, r] is A^-1[t, t - r], zero for t < r."""
+        """Return the bands of A^-1, shape (steps, bands). Entry [t, r] is A^-1[t, t - r], or 0 if t < r."""
 
     @property
     @abstractmethod
     def toeplitz_inverse(self) -> Array | None:
-        """The first column of A^-1 if A is Toeplitz (the same at every step), else None."""
+        """The nonzero part of the first column of A^-1 if A is Toeplitz, else None."""
 
     @abstractmethod
     def check_steps(self, steps: int) -> None:
         """Raise unless the workload is defined for this many steps."""
 
-    def with_curvature(self, h: float) -> Workload:
-        """Return the workload in a direction of curvature h / (largest learning rate); itself if h is 0.
+    @property
+    def largest_rate(self) -> float:
+        """The largest learning rate of the schedule; 1 for a workload without one."""
+        return 1.0
 
-        In such a direction the gradient pulls the parameter back, so that old noise is forgotten.
+    def with_curvature(self, h: float) -> Workload:
+        """Return the workload in a direction of curvature h / (largest learning rate), or the same workload if h is 0.
+
+        Along such a direction the gradient pulls the parameter back, which damps old noise.
 
         Args:
             h: curvature x largest learning rate.
@@ -51,7 +56,7 @@ class Workload(ABC):
         return self.apply(np.eye(_check.positive_integer("matrix", "steps", steps)))
 
     def apply(self, x: ArrayLike) -> Array:
-        """Return A x along the first axis, by the recursion A^-1 s = x."""
+        """Return s = A x along the first axis, by solving A^-1 s = x step by step."""
         x = np.asarray(x, dtype=np.float64)
         bands = self.inverse_bands(len(x))
         s = np.empty_like(x)
@@ -66,7 +71,7 @@ class Workload(ABC):
 @final
 @record
 class PrefixSum(Workload):
-    """Plain SGD with a constant learning rate: iterates are running sums, and A has ones on and below the diagonal.
+    """Plain SGD with a constant learning rate. Iterates are prefix sums: A has ones on and below the diagonal.
 
     Reference: Denisov et al. 2022.
 
@@ -76,7 +81,7 @@ class PrefixSum(Workload):
 
     @property
     def toeplitz_inverse(self) -> Array:
-        """The coefficients of 1 - x."""
+        """The first column of A^-1 without trailing zeros: 1, -1."""
         return np.array([1.0, -1.0])
 
     def check_steps(self, steps: int) -> None:
@@ -84,11 +89,11 @@ class PrefixSum(Workload):
         _check.positive_integer("PrefixSum", "steps", steps)
 
     def with_curvature(self, h: float) -> Workload:
-        """Return plain SGD in a direction of curvature h, which is `Momentum(0, curvature=h)`."""
+        """Return `Momentum(0, curvature=h)`, which is plain SGD in a direction of curvature h, or `self` if h is 0."""
         return self if h == 0.0 else Momentum(0.0, curvature=h)
 
     def inverse_bands(self, steps: int) -> Array:
-        """Return the bands of I - L, where L is the shift down by one step."""
+        """Return the bands of A^-1 = I - L, where L is the shift down by one step."""
         return _constant_bands(self.toeplitz_inverse, _check.positive_integer("PrefixSum", "steps", steps))
 
 
@@ -97,23 +102,26 @@ class PrefixSum(Workload):
 class Momentum(Workload):
     """SGD with momentum, a learning-rate schedule and weight decay, in a direction of given curvature.
 
-    m_t = beta m_{t-1} + g_t;  theta_t = (1 - eta_t wd) theta_{t-1} - eta_t m_t, so that
-    A^-1 = (I - beta L) diag(1/eta) (I - diag(1 - eta wd) L), where L is the shift down by one step.
+    With gradients g_t, momentum m_t, parameters theta_t, learning rates eta_t and weight decay wd,
 
-    Where the loss has curvature lambda, the gradient is g_t + lambda theta_{t-1}, and A maps g to -theta with this
-    feedback. Eliminating m adds lambda to the first subdiagonal of A^-1, and nothing else:
+        m_t = beta m_{t-1} + g_t,    theta_t = (1 - eta_t wd) theta_{t-1} - eta_t m_t.
+
+    A maps g to -theta, so that A^-1 = (I - beta L) diag(1/eta) (I - diag(1 - eta wd) L), where L is the shift down by
+    one step. Where the loss has curvature lambda, the gradient is g_t + lambda theta_{t-1} instead. Eliminating m
+    shows that curvature adds lambda to the first subdiagonal of A^-1 and changes no other entry:
 
         A^-1[t, t]     = 1 / eta_t,
         A^-1[t, t - 1] = lambda - (1 - eta_t wd) / eta_t - beta / eta_{t-1},
         A^-1[t, t - 2] = beta (1 - eta_{t-1} wd) / eta_{t-1}.
 
-    Curvature is not weight decay, which acts on theta outside the momentum.
+    Curvature and weight decay are different: the momentum averages the curvature term, but not the weight decay.
 
     Args:
         beta: momentum, in [0, 1).
         learning_rates: one positive number per step; None for 1 at every step.
         weight_decay: wd >= 0, with eta_t wd <= 1 at every step.
-        curvature: lambda >= 0, with eta_t lambda < (1 + beta) (2 - eta_t wd), beyond which SGD diverges.
+        curvature: lambda >= 0, with eta_t lambda < (1 + beta) (2 - eta_t wd) for the largest eta_t. Beyond this limit
+            SGD diverges.
 
     >>> Momentum(0.5).matrix(3).tolist()
     [[1.0, 0.0, 0.0], [1.5, 1.0, 0.0], [1.75, 1.5, 1.0]]
@@ -146,16 +154,16 @@ class Momentum(Workload):
         object.__setattr__(self, "curvature", self._stable_curvature())
 
     def _stable_curvature(self) -> float:
-        """Return the curvature as a float, or raise if SGD diverges.
+        """Return the curvature as a float; raise if SGD diverges at the largest learning rate, eta.
 
-        Both roots of z^2 - (1 - eta wd + beta - eta lambda) z + beta (1 - eta wd) lie within the unit circle up to
-        eta lambda = (1 + beta) (2 - eta wd), where one of them is -1.
+        SGD converges if both roots of z^2 - (1 - eta wd + beta - eta lambda) z + beta (1 - eta wd) lie inside the unit
+        circle. That holds for eta lambda below (1 + beta) (2 - eta wd), where one root reaches -1.
         """
         owner, rate = "Momentum", self.largest_rate
         value = _check.real(owner, "curvature", self.curvature, 0.0, np.finfo(float).max, "0 for a flat direction")
         limit = (1.0 + self.beta) * (2.0 - rate * self.weight_decay) / rate
         if value >= limit:
-            must = f"less than {limit:g}, where SGD with this momentum and learning rate diverges"
+            must = f"less than {limit:g}, because SGD with this momentum and learning rate diverges from there on"
             raise _check.invalid(owner, "curvature", must, value, "use a smaller curvature or learning rate")
         return value
 
@@ -174,13 +182,17 @@ class Momentum(Workload):
         2.5
         """
         if self.curvature != 0.0:
-            must = "0 if the objective gives the curvatures"
-            raise _check.invalid("Momentum", "curvature", must, self.curvature, "leave out one of the two")
+            must = "0 if the objective is Curvatures"
+            hint = "set the curvature in the workload or in the objective, not in both"
+            raise _check.invalid("Momentum", "curvature", must, self.curvature, hint)
         return self if h == 0.0 else replace(self, curvature=h / self.largest_rate)
 
     @property
     def toeplitz_inverse(self) -> Array | None:
-        """(1 - beta x)(1 - (1 - eta wd) x) / eta + lambda x if the learning rate is constant, else None."""
+        """The first column of A^-1 if the learning rate is constant, else None.
+
+        Its entries are the coefficients of the polynomial (1 - beta x) (1 - (1 - eta wd) x) / eta + lambda x.
+        """
         rates = np.ones(1) if self.learning_rates is None else self.learning_rates
         if (rates != rates[0]).any():
             return None
@@ -190,7 +202,7 @@ class Momentum(Workload):
         return _trim(inverse)
 
     def inverse_bands(self, steps: int) -> Array:
-        """Return three bands (two without momentum), from the product above."""
+        """Return the three bands of A^-1, or two without momentum, from the formulas in the class docstring."""
         self.check_steps(steps)
         n, eta = steps, np.ones(steps) if self.learning_rates is None else self.learning_rates
         keep = 1.0 - eta * self.weight_decay

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: one positive number per step."""
+"""Learning-rate schedules: arrays with one positive learning rate per step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["linear"]
 
 
 def linear(steps: int, warmup: float = 0.15, cooldown: float = 0.25, floor: float = 0.05) -> Array:
-    """Return a linear warm-up from `floor` to 1, a constant phase, and a linear cool-down to `floor`.
+    """Return learning rates that warm up linearly from `floor` to 1, stay at 1, and cool down linearly to `floor`.
 
     Args:
-        steps: number of steps.
+        steps: number of steps; the result has shape (steps,).
         warmup: fraction of the steps in the warm-up.
         cooldown: fraction of the steps in the cool-down.
         floor: learning rate at both ends; positive, so that the workload is invertible.
@@ -24,7 +24,7 @@ def linear(steps: int, warmup: float = 0.15, cooldown: float = 0.25, floor: floa
     """
     owner = "schedules.linear"
     n = _check.positive_integer(owner, "steps", steps)
-    up = _check.real(owner, "warmup", warmup, 0.0, 1.0, "it is a fraction of the steps")
+    up = _check.real(owner, "warmup", warmup, 0.0, 1.0, "pass a fraction of the steps, such as 0.15")
     down = _check.real(owner, "cooldown", cooldown, 0.0, 1.0 - up, "warmup + cooldown must be at most 1")
     low = _check.real(
         owner, "floor", floor, np.finfo(float).tiny, 1.0, "a learning rate of 0 makes the workload singular"

@@ -61,7 +61,11 @@ def test_the_mechanism_is_a_function_of_the_question_and_its_certificate_is_not(
 
 
 @pytest.mark.parametrize(
-    ("participation", "family"), [(BallsInBins(2, 4), "banded"), (PoissonMinSeparation(3, 0.1), "identity")]
+    ("participation", "family"),
+    [
+        pytest.param(BallsInBins(2, 4), "banded", marks=pytest.mark.integration),
+        (PoissonMinSeparation(3, 0.1), "identity"),
+    ],
 )
 def test_a_plan_is_certified_with_fresh_entropy_outside_its_fingerprint(participation, family, tmp_path):
     problem = ap.Problem(steps=8, budget=Budget(2.0, 1e-2), participation=participation)

@@ -123,7 +123,7 @@ def test_bands(strategy, expected):
 
 
 def test_hints_name_what_works():
-    with pytest.raises(ap.NotProved, match=r"CyclicPoisson\(groups=2, ...\).*use EveryStep\(\), without amplification"):
+    with pytest.raises(ap.NotProved, match=r"CyclicPoisson\(groups=2, ...\).*EveryStep\(\), which has no"):
         epsilon(Mechanism(Toeplitz([1.0, 0.5], 4), ap.Poisson(0.1), 1.0), 1e-5)
     with pytest.raises(ap.NotProved, match="FixedSize is covered for adjacency 'replace'"):
         epsilon(Mechanism(Identity(4), ap.FixedSize(1, 2), 1.0), 1e-5)

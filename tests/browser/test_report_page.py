@@ -1,25 +1,16 @@
 """The report in Chromium: drawn, quiet, readable at every width and in both themes, and accessible."""
 
-import base64
-from importlib.resources import files
-
 import pytest
 
-SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
-THEMES = ("light", "dark")
+from tests.browser.conftest import SIZES, THEMES, open_at, serious_faults, set_offline, take_screenshot
 
 
 @pytest.fixture(params=[(size, theme) for size in SIZES for theme in THEMES], ids="-".join)
 def view(request, chromium, page):
     """The page open at a width and in a theme: (driver, size, theme)."""
     size, theme = request.param
-    width, height = SIZES[size]
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
-    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
-    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    chromium.get_log("browser")  # what an earlier page said is not this one's
-    chromium.get(page.as_uri())
+    set_offline(chromium, True)
+    open_at(chromium, page.as_uri(), size, theme)
     return chromium, size, theme
 
 
@@ -85,18 +76,11 @@ def test_the_keyboard_reaches_everything(view):
 
 def test_no_serious_fault_of_accessibility(view):
     driver, _, _ = view
-    driver.execute_script((files("axe_core_python") / "axe.min.js").read_text())
-    found = driver.execute_async_script("axe.run().then(arguments[0])")
-    assert found["passes"], "axe did not run"
-    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in serious] == []
+    assert serious_faults(driver) == []
 
 
 def test_screenshots(view, screenshots):
     driver, size, theme = view
-    width, height = SIZES[size]
-    clip = {"x": 0, "y": 0, "width": width, "height": 2.4 * height, "scale": 1}
-    taken = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
     path = screenshots / f"report-{size}-{theme}.png"
-    path.write_bytes(base64.b64decode(taken["data"]))
+    take_screenshot(driver, path, size, 2.4)
     assert path.stat().st_size > 20_000

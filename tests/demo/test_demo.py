@@ -1,13 +1,16 @@
 """The demo from end to end, with few runs; and what it says where scikit-learn is missing."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
 import pytest
 
 import antiphase as ap
-from antiphase._demo.comparison import demo_problem
+from antiphase._demo.comparison import Arm, Comparison, demo_problem
+from antiphase._demo.confidence_interval import mean
+from antiphase._demo.demo_page import noise_charts
 from antiphase._demo.digits import load_digits
 from antiphase._demo.training import train
 from tests.test_cli import run
@@ -54,6 +57,34 @@ def test_the_report_is_written_and_its_path_comes_last(done):
     assert page.startswith("# ")
     for name in ("report.md", "report.txt", "plan.json"):
         assert str(directory / name) in talk
+    assert talk.rstrip().endswith((directory / "report.html").as_uri())
+
+
+def test_the_page_says_what_was_promised_and_what_ran(done):
+    directory, found, _ = done
+    page = (directory / "report.html").read_text()
+    assert len(page) < 300_000
+    assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg|http-equiv", "", page)  # nothing to fetch
+    for arm in found["arms"]:
+        assert f"{100 * arm['accuracy']:.1f} ± {100 * arm['margin']:.1f}" in page
+        assert f"{arm['steps']} of {arm['steps']}" in page
+    assert page.count("<svg") == 4
+    assert f"antiphase verify {found['arms'][2]['run']}" in page
+
+
+def test_drawn_noise_is_that_of_the_mechanisms(tmp_path):
+    """The drawn sums have the standard deviation that is drawn beside them, and none of the noise of the runs."""
+    import numpy as np
+
+    data = load_digits()
+    plan = ap.plan(demo_problem(len(data[0]), 16), pipelines=["fixed-epochs"])
+    run = train(plan, *data, 4.0, tmp_path / "run")
+    arm = Arm("chosen", plan, 4.0, (0.5, 0.6), run.report, run.directory)
+    drawn = [noise_charts(Comparison(arm, arm, arm, mean([0.5, 0.6]))) for _ in range(60)]
+    sums = np.array([charts[1].series[0].y for charts in drawn])
+    expected = drawn[0][2].series[0].y
+    ratio = np.sqrt((sums**2).mean(axis=0)) / expected
+    assert 0.6 < ratio.min() <= ratio.max() < 1.5
 
 
 def test_another_demo_removes_nothing(done, monkeypatch):

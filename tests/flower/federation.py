@@ -37,6 +37,7 @@ def plan_for(strategy, separation=3, count=None, noise_std=4.0, clip=CLIP, workl
         budget=budget,
         participation=participation,
         clip_norm=clip,
+        objective="rms",  # stored runs of 0.1.0 have this one, and fingerprints contain it
         unit=unit,
         workload=workload or ap.PrefixSum(),
     )

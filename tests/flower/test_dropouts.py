@@ -377,7 +377,7 @@ def test_participants_other_than_the_cohort_are_refused(tmp_path):
         session.fix_cohort(["a", "b"], [1, 2])
         for clients in (["a"], ["a", "c"], ["a", "b", "c"]):
             with pytest.raises(ap.Corrupted, match="cannot follow"):
-                session._read({"kind": "release", "release": 1, "clients": clients, "counts": {}})
+                session.history.apply({"kind": "release", "release": 1, "clients": clients, "counts": {}})
         with pytest.raises(ap.Corrupted, match="cannot follow"):
             session.fix_cohort(["a", "b"], [1, 2])
     finally:
@@ -429,7 +429,7 @@ def test_a_run_begun_before_the_rule_was_recorded_goes_on_replacing(tmp_path, mo
     assert numbered(tmp_path)[1] == [1, 2, 3, 4]
     found = report(tmp_path / "s", secret=SECRET)
     assert found.dropouts == "replace"
-    assert "always replaced clients that dropped out and did not record" in found.statement
+    assert "always replaced clients that dropped out, and did not record" in found.statement
     assert ("always replaced" in caplog.text) == (asked_for == "zero")
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import antiphase as ap
+from antiphase._federated import read_state
 from antiphase.flower._session import Session
-from antiphase.flower._state import read_state
 from antiphase.flower._timer import locked_timer
 from tests.flower.federation import blt, plan_for
 

@@ -27,14 +27,14 @@ def test_the_buffers_of_a_shorter_tree_are_refused(tmp_path):
     strategy, once = Tree(4, decoder="online"), ap.SingleParticipation()
     plan = plan_for(strategy, participation=once)
     with run_for(plan, tmp_path, PARAMS) as run:
-        optimizer = apj.add_noise(run, "device")
+        optimizer = apj.add_correlated_noise(run, "device")
         update = jax.jit(optimizer.update)
         first = state = optimizer.init(PARAMS)
         for step in range(3):
             updates, state = update(gradient(step), state)
             apj.commit(run, state, updates)
     with run_for(plan.extend(9), tmp_path, PARAMS) as run:
-        optimizer = apj.add_noise(run, "device")
+        optimizer = apj.add_correlated_noise(run, "device")
         update = jax.jit(optimizer.update)
         with pytest.raises(ap.Refused, match="belongs to another plan"):
             update(gradient(3.0), state)
@@ -50,13 +50,13 @@ def test_the_buffers_of_a_shorter_tree_are_refused(tmp_path):
 def test_more_precision_than_the_noise_has_is_refused(tmp_path, source):
     """float64 + float32 shows the gradient in the bits that the noise does not reach."""
     with jax.enable_x64(True), run_for(plan_for(Identity(3)), tmp_path / "single", PARAMS) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         wide = {"w": jnp.zeros(4, jnp.float64)}
         for update in (optimizer.update, jax.jit(optimizer.update)):
             with pytest.raises(ap.Refused, match="low bits"):
                 update(wide, optimizer.init(wide))
     with jax.enable_x64(True), run_for(plan_for(Identity(3)), tmp_path / "double", PARAMS, dtype="float64") as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         updates, _ = optimizer.update(wide, optimizer.init(wide))
         assert updates["w"].dtype == jnp.float64
         assert not np.array_equal(flat(updates), flat(updates).astype(np.float32))
@@ -66,12 +66,14 @@ def test_device_noise_of_another_dtype_than_the_runs_is_refused(tmp_path):
     """Without float64 in JAX the draws would end at 7.4, where the report of a float64 run says 11.5."""
     with jax.enable_x64(False), run_for(plan_for(Identity(3)), tmp_path, PARAMS, dtype="float64") as run:
         with pytest.raises(ap.Refused, match="noise is float64, but JAX would make it on the device in float32"):
-            apj.add_noise(run, "device")
-        optimizer = apj.add_noise(run, "host")  # made in float64 and rounded; the refusal has not bound the run
+            apj.add_correlated_noise(run, "device")
+        optimizer = apj.add_correlated_noise(
+            run, "host"
+        )  # made in float64 and rounded; the refusal has not bound the run
         updates, _ = optimizer.update(gradient(1.0), optimizer.init(PARAMS))
         assert updates["w"].dtype == jnp.float32
     with jax.enable_x64(True), run_for(plan_for(Identity(3)), tmp_path / "wide", PARAMS, dtype="float64") as run:
-        apj.add_noise(run, "device")
+        apj.add_correlated_noise(run, "device")
 
 
 @SOURCES
@@ -79,7 +81,7 @@ def test_device_noise_of_another_dtype_than_the_runs_is_refused(tmp_path):
 def test_half_precision_before_the_noise_is_refused(tmp_path, source, dtype):
     half = {"w": jnp.ones(4, dtype)}
     with run_for(plan_for(Identity(3)), tmp_path, half) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         with pytest.raises(ap.Refused, match="more than the clipping norm"):
             jax.jit(optimizer.update)(half, optimizer.init(half))
         # Accumulators of half precision, even where sums come and go in float32.
@@ -96,7 +98,7 @@ def test_parameters_of_half_precision_are_trained(tmp_path, source, dtype):
     params = {"w": jnp.ones(4, dtype)}
     total = apj.clipped_sum(lambda p, x: (p["w"] * x).sum().astype(jnp.float32), 0.5)
     with run_for(plan_for(Toeplitz([1.0, 0.5], 3)), tmp_path, params) as run:
-        optimizer = optax.chain(apj.add_noise(run, source), optax.adam(0.1))
+        optimizer = optax.chain(apj.add_correlated_noise(run, source), optax.adam(0.1))
         state = optimizer.init(params)
 
         @jax.jit
@@ -118,7 +120,7 @@ def test_parameters_of_half_precision_are_trained(tmp_path, source, dtype):
 def test_a_replay_that_shows_in_the_state_alone_is_seen(tmp_path, micro):
     """At learning rate 0 the parameters stay, but momentum holds the noisy gradient."""
     with run_for(plan_for(Identity(3)), tmp_path, PARAMS) as run:
-        inner = optax.chain(apj.add_noise(run), optax.sgd(optax.linear_schedule(0.0, 0.1, 4), momentum=0.9))
+        inner = optax.chain(apj.add_correlated_noise(run), optax.sgd(optax.linear_schedule(0.0, 0.1, 4), momentum=0.9))
         optimizer = SUM(inner) if micro else inner
         start = optimizer.init(PARAMS)
 
@@ -139,7 +141,7 @@ def test_a_replay_that_shows_in_the_state_alone_is_seen(tmp_path, micro):
 
 def test_a_commit_between_micro_batches_is_a_replay(tmp_path):
     with run_for(plan_for(Identity(3)), tmp_path, PARAMS) as run:
-        optimizer = SUM(optax.chain(apj.add_noise(run), optax.adam(0.1)))
+        optimizer = SUM(optax.chain(apj.add_correlated_noise(run), optax.adam(0.1)))
         state = optimizer.init(PARAMS)
         for calls in range(1, 7):
             _, state = optimizer.update(gradient(1.0), state, PARAMS)
@@ -151,7 +153,7 @@ def test_a_commit_between_micro_batches_is_a_replay(tmp_path):
 @SOURCES
 def test_steps_taken_again_and_not_committed_again_stop_the_run(tmp_path, source):
     with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         states, made = [optimizer.init(PARAMS)], []
         for step in range(2):
             updates, state = optimizer.update(gradient(step), states[-1])
@@ -173,7 +175,7 @@ def test_steps_taken_again_and_not_committed_again_stop_the_run(tmp_path, source
 
 def test_two_optimizers_on_one_run_hide_no_open_step(tmp_path):
     with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
-        one, two = apj.add_noise(run), apj.add_noise(run)
+        one, two = apj.add_correlated_noise(run), apj.add_correlated_noise(run)
         states = [one.init(PARAMS)]
         for optimizer in (two, one):
             updates, state = optimizer.update(gradient(1.0), states[-1])
@@ -194,7 +196,7 @@ def test_a_state_of_withdrawn_steps_is_refused(tmp_path, source):
     plan = plan_for(Toeplitz([1.0, 0.5], 4))
 
     def begin(run):
-        return optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
+        return optax.chain(apj.add_correlated_noise(run, source), optax.sgd(1.0))
 
     with run_for(plan, tmp_path, PARAMS) as run:
         optimizer = begin(run)
@@ -221,7 +223,7 @@ def test_a_state_of_withdrawn_steps_is_refused(tmp_path, source):
 def test_a_step_that_was_made_from_a_withdrawn_one_is_refused(tmp_path, source):
     """It was made before the step below it was taken again, when the ledger still had what it goes on from."""
     with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
-        optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
+        optimizer = optax.chain(apj.add_correlated_noise(run, source), optax.sgd(1.0))
         start = optimizer.init(PARAMS)
         updates, old = optimizer.update(gradient(1.0), start)
         apj.commit(run, old, updates)
@@ -240,7 +242,7 @@ def test_a_trained_model_is_not_given_the_first_noise_again(tmp_path, source):
     """Resumed with the parameters but without the state of the optimizer."""
     plan, params = plan_for(Toeplitz([1.0, 0.5], 4)), PARAMS
     with run_for(plan, tmp_path, PARAMS) as run:
-        optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
+        optimizer = optax.chain(apj.add_correlated_noise(run, source), optax.sgd(1.0))
         state = optimizer.init({"w": jnp.ones(4)})
         optimizer.update(gradient(1.0), state)  # not committed: the run can still begin elsewhere
         state = optimizer.init(params)
@@ -249,7 +251,7 @@ def test_a_trained_model_is_not_given_the_first_noise_again(tmp_path, source):
             params = optax.apply_updates(params, updates)
             apj.commit(run, state, params)
     with run_for(plan, tmp_path, PARAMS) as run:
-        optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(1.0))
+        optimizer = optax.chain(apj.add_correlated_noise(run, source), optax.sgd(1.0))
         with pytest.raises(ap.Refused, match="started with other parameters"):
             optimizer.update(gradient(1.0), optimizer.init(params))
         updates, state = optimizer.update(gradient(2.0), jax.jit(optimizer.init)(PARAMS))  # begin again
@@ -276,9 +278,9 @@ MAPPED = {
 @pytest.mark.parametrize("way", MAPPED)
 def test_gradients_side_by_side_are_not_given_the_same_noise(tmp_path, source, way):
     with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
-        optimizer = optax.chain(apj.add_noise(run, source), optax.sgd(0.1))
+        optimizer = optax.chain(apj.add_correlated_noise(run, source), optax.sgd(0.1))
         several = {"w": jnp.arange(8.0).reshape(2, 4)}
-        with pytest.raises(ap.Refused, match="maps add_noise over 2 gradients"):
+        with pytest.raises(ap.Refused, match="maps add_correlated_noise over 2 gradients"):
             MAPPED[way](optimizer.update)(several, optimizer.init(PARAMS))
         assert run.committed == 0
 
@@ -287,7 +289,7 @@ def test_gradients_side_by_side_are_not_given_the_same_noise(tmp_path, source, w
 def test_a_gradient_is_taken_through_the_noise(tmp_path, source):
     """Such as that of a learning rate or of a scale; noise is a constant."""
     with run_for(plan_for(Identity(3)), tmp_path, PARAMS) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         state = optimizer.init(PARAMS)
         slope = jax.grad(lambda scale: optimizer.update({"w": scale * jnp.arange(4.0)}, state)[0]["w"].sum())(2.0)
         assert slope == 6.0
@@ -297,7 +299,7 @@ def test_a_gradient_is_taken_through_the_noise(tmp_path, source):
 def test_replicas_that_were_not_added_up_first_are_refused(tmp_path, source):
     """Each would have the same noise on gradients of its own."""
     with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         update = jax.jit(lambda *several: jax.lax.map(lambda one: optimizer.update(*one), several))
         states = jax.tree.map(lambda part: jnp.stack([part, part]), optimizer.init(PARAMS))
         for differ in (0.0, 1.0):  # replicas that are alike are one model
@@ -323,3 +325,46 @@ def test_the_history_hash_depends_on_every_number(dtype):
         hashes.append(next_hash(hashes[0], leaves))
         assert len({mark.tobytes() for mark in hashes}) == len(hashes)
         assert hashes[0].tobytes() == jax.jit(next_hash)(start, leaves).tobytes()
+
+
+@SOURCES
+def test_a_refused_step_is_not_committed_though_another_was_made_since(tmp_path, source):
+    """The output was NaN, and `apply_if_finite` has hidden it; the error of the step has been forgotten."""
+    with run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS) as run:
+        inner = optax.apply_if_finite(optax.adam(0.1), 5)
+        optimizer = optax.chain(apj.add_correlated_noise(run, source), inner)
+        update = jax.jit(optimizer.update)
+        start = optimizer.init(PARAMS)
+        updates, first = update(gradient(1.0), start)
+        kept, refused = update(gradient(1.0), first)  # before the first is committed
+        assert not flat(kept).any()
+        apj.commit(run, first, updates)
+        updates, second = update(gradient(1.0), first)
+        for act in (lambda: apj.commit(run, refused, PARAMS), lambda: apj.report(run, refused)):
+            with pytest.raises(ap.Refused, match="refused the noise of this step"):
+                act()
+        apj.commit(run, second, updates)
+        with pytest.raises(ap.Refused, match="outputs of the 2 steps before it"):
+            optimizer.update(gradient(1.0), refused)
+        assert (run.committed, run.report().rewinds) == (2, 0)
+
+
+class SameName:
+    """A key that prints like any other of its kind."""
+
+    def __init__(self, order):
+        self.order = order
+
+    def __repr__(self):
+        return "key"
+
+    def __hash__(self):
+        return self.order
+
+    def __lt__(self, other):
+        return self.order < other.order
+
+
+def test_two_leaves_of_one_name_are_refused():
+    with pytest.raises(ap.InvalidArgument, match="two arrays named"):
+        apj.leaves({SameName(0): jnp.zeros(2), SameName(1): jnp.zeros(2)})

@@ -62,7 +62,7 @@ def test_memory_is_what_the_plan_says():
 
 @pytest.mark.parametrize("name", [name for name in ALL if name.startswith(WHOLE) and name.endswith("-24")])
 def test_what_does_not_stream_is_refused(name):
-    with pytest.raises(ap.InvalidArgument, match="needs all of z at every step"):
+    with pytest.raises(ap.InvalidArgument, match="needs all rows of z at every step"):
         correlator(ALL[name], jnp.dtype(jnp.float32))
 
 

@@ -29,7 +29,7 @@ def spellings(word):
 
 def test_the_key_is_in_no_program(tmp_path):
     with open_run(tmp_path) as run:
-        optimizer = optax.chain(apj.add_noise(run, "device"), optax.sgd(0.1))
+        optimizer = optax.chain(apj.add_correlated_noise(run, "device"), optax.sgd(0.1))
         key, state = device_key(run), optimizer.init(PARAMS)
         texts = [str(jax.make_jaxpr(optimizer.update)(PARAMS, state, PARAMS))]
         for lowered in (jax.jit(optimizer.init).lower(PARAMS), jax.jit(optimizer.update).lower(PARAMS, state, PARAMS)):
@@ -48,7 +48,7 @@ def test_the_check_sees_a_key_in_a_program():
 
 def test_the_key_is_in_no_state(tmp_path):
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run, "device")
+        optimizer = apj.add_correlated_noise(run, "device")
         _, state = jax.jit(optimizer.update)(PARAMS, optimizer.init(PARAMS))
         key = device_key(run)
         apj.save(tmp_path / "state", state, run)
@@ -60,7 +60,7 @@ def test_the_key_is_in_no_state(tmp_path):
 @pytest.mark.parametrize("source", ["host", "device"])
 def test_no_step_is_taken_after_the_run_is_closed(tmp_path, source):
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         state = optimizer.init(PARAMS)
         jax.block_until_ready(optimizer.update(PARAMS, state))
     check_refused(run, optimizer.update, (PARAMS, state), "closed")
@@ -68,7 +68,7 @@ def test_no_step_is_taken_after_the_run_is_closed(tmp_path, source):
 
 def test_a_state_can_be_donated(tmp_path):
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run, "device")
+        optimizer = apj.add_correlated_noise(run, "device")
         update = jax.jit(optimizer.update, donate_argnums=1)
         state = optimizer.init(PARAMS)
         for step in range(2):
@@ -79,7 +79,7 @@ def test_a_state_can_be_donated(tmp_path):
 
 def test_steps_cannot_be_taken_in_one_program_without_being_committed(tmp_path):
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run, "device")
+        optimizer = apj.add_correlated_noise(run, "device")
 
         def step(state, _):
             updates, state = optimizer.update(PARAMS, state)
@@ -99,7 +99,31 @@ def test_on_a_single_device_the_program_ends_with_the_reason(tmp_path, source, m
     monkeypatch.setattr(_device_noise, "must_defer", lambda: False)
     monkeypatch.setattr(_host_noise, "must_defer", lambda: False)
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))
         with pytest.raises(jax.errors.JaxRuntimeError, match="the next step is 0"):
             jax.block_until_ready(jax.jit(optimizer.update)(PARAMS, state))
+
+
+def test_other_random_numbers_of_jax_are_refused(tmp_path):
+    """A step that is replayed under another flag would get other noise, and two outputs of it could be averaged."""
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_correlated_noise(run, "device")
+        state = optimizer.init(PARAMS)
+        with jax.threefry_partitionable(False):
+            for update in (optimizer.update, jax.jit(optimizer.update)):
+                with pytest.raises(ap.Refused, match="jax_threefry_partitionable"):
+                    update(PARAMS, state)
+            with pytest.raises(ap.Refused, match="jax_threefry_partitionable"):
+                apj.add_correlated_noise(run, "device")
+        optimizer.update(PARAMS, state)
+
+
+def test_the_hosts_noise_does_not_depend_on_the_flag(tmp_path):
+    with open_run(tmp_path) as run:
+        optimizer = apj.add_correlated_noise(run)
+        state = optimizer.init(PARAMS)
+        made = optimizer.update(PARAMS, state)[0]
+        with jax.threefry_partitionable(False):
+            again = optimizer.update(PARAMS, state)[0]
+        assert all(np.array_equal(made[name], again[name]) for name in PARAMS)

@@ -54,7 +54,7 @@ def test_other_examples_than_those_of_the_plan_are_refused(tmp_path):
 
 def test_batches_that_the_run_did_not_make_are_the_word_of_the_program(tmp_path):
     with run_for(plan_for(Toeplitz([1.0, 0.5], 3)), tmp_path, PARAMS) as run:
-        optimizer = apj.add_noise(run)
+        optimizer = apj.add_correlated_noise(run)
         _, state = optimizer.update(PARAMS, optimizer.init(PARAMS))
         with pytest.raises(ap.Refused, match="cannot check which examples"):
             apj.commit(run, state, PARAMS, [1, 2])
@@ -77,8 +77,8 @@ def test_a_step_without_noise_cannot_be_committed(tmp_path):
 
 def test_the_state_of_another_run_is_refused(tmp_path):
     with open_run(tmp_path / "a") as one, open_run(tmp_path / "b") as two:
-        state = apj.add_noise(one).init(PARAMS)
-        check_refused(two, apj.add_noise(two).update, (PARAMS, state), "belongs to another run")
+        state = apj.add_correlated_noise(one).init(PARAMS)
+        check_refused(two, apj.add_correlated_noise(two).update, (PARAMS, state), "belongs to another run")
         with pytest.raises(ap.Refused, match="belongs to another run"):
             apj.commit(two, state._replace(step=jnp.int32(1)), PARAMS)
 
@@ -87,7 +87,7 @@ def test_the_state_of_another_run_is_refused(tmp_path):
 def test_a_step_ahead_of_the_ledger_is_refused(tmp_path, source):
     """Where steps went unrecorded, the report would promise too much."""
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         updates, state = jax.jit(optimizer.update)(PARAMS, optimizer.init(PARAMS))
         assert np.isfinite(flat(updates)).all()
         check_refused(run, optimizer.update, (PARAMS, state), "the next step is 0")
@@ -103,7 +103,7 @@ def test_a_step_ahead_of_the_ledger_is_refused(tmp_path, source):
 @pytest.mark.parametrize("source", ["host", "device"])
 def test_a_step_taken_again_with_another_output_is_seen(tmp_path, source):
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         start, own = optimizer.init(PARAMS), run.batch(0).indices
         first, state = optimizer.update(PARAMS, start)
         apj.commit(run, state, first, own)
@@ -122,22 +122,22 @@ def test_a_run_keeps_to_its_source(tmp_path):
         _, state = train(run, optimizer, PARAMS, optimizer.init(PARAMS), stop=2)
     with open_run(tmp_path / "device") as run:
         with pytest.raises(ap.Refused, match="started with noise from another source"):
-            apj.add_noise(run, "host")
+            apj.add_correlated_noise(run, "host")
         assert any("Threefry" in remark for remark in run.report().remarks)
     with open_run(tmp_path / "host") as run:
-        host = apj.add_noise(run)
+        host = apj.add_correlated_noise(run)
         _, first = host.update(PARAMS, host.init(PARAMS))
         apj.commit(run, first, PARAMS, run.batch(0).indices)
         with pytest.raises(ap.Refused, match="started with noise from another source"):
-            apj.add_noise(run, "device")
+            apj.add_correlated_noise(run, "device")
         with pytest.raises(ap.Refused, match="made for another noise source"):
             host.update(PARAMS, state[0])
 
 
 def test_an_optimizer_made_before_the_other_cannot_go_on_either(tmp_path):
     with open_run(tmp_path) as run:
-        host = apj.add_noise(run)
-        device = apj.add_noise(run, "device")
+        host = apj.add_correlated_noise(run)
+        device = apj.add_correlated_noise(run, "device")
         check_refused(run, host.update, (PARAMS, host.init(PARAMS)), "another source")
         with pytest.raises(ap.Refused, match="made for another noise source"):
             device.update(PARAMS, host.init(PARAMS))
@@ -146,7 +146,7 @@ def test_an_optimizer_made_before_the_other_cannot_go_on_either(tmp_path):
 @pytest.mark.parametrize("source", ["host", "device"])
 def test_there_is_no_noise_beyond_the_plan(tmp_path, source):
     with run_for(plan_for(Toeplitz([1.0, 0.5], 3)), tmp_path, PARAMS) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         update, state = jax.jit(optimizer.update), optimizer.init(PARAMS)
         for _ in range(3):
             updates, state = update(PARAMS, state)
@@ -163,10 +163,10 @@ def test_there_is_no_noise_beyond_the_plan(tmp_path, source):
 def test_the_noise_of_the_host_is_the_run_s_own_times_the_clipping_norm(tmp_path):
     made = plan_for(Fourier(4, "optimal"), clip_norm=2.5)
     with run_for(made, tmp_path, PARAMS) as run:
-        optimizer = apj.add_noise(run)
+        optimizer = apj.add_correlated_noise(run)
         ones = jax.tree.map(jnp.ones_like, PARAMS)
         updates, _ = jax.jit(optimizer.update)(ones, optimizer.init(PARAMS))
-        for leaf, noise in zip(jax.tree.leaves(updates), run.noise(0), strict=True):
+        for leaf, noise in zip(jax.tree.leaves(updates), run._unit_noise(0), strict=True):
             np.testing.assert_allclose(leaf, 1.0 + 2.5 * noise, rtol=1e-6, atol=1e-6)
 
 
@@ -174,7 +174,7 @@ def test_the_noise_of_the_host_is_the_run_s_own_times_the_clipping_norm(tmp_path
 def test_an_update_thrown_away_uses_nothing_up(tmp_path, source):
     """The same state gives the same noise, however often it is asked for."""
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run, source)
+        optimizer = apj.add_correlated_noise(run, source)
         update, state = jax.jit(optimizer.update), optimizer.init(PARAMS)
         first, again = update(PARAMS, state)[0], update(PARAMS, state)[0]
         assert flat(first).tobytes() == flat(again).tobytes()
@@ -182,7 +182,7 @@ def test_an_update_thrown_away_uses_nothing_up(tmp_path, source):
 
 def test_other_parameters_than_the_run_s_are_refused(tmp_path):
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run)
+        optimizer = apj.add_correlated_noise(run)
         for wrong in (
             {"w": PARAMS["w"]},
             {"w": jnp.zeros((2, 4)), "b": jnp.zeros(2)},
@@ -200,9 +200,9 @@ def test_other_parameters_than_the_run_s_are_refused(tmp_path):
         with pytest.raises(ap.InvalidArgument, match="at least one array"):
             apj.leaves({})
         with pytest.raises(ap.InvalidArgument, match="'host' or 'device'"):
-            apj.add_noise(run, "gpu")
+            apj.add_correlated_noise(run, "gpu")
         with pytest.raises(ap.InvalidArgument, match="a Run"):
-            apj.add_noise(plan())
+            apj.add_correlated_noise(plan())
 
 
 def test_batches_are_the_run_s_padded_to_few_shapes(tmp_path):
@@ -224,8 +224,8 @@ def test_an_empty_batch_still_gets_its_noise(tmp_path):
     empty = apj.pad(Batch(np.empty(0, np.int64), np.empty(0, bool)), 8)
     assert empty.mask.tolist() == [False] * 8
     with open_run(tmp_path) as run:
-        optimizer = apj.add_noise(run)
+        optimizer = apj.add_correlated_noise(run)
         clipped = jax.jit(apj.clipped_sum(lambda p, x: (x @ p["w"]).sum(), 1.0))
         total = clipped(PARAMS, (X[empty.indices],), empty.mask)
         updates, _ = optimizer.update(total, optimizer.init(PARAMS))
-        np.testing.assert_allclose(flat(updates), 0.5 * flat(run.noise(0)), rtol=1e-6)
+        np.testing.assert_allclose(flat(updates), 0.5 * flat(run._unit_noise(0)), rtol=1e-6)

@@ -34,7 +34,7 @@ CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in REST 
 def test_the_noise_added_has_the_covariance_of_the_plan(tmp_path, source, name):
     plan = plan_for(ALL[name])
     with run_for(plan, tmp_path, PARAMS) as run:
-        noise = added(apj.add_noise(run, source), run, PARAMS)
+        noise = added(apj.add_correlated_noise(run, source), run, PARAMS)
     assert is_right(noise, plan), departures(noise, plan)
 
 
@@ -50,7 +50,9 @@ def test_the_check_sees_noise_of_a_wrong_size(scale):
 def test_accumulated_micro_batches_make_one_step(tmp_path, source):
     plan = plan_for(ALL["blt"])
     with run_for(plan, tmp_path, PARAMS) as run:
-        optimizer = optax.MultiSteps(apj.add_noise(run, source), 3, use_grad_mean=False).gradient_transformation()
+        optimizer = optax.MultiSteps(
+            apj.add_correlated_noise(run, source), 3, use_grad_mean=False
+        ).gradient_transformation()
         noise = added(optimizer, run, PARAMS, micro=3)
     assert is_right(noise, plan), departures(noise, plan)
 

@@ -68,7 +68,7 @@ def test_the_plan_that_had_no_noise_at_all_has_its_covariance(source, tmp_path):
     base, params = Toeplitz.square_root(8, bands=4), {"w": jnp.zeros(500)}
     plan = plan_for(*scaled(base, 1e50))
     with run_for(plan, tmp_path, params) as run:
-        noise = added(apj.add_noise(run, source), run, params)
+        noise = added(apj.add_correlated_noise(run, source), run, params)
     assert is_right(noise, plan_for(base, STD))
 
 
@@ -85,8 +85,8 @@ def test_what_float32_cannot_hold_is_refused_before_the_run_is_bound(strategy, s
     """The run makes float64 noise; JAX, without jax_enable_x64, float32."""
     with run_for(plan_for(strategy), tmp_path, PARAMS, dtype="float64") as run:
         with pytest.raises(ap.Refused, match="float32"):
-            apj.add_noise(run, source)
-        run.noise(0)  # still the host's
+            apj.add_correlated_noise(run, source)
+        run._unit_noise(0)  # still the host's
 
 
 def test_a_compiled_program_that_makes_other_noise_is_refused(monkeypatch):
@@ -99,7 +99,7 @@ def test_a_compiled_program_that_makes_other_noise_is_refused(monkeypatch):
     case = (Identity(9), STD, FLOAT32, 1.0)
     _device_noise.check_device_noise.__wrapped__(*case)
     monkeypatch.setattr(_device_noise, "correlator", lambda strategy, dtype: Late())
-    with pytest.raises(ap.Refused, match="differs from float64"):
+    with pytest.raises(ap.Refused, match="differs from the float64 reference"):
         _device_noise.check_device_noise.__wrapped__(*case)
 
 

@@ -58,7 +58,7 @@ def states_of(run, optimizer, count):
 
 def test_parts_of_different_steps_are_refused(tmp_path):
     with open_run(tmp_path) as run:
-        optimizer = optax.chain(apj.add_noise(run, "device"))
+        optimizer = optax.chain(apj.add_correlated_noise(run, "device"))
         parts = [apj.split(state) for state in states_of(run, optimizer, 3)]
         for i, (public, _) in enumerate(parts):
             for j, (_, private) in enumerate(parts):
@@ -71,7 +71,7 @@ def test_parts_of_different_steps_are_refused(tmp_path):
 
 def test_parts_of_different_steps_give_no_noise_however_put_together(tmp_path):
     with open_run(tmp_path) as run:
-        optimizer = optax.chain(apj.add_noise(run, "device"))
+        optimizer = optax.chain(apj.add_correlated_noise(run, "device"))
         _, older, newer = states_of(run, optimizer, 3)
         forged = (newer[0]._replace(private=older[0].private), *newer[1:])
         check_refused(run, optimizer.update, (PARAMS, forged, PARAMS), "private part belongs to another step")
@@ -93,7 +93,7 @@ def test_sums_of_another_micro_batch_or_run_are_refused(tmp_path):
     with open_run(tmp_path / "a") as run, open_run(tmp_path / "b") as other:
         parts = []
         for each in (run, other):
-            optimizer = optax.MultiSteps(apj.add_noise(each), 3, use_grad_mean=False)
+            optimizer = optax.MultiSteps(apj.add_correlated_noise(each), 3, use_grad_mean=False)
             state = optimizer.init(PARAMS)
             for _ in range(3):
                 parts.append(apj.split(state))
@@ -117,7 +117,7 @@ def test_a_private_part_of_another_optimizer_is_refused(tmp_path):
 
 def test_the_state_of_a_device_is_that_of_the_run(tmp_path):
     with open_run(tmp_path) as run:
-        state = apj.add_noise(run, "device").init(PARAMS)
+        state = apj.add_correlated_noise(run, "device").init(PARAMS)
         assert isinstance(state.private, PrivateNoiseState)
         assert np.array_equal(state.run_id, run_id_words(run.run_id))
         assert np.array_equal(state.private.run_id, state.run_id)
@@ -125,7 +125,7 @@ def test_the_state_of_a_device_is_that_of_the_run(tmp_path):
 
 def test_a_printed_state_shows_no_noise(tmp_path):
     with run_for(plan_for(plan().mechanism.strategy), tmp_path, PARAMS) as run:
-        optimizer = apj.add_noise(run, "device")
+        optimizer = apj.add_correlated_noise(run, "device")
         updates, state = optimizer.update(jax.tree.map(jnp.zeros_like, PARAMS), optimizer.init(PARAMS))
         shown = repr((state, str(state)))
         assert flat(updates).any()

@@ -40,7 +40,7 @@ def open_run(directory: Path, made: ap.Plan | None = None, **options: Any) -> ap
 
 
 def optimizer_for(run: ap.Run, source: str = "host") -> optax.GradientTransformation:
-    return optax.chain(apj.add_noise(run, source), optax.scale(1 / 10), optax.adam(0.05))
+    return optax.chain(apj.add_correlated_noise(run, source), optax.scale(1 / 10), optax.adam(0.05))
 
 
 def train(run: ap.Run, optimizer: Any, params: Any, state: Any, stop: int = STEPS) -> tuple[Any, Any]:

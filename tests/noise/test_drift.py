@@ -40,7 +40,7 @@ def differences(blt):
 @pytest.mark.parametrize(
     ("decay", "inverse_decay"),
     [
-        ([NEAR_ONE, 0.9999, 0.99, 0.8], [1 - 1e-6, 0.999, 0.9, 0.3]),
+        pytest.param([NEAR_ONE, 0.9999, 0.99, 0.8], [1 - 1e-6, 0.999, 0.9, 0.3], marks=pytest.mark.integration),
         ([NEAR_ONE, 0.9999, 0.99, 0.8], [1 - 1e-8, 0.9998, 0.9, 0.1]),
         pytest.param([NEAR_ONE], [0.999], marks=pytest.mark.slow),
         pytest.param([NEAR_ONE], [1 - 1e-7], marks=pytest.mark.slow),

@@ -76,7 +76,7 @@ def test_after_the_last_step_too_where_that_step_is_like_the_others(name):
 def test_a_tree_that_its_last_step_has_closed_is_not_extended(steps):
     made = stream(Tree(steps), LEAVES)
     released = take(made)
-    with pytest.raises(ap.Refused, match="cannot be extended any more"):
+    with pytest.raises(ap.Refused, match="can no longer be extended"):
         made.extend(Noisy(Tree(20)))
     # Rightly so: what was released last is not what the longer tree would have released.
     longer = long_noise(Tree, steps, 20)

@@ -1,11 +1,16 @@
 """Ways to get repeated, shared or broadcast noise, each refused."""
 
+import os
+import subprocess
+import sys
 import threading
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 import antiphase as ap
+from antiphase._noise.team import Team
 from antiphase.strategies import BLT, Fourier, Identity, Toeplitz
 
 SECRET = ap.Secret.insecure(3)
@@ -130,3 +135,47 @@ def test_a_source_that_compares_as_another_one_does_not_pass_for_it():
     assert not stream(Identity(1), [(5,)], source=Alias("simulation")).is_secure
     with pytest.raises(ap.InvalidArgument, match="'aes' or 'simulation'"):
         stream(Identity(1), [(5,)], source=Alias("AES"))
+
+
+def test_noise_without_compiled_kernels_is_refused():
+    code = (
+        "import antiphase as ap\n"
+        "try: ap.NoiseStream(ap.Mechanism(ap.strategies.Identity(2), ap.EveryStep(), 1.0), [(3,)], "
+        "ap.Secret.insecure(1)).next()\n"
+        "except ap.Refused as error: print(error)\n"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "NUMBA_DISABLE_JIT is set" in made.stdout
+
+
+def test_an_interrupted_wait_leaves_its_workers_to_the_threads_that_use_them(monkeypatch):
+    """Threads of an interrupted step once wrote into the buffers of workers that the next step used."""
+    team, hold, used = Team(2, object), threading.Event(), []
+    taken = threading.Event()
+
+    def task(worker, part):
+        used.append(worker)
+        if threading.current_thread() is not threading.main_thread():
+            taken.set()
+            hold.wait(60)
+        else:
+            taken.wait(60)
+
+    def interrupted(future, timeout=None):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Future, "exception", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            team.run(task, [1, 2])
+    again = []
+    team.run(lambda worker, part: again.append(worker), [1, 2, 3])
+    hold.set()
+    assert len({id(worker) for worker in used}) == 2
+    assert not {id(worker) for worker in used} & {id(worker) for worker in again}

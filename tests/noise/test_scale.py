@@ -103,7 +103,7 @@ def test_the_plan_that_had_no_noise_at_all_has_its_covariance(tmp_path):
     with ap.Run.open(plan_for(strategy, noise_std=noise_std), tmp_path, leaves=[(entries,)], examples=40) as run:
         rows = []
         for step in range(40):
-            rows.append(run.noise(step)[0].astype(np.float64))
+            rows.append(run.gradient_noise(step)[0].astype(np.float64))
             run.commit(step, bytes(32))
     whitened = base.multiply(np.stack(rows)) / (noise_std / 1e50)
     off = np.abs(whitened @ whitened.T / entries - np.eye(40))
@@ -297,7 +297,7 @@ def test_a_source_that_makes_other_noise_is_refused(strategy, fault):
         return host_check._respond(made, dtype, None, False, z, steps)
 
     check_noise(strategy, STD, dtype, right)
-    with pytest.raises(ap.Refused, match="differs from float64"):
+    with pytest.raises(ap.Refused, match="differs from the float64 reference"):
         check_noise(strategy, STD, dtype, lambda z, steps: fault(right(z, steps)))
 
 
@@ -314,7 +314,7 @@ def test_a_wrong_power_of_two_is_refused(monkeypatch):
         stream(strategy, [(3,)], noise_std)
         with monkeypatch.context() as patched:
             patched.setattr(host_check, "canonical", wrong)
-            with pytest.raises(ap.Refused, match="differs from float64"):
+            with pytest.raises(ap.Refused, match="differs from the float64 reference"):
                 stream(strategy, [(3,)], noise_std)
 
 

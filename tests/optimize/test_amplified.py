@@ -153,7 +153,9 @@ def test_the_best_known_strategy_is_kept_where_the_search_goes_astray(monkeypatc
     assert found.loss == pytest.approx(min(losses))
 
 
-@pytest.mark.parametrize("family", ["toeplitz", "banded", "blt"])
+@pytest.mark.parametrize(
+    "family", ["toeplitz", *(pytest.param(f, marks=pytest.mark.integration) for f in ("banded", "blt"))]
+)
 def test_the_last_iterate_in_several_directions(family):
     """The loss is noise x error under the objective, below that of the optimum for the rms error."""
     promise, what = ap.BallsInBins(4, 8), ap.Curvatures.log_uniform(1e-2, 1.0, 5)

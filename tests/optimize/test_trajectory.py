@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import antiphase as ap
-from antiphase._objective import TRAINING
-from antiphase._optimize.curvature_error import banded_error
+from antiphase._objective import TRAINING, training_objective
+from antiphase._optimize import AmplifiedProblem, quick_amplified_blt
+from antiphase._optimize.curvature_error import banded_error, sampled_rows
 
 N = 10
 SCHEDULE = ap.Momentum(0.6, np.linspace(1.0, 0.2, N))
@@ -97,4 +98,59 @@ def test_free_columns_do_not_drown_early_steps():
 def test_the_name_training_stands_for_the_documented_curvatures():
     strategy, workload = ap.strategies.Toeplitz(np.array([1.0, 0.5]), N), ap.PrefixSum()
     assert ap.error(strategy, workload, "training").value == ap.error(strategy, workload, TRAINING).value
-    assert ap.Curvatures.log_uniform(1e-3, 1.0, 13, 0.25, trajectory=1.0) == TRAINING
+    assert ap.Curvatures.log_uniform(1e-3, 0.3, 13, 0.25, trajectory=1.0) == TRAINING
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-3, 1.0, 50.0])
+def test_curvatures_follow_the_learning_rate_as_far_as_training_converges(rate):
+    values = training_objective(rate).values
+    assert values.max() == pytest.approx(0.3 * min(max(rate, 1e-4), 3.0))
+    assert values.max() / values.min() == pytest.approx(300.0)
+    assert values.max() < 2.0
+
+
+@pytest.mark.parametrize("workload", [ap.PrefixSum(), ap.Momentum(0.6), SCHEDULE])
+@pytest.mark.parametrize(("family", "options"), [("toeplitz", {"bands": 3}), ("blt", {"buffers": 1})])
+def test_searches_minimise_the_whole_objective(family, options, workload):
+    """A brute-force search over the same two free numbers finds nothing better than 0.3 %."""
+    flat = ap.Curvatures([1e-4], trajectory=1.0)  # the last iterate alone would be far from this optimum
+    once = ap.SingleParticipation()
+    found = ap.optimize(family, steps=N, participation=once, workload=workload, objective=flat, **options)
+    best = np.inf
+    for a in np.linspace(0.05, 0.99, 48):
+        for b in np.linspace(0.0, 0.99, 48):
+            made = ap.strategies.Toeplitz([1.0, a, a * b], N)
+            if family == "blt":
+                made = ap.strategies.BLT.from_decays([a], [a * b], N)
+            best = min(best, ap.loss(made, workload, once, flat))
+    assert found.loss <= best * (1 + 3e-3)
+    last = ap.optimize(
+        family, steps=N, participation=once, workload=workload, objective=flat.destination, **options
+    ).strategy
+    assert found.loss < ap.loss(last, workload, once, flat)
+
+
+def test_sampled_rows_are_rows_of_the_workload():
+    n = 40
+    workload = ap.Momentum(0.6, np.linspace(1.0, 0.2, n))
+    rows, matrix = sampled_rows(workload, n, n), workload.matrix(n)
+    ends = [int(np.flatnonzero(row)[-1]) for row in rows.T]
+    assert len(ends) == 8
+    np.testing.assert_allclose(rows.T * np.sqrt(8), matrix[ends], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(np.diff(ends), 5)
+    over_all, over_some = np.square(matrix).sum() / n, np.square(rows).sum()
+    assert over_some == pytest.approx(over_all, rel=0.02)
+
+
+def test_the_quick_search_in_bins_is_nearly_as_good_as_the_full_one():
+    """Both are compared by calibrated noise, which neither search sees."""
+    n, bins, budget = 60, ap.BallsInBins(4, 15), ap.Budget(4.0, 1e-5)
+    workload, objective = ap.Momentum(0.9, np.linspace(1.0, 0.2, n)), training_objective(1.0)
+    full = ap.optimize(
+        "blt", steps=n, participation=bins, workload=workload, objective=objective, budget=budget, buffers=2
+    )
+    quick, estimate = quick_amplified_blt(AmplifiedProblem(n, bins, workload, objective, budget), buffers=2)
+    noise = ap.calibrate(quick, bins, budget).mechanism.noise_std
+    loss = noise * ap.error(quick, workload, objective).value
+    assert loss == pytest.approx(full.loss, rel=0.01)
+    assert estimate == pytest.approx(loss, rel=0.03)

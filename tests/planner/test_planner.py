@@ -8,15 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import antiphase as ap
-from antiphase._planner.advice import affordable_copies, suggested_learning_rate
+from antiphase._planner.advice import affordable_copies
 from antiphase._planner.families import FAMILIES
+from antiphase._planner.training import expected_rate
 
 QUICK = ["identity", "tree", "fourier", "stamped", "toeplitz", "banded-inverse"]
 
 
 def problem(**changes):
-    given = {"steps": 60, "budget": ap.Budget(2.0, 1e-6), "participation": ap.FixedEpochs(4, 15)}
+    given = {"steps": 60, "budget": ap.Budget(2.0, 1e-6), "participation": ap.FixedEpochs(4, 15), "objective": "rms"}
     return ap.Problem(**{**given, **changes})
+
+
+@pytest.fixture(scope="module")
+def quick_plan():
+    return ap.plan(problem(), QUICK)
 
 
 def test_every_family_is_tried_and_the_best_is_chosen():
@@ -33,8 +39,8 @@ def test_the_plan_is_never_worse_than_one_family_by_hand(family):
     assert ap.plan(problem(), {family, "toeplitz", "identity"}).error <= alone.error * (1 + 1e-12)
 
 
-def test_the_error_is_noise_times_the_error_of_the_strategy():
-    found = ap.plan(problem(), QUICK)
+def test_the_error_is_noise_times_the_error_of_the_strategy(quick_plan):
+    found = quick_plan
     size = ap.error(found.mechanism.strategy, ap.PrefixSum()).rms
     assert math.isclose(found.error, found.mechanism.noise_std * size, rel_tol=1e-12)
 
@@ -97,8 +103,8 @@ def test_balls_in_bins_gains_from_its_randomness_and_comes_back_as_it_was(tmp_pa
     assert ap.Plan.load(tmp_path / "plan.json") == found
 
 
-def test_the_pareto_front_trades_error_for_memory():
-    front = ap.plan(problem(), QUICK).pareto
+def test_the_pareto_front_trades_error_for_memory(quick_plan):
+    front = quick_plan.pareto
     assert all(a.error <= b.error and a.memory_copies > b.memory_copies for a, b in itertools.pairwise(front))
     assert front[-1].memory_copies == 0
 
@@ -116,8 +122,7 @@ def test_notes_say_what_was_gained_and_what_is_ranked():
     notes = " ".join(found.notes)
     assert f"{100 * (1 - found.error / plain.error):.0f} % less than with DP-SGD" in notes
     assert "rms over the steps" in notes
-    size = ap.error(found.mechanism.strategy, ap.PrefixSum()).rms
-    assert f"Effective error {found.mechanism.noise_std * size / 40:.4g}" in notes
+    assert "a largest learning rate near" in notes
 
 
 def test_the_published_buffers_are_offered_under_a_separation():
@@ -146,14 +151,14 @@ def test_plans_save_and_load_with_their_candidates(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "message", "hint"),
     [
-        (lambda: ap.plan(problem(), ["magic"]), "Got 'magic'", "leave it out to try all"),
-        (lambda: ap.plan(problem(), []), "'families' .* at least one name", "leave it out to try all"),
+        (lambda: ap.plan(problem(), ["magic"]), "Got 'magic'", "omit families to try all"),
+        (lambda: ap.plan(problem(), []), "'families' .* at least one name", "omit families to try all"),
         (lambda: ap.plan(problem(participation=None)), "'participation' parameter of Problem", "pass examples="),
-        (lambda: ap.plan(problem(), QUICK, pipelines=["shuffle"]), "Got 'shuffle'", "give a participation"),
+        (lambda: ap.plan(problem(), QUICK, pipelines=["shuffle"]), "Got 'shuffle'", "pass a participation"),
         (
             lambda: ap.plan(problem(participation=None, examples=100, batch_size=10), QUICK, pipelines=[]),
             "'pipelines' .* at least one name",
-            "leave it out",
+            "omit pipelines",
         ),
         (
             lambda: ap.plan(problem(participation=ap.Poisson(0.1), adjacency="replace")),
@@ -174,12 +179,6 @@ def test_published_memory_examples():
     assert affordable_copies(4 * million, gigabyte) == 64
     assert affordable_copies(128 * million, gigabyte, machines=64) == 128
     assert affordable_copies(4 * million, gigabyte, machines=64) == 4096
-
-
-def test_learning_rates_are_powers_of_the_grid():
-    rate = suggested_learning_rate(0.03)
-    assert math.isclose(math.log(rate) / math.log(1.7), round(math.log(rate) / math.log(1.7)), abs_tol=1e-9)
-    assert abs(math.log(rate) - (-0.95 * math.log(0.03) - 4.64)) <= math.log(1.7) / 2
 
 
 # ---- the objective of a trained model
@@ -205,7 +204,9 @@ def test_training_plan_takes_the_least_memory_near_the_least_error(training_plan
 
 def test_training_plan_states_the_error_of_its_objective(training_plan):
     mechanism, workload = training_plan.mechanism, training_plan.problem.workload
-    error = mechanism.noise_std * ap.error(mechanism.strategy, workload, "training").value
+    rate = expected_rate(training_plan.problem, ["cyclic-poisson", "fixed-epochs"])
+    curvatures = ap.Curvatures.log_uniform(1e-3 * rate, 0.3 * rate, 13, 0.25, trajectory=1.0)
+    error = mechanism.noise_std * ap.error(mechanism.strategy, workload, curvatures).value
     assert training_plan.error == pytest.approx(error)
     over_steps = mechanism.noise_std * ap.error(mechanism.strategy, workload).rms
     assert training_plan.candidates[0].rms_error == pytest.approx(over_steps)

@@ -52,12 +52,12 @@ def chosen_bands(problem: ap.Problem) -> int:
 )
 def test_bands_of_1024_steps(cell):
     epsilon, epochs = cell
-    problem = ap.Problem(steps=1024, budget=ap.Budget(epsilon, 1e-6), examples=1024, batch_size=epochs)
+    problem = ap.Problem(1024, ap.Budget(epsilon, 1e-6), examples=1024, batch_size=epochs, objective="rms")
     assert abs(math.log2(chosen_bands(problem) / BANDS[cell])) <= 1.0
 
 
 @pytest.mark.parametrize(("epsilon", "bands"), [(0.5, 2), (1.0, 4), (2.0, 8), (4.0, 16), (8.0, 32)])
 def test_bands_of_twenty_epochs_of_a_hundred_steps(epsilon, bands):
     """Choquette-Choo et al. 2025 (near-exact amplification), Fig. 29, banded with Poisson sampling."""
-    problem = ap.Problem(steps=2000, budget=ap.Budget(epsilon, 1e-5), examples=50_000, batch_size=500)
+    problem = ap.Problem(2000, ap.Budget(epsilon, 1e-5), examples=50_000, batch_size=500, objective="rms")
     assert abs(math.log2(chosen_bands(problem) / bands)) <= 1.0

@@ -11,6 +11,7 @@ import pytest
 from antiphase._report.chart import Axis, Chart, _stroke, axis, draw, series, thinned, tick_text
 from antiphase._report.curves import _coarse_to_fine
 from antiphase._report.heat_map import HeatMap, colours, condensed, draw_heat_map, png
+from antiphase._report.interval_chart import IntervalChart, draw_intervals
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -120,3 +121,29 @@ def test_a_single_large_entry_survives_condensing():
 def test_a_heat_map_says_what_it_shows():
     root = ElementTree.fromstring(draw_heat_map(HeatMap("C", np.array([[1.0, 0.0], [-0.5, 1.0]])), "h"))
     assert "from -0.5 to 1; 25 % are below zero" in root.find(f"{SVG}desc").text
+
+
+def test_dots_mark_every_point_and_may_stand_alone():
+    dotted = series("front", [1.0, 2.0, 4.0], [3.0, 2.0, 1.0], dots=True)
+    alone = series("others", [1.0, 4.0], [3.0, 2.5], faint=True, dots=True, joined=False)
+    root = ElementTree.fromstring(draw(Chart("t", "x", "y", (dotted, alone), x_ticks=((1.0, "none"),)), "name"))
+    assert len(list(root.iter(f"{SVG}circle"))) == 5
+    lines = [p for p in root.iter(f"{SVG}path") if p.find(f"{SVG}title") is not None]
+    (line,) = lines
+    places = [f"{c.get('cx')} {c.get('cy')}" for c in root.iter(f"{SVG}circle") if "faint" not in c.get("class")]
+    assert line.get("d") == "M" + " L".join(places)
+    labels = [t.text for t in root.iter(f"{SVG}text")]
+    assert "none" in labels
+
+
+def test_intervals_are_drawn_to_scale():
+    rows = (("a <b>", 60.0, 2.0), ("c", 70.0, 4.0))
+    chart = IntervalChart("Accuracy", "percent", rows)
+    root = ElementTree.fromstring(draw_intervals(chart, "name"))
+    bars = [[float(v) for v in re.findall(r"[MH]([\d.]+)", p.get("d"))] for p in root.iter(f"{SVG}path")]
+    widths = [bar[1] - bar[0] for bar in bars]
+    assert widths[1] == pytest.approx(2.0 * widths[0], abs=0.2)
+    centres = [float(c.get("cx")) for c in root.iter(f"{SVG}circle")]
+    assert centres == pytest.approx([(bar[0] + bar[1]) / 2 for bar in bars], abs=0.11)
+    assert centres[1] - centres[0] == pytest.approx(2.5 * widths[0], abs=0.3)
+    assert root.find(f"{SVG}desc").text == "percent. a <b>: 60.0 ± 2.0; c: 70.0 ± 4.0."

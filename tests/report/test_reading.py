@@ -31,7 +31,7 @@ def test_a_run_under_way_can_be_read(tmp_path):
     plan = made_plan()
     with ap.Run.open(plan, tmp_path / "run", leaves=[(2,)], examples=48) as run:
         for step in range(3):
-            run.commit(step, ap.digest(run.noise(step)))
+            run.commit(step, ap.digest(run.gradient_noise(step)))
         assert read(tmp_path / "run").run.steps_run == 3
 
 
@@ -122,7 +122,7 @@ def test_a_foreign_run_is_refused(good, tmp_path):
 def test_a_secret_kept_elsewhere(tmp_path):
     secret = ap.Secret.insecure(3)
     with ap.Run.open(made_plan(), tmp_path / "run", leaves=[(2,)], examples=48, secret=secret) as run:
-        run.commit(0, ap.digest(run.noise(0)))
+        run.commit(0, ap.digest(run.gradient_noise(0)))
     with pytest.raises(ap.Corrupted, match="secret is missing"):
         read(tmp_path / "run")
     assert any("known integer" in text for text in read(tmp_path / "run", secret).run.remarks)
@@ -158,7 +158,7 @@ def test_candidates_of_a_run_are_those_it_was_opened_with(tmp_path):
     assert plan.candidates[1].name not in markdown(content)
     result = command("verify", tmp_path)
     assert result.exit_code == 1
-    assert "not those that the run was opened with" in result.stderr
+    assert "differ from those that the run was opened with" in result.stderr
 
 
 def test_a_run_of_an_older_version_is_reported_without_candidates(tmp_path, monkeypatch):

@@ -21,13 +21,14 @@ from tests.report.cases import STEPS, command, made_plan, made_run, searched_pla
 CHECKLIST = {
     "Setting",
     "Data accesses covered",
-    "What is protected as output",
+    "Outputs covered",
     "Unit of privacy",
     "Neighbouring data sets",
     "Participation assumed",
     "Accounting",
     "Kind of bound",
     "Noise",
+    "Bits of releases",
     "Formal statement",
 }
 
@@ -52,6 +53,7 @@ def test_the_statement_has_every_item_of_the_checklist(of_plan, of_run):
     assert "to zero" in words["Neighbouring data sets"]
     assert "at least 6 steps apart" in words["Participation assumed"]
     assert words["Accounting"].startswith(made_plan().guarantee.method)
+    assert "floating point" in words["Bits of releases"]
 
 
 EVERY = {
@@ -61,7 +63,7 @@ EVERY = {
     ap.ShuffledEpochs(3, 5): "once in each of 3 epochs",
     ap.MinSeparation(7, 2): "at least 7 steps apart, and there are at most 2",
     ap.Poisson(0.25): "probability 0.25",
-    ap.CyclicPoisson(4, 0.5): "4 groups take turns",
+    ap.CyclicPoisson(4, 0.5): "one of 4 groups. The groups take turns",
     ap.FixedSize(2, 3): "draws 3 users of one group",
     ap.BallsInBins(3, 5): "one of the 5 steps of an epoch at random, once",
     ap.PoissonMinSeparation(6, 0.1): "not drawn in the previous 5 steps",
@@ -94,7 +96,7 @@ def test_a_run_is_reported_by_what_ran(of_run):
     bound = ap.epsilon(plan.mechanism.first(10), 1e-6)
     assert f"epsilon = {math.ceil(bound.value * 1e4) / 1e4:.4f}" in of_run.headline
     # Where the outputs decided when to stop, only the plan's guarantee holds.
-    assert f"epsilon = {math.ceil(plan.guarantee.value * 1e4) / 1e4:.4f} otherwise" in of_run.headline
+    assert f"Otherwise, epsilon is {math.ceil(plan.guarantee.value * 1e4) / 1e4:.4f}." in of_run.headline
     assert any("Stopped after 10 of 24" in text for text in of_run.remarks)
     assert json_data(of_run)["ran"]["publications"] == [{"label": "<script>alert(1)</script> & co", "steps": 10}]
     assert json_data(of_run)["guarantee"]["epsilon"] == bound.value < plan.guarantee.value
@@ -103,9 +105,9 @@ def test_a_run_is_reported_by_what_ran(of_run):
 def test_a_run_without_steps_states_nothing(tmp_path):
     made_run(tmp_path / "run", made_plan(), 0)
     content = gather(read(tmp_path / "run"))
-    assert content.headline == "No step has been taken: nothing has been released."
+    assert content.headline == "No step has been taken, so nothing has been released."
     assert json_data(content)["guarantee"] is None
-    assert "nothing is stated" in dict(content.statement)["Formal statement"]
+    assert "no guarantee to state" in dict(content.statement)["Formal statement"]
 
 
 def test_curves_are_those_of_the_accountant(of_plan):
@@ -123,7 +125,7 @@ def test_error_curves_of_all_candidates(of_plan):
     plan, lines = of_plan.source.plan, of_plan.charts["error"].series
     assert [line.name.removesuffix(" (planned)") for line in lines] == [c.name for c in plan.candidates]
     for line, candidate in zip(lines, plan.candidates, strict=True):
-        assert math.sqrt((line.y**2).mean()) == pytest.approx(candidate.error, rel=1e-5)  # 24 steps: not thinned
+        assert math.sqrt((line.y**2).mean()) == pytest.approx(candidate.rms_error, rel=1e-5)  # 24 steps: not thinned
     families = [c.family for line, c in zip(lines, plan.candidates, strict=True) if not line.faint]
     assert sorted(families) == ["blt", "identity", "toeplitz", "tree"]
 
@@ -133,7 +135,7 @@ def test_candidates_without_a_curve_are_not_drawn_and_that_is_said():
     bare = replace(found, candidates=[replace(c, per_step=()) for c in found.candidates])
     content = gather(ReportSource(bare))
     assert len(content.charts["error"].series) == 1
-    assert any("only that of the plan is drawn" in text for text in content.left_out)
+    assert any("only the chosen candidate is drawn" in text for text in content.left_out)
 
 
 def test_what_more_steps_would_cost():

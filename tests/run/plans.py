@@ -52,7 +52,7 @@ def candidate_of(plan: Plan, name: str) -> ap.Candidate:
 def take(run, step: int, model: list[np.ndarray], data_seed: int = 0) -> list[np.ndarray]:
     """One step: a made-up gradient that depends on batch, model and data, plus the run's noise."""
     indices, mask = run.batch(step)
-    noise = run.noise(step)
+    noise = run.gradient_noise(step)
     pull = np.sin(indices[mask] + data_seed).sum()
     return [m - 0.1 * (np.cos(m) * pull + n.astype(np.float64)) for m, n in zip(model, noise, strict=True)]
 

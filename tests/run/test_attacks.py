@@ -48,7 +48,7 @@ def test_only_the_extension_of_the_runs_own_plan_extends_it(tmp_path, forgery):
     mechanism = FORGED[forgery](honest.mechanism)
     problem = replace(honest.problem, participation=mechanism.participation)
     forged = replace(honest, problem=problem, mechanism=mechanism, guarantee=ap.epsilon(mechanism, 1e-6))
-    with pytest.raises(ap.InvalidArgument, match="does not extend it"):
+    with pytest.raises(ap.InvalidArgument, match="is not an extension of it"):
         opened(tmp_path, forged)
     with opened(tmp_path) as run:
         assert run.report().guarantee == PLAN.guarantee
@@ -98,8 +98,8 @@ def test_a_renamed_noise_state_is_not_used(tmp_path):
     private = tmp_path / "private"
     os.replace(private / "noise-000000000008.state", private / "noise-000000000003.state")
     with opened(tmp_path) as run:
-        with pytest.warns(RuntimeWarning, match="is that of step 8"):
-            noise = run.noise(5)
+        with pytest.warns(RuntimeWarning, match="contains the state at step 8"):
+            noise = run.gradient_noise(5)
         assert all(map(np.array_equal, noise, true_noise(run, 5)))
 
 
@@ -118,7 +118,7 @@ def test_a_state_of_other_noise_is_replaced_by_a_replay(tmp_path, kind):
     with opened(tmp_path / "whole", secret=ap.Secret.insecure(7)) as run:
         run_id, wanted = run.run_id, []
         for step in range(STEPS):
-            wanted.append(run.noise(step))
+            wanted.append(run.gradient_noise(step))
             run.commit(step, ap.digest(wanted[-1]))
             if step == at - 1:
                 shutil.copytree(tmp_path / "whole", tmp_path / "part")
@@ -128,9 +128,9 @@ def test_a_state_of_other_noise_is_replaced_by_a_replay(tmp_path, kind):
     with opened(tmp_path / "part") as run:
         assert run.committed == at
         with pytest.warns(RuntimeWarning, match="belongs to another"):
-            found = run.noise(at)
+            found = run.gradient_noise(at)
         for step in range(at, STEPS):
-            found = run.noise(step)
+            found = run.gradient_noise(step)
             assert all(map(np.array_equal, found, wanted[step]))
             run.commit(step, ap.digest(found))
     assert not path.exists()
@@ -140,7 +140,7 @@ def test_a_state_of_other_noise_is_replaced_by_a_replay(tmp_path, kind):
 def test_an_error_shows_no_noise(tmp_path, wrong):
     """Forgetting antiphase.digest wrote the noise of the step into the log."""
     with opened(tmp_path / "run") as run:
-        noise = run.noise(0)
+        noise = run.gradient_noise(0)
         flat = noise[0].reshape(-1)
         given = {
             "array": flat,
@@ -168,7 +168,7 @@ def test_the_noise_state_of_another_run_is_not_used(tmp_path):
     shutil.copy(tmp_path / "a" / state, tmp_path / "b" / state)
     with opened(tmp_path / "b") as run:
         with pytest.warns(RuntimeWarning, match="belongs to another run"):
-            noise = run.noise(8)
+            noise = run.gradient_noise(8)
         assert all(map(np.array_equal, noise, true_noise(run, 8)))
 
 
@@ -208,7 +208,7 @@ def test_a_step_needs_its_noise_before_it_is_committed(tmp_path):
     with opened(tmp_path) as run:
         with pytest.raises(ap.Refused, match="noise has not been read"):
             run.commit(0, bytes(32))
-        run.noise(0)
+        run.gradient_noise(0)
         with pytest.raises(ap.Refused, match="not committed"):
             run.publish("too early")
         run.commit(0, bytes(32))
@@ -257,7 +257,7 @@ def test_a_closed_run_can_do_nothing(tmp_path):
     run.close()
     with opened(tmp_path):
         for act in (
-            lambda: run.noise(0),
+            lambda: run.gradient_noise(0),
             lambda: run.batch(0),
             lambda: run.commit(0, bytes(32)),
             lambda: run.publish("x"),
@@ -273,7 +273,7 @@ def test_a_forked_child_can_do_nothing(tmp_path):
         pid = os.fork()
         if pid == 0:
             try:
-                run.noise(0)
+                run.gradient_noise(0)
             except ap.Refused:
                 os._exit(7)
             os._exit(0)
@@ -288,14 +288,14 @@ def test_a_forked_child_with_the_pid_of_its_parent_can_do_nothing(tmp_path, monk
         pid = os.fork()
         if pid == 0:
             refused = 0
-            for act in (lambda: run.noise(0), stream.next):
+            for act in (lambda: run.gradient_noise(0), stream.next):
                 try:
                     act()
                 except ap.Refused:
                     refused += 1
             os._exit(refused)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
-        run.noise(0)
+        run.gradient_noise(0)
         stream.next()
 
 
@@ -319,7 +319,7 @@ def test_two_threads_get_the_same_noise_of_a_step(tmp_path, monkeypatch):
         alone = ap.NoiseStream(PLAN, LEAVES, SECRET, run.run_id, start_step=1).next()
         monkeypatch.setattr(StreamReplay, "_stream_at", met(StreamReplay._stream_at))
         with ThreadPoolExecutor(2) as threads:
-            for noise in threads.map(run.noise, [1, 1]):
+            for noise in threads.map(run.gradient_noise, [1, 1]):
                 assert all(map(np.array_equal, noise, alone))
 
 
@@ -330,7 +330,7 @@ def test_of_two_threads_one_commits_a_step(tmp_path, monkeypatch):
             return True
 
     with opened(tmp_path) as run:
-        run.noise(0)
+        run.gradient_noise(0)
         with monkeypatch.context() as patched, ThreadPoolExecutor(2) as threads:
             patched.setattr(History, "check", met(History.check))
             done = list(threads.map(commits, [bytes(32), bytes([1]) * 32]))
@@ -391,7 +391,7 @@ def test_a_signal_handler_that_reads_noise_does_not_change_the_step_it_interrupt
 
         def handle(seen=seen):
             try:
-                seen.append(run.noise(asked))
+                seen.append(run.gradient_noise(asked))
             except ap.Refused:
                 seen.append(None)
 
@@ -400,9 +400,9 @@ def test_a_signal_handler_that_reads_noise_does_not_change_the_step_it_interrupt
             right = [stream.next(), stream.next()]
             train(run, fresh_model(), 1)
             files = ("noise_replay.py", "_noise/stream.py")
-            noise, is_called = at_line(moment, files, handle, lambda run=run: run.noise(1))
+            noise, is_called = at_line(moment, files, handle, lambda run=run: run.gradient_noise(1))
             others = [(other, asked) for other in seen if other is not None]
-            for found, step in [(noise, 1), (run.noise(1), 1), *others]:
+            for found, step in [(noise, 1), (run.gradient_noise(1), 1), *others]:
                 assert all(map(np.array_equal, found, right[step])), moment
         refusals += None in seen
         moment += 1
@@ -516,3 +516,14 @@ def test_a_missing_secret_is_not_replaced(tmp_path):
 def test_a_digest_of_what_has_no_order_or_shape_is_refused(wrong):
     with pytest.raises(ap.InvalidArgument, match="digest"):
         ap.digest(wrong)
+
+
+def test_noise_given_as_a_label_or_as_nested_lists_is_not_shown(tmp_path):
+    with ap.Run.open(plan_for(STRATEGIES["blt"]), tmp_path / "run", leaves=[(2, 3), (3,)]) as run:
+        noise = run.gradient_noise(0)
+        numbers = [f"{abs(value):.3g}"[:4] for array in noise for value in array.flat]
+        run.commit(0, ap.digest(noise))
+        for act in (lambda: run.publish(noise), lambda: run.publish(noise[1]), lambda: ap.digest([noise, [1.0]])):
+            with pytest.raises(ap.AntiphaseError) as caught:
+                act()
+            assert not any(number in str(caught.value) for number in numbers)

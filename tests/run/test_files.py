@@ -106,7 +106,7 @@ def test_every_partial_copy_is_resumed_refused_or_has_nothing_of_a_run(whole, tm
         else:
             with opened(directory) as run:
                 assert (run.committed, run.run_id == run_id) == ((5, True) if HEADER in names else (0, False))
-                assert same(run.noise(run.committed), noise_of(run, run.committed))
+                assert same(run.gradient_noise(run.committed), noise_of(run, run.committed))
             ends["resumed" if HEADER in names else "new"] += 1
             continue
         assert content(directory) == before, names
@@ -164,7 +164,7 @@ def test_a_moved_directory_stops_the_run(copy, whole, tmp_path, replaced, act):
         "publish": lambda: run.publish("a model"),
         "save": run.save,
         "commit": lambda: run.commit(5, ap.digest(model)),
-        "noise": lambda: run.noise(5),
+        "noise": lambda: run.gradient_noise(5),
         "close": run.close,
     }
     with pytest.raises(ap.Refused, match="moved, removed or replaced"):
@@ -232,7 +232,7 @@ def test_after_a_failed_write_the_run_must_be_opened_again(copy, monkeypatch, ca
     for act in (
         lambda: run.publish("a model"),
         lambda: run.commit(5, ap.digest(model)),
-        lambda: run.noise(6),
+        lambda: run.gradient_noise(6),
         lambda: run.batch(6),
         run.save,
         run.report,
@@ -268,12 +268,12 @@ def test_without_a_usable_noise_state_the_noise_is_replayed(copy, number):
     with opened(copy) as run:
         if name in ("empty", "cut", "flipped"):
             with pytest.warns(RuntimeWarning, match=r"noise-000000000005\.state.*replayed"):
-                noise = run.noise(5)
+                noise = run.gradient_noise(5)
         else:
-            noise = run.noise(5)
+            noise = run.gradient_noise(5)
         assert same(noise, noise_of(run, 5))
         run.commit(5, bytes(32))
-        run.noise(6)
+        run.gradient_noise(6)
 
 
 def test_an_older_noise_state_is_used_where_the_newest_is_damaged(copy, monkeypatch):
@@ -286,7 +286,7 @@ def test_an_older_noise_state_is_used_where_the_newest_is_damaged(copy, monkeypa
         made = []
         monkeypatch.setattr(run._replay, "_make", lambda: made.append(1))
         with pytest.warns(RuntimeWarning, match="000000000008"):
-            assert same(run.noise(8), noise_of(run, 8))
+            assert same(run.gradient_noise(8), noise_of(run, 8))
         assert made == []
         run.save()
     assert sorted(path.name for path in (copy / "private").glob("noise-*")) == [
@@ -299,13 +299,13 @@ def test_an_older_noise_state_is_used_where_the_newest_is_damaged(copy, monkeypa
 def test_other_names_of_noise_states_are_left_alone(copy, name):
     (copy / "private" / name).write_bytes(b"mine")
     with opened(copy) as run:
-        assert same(run.noise(3), noise_of(run, 3))
+        assert same(run.gradient_noise(3), noise_of(run, 3))
         train(run, fresh_model(), 5, start=0)
-        run.noise(5)
+        run.gradient_noise(5)
         run.commit(5, bytes(32))
         run.save()
     with opened(copy, PLAN.extend(STEPS + 3)) as run:
-        run.noise(6)
+        run.gradient_noise(6)
     assert (copy / "private" / name).read_bytes() == b"mine"
 
 

@@ -24,12 +24,12 @@ def test_a_run_from_a_device_never_gives_noise_of_the_host(tmp_path):
     with opened(tmp_path) as run:
         integration.set_noise_source(run, DEVICE)
         with pytest.raises(ap.Refused, match="another source"):
-            run.noise(0)
+            run._unit_noise(0)
         step_on_device(run, 0)
     with opened(tmp_path) as run:  # by someone who does not know
         for step in (0, 1):
             with pytest.raises(ap.Refused, match="another source: a generator on a device"):
-                run.noise(step)
+                run._unit_noise(step)
         with pytest.raises(ap.Refused, match="noise has not been read"):
             run.commit(1, bytes(32))
         assert any("not made by AES" in remark and DEVICE in remark for remark in run.report().remarks)
@@ -49,7 +49,7 @@ def test_a_source_is_kept_to(tmp_path, other):
 
 def test_a_run_begun_on_the_host_stays_there(tmp_path):
     with opened(tmp_path) as run:
-        run.noise(0)
+        run._unit_noise(0)
         with pytest.raises(ap.Refused, match="another source: host"):
             integration.set_noise_source(run, DEVICE)
         run.commit(0, bytes(32))
@@ -58,7 +58,7 @@ def test_a_run_begun_on_the_host_stays_there(tmp_path):
             with pytest.raises(ap.Refused, match="another source: host"):
                 act(run, DEVICE)
         integration.set_noise_source(run, "host")
-        with pytest.raises(ap.Refused, match="read from the run"):
+        with pytest.raises(ap.Refused, match="must be read from the run"):
             integration.record_noise_read(run, "host", 1)
         train(run, fresh_model(), 3)
         assert not any("AES" in remark for remark in run.report().remarks)
@@ -91,9 +91,9 @@ def test_a_run_reads_noise_from_the_replay_that_it_is_given(tmp_path):
     replay = Given()
     with opened(tmp_path) as run:
         integration.set_noise_source(run, DEVICE, replay)
-        assert run.noise(0) == ["noise of 0"]
+        assert run._unit_noise(0) == ["noise of 0"]
         with pytest.raises(ap.Refused, match="cannot be taken"):
-            run.noise(1)
+            run._unit_noise(1)
         run.commit(0, bytes(32))
         run.save()
     assert replay.saved == 1
@@ -102,7 +102,7 @@ def test_a_run_reads_noise_from_the_replay_that_it_is_given(tmp_path):
 def test_an_output_dropped_before_its_commit_is_recorded(tmp_path):
     with opened(tmp_path) as run:
         train(run, fresh_model(), 2)
-        run.noise(2)
+        run._unit_noise(2)
         with pytest.raises(ap.Refused, match="not committed"):
             run.publish("model")
         integration.record_withdrawal(run, 2)
@@ -126,7 +126,7 @@ def test_steps_read_again_are_committed_again_before_anything_else(tmp_path):
     with opened(tmp_path) as run:
         train(run, fresh_model(), 3)
         for step in (0, 1, 3):
-            run.noise(step)
+            run._unit_noise(step)
         for act in (lambda: run.commit(3, bytes(32)), lambda: run.publish("model")):
             with pytest.raises(ap.Refused, match="committed"):
                 act()
@@ -136,7 +136,7 @@ def test_steps_read_again_are_committed_again_before_anything_else(tmp_path):
         train(run, train(run, model, 3, start=2), 4)
         run.publish("model")
         assert (run.committed, run.report().rewinds) == (4, 0)
-        run.noise(1)
+        run._unit_noise(1)
         with pytest.raises(ap.Refused, match=r"not committed again: \[1\]"):
             run.publish("model")
     with opened(tmp_path) as run:  # what a process that ended had read is forgotten
@@ -147,7 +147,7 @@ def test_steps_read_ahead_of_a_rewind_can_be_taken(tmp_path):
     with opened(tmp_path) as run:
         train(run, fresh_model(), 4)
         for step in (2, 3):
-            run.noise(step)
+            run._unit_noise(step)
         model = train(run, fresh_model(), 1, start=0, data_seed=1)
         assert run.committed == 1
         train(run, model, 5)
@@ -162,7 +162,7 @@ def test_a_run_killed_while_it_was_extended_says_how_to_go_on(tmp_path):
     options = {"leaves": LEAVES, "examples": 40, "secret": SECRET}
     ap.Run.open(plan.extend(20), tmp_path, **options).close()
     (tmp_path / "plan.json").write_bytes(short)  # as if it had ended before the file was written
-    with pytest.raises(ap.Corrupted, match="start again with the extended plan"):
+    with pytest.raises(ap.Corrupted, match="open the run with the extended plan"):
         opened(tmp_path)
     with ap.Run.open(plan.extend(20), tmp_path, **options) as run:
         assert (run.steps, run.committed) == (20, 2)
@@ -170,7 +170,7 @@ def test_a_run_killed_while_it_was_extended_says_how_to_go_on(tmp_path):
 
 def test_lineages_tell_the_outputs_in_the_ledger_from_replaced_ones(tmp_path):
     def take(run, step, lineage):
-        run.noise(step)
+        run._unit_noise(step)
         integration.commit_with_lineage(run, step, lineage * 2, lineage)
 
     old, new = bytes(16), bytes([1]) * 16
@@ -191,7 +191,7 @@ def test_lineages_tell_the_outputs_in_the_ledger_from_replaced_ones(tmp_path):
         integration.check_lineage(run, 0, old)
         with pytest.raises(ap.Refused, match="started with other parameters"):
             integration.check_lineage(run, 0, new)
-        run.noise(2)
+        run._unit_noise(2)
         run.commit(2, bytes(32))  # by hand, without a lineage
         integration.check_lineage(run, 3, old)
         assert run.report().rewinds == 1

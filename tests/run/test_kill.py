@@ -74,7 +74,7 @@ def finished_despite_kills(directory, checkpoint, kills, rng):
         return hits
 
 
-@pytest.mark.parametrize("kills", [100])
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.integration)])
 def test_killed_at_random_instants(tmp_path, kills):
     steady, killed = tmp_path / "steady", tmp_path / "killed"
     ap.Run.open(PLAN, steady, leaves=LEAVES, examples=40, secret=SECRET).close()

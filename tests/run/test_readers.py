@@ -103,7 +103,7 @@ import antiphase as ap
 from tests.report.cases import made_plan
 run = ap.Run.open(made_plan(), sys.argv[1], leaves=[(2,)], examples=48)
 for step in range(int(sys.argv[2])):
-    run.commit(step, ap.digest(run.noise(step)))
+    run.commit(step, ap.digest(run.gradient_noise(step)))
 print("ready", flush=True)
 sys.stdin.read()
 """

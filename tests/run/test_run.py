@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import antiphase as ap
+from antiphase._run import privacy_report
 from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, take, train
 
 SECRET = ap.Secret.insecure(7)
@@ -24,7 +25,7 @@ def test_noise_is_that_of_the_stream_with_the_runs_own_id(tmp_path, name):
     with opened(tmp_path, plan) as run:
         stream = ap.NoiseStream(plan, LEAVES, SECRET, run.run_id)
         for step in range(STEPS):
-            for ours, theirs in zip(run.noise(step), stream.next(), strict=True):
+            for ours, theirs in zip(run.gradient_noise(step), stream.next(), strict=True):
                 np.testing.assert_array_equal(ours, theirs)
             run.commit(step, bytes(32))
 
@@ -40,7 +41,7 @@ def test_batches_come_from_the_plans_own_sampler(tmp_path):
 def test_two_runs_share_neither_noise_nor_batches(tmp_path):
     with opened(tmp_path / "a") as a, opened(tmp_path / "b") as b:
         assert a.run_id != b.run_id
-        assert not np.array_equal(a.noise(0)[0], b.noise(0)[0])
+        assert not np.array_equal(a.gradient_noise(0)[0], b.gradient_noise(0)[0])
         assert any(not np.array_equal(a.batch(t).indices, b.batch(t).indices) for t in range(STEPS))
 
 
@@ -74,12 +75,12 @@ def test_resuming_at_every_step_is_bit_identical(tmp_path, name, save):
 def test_steps_are_taken_in_order_and_end_with_the_plan(tmp_path):
     with opened(tmp_path) as run:
         with pytest.raises(ap.Refused, match="next step is 0"):
-            run.noise(1)
+            run.gradient_noise(1)
         with pytest.raises(ap.Refused, match="next step is 0"):
             run.commit(3, bytes(32))
         train(run, fresh_model(), STEPS)
         with pytest.raises(ap.Refused, match="ended"):
-            run.noise(STEPS)
+            run.gradient_noise(STEPS)
         with pytest.raises(ap.Refused, match="ended"):
             run.commit(STEPS, bytes(32))
 
@@ -99,7 +100,7 @@ def test_a_replay_with_changed_data_is_refused_after_a_publication(tmp_path):
     with opened(tmp_path) as run:
         train(run, fresh_model(), 6)
         run.publish("checkpoint")
-    with opened(tmp_path) as run, pytest.raises(ap.Refused, match="'checkpoint' was published after it"):
+    with opened(tmp_path) as run, pytest.raises(ap.Refused, match="'checkpoint' was published after that step"):
         train(run, fresh_model(), 6, start=0, data_seed=1)
     with opened(tmp_path) as run:  # the same data again is free
         train(run, fresh_model(), 6, start=0)
@@ -173,15 +174,74 @@ def test_another_secret_is_refused(tmp_path):
 
 def test_the_directory_keeps_its_own_secret_for_its_owner_only(tmp_path):
     with opened(tmp_path, secret=None) as run:
-        first = run.noise(0)[0]
+        first = run.gradient_noise(0)[0]
         run.save()
     path = tmp_path / "private" / "secret"
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     with opened(tmp_path, secret=None) as run:
-        np.testing.assert_array_equal(run.noise(0)[0], first)
+        np.testing.assert_array_equal(run.gradient_noise(0)[0], first)
         assert not any("known integer" in remark for remark in run.report().remarks)
     with opened(tmp_path / "another", secret=None) as run:
-        assert not np.array_equal(run.noise(0)[0], first)
+        assert not np.array_equal(run.gradient_noise(0)[0], first)
+
+
+def test_a_new_run_does_not_use_a_secret_that_it_finds(tmp_path):
+    """Whoever filled the directory knows that secret, and could subtract the noise."""
+    (tmp_path / "private").mkdir(mode=0o700)
+    known = ap.Secret.generate()
+    known.save(tmp_path / "private" / "secret")
+    plan = plan_for(STRATEGIES["toeplitz"])
+    with opened(tmp_path, plan, secret=None) as run:
+        expected = ap.NoiseStream(plan, LEAVES, known, run.run_id).next()
+        assert not np.array_equal(run.gradient_noise(0)[0], expected[0])
+    assert ap.Secret.load(tmp_path / "private" / "secret") != known
+
+
+def test_a_closed_run_states_no_epsilon(tmp_path):
+    """Its object does not know the steps that were taken after it was closed."""
+    first = opened(tmp_path)
+    first.gradient_noise(0)
+    first.commit(0, bytes(32))
+    first.close()
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), STEPS)
+        run.publish("all")
+        with pytest.raises(ap.Refused, match="closed"):
+            first.report()
+
+
+def test_a_report_is_about_one_state_while_another_thread_commits(tmp_path, monkeypatch):
+    """The accounting can take seconds; steps and publications of that time belong to the next report."""
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 3)
+        expected = run.report()
+        accounted = privacy_report.guarantee_after
+
+        def meanwhile(*args, **named):
+            train(run, fresh_model(), STEPS)
+            run.publish("all")
+            return accounted(*args, **named)
+
+        monkeypatch.setattr(privacy_report, "guarantee_after", meanwhile)
+        assert run.report() == expected
+        assert run.committed == STEPS
+
+
+def test_a_report_prints_its_epsilon_rounded_up(tmp_path):
+    with opened(tmp_path) as run:
+        assert "no step was taken" in str(run.report())
+        train(run, fresh_model(), STEPS)
+        run.publish("all")
+        found = run.report()
+    lines = dict(line.split(": ", 1) for line in str(found).split("\n"))
+    assert found.guarantee.value <= float(lines["privacy spent"].split()[1]) < found.guarantee.value + 1e-4
+    assert lines["published"] == f"all (after step {STEPS})"
+
+
+@pytest.mark.parametrize("name", ["plan", "directory", "run_id"])
+def test_what_a_run_is_cannot_be_assigned(tmp_path, name):
+    with opened(tmp_path) as run, pytest.raises(AttributeError):
+        setattr(run, name, getattr(run, name))
 
 
 def test_public_part_holds_neither_batches_nor_secrets(tmp_path):
@@ -212,10 +272,10 @@ def test_an_extended_run_goes_on_with_the_same_noise(tmp_path, name):
     longer = plan.extend(20)
     assert longer.guarantee.value > plan.guarantee.value
     with opened(tmp_path, plan) as run:
-        before = [run.noise(0)]
+        before = [run.gradient_noise(0)]
         for step in range(STEPS - 1):
             run.commit(step, bytes(32))
-            before.append(run.noise(step + 1))
+            before.append(run.gradient_noise(step + 1))
         run.save()
         run_id = run.run_id
     with opened(tmp_path, longer) as run:
@@ -223,14 +283,14 @@ def test_an_extended_run_goes_on_with_the_same_noise(tmp_path, name):
         rows = ap.NoiseStream(longer, LEAVES, SECRET, run_id)
         whole = [rows.next() for _ in range(20)]
         for step in range(STEPS - 1, 20):
-            np.testing.assert_array_equal(run.noise(step)[0], whole[step][0])
+            np.testing.assert_array_equal(run.gradient_noise(step)[0], whole[step][0])
             run.commit(step, bytes(32))
         for step in range(STEPS - 1):
             np.testing.assert_array_equal(before[step][0], whole[step][0])
         assert run.report().steps_run == 20
     with opened(tmp_path, longer) as run:
         assert run.committed == 20
-    with pytest.raises(ap.InvalidArgument, match="has a plan of 20 steps already"):
+    with pytest.raises(ap.InvalidArgument, match="already has a plan of 20 steps"):
         opened(tmp_path, plan)
 
 
@@ -238,7 +298,7 @@ def test_a_closed_tree_cannot_be_extended(tmp_path):
     plan = plan_for(STRATEGIES["tree"])
     with opened(tmp_path, plan) as run:
         train(run, fresh_model(), STEPS)
-    with pytest.raises(ap.Refused, match="cannot be extended any more"):
+    with pytest.raises(ap.Refused, match="can no longer be extended"):
         opened(tmp_path, plan.extend(20))
 
 
@@ -266,7 +326,7 @@ def test_a_digest_must_be_one(tmp_path):
 
 def test_a_run_without_examples_has_no_batches(tmp_path):
     with opened(tmp_path, examples=None) as run:
-        run.noise(0)
+        run.gradient_noise(0)
         run.commit(0, bytes(32))
         with pytest.raises(ap.InvalidArgument, match="without the number of examples"):
             run.batch(0)

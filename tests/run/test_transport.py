@@ -73,7 +73,7 @@ def test_the_parts_of_two_ranks_are_the_noise_of_one_process(tmp_path):
         with opened(tmp_path, rank, transport) as run:
             parts = []
             for step in range(STEPS):
-                parts.append(run.noise(step)[0])
+                parts.append(run._unit_noise(step)[0])
                 run.commit(step, digest_of(step))
             return run.run_id, parts
 
@@ -88,13 +88,13 @@ def test_every_rank_knows_what_rank_0_has_recorded(tmp_path):
     def train(rank, transport):
         with opened(tmp_path, rank, transport) as run:
             for step in range(4):
-                run.noise(step)
+                run._unit_noise(step)
                 run.commit(step, digest_of(step))
                 if step == 1:
                     run.publish("first")
-            run.noise(2)
+            run._unit_noise(2)
             run.commit(2, digest_of(2, seed=1))  # replaces steps 2 and 3
-            run.noise(3)
+            run._unit_noise(3)
             integration.record_withdrawal(run, 3)
             run.publish("second")
             return run._journal.history, run.published, integration.outputs_digest(run, 3)
@@ -109,17 +109,17 @@ def test_every_rank_knows_what_rank_0_has_recorded(tmp_path):
 def test_what_rank_0_refuses_is_refused_on_every_rank(tmp_path):
     def train(rank, transport):
         with opened(tmp_path, rank, transport) as run:
-            run.noise(0)
+            run._unit_noise(0)
             run.commit(0, digest_of(0))
             run.publish("model")
-            run.noise(0)
+            run._unit_noise(0)
             with pytest.raises(ap.Refused) as refused:
                 run.commit(0, digest_of(0, seed=1))
             return str(refused.value), run.committed
 
     ((first, steps), (second, other_steps)), _ = on_both(train)
     assert first.startswith("Step 0 was replayed with another output")
-    assert second.startswith("Rank 0 stopped: Step 0 was replayed with another output")
+    assert second.startswith("Rank 0 raised an error: Step 0 was replayed with another output")
     assert (steps, other_steps) == (1, 1)
 
 
@@ -128,7 +128,7 @@ def test_a_directory_that_rank_0_cannot_open_stops_every_rank(tmp_path):
     (first, second), _ = on_both(lambda rank, transport: opened(tmp_path, rank, transport))
     assert isinstance(first, ap.InvalidArgument)
     assert "was created for leaves" in str(first)
-    assert str(second).startswith("Rank 0 stopped: The run directory was created for leaves")
+    assert str(second).startswith("Rank 0 raised an error: The run directory was created for leaves")
 
 
 def test_ranks_with_different_plans_are_refused_before_anything_is_written(tmp_path):
@@ -141,7 +141,7 @@ def test_ranks_with_different_plans_are_refused_before_anything_is_written(tmp_p
 def test_rank_0_alone_reports_and_every_rank_states_epsilon(tmp_path):
     def train(rank, transport):
         with opened(tmp_path, rank, transport) as run:
-            run.noise(0)
+            run._unit_noise(0)
             run.commit(0, digest_of(0))
             epsilon = integration.epsilon_so_far(run, 1e-6)
             if rank == 0:
@@ -157,7 +157,7 @@ def test_rank_0_alone_reports_and_every_rank_states_epsilon(tmp_path):
 def test_no_secret_is_sent(tmp_path):
     def train(rank, transport):
         with opened(tmp_path, rank, transport, examples=40) as run:
-            run.noise(0)
+            run._unit_noise(0)
             run.commit(0, digest_of(0))
             run.publish("model")
             run.save()
@@ -175,7 +175,7 @@ def test_a_closed_run_is_closed_on_every_rank(tmp_path):
         run = opened(tmp_path, rank, transport)
         run.close()
         with pytest.raises(ap.Refused, match="The run is closed"):
-            run.noise(0)
+            run._unit_noise(0)
         return True
 
     assert on_both(close)[0] == [True, True]

@@ -404,7 +404,7 @@ def test_a_participation_without_a_sampler_is_not_guessed():
         patterns = largest_count = spacing = describe = None
 
     for kind in (Strange, StrangePatterns):
-        with pytest.raises(NotProved, match=f"promise of {kind.__name__}"):
+        with pytest.raises(NotProved, match=f"no sampler for {kind.__name__}"):
             kind().sampler(3, 3, Secret.insecure(1))
 
 

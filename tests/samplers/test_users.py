@@ -2,6 +2,7 @@
 
 import datetime
 import enum
+import math
 import uuid
 from collections import Counter
 from decimal import Decimal
@@ -15,6 +16,7 @@ from scipy import stats
 from antiphase import _participation as p
 from antiphase._errors import InvalidArgument
 from antiphase._samplers import Batch, UserIndex, shard
+from antiphase._samplers.stream import DrawStream
 from antiphase._secret import Secret
 from tests.samplers.cases import search
 
@@ -133,12 +135,33 @@ NAN = float("nan")
         [np.datetime64("NaT")],
         np.array([(1, NAN)], "i4,f4"),
         np.ma.array([1, 1, 2], mask=[0, 1, 0]),
+        list(np.ma.array([5, 0, 3], mask=[0, 0, 1])),
+        column(5, np.ma.masked),
+        [(1, np.ma.masked), (1, 0.0)],
         [Decimal("NaN")],
         [Decimal("sNaN")],
     ],
 )
 def test_a_missing_id_is_refused_by_name(owners):
     with pytest.raises(InvalidArgument, match=r"user_of_example.*an id for every example"):
+        UserIndex(owners)
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [100000000000000001, 1e17],
+        [1.0, 2.0**53],
+        np.array([1e17, 1e17]),
+        np.array([3.0, 2.0**24], "f4"),
+        [np.float32(2.0**24)],
+        column(1, 1e17),
+        [("a", 1e17)],
+        [math.inf],
+    ],
+)
+def test_floats_too_large_to_tell_users_apart_are_refused(owners):
+    with pytest.raises(InvalidArgument, match="rounded float"):
         UserIndex(owners)
 
 
@@ -153,6 +176,11 @@ def test_a_missing_id_is_refused_by_name(owners):
         [datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1)],
         [Decimal(1), 1],
         [(1,), 1],
+        [("a", 1), ("a", "1")],
+        [("a", (b"x",)), ("a", ("x",))],
+        [("a", 1), ("a", 1, 1)],
+        [frozenset([1]), frozenset(["1"])],
+        [frozenset([1, "1"])],
     ],
 )
 def test_ids_of_several_types_are_refused(owners):
@@ -256,3 +284,58 @@ def test_the_parts_of_all_ranks_are_the_batch(size, world):
 def test_bad_ranks_are_refused(rank, world):
     with pytest.raises(InvalidArgument, match=r"rank|world"):
         shard(np.arange(3), np.ones(3, bool), rank, world)
+
+
+TWO = np.ones(2, bool)
+
+
+@pytest.mark.parametrize(
+    ("step", "users", "mask", "match"),
+    [
+        (0, np.array([0, 0]), TWO, "a user twice"),
+        (0, np.arange(2), np.ones(1, bool), "'mask'"),
+        (0, np.arange(2), None, "'mask'"),
+        (0, np.arange(2), np.ones(2), "'mask'"),
+        (0, np.array([True, False]), TWO, "'users'"),
+        (0, np.array([0.0, 1.0]), TWO, "'users'"),
+        (1.9, np.arange(2), TWO, "'step'"),
+        (-1, np.arange(2), TWO, "'step'"),
+        (2**70, np.arange(2), TWO, "'step'"),
+        (None, np.arange(2), TWO, "'step'"),
+        (True, np.arange(2), TWO, "'step'"),
+    ],
+)
+def test_a_batch_that_no_sampler_returns_is_refused(step, users, mask, match):
+    """A user who appears twice is clipped twice, so the sum has twice the sensitivity."""
+    index = UserIndex([0, 0, 1], 1, Secret.insecure(1))
+    with pytest.raises(InvalidArgument, match=match):
+        index.expand(step, users, mask)
+
+
+def test_times_with_and_without_a_zone_are_of_two_types():
+    when = datetime.datetime(2020, 1, 1)
+    with pytest.raises(InvalidArgument, match="ids of one type"):
+        UserIndex([when, when.replace(tzinfo=datetime.UTC)])
+    assert UserIndex([when, when]).users == 1
+
+
+def test_parts_of_a_batch_give_every_user_the_subset_of_the_whole_batch():
+    """Otherwise the ranks of a run would share draws, and one user more would change what the others contribute."""
+    index = UserIndex(np.repeat(np.arange(30), 9), max_examples=3, secret=Secret.insecure(4))
+    users, mask = np.random.default_rng(0).permutation(30)[:20], np.arange(20) % 5 > 0
+
+    def chosen(step, users, mask):
+        batch = index.expand(step, users, mask)
+        return {int(users[i]): batch.indices[batch.places == i].tolist() for i in np.flatnonzero(mask)}
+
+    for step in range(5):
+        whole, parts = chosen(step, users, mask), {}
+        for rank in range(3):
+            parts.update(chosen(step, *shard(users, mask, rank, 3)))
+        assert parts == whole
+        assert len({tuple(np.array(one) % 9) for one in whole.values()}) > 8  # of 16 users
+
+
+def test_draws_by_number_are_those_of_the_stream():
+    stream = DrawStream(Secret.insecure(2), ("a", "b"))
+    np.testing.assert_array_equal(stream.draws_at(7, np.array([5, 0, 3])), stream.draws(7, 6)[[5, 0, 3]])

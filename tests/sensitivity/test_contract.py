@@ -35,7 +35,7 @@ def check_all(strategy: Strategy, steps: int, most_patterns: int) -> None:
                 check(strategy, participation, name, truth)
             except NotProved as error:
                 refused.append(error.hint)
-        assert all(hint.startswith("method=") for hint in refused)
+        assert all(hint.startswith("use method=") for hint in refused)
         assert len(refused) < len(methods(strategy, participation))
 
 

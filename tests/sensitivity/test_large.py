@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from antiphase import EveryStep, FixedEpochs, MinSeparation, ShuffledEpochs, SingleParticipation
+from antiphase._errors import NotProved
 from antiphase._sensitivity import column_norms, sensitivity
 from antiphase.strategies import BLT, Banded, BandedInverse, Fourier, Stamped, Toeplitz, Tree
 
@@ -28,6 +29,7 @@ def banded():
     return Banded(columns)
 
 
+@pytest.mark.integration
 def test_banded(banded):
     norms = np.linalg.norm(banded.columns, axis=1)
     np.testing.assert_allclose(column_norms(banded), norms)
@@ -106,3 +108,30 @@ def test_a_billion_steps_of_a_toeplitz_strategy():
         assert found.kind == "exact"
         assert found.value**2 == pytest.approx(k * square, rel=1e-8)
     assert sensitivity(strategy, MinSeparation(10)).value ** 2 >= 10**8 * square
+
+
+def test_a_tree_needs_no_array_of_its_steps():
+    """A plan file of a few lines can ask for a billion steps. Level h has n / 2^h nodes, each above 2^h steps."""
+    n = 1 << 30
+    assert sensitivity(Tree(n), EveryStep()).value ** 2 == pytest.approx(n * (2 * n - 1), rel=1e-13)
+    assert sensitivity(Tree(n), EveryStep()).value ** 2 >= n * (2 * n - 1)
+    assert sensitivity(Tree(n), SingleParticipation()).value ** 2 == pytest.approx(31)
+    assert sensitivity(Stamped(Tree(n), 2), SingleParticipation()).value ** 2 == pytest.approx(31)
+    assert sensitivity(Tree(n), MinSeparation(n, 1)).value ** 2 == pytest.approx(31)
+
+
+@pytest.mark.parametrize("participation", [FixedEpochs(2, 5 * 10**8), ShuffledEpochs(2, 5 * 10**8)])
+@pytest.mark.parametrize("strategy", [Tree(10**9), Stamped(Tree(5 * 10**8), 2)])
+def test_a_tree_with_too_many_patterns_is_refused_at_once(strategy, participation):
+    with pytest.raises(NotProved, match="steps are too many to examine one by one"):
+        sensitivity(strategy, participation)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 8, 13, 37, 64, 100])
+def test_sums_over_the_nodes_of_a_tree(steps):
+    C = Tree(steps).encoder()
+    for period in (1, 2, 3, 5, 8, 13, steps, steps + 3):
+        residues, absolute, plain = Tree(steps).gram().class_sums(period)
+        wanted = [((C[:, r::period].sum(axis=1)) ** 2).sum() for r in range(min(period, steps))]
+        assert residues.tolist() == list(range(min(period, steps)))
+        assert absolute.tolist() == plain.tolist() == wanted

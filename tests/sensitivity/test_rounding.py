@@ -1,9 +1,10 @@
 """Never below the true value, to the last bit: against rational numbers, and decimals of sixty digits."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,92 +12,153 @@ import pytest
 import antiphase as ap
 from antiphase._accounting.mechanism import Mechanism
 from antiphase._sensitivity import measured, sensitivity
-from antiphase._sensitivity.rounding import outward
-from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
+from antiphase._sensitivity.rounding import INTEGERS, outward
+from antiphase._sensitivity.table import TABLE
+from antiphase.strategies import (
+    BLT,
+    Buffers,
+    Dense,
+    Feedback,
+    Fourier,
+    Identity,
+    MovingSum,
+    Recursion,
+    Restart,
+    Stamped,
+    Strategy,
+    Toeplitz,
+    Tree,
+    TreeNodes,
+    WholeMatrix,
+)
+from tests.catalog import every_strategy
 
 RNG = np.random.default_rng(16)
 STEPS = 9
+DRAWS = 12
 
 
-def exact_columns(strategy: Strategy) -> list[list[Fraction]]:
-    """C by columns, as rational numbers."""
-    n = strategy.steps
-    match strategy:
-        case BandedInverse():
-            given = [Fraction(float(c)) for c in strategy.coefficients]
+def varied(strategy: Strategy) -> Strategy:
+    """The strategy with other numbers of the same signs, which use all their bits."""
+    changed = {}
+    for field in fields(strategy):
+        value = getattr(strategy, field.name)
+        if isinstance(value, np.ndarray):
+            changed[field.name] = value * RNG.uniform(0.9, 1.0, value.shape)
+        elif isinstance(value, float):
+            changed[field.name] = value * RNG.uniform(0.9, 1.0)
+        elif isinstance(value, Strategy):
+            changed[field.name] = varied(value)
+    return replace(strategy, **changed)
+
+
+def exact_columns(recursion: Recursion) -> list[list[Fraction]]:
+    """The inverse of the N that the recursion applies, by columns, as rational numbers."""
+    n = recursion.steps
+    match recursion:
+        case Feedback():  # T diag(1 / scales)
+            unscaled = replace(recursion, scales=None).block(np.arange(n), np.arange(n))
+            scales = np.ones(n) if recursion.scales is None else recursion.scales
+            columns = zip(unscaled.T, scales, strict=True)
+            return [[Fraction(float(v)) / Fraction(float(scale)) for v in column] for column, scale in columns]
+        case MovingSum():
+            given = [Fraction(float(c)) for c in recursion.coefficients]
             first: list[Fraction] = []
             for t in range(n):
                 past = sum((given[r] * first[t - r] for r in range(1, min(t, len(given) - 1) + 1)), Fraction(0))
                 first.append((Fraction(int(t == 0)) - past) / given[0])
-        case BLT():
-            decay, scale = ([Fraction(float(v)) for v in values] for values in (strategy.decay, strategy.scale))
+        case Buffers():
+            decay, scale = ([Fraction(float(v)) for v in values] for values in (recursion.decay, recursion.scale))
             first = [Fraction(1)]
             first += [sum((s * d**i for s, d in zip(scale, decay, strict=True)), Fraction(0)) for i in range(n - 1)]
-        case _:
+        case Restart():
+            inner = exact_columns(recursion.inner)
+            zero = [Fraction(0)] * len(inner[0])
+            return [
+                zero * k + column + zero * (recursion.repeats - 1 - k)
+                for k in range(recursion.repeats)
+                for column in inner
+            ]
+        case WholeMatrix(strategy=strategy):  # its entries are stored, apart from those of Fourier: see `exact_gram`
             return [[Fraction(float(v)) for v in column] for column in strategy.encoder().T]
+        case TreeNodes():
+            return [[Fraction(float(v)) for v in column] for column in Tree(n).encoder().T]
+        case _:
+            raise AssertionError(recursion)
     return [[Fraction(0)] * j + first[: n - j] for j in range(n)]
 
 
-def exact_square(strategy: Strategy, participation) -> Fraction:
-    """sum |X| on the worst pattern: the squared sensitivity where X >= 0, or is tridiagonal, on every pattern."""
-    columns = exact_columns(strategy)
-    best = Fraction(0)
-    for pattern in participation.patterns(strategy.steps):
-        chosen = [columns[j] for j in pattern]
-        total = sum((abs(sum(a * b for a, b in zip(x, y, strict=True))) for x in chosen for y in chosen), Fraction(0))
-        best = max(best, total)
-    return best
+def exact_gram(strategy: Strategy) -> list[list[Fraction]]:
+    """C^T C in rational numbers; that of Fourier, whose entries are irrational, to fifty digits."""
+    if isinstance(strategy, Stamped) and isinstance(strategy.strategy, Fourier):
+        inner, size = exact_gram(strategy.strategy), strategy.strategy.steps
+        steps = range(strategy.steps)
+        return [[inner[i % size][j % size] * (i // size == j // size) for j in steps] for i in steps]
+    if isinstance(strategy, Fourier):
+        n = strategy.steps
+        waves = [(j, 1 / sine(Fraction(j, 2 * n))) for j in range(1, 2 * n, 2)]
+        column = [
+            (n + sum(v * sine(Fraction(j * k, n) + Fraction(1, 2)) for j, v in waves)) / (2 * n) for k in range(n)
+        ]
+        return [[column[abs(i - j)] for j in range(n)] for i in range(n)]
+    columns = exact_columns(strategy.recursion())
+    return [[sum((a * b for a, b in zip(x, y, strict=True)), Fraction(0)) for y in columns] for x in columns]
 
 
-def random_case(kind: str) -> Strategy:
-    c = RNG.uniform(0.1, 1.0, 4)
-    match kind:
-        case "toeplitz":
-            return Toeplitz(np.sort(c)[::-1], STEPS)
-        case "toeplitz, rising":
-            return Toeplitz(np.sort(c), STEPS)
-        case "banded":
-            columns = RNG.uniform(0.1, 1.0, (STEPS, 3))
-            return Banded(np.where(np.arange(STEPS)[:, None] + np.arange(3) < STEPS, columns, 0.0))
-        case "dense":
-            return Dense(np.tril(RNG.uniform(0.1, 1.0, (STEPS, STEPS))))
-        case "blt":
-            return BLT(RNG.uniform(0.1, 1.0, 2), RNG.uniform(0.01, 0.3, 2), STEPS)
-        case "banded inverse":
-            return BandedInverse([1.0, -RNG.uniform(0.2, 0.5), -RNG.uniform(0.0, 0.2)], STEPS)
-        case "stamped":
-            return Stamped(Toeplitz(np.sort(c)[::-1][:3], 3), 3)
-        case "signed":
-            return Toeplitz(RNG.normal(size=3), STEPS)  # bands <= 2 x separation of every participation below
-    raise AssertionError(kind)
+def sine(turns: Fraction) -> Fraction:
+    """sin(pi x turns) to fifty digits."""
+    x = digits(turns % 2 * Fraction("3.14159265358979323846264338327950288419716939937510582097494"))
+    total, term, i = Fraction(0), x, 1
+    while term:
+        total += term
+        term = digits(-term * x * x / ((i + 1) * (i + 2)))
+        i += 2
+    return total
 
 
-KINDS = ["toeplitz", "toeplitz, rising", "banded", "dense", "blt", "banded inverse", "stamped", "signed"]
+def digits(x: Fraction) -> Fraction:
+    return Fraction(round(x * 10**55), 10**55)
+
+
+def squares(X: list[list[Fraction]], participation) -> tuple[Fraction, Fraction]:
+    """Numbers that the squared sensitivity lies between: the largest sum of X with signs, and that of |X|."""
+    low = high = Fraction(0)
+    for pattern in participation.patterns(len(X)):
+        high = max(high, sum((abs(X[i][j]) for i in pattern for j in pattern), Fraction(0)))
+        for signs in product((1, -1), repeat=len(pattern) - 1):
+            signed = list(zip((1, *signs), pattern, strict=True))
+            low = max(low, sum((a * b * X[i][j] for a, i in signed for b, j in signed), Fraction(0)))
+    return low, high
+
+
 PARTICIPATIONS = [ap.SingleParticipation(), ap.FixedEpochs(3, 3), ap.MinSeparation(3), ap.MinSeparation(2, 2)]
+STRATEGIES = dict(every_strategy(STEPS))
 
 
-@pytest.mark.parametrize("participation", PARTICIPATIONS, ids=repr)
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_square_is_not_below_the_rational_one(kind, participation):
-    below = 0
-    for _ in range(40):
-        strategy = random_case(kind)
-        bound, nominal = measured(strategy, participation)
-        exact = exact_square(strategy, participation)
-        assert Fraction(bound.value) ** 2 >= exact
-        assert bound.value <= nominal * (1 + 1e-13)
-        if bound.kind == "exact":
-            assert bound.value <= math.sqrt(exact) * (1 + 1e-9)
-        below += Fraction(nominal) ** 2 < exact
-    assert below > 0  # without the rounding some of them would be
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_square_is_not_below_the_rational_one(name):
+    given, below = STRATEGIES[name], 0
+    for _ in range(1 if varied(given) == given else DRAWS):
+        strategy = varied(given)
+        X = exact_gram(strategy)
+        for participation in PARTICIPATIONS:
+            bound, nominal = measured(strategy, participation)
+            low, high = squares(X, participation)
+            assert Fraction(bound.value) ** 2 >= low
+            assert bound.value <= nominal * (1 + 1e-12)
+            if bound.kind == "exact":
+                assert bound.value <= math.sqrt(high) * (1 + 1e-9)
+            below += Fraction(nominal) ** 2 < low
+    if TABLE[type(given.block)].rounding is not INTEGERS:
+        assert below > 0  # without the rounding some of them would be
 
 
 @pytest.mark.parametrize("method", ["row-sum", "spectral"])
 def test_bounds_by_name_are_rounded_too(method):
     for _ in range(20):
-        strategy = random_case("dense")
-        exact = exact_square(strategy, ap.FixedEpochs(3, 3))
-        assert Fraction(sensitivity(strategy, ap.FixedEpochs(3, 3), method).value) ** 2 >= exact
+        strategy = Dense(np.tril(RNG.uniform(0.1, 1.0, (STEPS, STEPS))))
+        low, _ = squares(exact_gram(strategy), ap.FixedEpochs(3, 3))
+        assert Fraction(sensitivity(strategy, ap.FixedEpochs(3, 3), method).value) ** 2 >= low
 
 
 @pytest.mark.parametrize("steps", [200, 1000])

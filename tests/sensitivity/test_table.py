@@ -82,7 +82,7 @@ def test_random_participation_at_its_worst_case(random, worst):
 def test_a_method_whose_condition_fails_names_one_that_works(strategy, participation, method, works):
     with pytest.raises(NotProved, match=rf"The method '{method}' does not apply here") as error:
         sensitivity(strategy, participation, method)
-    assert error.value.hint == f"method={works!r} works for this pair"
+    assert error.value.hint == f"use method={works!r}, which applies"
     assert sensitivity(strategy, participation, works) == sensitivity(strategy, participation)
 
 

@@ -78,7 +78,7 @@ def test_a_blt_of_a_hundred_million_steps_needs_no_column(monkeypatch):
     for participation in (MinSeparation(100, 20), FixedEpochs(30, 100), EveryStep()):
         assert sensitivity(signed, participation).kind == "upper"
     assert sensitivity(signed, SingleParticipation()).kind == "exact"
-    with pytest.raises(NotProved, match="held in memory"):
+    with pytest.raises(NotProved, match="hold in memory"):
         sensitivity(strategy, ShuffledEpochs(30, 100))
 
 

@@ -67,6 +67,7 @@ def plan_for(strategy: Strategy, participation: ap.Participation | None = None) 
         participation=participation,
         adjacency=adjacency,
         clip_norm=0.5,
+        objective="rms",  # the default of 0.1.0, which fingerprints contain
     )
     return ap.Plan(problem, mechanism, ap.epsilon(mechanism, budget.delta), error=1.0)
 
@@ -79,7 +80,7 @@ def take_steps(run: ap.Run, stop: int) -> list[str]:
         if run._header.examples is not None:
             indices, mask = run.batch(step)
             code.update(np.ascontiguousarray(indices[mask], "<i8").tobytes())
-        noise = run.noise(step)
+        noise = run._unit_noise(step)
         for array in noise:
             code.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
         run.commit(step, ap.digest(noise))

@@ -53,7 +53,7 @@ def jax_run(directory: Path, source: str, stop: int) -> str:
     params: Any = {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(5)}
     plan = plan_for(STRATEGIES["blt"])
     with ap.Run.open(plan, directory / "run", leaves=apj.leaves(params), secret=SECRET) as run:
-        noise: Any = getattr(apj, "add_noise", None) or apj.noise
+        noise: Any = getattr(apj, "add_correlated_noise", None) or apj.noise
         optimizer = optax.chain(noise(run, source), optax.sgd(0.25))
         state = optimizer.init(params)
         if (directory / "model").exists():
@@ -78,7 +78,7 @@ def flower_run(directory: Path, stop: int) -> float:
     Clients are chosen anew at every start, so the model is compared with the sum of what the recorded clients sent and
     the noise of the run's key.
     """
-    from antiphase.flower._state import read_state
+    from antiphase._federated import read_state
     from tests.flower.federation import blt, federation, model, model_by_hand, plan_for, strategy, updates
 
     grid, plan = federation(directory / "c", CLIENTS), plan_for(blt(6))

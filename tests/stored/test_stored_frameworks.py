@@ -6,6 +6,7 @@ import antiphase as ap
 from tests.stored.frameworks import flower_run, jax_run, torch_run
 from tests.stored.test_stored import EXPECTED, STEPS, copied, stored
 
+pytestmark = pytest.mark.integration
 NAMES = [(version, name) for version, found in EXPECTED.items() for name in found["frameworks"]]
 
 

@@ -17,6 +17,7 @@ STRATEGIES = dict(every_strategy(STEPS)) | {
     "stamped-twice": Stamped(Stamped(Toeplitz([2.0, 0.5], 2, column_normalized=True), 2), 3),
 }
 OTHER_LEFT_INVERSES = {"tree-online", "fourier-direct", "stamped-2-tree", "stamped-3-tree"}
+HOLDS_ONE_LESS = {"dense-lower", "stamped-2-dense", "stamped-3-dense"}
 
 
 def by_numpy(strategy, z):
@@ -66,3 +67,12 @@ def test_a_recursion_says_its_rows_and_whether_it_is_causal(name):
     drawn_at = np.searchsorted(completed, np.arange(strategy.rows), side="right")
     later = np.arange(STEPS) > drawn_at[:, None]
     assert recursion.is_causal == (not strategy.encoder()[later].any())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_memory_copies_are_the_buffers_of_the_noise_stream(name):
+    """Plans are chosen by this number. A lower-triangular Dense states one more than its stream holds."""
+    strategy, entries = STRATEGIES[name], 256
+    correlator = choose(strategy.recursion(), 1.0, entries, np.dtype(np.float64))
+    held = correlator.state.size // entries
+    assert held == strategy.memory_copies - (name in HOLDS_ONE_LESS)

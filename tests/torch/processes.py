@@ -17,10 +17,9 @@ from opacus.utils.fsdp_utils import FSDP2Wrapper
 
 import antiphase as ap
 import antiphase._run.opening
-from antiphase import Run
-from antiphase.torch import NoiseAdder
+from antiphase.torch import NoiseAdder, _noise_adder
 from tests.torch import statistics
-from tests.torch.training import SECRET, local, network, plan_for, private, record, run, train
+from tests.torch.training import SECRET, data, local, network, plan_for, private, record, run, train
 
 WORLD = 2
 MODE = {"ddp": {}, "fsdp": {"grad_sample_mode": "ghost_fsdp"}}
@@ -97,9 +96,9 @@ def long_noise(directory, way):
 def one_rank_only(directory, rank, steps=40):
     """A mistake: rank 1 makes no noise, and its part is missing."""
     weight = torch.zeros(2000)
-    right = Run.noise
+    right = _noise_adder.read_noise
     if rank == 1:
-        Run.noise = lambda self, step: [0 * part for part in right(self, step)]
+        _noise_adder.read_noise = lambda run, step: [0 * part for part in right(run, step)]
     rows = []
     with NoiseAdder([weight], statistics.PLAN, directory / "one", secret=SECRET) as noise:
         for _ in range(steps):
@@ -108,7 +107,7 @@ def one_rank_only(directory, rank, steps=40):
             dist.all_reduce(weight.grad)
             noise.commit()
             rows.append(weight.grad.clone())
-    Run.noise = right
+    _noise_adder.read_noise = right
     return torch.stack(rows)
 
 
@@ -175,6 +174,35 @@ def other(directory, rank, name):
     return told(begin)
 
 
+def publications(directory, every):
+    """Three passes of four steps, many without examples on one rank, and a publication after every pass or step.
+
+    What this rank was told, the step after every pass, and the publications in the ledger.
+    """
+    plan = plan_for(ap.strategies.Identity(12), ap.Poisson(0.25), examples=4)
+    made = private(directory / every, plan, DPDDP(network()), dataset=data(4))
+    engine, module, optimizer, criterion, loader = made
+    steps = []
+
+    def passes():
+        for _ in range(3):
+            for x, y in loader:
+                optimizer.zero_grad()
+                criterion(module(x), y).backward()
+                optimizer.step()
+                if every == "step":
+                    engine.publish(f"step {engine.step}")
+            steps.append(engine.step)
+            if every == "pass":
+                engine.publish(f"pass {len(steps)}")
+
+    words = told(passes)
+    sizes = [int(engine.noise.batch(t)[1].sum()) for t in range(plan.steps)]
+    if words is None:
+        engine.close()
+    return words, steps, sizes
+
+
 # plan, examples, entries of the model, reduction
 OTHERS = {
     "noise": (plan_for(noise_std=2.99), 40, 8, "mean"),
@@ -201,6 +229,7 @@ def short(directory, rank):
     results["memory"] = memory(directory)
     results["source"] = other_source(directory, rank)
     results["others"] = {name: other(directory, rank, name) for name in OTHERS}
+    results["publications"] = {every: publications(directory, every) for every in ("pass", "step")}
     results["told"] = {name: disagreement(directory, rank, name) for name in DISAGREEMENTS}
     return results
 

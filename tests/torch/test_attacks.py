@@ -40,7 +40,7 @@ def test_a_ghost_loss_that_is_not_one_number_an_example(tmp_path, criterion):
     engine, made = engine_for(tmp_path, module, dataset, criterion=criterion, grad_sample_mode="ghost")
     module, _, private_criterion, loader = made
     inputs, target = next(iter(loader))
-    with pytest.raises(ap.Refused, match="not clipped"):
+    with pytest.raises(ap.Refused, match="cannot be clipped"):
         private_criterion(module(inputs), target).backward()
     engine.close()
 
@@ -116,5 +116,73 @@ def test_a_parameter_that_grew_is_noticed(tmp_path):
     with antiphase.torch.NoiseAdder([weight], plan_for(), tmp_path, secret=SECRET) as noise:
         weight.data = torch.zeros(6)
         weight.grad = torch.zeros(6)
-        with pytest.raises(ap.Refused, match="no longer has the size"):
+        with pytest.raises(ap.Refused, match="size or dtype of a parameter changed"):
             noise.add()
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+def test_inputs_of_an_earlier_batch_are_not_used_in_evaluation_mode(tmp_path, mode):
+    """A forward pass without backward leaves its inputs behind; in evaluation mode no others are recorded."""
+    engine, module, optimizer, criterion, loader = private(tmp_path, plan_for(), grad_sample_mode=mode)
+    batches = iter(loader)
+    inputs, target = next(batches)
+    optimizer.zero_grad()
+    criterion(module(inputs), target).backward()
+    optimizer.step()
+    module(inputs)
+    module.eval()
+    inputs, target = next(batches)
+    optimizer.zero_grad()
+    with pytest.raises(ap.Refused, match=r"model\.train"):
+        criterion(module(inputs), target).backward()
+    assert engine.step == 1
+    engine.close()
+
+
+class Centres(nn.Module):
+    reduction = "sum"
+
+    def __init__(self):
+        super().__init__()
+        self.centres = nn.Parameter(torch.zeros(3, 3))
+
+    def forward(self, output, target):
+        return (output - self.centres[target]).square().sum(1)
+
+
+def test_a_criterion_with_trained_parameters_is_refused(tmp_path):
+    with pytest.raises(ap.InvalidArgument, match="'centres'"):
+        private(tmp_path / "run", plan_for(), criterion=Centres(), grad_sample_mode="ghost", loss_reduction="sum")
+    criterion = Centres().requires_grad_(False)
+    engine, *_ = private(
+        tmp_path / "other", plan_for(), criterion=criterion, grad_sample_mode="ghost", loss_reduction="sum"
+    )
+    engine.close()
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_the_update_after_one_that_raised_is_recorded_first(tmp_path, mode):
+    """A hook for logging fails once; the next update is interrupted right after it changed the parameters."""
+    engine, module, optimizer, criterion, loader = private(tmp_path, plan_for(), grad_sample_mode=mode)
+    weights, seen = optimizer.params[0], []
+
+    def fail(*_):
+        if engine.step == 2:
+            raise RuntimeError("the logger is gone")
+
+    def recorded(*_):
+        seen.append((engine.step, not torch.equal(before, weights)))
+
+    optimizer.original_optimizer.register_step_pre_hook(fail)
+    optimizer.original_optimizer.register_step_post_hook(recorded)
+    with engine:
+        for step, (inputs, target) in zip(range(4), loader, strict=False):
+            before = weights.detach().clone()
+            optimizer.zero_grad()
+            criterion(module(inputs), target).backward()
+            if step == 1:
+                with pytest.raises(RuntimeError, match="logger"):
+                    optimizer.step()
+            else:
+                optimizer.step()
+    assert seen == [(1, True), (3, True), (4, True)]

@@ -84,7 +84,7 @@ def test_a_model_is_not_given_the_same_noise_twice(tmp_path, back):
             take(noise, weight, 1.0)
         state, before = states[back]
         noise.load_state_dict(state) if back else noise.restart()
-        words = "not those of the checkpoint" if back else "started with other parameters"
+        words = "differ from those in the checkpoint" if back else "started with other parameters"
         moved = weight.detach().clone()
         if back:
             noise.load_state_dict(noise.state_dict())  # makes the model as it is now no better
@@ -219,7 +219,7 @@ def test_layers_whose_ghost_norms_are_wrong(tmp_path):
         if padding == "zeros":
             private(tmp_path, plan_for(), conv, dataset=images, grad_sample_mode="ghost")[0].close()
         else:
-            with pytest.raises(ap.InvalidArgument, match="ghost clipping are wrong"):
+            with pytest.raises(ap.InvalidArgument, match="Ghost clipping would compute wrong"):
                 private(tmp_path, plan_for(), conv, dataset=images, grad_sample_mode="ghost")
 
 

@@ -8,6 +8,7 @@ import torch
 
 import antiphase as ap
 from antiphase._noise import Leaf
+from antiphase._run import leaves_of
 from antiphase._run.tail import DEVICE_ENDS
 from antiphase.torch import NoiseAdder
 from antiphase.torch import _device as device
@@ -145,3 +146,18 @@ def test_draws_end_where_the_report_says(tmp_path):
     assert said["float32"] == pytest.approx(math.sqrt(2) * end, abs=0.01)
     with NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, examples=40, secret=SECRET, source="device") as noise:
         assert any("assumes that the draws" in text and "about 8.2" in text for text in noise.report().remarks)
+
+
+@pytest.mark.parametrize("clip_norm", [1.0, 2.0])
+def test_a_run_with_noise_from_the_device_has_no_gradient_noise(tmp_path, clip_norm):
+    """Its noise is flat tensors for clipping norm 1, which are views of what the next read returns."""
+    parameters, plan = [torch.zeros(2, 2)], plan_for(clip_norm=clip_norm)
+    with NoiseAdder(parameters, plan, tmp_path / "device", secret=SECRET, source="device") as noise:
+        with pytest.raises(ap.Refused, match="does not come from the host"):
+            noise._run.gradient_noise(0)
+        noise.add()
+        noise.commit()
+    with NoiseAdder(parameters, plan, tmp_path / "host", secret=SECRET) as noise:
+        run = noise._run
+        found, stream = run.gradient_noise(0), ap.NoiseStream(plan, leaves_of(run), SECRET, run.run_id)
+        np.testing.assert_allclose(found[0].reshape(-1), clip_norm * stream.next()[0].reshape(-1), rtol=1e-6)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import antiphase as ap
-from tests.torch.training import HOOKS
+from tests.torch.training import HOOKS, PEFT
 
 pytestmark = pytest.mark.filterwarnings(HOOKS)
 ROOT = Path(__file__).parents[2]
@@ -48,3 +48,11 @@ def test_opacus_loop_with_five_changed_lines(tmp_path, monkeypatch):
     exec("\n".join(line[1:] for line in lines if line[:1] != "-"), names)
     assert names["privacy_engine"].step == names["epochs"] * len(names["data_loader"])
     names["privacy_engine"].close()
+
+
+@pytest.mark.filterwarnings(PEFT, "ignore:Model has .tie_word_embeddings", "ignore:.pin_memory")
+def test_lora_with_trainer_goes_on_where_it_stopped(tmp_path, capsys):
+    options = {"examples": 60, "steps": 6, "batch_size": 20, "epsilon": 20.0}
+    first = example("lora_trainer").main(tmp_path, **options)
+    assert "epsilon" in capsys.readouterr().out
+    assert example("lora_trainer").main(tmp_path, **options) == first

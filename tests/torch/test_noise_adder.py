@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import antiphase as ap
-from antiphase.torch import NoiseAdder
+from antiphase.torch import NoiseAdder, _noise_adder
 from tests.torch.training import SECRET, STEPS, plan_for
 
 SHAPES = [(3, 2), (5,), (), (2, 2, 2)]
@@ -65,10 +65,10 @@ def test_a_missing_gradient_is_zero(tmp_path):
 
 def test_once_a_step(tmp_path):
     with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
-        with pytest.raises(ap.Refused, match="no noise yet"):
+        with pytest.raises(ap.Refused, match="has not been added"):
             noise.commit()
         noise.add()
-        with pytest.raises(ap.Refused, match="added already"):
+        with pytest.raises(ap.Refused, match="already been added"):
             noise.add()
         with pytest.raises(ap.Refused, match="not committed"):
             noise.state_dict()
@@ -139,15 +139,15 @@ def test_gradients_side_by_side_are_not_given_the_same_noise(tmp_path, depth):
         assert noise.report().rewinds == 0
 
 
-def test_of_many_threads_one_adds_noise(tmp_path):
+def test_of_many_threads_one_adds_noise(tmp_path, monkeypatch):
     """Added twice, the difference of two such steps shows what is in none of them."""
     weight = torch.zeros(4, requires_grad=True)
     plan, count = plan_for(), 8
     with NoiseAdder([weight], plan, tmp_path, secret=SECRET) as noise:
-        make, meeting = noise._run.noise, threading.Barrier(count)
+        make, meeting = _noise_adder.read_noise, threading.Barrier(count)
 
-        def met(step):
-            made = make(step)
+        def met(run, step):
+            made = make(run, step)
             with suppress(threading.BrokenBarrierError):
                 meeting.wait(timeout=0.2)
             return made
@@ -159,7 +159,7 @@ def test_of_many_threads_one_adds_noise(tmp_path):
                 return False
             return True
 
-        noise._run.noise = met
+        monkeypatch.setattr(_noise_adder, "read_noise", met)
         weight.grad = torch.zeros(4)
         with ThreadPoolExecutor(count) as threads:
             assert sum(threads.map(add, range(count))) == 1
@@ -183,7 +183,7 @@ def test_resumes_only_where_the_model_stands(tmp_path):
         state = noise.state_dict()
     assert set(state) == {"run_id", "step", "branch", "parameters"}
     with NoiseAdder(parameters(), plan_for(), tmp_path, secret=SECRET) as noise:
-        with pytest.raises(ap.Refused, match="unknown which step the model is at"):
+        with pytest.raises(ap.Refused, match="unknown how many of them the model has"):
             noise.add()
         with pytest.raises(ap.InvalidArgument, match="belongs to run"):
             noise.load_state_dict({**state, "run_id": "other"})
@@ -273,9 +273,9 @@ def test_noise_on_some_of_the_gradients_is_not_committed(tmp_path):
         with pytest.raises(RuntimeError, match="in-place"):
             noise.add()
         assert weights[0].grad.abs().min() > 0
-        with pytest.raises(ap.Refused, match="has no noise yet"):
+        with pytest.raises(ap.Refused, match="has not been added"):
             noise.commit()
-        with pytest.raises(ap.Refused, match="added already"):
+        with pytest.raises(ap.Refused, match="already been added"):
             noise.add()
         with pytest.raises(ap.Refused, match="not committed"):
             noise.state_dict()

@@ -129,7 +129,7 @@ def backward(module, criterion, batch):
 def test_other_data_are_noticed(parts):
     _, module, optimizer, criterion, _ = parts
     backward(module, criterion, data()[:10])
-    with pytest.raises(ap.Refused, match="not taken from the private data loader"):
+    with pytest.raises(ap.Refused, match="not from the private data loader"):
         optimizer.step()
 
 
@@ -152,7 +152,7 @@ def test_gradients_of_two_batches_in_one_step_are_noticed(parts):
     backward(module, criterion, (x[:5], y[:5]))
     module.allow_grad_accumulation()  # or Opacus itself raises here
     backward(module, criterion, (x[5:], y[5:]))
-    with pytest.raises(ap.Refused, match="exactly one backward"):
+    with pytest.raises(ap.Refused, match=r"backward was called 2 times for one step: '0\.weight'"):
         optimizer.step()
 
 
@@ -160,7 +160,7 @@ def test_a_step_without_backward_is_noticed(parts):
     _, _, optimizer, _, loader = parts
     next(iter(loader))
     optimizer.zero_grad()
-    with pytest.raises(ap.Refused, match="exactly one backward"):
+    with pytest.raises(ap.Refused, match="backward was not called"):
         optimizer.step()
 
 
@@ -169,7 +169,7 @@ def test_gradients_not_cleared_are_noticed(parts):
     batches = iter(loader)
     backward(module, criterion, next(batches))
     optimizer.step()
-    with pytest.raises(ValueError, match="grad accumulation"):
+    with pytest.raises(ap.Refused, match=r"'2\.weight' still has them"):
         backward(module, criterion, next(batches))
 
 
@@ -185,7 +185,7 @@ def test_noise_twice_in_a_step_is_refused(parts):
     _, module, optimizer, criterion, loader = parts
     backward(module, criterion, next(iter(loader)))
     assert optimizer.pre_step()
-    with pytest.raises(ap.Refused, match="added already"):
+    with pytest.raises(ap.Refused, match="already been added"):
         optimizer.add_noise()
 
 
@@ -210,7 +210,7 @@ def test_parameters_frozen_later_are_noticed(parts):
     _, module, optimizer, criterion, loader = parts
     backward(module, criterion, next(iter(loader)))
     next(module.parameters()).requires_grad = False
-    with pytest.raises(ap.Refused, match="trained parameters are not those"):
+    with pytest.raises(ap.Refused, match="trained parameters are not the ones"):
         optimizer.step()
 
 

@@ -69,15 +69,32 @@ def test_ranks_that_disagree_are_refused_all_together(together, name):
     (first, steps), (second, _) = (rank["told"][name] for rank in together)
     if name == "another output":
         assert "replayed with another output" in first
-        assert second.startswith("Rank 0 stopped: Step 0 was replayed with another output")
+        assert second.startswith("Rank 0 raised an error: Step 0 was replayed with another output")
     else:
         assert first == second
         assert "The ranks do not have the same step" in first
     assert steps == 1
 
 
+def test_every_rank_publishes_between_two_passes(together):
+    """Also if the next pass begins with steps in which one of the ranks has no examples."""
+    (words, steps, sizes), other = (rank["publications"]["pass"] for rank in together)
+    assert sizes[4] == 1  # rank 1 has no example there, and rank 0 has one
+    assert words is None
+    assert steps == [4, 8, 12]
+    assert (words, steps, sizes) == other
+
+
+def test_publications_within_a_pass_are_refused_on_every_rank(together):
+    (first, _, _), (second, _, _) = (rank["publications"]["step"] for rank in together)
+    assert first == second
+    assert "The ranks are not about to do the same" in first
+    assert "publish 'step" in first
+    assert "take step" in first
+
+
 def test_ranks_with_noise_of_two_sources_are_refused(together):
-    assert all("same source of noise" in rank["source"] for rank in together)
+    assert all("same noise source" in rank["source"] for rank in together)
 
 
 @pytest.mark.parametrize("name", processes.OTHERS)
@@ -133,8 +150,8 @@ def test_another_secret_is_noticed(tmp_path):
             return open_shared(plan_for(), tmp_path, transport, secret=secret, **options)
 
         run = follower(SECRET)
-        assert np.array_equal(run.noise(0)[0], noise._run.noise(0)[0])
-        with pytest.raises(ap.InvalidArgument, match="another secret"):
+        assert np.array_equal(run._unit_noise(0)[0], noise._run._unit_noise(0)[0])
+        with pytest.raises(ap.InvalidArgument, match="differs from that of rank 0"):
             follower(ap.Secret.insecure(1))
         with pytest.raises(ap.Refused, match="rank 0"):
             run.report()

@@ -88,7 +88,7 @@ class Unhooked(torch.optim.SGD):
 def test_an_optimizer_without_hooks_is_recorded_and_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.optim, "SGD", Unhooked)
     engine, *rest = private(tmp_path, plan_for())
-    with pytest.raises(ap.Refused, match="Unhooked updates the parameters before"):
+    with pytest.raises(ap.Refused, match="Unhooked updated the parameters before"):
         one_step(*rest)
     assert engine.report().steps_run == 1
     engine.close()
@@ -171,7 +171,7 @@ def test_a_run_from_a_device_is_not_gone_on_with_from_the_host(tmp_path):
         noise.commit()
     with ap.Run.open(plan, tmp_path, leaves=leaves, examples=40, secret=SECRET) as run:
         with pytest.raises(ap.Refused, match="another source: PyTorch's generator on cpu"):
-            run.noise(1)
+            run._unit_noise(1)
         assert any("not cryptographic" in remark for remark in run.report().remarks)
 
 

@@ -39,7 +39,7 @@ def test_stopped_in_the_middle_of_an_epoch(tmp_path):
     engine.close()
 
     engine, module, optimizer, criterion, loader = private(tmp_path / "run", plan_for())
-    with pytest.raises(ap.Refused, match="unknown which step the model is at"):
+    with pytest.raises(ap.Refused, match="unknown how many of them the model has"):
         next(iter(loader))
     stored = torch.load(tmp_path / "checkpoint.pt")
     module.load_state_dict(stored["model"])

@@ -15,9 +15,13 @@ STEPS = 12
 SECRET = ap.Secret.insecure(5)
 # Opacus's backward hooks on a model whose input needs no gradient; harmless, and not ours to change.
 HOOKS = "ignore:Full backward hook is firing:UserWarning"
+# PEFT reads an attribute that transformers has renamed.
+PEFT = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
 
 
-def plan_for(strategy=None, participation=None, noise_std=3.0, clip_norm=1.0, batch_size=None, examples=EXAMPLES):
+def plan_for(
+    strategy=None, participation=None, noise_std=3.0, clip_norm=1.0, batch_size=None, examples=EXAMPLES, unit="example"
+):
     strategy = ap.strategies.BLT([0.9, 0.5], [0.1, 0.2], STEPS) if strategy is None else strategy
     participation = participation or ap.MinSeparation(4)
     mechanism = ap.Mechanism(strategy, participation, noise_std)
@@ -29,6 +33,7 @@ def plan_for(strategy=None, participation=None, noise_std=3.0, clip_norm=1.0, ba
         batch_size=batch_size,
         participation=participation,
         clip_norm=clip_norm,
+        unit=unit,
     )
     deviation = "hardly any noise, for a test" if guarantee.value > 1e10 else ""
     return ap.Plan(problem, mechanism, guarantee, error=1.0, deviation=deviation)

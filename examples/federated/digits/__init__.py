@@ -1,1 +1,1 @@
-"""Digits, split by user: a small federated task."""
+"""A small federated task: handwritten digits, divided among users."""

@@ -1,4 +1,4 @@
-"""The client: trains on its own digits; the mod clips the update and keeps the timer."""
+"""The client, which trains on its own digits. The mod clips the update and limits how often the client takes part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from digits.task import of_user, trained
 
 
 def directory(context: Context) -> Path:
-    """Return a directory for each virtual client of a simulation; a real device would use a fixed one."""
+    """Return the directory of a virtual client of the simulation. A real device would use a fixed directory."""
     return (
         Path(str(context.run_config["directory"])).expanduser() / "clients" / str(context.node_config["partition-id"])
     )

@@ -1,4 +1,4 @@
-"""The server: makes the plan, trains, and prints the guarantee."""
+"""The server, which makes the plan, trains, and prints the guarantee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax regression on scikit-learn's digits; each user holds a few of them."""
+"""Softmax regression on scikit-learn's digits. Each user holds a few of the digits."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ LOCAL_STEPS = 5
 
 @cache
 def data() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Images with values in [0, 1] and their digits, in an order that does not depend on the machine."""
+    """Return images with pixels in [0, 1] and their labels, in a fixed random order."""
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     return (images[order] / 16.0).astype(np.float32), labels[order]
 
 
 def fresh_model() -> Model:
-    """Return a model of zeros."""
+    """Return the initial model, which is all zeros."""
     return [np.zeros((64, 10), np.float32), np.zeros(10, np.float32)]
 
 
 def of_user(user: int, users: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the digits of one user; the last HELD_OUT digits belong to no user."""
+    """Return the digits of one user. The last HELD_OUT digits belong to no user."""
     images, labels = data()
     return images[: -HELD_OUT or None][user::users], labels[: -HELD_OUT or None][user::users]
 
@@ -40,7 +40,7 @@ def probabilities(model: Model, images: NDArray[np.float32]) -> NDArray[np.float
 
 
 def trained(model: Model, images: NDArray[np.float32], labels: NDArray[np.int64]) -> Model:
-    """Return the model after a few steps of gradient descent."""
+    """Return the model after LOCAL_STEPS steps of gradient descent."""
     weights, bias = (array.copy() for array in model)
     for _ in range(LOCAL_STEPS):
         error = probabilities([weights, bias], images) - np.eye(10, dtype=np.float32)[labels]

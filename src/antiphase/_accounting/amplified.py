@@ -1,25 +1,34 @@
-"""Guarantees of amplified mechanisms that need Monte Carlo: balls-in-bins and random min-separation.
+"""Guarantees of amplified mechanisms that need Monte Carlo: `BallsInBins` and `PoissonMinSeparation`.
 
-Truncated batches. A sampled example can displace another one from its batch, so the other contributions differ with and
-without it. Let T be the event that some batch contains `max_batch` or more *other* examples. The others are sampled
-independently of the example, so T and its probability are the same for both data sets of a neighbouring pair. Outside
-of T no example is displaced, wherever the given example lands, and both mechanisms equal those without truncation.
-Since divergences are jointly convex,
+**Truncated batches.** With `max_batch`, a sampled example can displace another one from its batch, so its presence
+changes the contributions of other examples. Let T be the event that some batch contains `max_batch` or more *other*
+examples. The others are sampled independently of the given example, so T and its probability are the same for both
+neighbouring data sets. If T does not occur, the given example displaces no other, whichever steps it is assigned to,
+and both mechanisms equal those without truncation. Since divergences are jointly convex,
 
     delta(truncated) <= (1 - Pr T) delta(not truncated) + Pr T.
 
-Without this argument, or if Pr T is not small, no amplification is proved: `tests/montecarlo/test_truncation.py`
-contains a case in which delta of a truncated mechanism exceeds the amplified one, even under zero-out adjacency.
+If Pr T is not small, no amplification is proved for truncated batches. `tests/montecarlo/test_truncation.py` contains a
+case in which the delta of a truncated mechanism exceeds the amplified delta, even under zero-out adjacency.
 
-Randomness. Every seed is a hash of all arguments, the caller's seed, and fresh entropy if there is any. Planning and
-calibration search without fresh entropy, so that the same problem gives the same mechanism; their results are then
+**Lattice noise.** Given the steps of the example, the means of a mechanism with a lattice differ from those of the same
+mechanism with real numbers by a vector of norm at most eta = K sqrt(d R), on every path. So if the latter is
+(epsilon, delta)-private, the former is (epsilon + epsilon', max(e^epsilon' delta + delta', delta + e^epsilon delta'))-
+private, where (epsilon', delta') is a guarantee of one Gaussian mechanism with shift mu = eta / sigma (theorem 3 of
+docs/lattice-noise.md). `Coupling` takes epsilon' = mu (40 + mu / 2), for which delta' <= Phi(-40) < e^-800. For an
+epsilon of at most 50, both e^epsilon delta' and delta' are then below e^-750, that is, below 10^-12 delta for every
+delta from 1e-200 on. Larger epsilons are accounted for without amplification.
+
+**Randomness.** Every seed is a hash of all arguments, the caller's seed, and fresh entropy if there is any. Planning
+and calibration search without fresh entropy, so that the same problem gives the same mechanism. Their results are then
 certified with fresh entropy (`certificate.py`).
 """
 
 from __future__ import annotations
 
+import math
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from antiphase._accounting.poisson import at_least
@@ -37,8 +46,44 @@ if TYPE_CHECKING:
     from antiphase._accounting.mechanism import Mechanism
     from antiphase._accounting.theorems import Setting
 
-LARGEST_SHARE = 0.5  # largest share of delta that overflowing batches may use
+COUPLED_TAIL = 40.0
+LARGEST_COUPLED_EPSILON = 50.0
+NEGLIGIBLE = 1e-12
+SMALLEST_DELTA = 1e-300
+LARGEST_SHARE = 0.5  # largest share of delta that may be spent on overflowing batches
 _known: dict[str, Bound] = {}
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """What a lattice adds to the epsilon and delta of an amplified mechanism with real numbers.
+
+    Args:
+        epsilon: epsilon'; 0 without a lattice, or if there is nothing to round.
+    """
+
+    epsilon: float
+
+    def covers(self, epsilon: float) -> bool:
+        """Return whether this epsilon on the lattice follows from a smaller one with real numbers."""
+        return self.epsilon == 0.0 or self.epsilon < epsilon <= LARGEST_COUPLED_EPSILON
+
+    def real_delta(self, delta: float) -> float:
+        """Return a delta that must hold with real numbers, so that `delta` holds on the lattice."""
+        return delta * math.exp(-self.epsilon) * (1.0 - NEGLIGIBLE) if self.epsilon else delta
+
+    def lattice_delta(self, delta: float) -> float:
+        """Return a delta that holds on the lattice if `delta` holds with real numbers."""
+        return delta * math.exp(self.epsilon) * (1.0 + 4.0 * NEGLIGIBLE) + SMALLEST_DELTA if self.epsilon else delta
+
+
+def coupling_of(mechanism: Mechanism) -> Coupling:
+    """Return the coupling of a mechanism under an amplified participation."""
+    if mechanism.lattice is None:
+        return Coupling(0.0)
+    count = mechanism.participation.worst_case.largest_count(mechanism.strategy.steps)
+    mu = mechanism.lattice.rounding(mechanism.strategy, count) / mechanism.noise_std
+    return Coupling(mu * (COUPLED_TAIL + mu / 2.0) * (1.0 + 1e-9))
 
 
 def fresh_entropy(sampling: MonteCarlo) -> str:
@@ -47,9 +92,9 @@ def fresh_entropy(sampling: MonteCarlo) -> str:
 
 
 def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo, entropy: str = "") -> Bound:
-    """Return a bound on epsilon at delta. Without entropy the same arguments give the same bound, which is cached.
+    """Return a bound on epsilon at delta. Without entropy, the bound depends only on the arguments and is cached.
 
-    **Guarantee**: that of `_montecarlo.epsilon`, under zero-out and add-or-remove adjacency.
+    **Guarantee**: the same as for `_montecarlo.epsilon`, under zero-out and add-or-remove adjacency.
     """
     if entropy:
         return _epsilon(mechanism, delta, sampling, entropy)
@@ -63,18 +108,28 @@ def _epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo, entropy: 
     overflow = overflow_probability(mechanism.reduction.setting)
     if overflow > LARGEST_SHARE * delta:
         return _without_amplification(mechanism, delta, overflow)
-    drawn = seeded(sampling, "epsilon", mechanism, delta, entropy)
-    found = sampled_epsilon(mechanism.strategy, untruncated(mechanism), mechanism.noise_std, delta - overflow, drawn)
-    return with_overflow(found, found.value, overflow, entropy)
+    drawn, coupling = seeded(sampling, "epsilon", mechanism, delta, entropy), coupling_of(mechanism)
+    real = coupling.real_delta(delta - overflow)
+    found = sampled_epsilon(mechanism.strategy, untruncated(mechanism), mechanism.noise_std, real, drawn)
+    found = with_overflow(found, found.value + coupling.epsilon, overflow, entropy)
+    if mechanism.lattice is None:
+        return found
+    if not coupling.covers(found.value):
+        return _without_amplification(mechanism, delta, overflow)
+    if not _has_unamplified(mechanism):
+        return found
+    return min(found, _unamplified(mechanism, delta), key=lambda bound: bound.value)
 
 
 def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo, entropy: str = "") -> Bound:
-    """Return a bound on delta at epsilon, with the guarantee of `amplified_epsilon`; not cached."""
+    """Return a bound on delta at epsilon, with the same guarantee as `amplified_epsilon`. It is not cached."""
     overflow = overflow_probability(mechanism.reduction.setting)
-    drawn = seeded(sampling, "delta", mechanism, epsilon, entropy)
-    found = sampled_delta(mechanism.strategy, untruncated(mechanism), mechanism.noise_std, epsilon, drawn)
-    found = with_overflow(found, min(1.0, found.value + overflow), overflow, entropy)
-    if overflow == 0.0 or mechanism.adjacency != "zero-out":
+    drawn, coupling = seeded(sampling, "delta", mechanism, epsilon, entropy), coupling_of(mechanism)
+    real = max(epsilon - coupling.epsilon, 0.0)
+    found = sampled_delta(mechanism.strategy, untruncated(mechanism), mechanism.noise_std, real, drawn)
+    value = coupling.lattice_delta(found.value) if coupling.covers(epsilon) else 1.0
+    found = with_overflow(found, min(1.0, value + overflow), overflow, entropy)
+    if (overflow == 0.0 and coupling.epsilon == 0.0) or not _has_unamplified(mechanism):
         return found
     release = mechanism.reduction.release(mechanism.noise_std)
     unamplified = mechanism.reduction.bound(release.delta(epsilon), release.method)
@@ -82,7 +137,7 @@ def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo, 
 
 
 def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: MonteCarlo) -> Mechanism | None:
-    """Return the mechanism with the noise for the budget, or None if overflowing batches use too much of delta."""
+    """Return the mechanism with noise calibrated to the budget, or None if batches overflow too often for its delta."""
     overflow = overflow_probability(mechanism.reduction.setting)
     if overflow > LARGEST_SHARE * budget.delta:
         return None
@@ -102,9 +157,9 @@ def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: MonteCarlo) 
 
 
 def overflow_probability(setting: Setting) -> float:
-    """Return an upper bound on the probability that some batch has max_batch or more examples besides a given one.
+    """Return an upper bound on the probability that some batch contains max_batch or more examples besides a given one.
 
-    In each step the other examples are sampled independently, with probability at most `step_probability()`.
+    In each step, the other examples are sampled independently with probability at most `step_probability()` each.
     """
     given: BallsInBins | PoissonMinSeparation = setting.participation
     if given.max_batch is None:
@@ -118,7 +173,7 @@ def overflow_probability(setting: Setting) -> float:
 
 
 def _without_amplification(mechanism: Mechanism, delta: float, overflow: float) -> Bound:
-    if mechanism.adjacency != "zero-out":
+    if not _has_unamplified(mechanism):
         given = mechanism.participation
         what = "an unknown number of examples" if mechanism.examples is None else f"{mechanism.examples} examples"
         raise NotProved(
@@ -126,24 +181,33 @@ def _without_amplification(mechanism: Mechanism, delta: float, overflow: float) 
             f"delta = {delta} under {mechanism.adjacency} adjacency.",
             hint="use a larger max_batch or max_batch=None, or pass examples=...",
         )
+    return _unamplified(mechanism, delta)
+
+
+def _unamplified(mechanism: Mechanism, delta: float) -> Bound:
     release = mechanism.reduction.release(mechanism.noise_std)
     return mechanism.reduction.bound(release.epsilon(delta), release.method)
 
 
+def _has_unamplified(mechanism: Mechanism) -> bool:
+    """Return whether a guarantee without amplification is proved: not if an added example can displace others."""
+    return mechanism.adjacency == "zero-out" or mechanism.participation.max_batch is None
+
+
 def with_overflow(bound: Bound, value: float, overflow: float, entropy: str = "") -> Bound:
-    """Return the bound with this value, the overflow probability in its method, and the entropy of its samples."""
+    """Return a copy of `bound` with a new value, the overflow probability in its method, and the given entropy."""
     method = f"{bound.method}; batches overflow with probability {overflow:.1e}" if overflow else bound.method
     return replace(bound, value=value, method=method, entropy=entropy if bound.kind == "confident" else "")
 
 
 def untruncated(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
-    """Return the participation without truncation."""
+    """Return the mechanism's participation with max_batch=None."""
     given = mechanism.participation
     assert isinstance(given, (BallsInBins, PoissonMinSeparation))
     return replace(given, max_batch=None)
 
 
 def seeded(sampling: MonteCarlo, name: str, mechanism: Mechanism, at: object, entropy: str) -> MonteCarlo:
-    """Return the settings with a seed that hashes all arguments, so that different calls use different samples."""
+    """Return the settings with a hash of all arguments as the seed, so that different calls use different samples."""
     asked = [name, mechanism, at, replace(sampling, workers=1), *([entropy] if entropy else [])]
     return replace(sampling, seed=int(fingerprint(asked), 16))

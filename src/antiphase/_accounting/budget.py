@@ -14,11 +14,11 @@ SMALLEST_EPSILON, LARGEST_EPSILON = 1e-100, 1e10  # range in which the accountan
 @final
 @record
 class Budget:
-    """A privacy budget: Pr[E] <= e^epsilon Pr'[E] + delta for neighbouring data sets and every event E.
+    """A privacy budget: Pr[E] <= e^epsilon Pr'[E] + delta for every event E, on any two neighbouring data sets.
 
     Args:
-        epsilon: from 1e-100, which permits almost no information to be released, to 1e10, which guarantees nothing.
-        delta: between 0 and 1, exclusive; choose it well below 1 / number of examples.
+        epsilon: from 1e-100 to 1e10. A smaller epsilon is a stronger guarantee; typical values are between 0.1 and 10.
+        delta: between 0 and 1, both excluded; choose a value well below 1 / number of examples.
 
     Reference: Dwork et al. 2006.
 
@@ -46,7 +46,7 @@ def check_epsilon(owner: str, value: Any) -> float:
 
 
 def check_delta(owner: str, value: Any) -> float:
-    """Return `value` as a float between 0 and 1, exclusive."""
+    """Return `value` as a float between 0 and 1, both excluded."""
     hint = "pass a small probability such as 1e-6, well below 1 / number of examples"
     delta = _check.real(owner, "delta", value, 0.0, 1.0, hint)
     if not 0.0 < delta < 1.0:

@@ -1,4 +1,4 @@
-"""Calibration: find the smallest noise that satisfies a privacy budget."""
+"""Calibration: finds the smallest noise that satisfies a privacy budget."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from antiphase._accounting.budget import Budget
 from antiphase._accounting.certificate import certified
 from antiphase._accounting.guarantee import seeded_epsilon
 from antiphase._accounting.mechanism import Mechanism
-from antiphase._accounting.reduction import Reduction, check_setting, reduce
-from antiphase._accounting.theorems import Adjacency, Setting
+from antiphase._accounting.reduction import Reduction, check_setting
+from antiphase._accounting.theorems import Adjacency
 from antiphase._bound import Bound
 from antiphase._check import invalid
 from antiphase._errors import NotProved
+from antiphase._lattice import Lattice
 from antiphase._montecarlo import MonteCarlo, check_sampling
 from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase.strategies import Strategy
 
-TOLERANCE = 4e-4  # stop when epsilon is below the budget by at most this fraction of it
+TOLERANCE = 4e-4  # stop when epsilon is at most the budget's and within this fraction of it
 SLOPE = -1.5  # initial guess of d log epsilon / d log noise
 LONGEST_STEP = 2.0  # in log noise
 LARGEST_EXCESS = 20.0  # clip log(epsilon / budget) to this range
@@ -50,14 +51,17 @@ def calibrate(
     adjacency: Adjacency = "zero-out",
     examples: int | None = None,
     sampling: MonteCarlo = MonteCarlo(),
+    lattice: Lattice | None = None,
 ) -> Calibration:
     """Return the mechanism with the smallest noise that satisfies the budget.
 
-    **Guarantee**: the epsilon of the mechanism, as computed by `epsilon`, is at most the budget's and at least 99.9 %
-    of it, or 99 % if it is estimated from samples, unless there are too few samples to tell. The same arguments give
-    the same mechanism, because the seeds of the search are hashes of the arguments. A guarantee that is based on
-    samples is certified at the end with fresh entropy, which the bound stores; its epsilon may then equal the budget's.
-    Raises `NotProved` if the budget needs no noise because an example participates with a probability below delta.
+    **Guarantee**: the epsilon of the mechanism, as computed by `epsilon`, is at most the budget's epsilon. It is at
+    least 99.9 % of the budget's, or 99 % if it is computed from samples, provided there are enough samples.
+
+    The same arguments give the same mechanism, because the seeds of the search are hashes of the arguments. A guarantee
+    that is based on samples is certified at the end with fresh entropy, which the bound stores. Its epsilon may then
+    equal the budget's. Raises `NotProved` if the probability that an example takes part at all is at most delta,
+    because such a budget needs no noise.
 
     Args:
         strategy: strategy matrix, C.
@@ -65,15 +69,16 @@ def calibrate(
         budget: privacy budget, (epsilon, delta).
         adjacency: as for `Mechanism`.
         examples: as for `Mechanism`.
-        sampling: Monte Carlo effort for sampled bounds. To compare many mechanisms, use MonteCarlo(slack=0.2): it is
-            about ten times faster than the default and needs about 1 % more noise.
+        sampling: Monte Carlo settings for sampled bounds. To compare many mechanisms, use MonteCarlo(slack=0.2), which
+            is about ten times faster than the default and gives about 1 % more noise.
+        lattice: as for `Mechanism`.
 
     >>> from antiphase import FixedEpochs, strategies
     >>> found = calibrate(strategies.Identity(8), FixedEpochs(4, 2), Budget(epsilon=1.0, delta=1e-6))
     >>> round(found.mechanism.noise_std, 4), round(found.guarantee.value, 6)
     (8.4494, 1.0)
     """
-    found = seeded_calibration(strategy, participation, budget, adjacency, examples, sampling)
+    found = seeded_calibration(strategy, participation, budget, adjacency, examples, sampling, lattice)
     if found.guarantee.kind != "confident":
         return found
     return replace(found, guarantee=certified(found.mechanism, found.guarantee, budget, sampling))
@@ -86,20 +91,25 @@ def seeded_calibration(
     adjacency: Adjacency = "zero-out",
     examples: int | None = None,
     sampling: MonteCarlo = MonteCarlo(),
+    lattice: Lattice | None = None,
 ) -> Calibration:
-    """Calibrate without the final certificate, to compare mechanisms. All seeds are hashes of the arguments."""
+    """Return what `calibrate` returns, but without the final certificate, which searches do not need.
+
+    All seeds are hashes of the arguments.
+    """
     if not isinstance(budget, Budget):
         raise invalid("calibrate", "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
-    reduction = reduce(Setting(*check_setting("calibrate", strategy, participation, adjacency, examples)))
+    checked = check_setting("calibrate", strategy, participation, adjacency, examples)
+    reduction = Mechanism(*checked[:2], 1.0, *checked[2:], lattice).reduction
     if reduction.theorem.amplified:
-        without_noise = Mechanism(strategy, participation, 1.0, adjacency, examples)
+        without_noise = Mechanism(strategy, participation, 1.0, adjacency, examples, lattice)
         found = amplified_noise(without_noise, budget, check_sampling("calibrate", sampling))
         if found is not None:
             return Calibration(found, seeded_epsilon(found, budget.delta, sampling))
     release = reduction.release(1.0)
     if release.participation_probability() <= budget.delta:
         raise NotProved(
-            f"delta = {budget.delta} needs no noise at all: it exceeds the probability that an example participates.",
+            f"delta = {budget.delta} needs no noise at all: an example takes part with at most that probability.",
             hint="use a delta far below 1 / number of examples",
         )
     log_noise = _least_noise(reduction.before_rounding(), budget)
@@ -107,7 +117,7 @@ def seeded_calibration(
     if value > budget.epsilon:  # because the sensitivity is rounded up
         log_noise = _least_noise(reduction, budget)
         value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
-    mechanism = Mechanism(strategy, participation, math.exp(log_noise), adjacency, examples)
+    mechanism = Mechanism(strategy, participation, math.exp(log_noise), adjacency, examples, lattice)
     if reduction.theorem.amplified:
         return Calibration(mechanism, seeded_epsilon(mechanism, budget.delta, sampling))
     return Calibration(mechanism, reduction.bound(value, release.method))
@@ -123,9 +133,14 @@ def _least_noise(reduction: Reduction, budget: Budget) -> float:
 
 
 def _solve(value_at: Callable[[float], float], budget: Budget, start: float) -> Point:
-    """Return the log noise and its epsilon, which is at most the budget's and within TOLERANCE of it.
+    """Return a log noise and the epsilon there, which is at most the budget's and usually within TOLERANCE of it.
 
-    Takes secant steps inside the bracket, and bisects every fourth iteration.
+    Takes secant steps inside a bracket, and bisects the bracket in every fourth iteration.
+
+    Args:
+        value_at: function that returns epsilon for a noise level.
+        budget: the privacy budget.
+        start: first guess of the log noise.
     """
     at, low, high, value_at_high = start, None, None, math.inf
     for count in range(MAX_ITERATIONS):

@@ -1,15 +1,15 @@
-"""Certificates: fix a claim first, then confirm it with fresh, reproducible samples.
+"""Certificates, which fix a privacy claim first and then confirm it with fresh, reproducible samples.
 
-Planning and calibration compare mechanisms with samples whose seeds are hashes of the arguments. Such a seed is not
-random, so strictly speaking their results have no failure probability. The claim about the chosen mechanism is
-therefore certified afterwards by `verify`, with 256 bits of fresh entropy that influenced no earlier choice. The bound
-stores the entropy, so that the certificate can be recomputed, as `Plan.load` does. The entropy is not secret, and it
-proves nothing to anyone who did not draw it; `verify` draws its own.
+Planning and calibration compare mechanisms with samples whose seeds are hashes of the arguments. Such seeds are not
+random, so a bound found this way has no proper failure probability. The claim about the chosen mechanism is therefore
+certified afterwards with 256 bits of fresh entropy that influenced no earlier choice. The bound stores the entropy, so
+that the certificate can be recomputed, as `Plan.load` does. The entropy is not secret. It proves nothing to anyone who
+did not draw it, so the public function `verify` draws its own.
 
-A certificate may fail by chance although the claim is true, in a few percent of all cases. It is then tried again with
-new samples: attempt r spends 2^-r of the failure probability, so by a union bound all attempts together spend the same
-thousandth of delta. The first attempts use the epsilon that the search found, the later ones the epsilon of the budget,
-which is larger by the margin that calibration leaves.
+In a few percent of all cases a certificate fails by chance although the claim is true. It is then tried again with new
+samples. Attempt r spends a fraction 2^-r of the failure probability, so by a union bound all attempts together spend at
+most a thousandth of delta. The first attempts claim the epsilon that the search found. The later attempts claim the
+budget's epsilon, which is slightly larger, because calibration leaves a margin.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ ATTEMPTS_AT_FOUND_EPSILON = 4  # the remaining attempts use the budget's epsilon
 
 
 def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """Certify epsilon with fresh entropy and return it as a bound.
+    """Return an epsilon that was certified with fresh entropy, as a bound.
 
-    Tries the epsilon that was found, then the budget's. Raises `NotProved` if neither is confirmed.
+    Tries to certify `found.value` first, then the budget's epsilon. Raises `NotProved` if both fail.
 
     **Guarantee**: the mechanism is (epsilon, delta)-differentially private. The failure probability, over the entropy
-    drawn in this call, is included in delta. Mechanism and bound must have been found without that entropy.
+    drawn in this call, is included in delta. The mechanism and `found` must not depend on that entropy.
 
     Args:
         mechanism: mechanism calibrated to the budget.
         found: epsilon from calibration, at most the budget's.
         budget: delta of the claim, and the epsilon to use if `found` is not confirmed.
-        sampling: Monte Carlo effort. With a seed, no entropy is drawn and the same arguments give the same result.
+        sampling: Monte Carlo settings. With a seed, no entropy is drawn and the same arguments give the same result.
     """
     entropy = fresh_entropy(sampling)
     for epsilon, attempts in (
@@ -58,12 +58,12 @@ def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: Mont
 
 
 def restated(mechanism: Mechanism, stated: Bound, delta: float) -> Bound:
-    """Recompute a bound on epsilon from its stored entropy. Return the stated value if confirmed, else a new bound.
+    """Recompute a stored bound on epsilon from its entropy. Return the stored value if confirmed, else a new bound.
 
-    Bounds that were stored without entropy are recomputed with a seed that is a hash of the arguments.
+    A bound that was stored without entropy is recomputed with a seed that is a hash of the arguments.
 
     Args:
-        mechanism: the mechanism that runs.
+        mechanism: the mechanism that the bound is about.
         stated: the stored bound on epsilon.
         delta: delta at which the bound holds.
     """
@@ -78,7 +78,7 @@ def restated(mechanism: Mechanism, stated: Bound, delta: float) -> Bound:
 
 
 def drawn_like(stated: Bound) -> MonteCarlo:
-    """Return sampling settings seeded with the bound's entropy, so that related bounds are reproducible."""
+    """Return Monte Carlo settings seeded with the bound's entropy, so that related bounds are reproducible."""
     return MonteCarlo(seed=int(stated.entropy or "0", 16))
 
 

@@ -19,13 +19,14 @@ from antiphase._errors import NotProved
 def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
     """Return the epsilon of several mechanisms on the same data, such as the runs of a hyper-parameter search.
 
-    The list, with its noise levels, sampling rates and numbers of steps, must be fixed beforehand; what each mechanism
-    computes may depend on the results of earlier ones. Each mechanism needs independent noise and sampling: two runs
-    with the same run id are not covered.
+    The list of mechanisms, including noise levels, sampling rates and numbers of steps, must be fixed in advance. The
+    gradients that a mechanism computes may depend on the results of earlier mechanisms. Each mechanism needs its own
+    independent noise and sampling, so two runs with the same run id are not covered.
 
-    **Guarantee**: holds under the adjacency that all mechanisms must share. Gaussian mechanisms compose exactly: the
-    squares of their inverse multipliers add up. If some are sampled, their privacy losses add up, which gives an upper
-    bound. Balls-in-bins and random min-separation count with their worst pattern, without amplification.
+    **Guarantee**: holds under the adjacency of the mechanisms, which must be the same for all. Gaussian mechanisms
+    compose exactly: the squares of their inverse noise multipliers add up. If some mechanisms use Poisson or fixed-size
+    sampling, the distribution of the sum of privacy losses gives an upper bound. `BallsInBins` and
+    `PoissonMinSeparation` are accounted for at their worst pattern, without amplification.
 
     Args:
         mechanisms: one or more mechanisms.
@@ -68,10 +69,11 @@ def _gaussian(releases: Sequence[Release], delta: float) -> Found:
 
 
 def _combined(multipliers: Sequence[float]) -> float:
-    """(sum of m^-2)^(-1/2), rounded down.
+    """Return the noise multiplier of a composition, (sum of m^-2)^(-1/2), rounded down.
 
-    Multipliers are in units of the power of two below the smallest one, so that its square, the largest term, neither
-    overflows nor underflows. Terms that underflow are below 1e-300 of it.
+    The multipliers m are divided by the largest power of two that is at most the smallest m. The largest term m^-2 is
+    then between 1/4 and 1, so it neither overflows nor underflows. Terms that underflow are smaller by a factor of
+    about 1e-300.
 
     >>> round(_combined([2e200, 2e200, 1e300, 2e200, 2e200]) / 1e200, 12)
     1.0

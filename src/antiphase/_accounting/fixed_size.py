@@ -1,11 +1,12 @@
 """Gaussian steps on fixed-size samples drawn without replacement, under replace adjacency.
 
-A sample that does not contain the example is a uniform subset of the others. In a sample that does, the example
-replaces one of them. This moves the sum by at most 2 in either data set, depending on the example's contents, and the
-two sums differ by at most 2. That is a substitution with a shift of 2 contributions and probability batch_size / group.
+A sample that does not contain the given example is a uniform subset of the others. A sample that contains it is such a
+subset in which the example replaces one member. The replacement moves the sum by at most 2 in each of the two
+neighbouring data sets, and the two sums differ by at most 2, if contributions have norm at most 1. This is the
+substitution of `loss_grid.py` with a shift of 2 contributions and probability batch_size / group.
 
-This is not equivalent to Poisson sampling under any adjacency: the samples that the two data sets share are those
-without the example, and they contain one more of the other examples.
+Fixed-size sampling is not equivalent to Poisson sampling under any adjacency: if the example is not sampled, the sample
+contains one more of the other examples.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from antiphase._accounting.release import Release
 class FixedSizeSampled(Release):
     """`count` Gaussian mechanisms, each on a uniformly random subset of `batch_size` out of `group` examples.
 
-    **Guarantee**: an upper bound for replace adjacency; the multiplier is relative to twice a contribution.
+    **Guarantee**: epsilon and delta are upper bounds for replace adjacency. The multiplier is the noise standard
+    deviation divided by twice the largest norm of a contribution.
 
     Reference: Zhu, Dong and Wang 2022, Thm 11.
     """
@@ -37,11 +39,11 @@ class FixedSizeSampled(Release):
     method = "privacy loss distribution"
 
     def epsilon(self, delta: float) -> float:
-        """Return the bound of the privacy loss accountant."""
+        """Return an upper bound on epsilon from the privacy loss accountant."""
         return loss_accountant.epsilon([self.loss_part(0.0)[0]], delta, self.resolution)
 
     def delta(self, epsilon: float) -> float:
-        """Return the bound of the privacy loss accountant."""
+        """Return an upper bound on delta from the privacy loss accountant."""
         return loss_accountant.delta([self.loss_part(0.0)[0]], epsilon, self.resolution)
 
     def dp_event(self) -> Any:
@@ -65,5 +67,5 @@ class FixedSizeSampled(Release):
         return replace(self, resolution=COARSE)
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
-        """Return the steps for the privacy loss accountant; no failure probability is needed."""
+        """Return the steps for the privacy loss accountant, and 0, because no failure probability is needed."""
         return GaussianSteps(1.0 / self.multiplier, self.batch_size / self.group, self.count, substitutes=True), 0.0

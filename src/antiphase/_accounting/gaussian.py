@@ -1,11 +1,12 @@
-"""The Gaussian mechanism: delta as a function of epsilon, and its inverses, for any delta and noise.
+"""The Gaussian mechanism: delta, epsilon and mu, each as a function of the other two, at any scale.
 
-With mu = sensitivity / noise_std, a = epsilon / mu - mu / 2 and b = a + mu,
+Let mu = sensitivity / noise_std, a = epsilon / mu - mu / 2 and b = a + mu, and let phi and Phi be the density and the
+distribution function of the standard normal distribution. Then
 
     delta = Phi(-a) - e^epsilon Phi(-b) = phi(a) (R(a) - R(b)),     R(x) = Phi(-x) / phi(x),
 
-since e^epsilon phi(b) = phi(a). For small mu the difference is computed as the integral of -R' = 1 - x R from a to b.
-All public functions round to the safe side.
+since e^epsilon phi(b) = phi(a). R is the Mills ratio. For small mu, R(a) - R(b) is computed as the integral of
+-R'(x) = 1 - x R(x) from a to b. `delta`, `epsilon` and `shift` round to the safe side.
 
 Reference: Balle and Wang 2018, Thm 8; Dong, Roth and Su 2019, Cor. 2.13.
 """
@@ -24,11 +25,11 @@ ROUNDING = 1e-12  # generous bound on the relative error of delta computed from 
 SHIFT = 1e-14  # relative amount by which a is moved to the safe side
 FARTHEST = 100.0  # for larger a, delta is below 1e-2000
 NEAREST = -40.0  # for smaller a, delta is 1 up to 1e-300
-LINEAR = 0.1  # largest relative change of delta that twice its derivative bounds
+LINEAR = 0.1  # relative changes of delta up to this size are bounded by twice its derivative
 
 
 def delta(mu: float, epsilon: float) -> float:
-    """Return the smallest delta at `epsilon`, rounded up.
+    """Return the smallest delta at `epsilon`, rounded up, for mu = sensitivity / noise_std.
 
     >>> round(delta(1.0, 1.0), 6)
     0.126937
@@ -38,7 +39,7 @@ def delta(mu: float, epsilon: float) -> float:
     if a == math.inf or a - error_of_a > FARTHEST:
         return math.nextafter(0.0, 1.0)
     relative = error_of_a * 2.0 / _mills(max(a, -30.0))
-    if relative > LINEAR:  # the two terms of a cancel so far that it is known to a few digits or none
+    if relative > LINEAR:  # the two terms of a nearly cancel, so a has few correct digits or none
         a, relative = a - error_of_a, 0.0
         if a < NEAREST:
             return 1.0
@@ -47,7 +48,7 @@ def delta(mu: float, epsilon: float) -> float:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """Return the smallest epsilon >= 0 at `delta`, rounded up.
+    """Return the smallest epsilon >= 0 at `delta`, rounded up, for mu = sensitivity / noise_std.
 
     >>> round(epsilon(1.0, 1e-6), 4)
     4.8866
@@ -63,7 +64,9 @@ def epsilon(mu: float, delta: float) -> float:
 
 
 def shift(epsilon: float, delta: float) -> float:
-    """Return the largest mu that satisfies (epsilon, delta), rounded down; 1 / mu is the smallest noise multiplier.
+    """Return the largest mu for which the Gaussian mechanism is (epsilon, delta)-private, rounded down.
+
+    1 / mu is the smallest noise multiplier.
 
     >>> round(1.0 / shift(1.0, 1e-6), 4)
     4.2247
@@ -83,7 +86,7 @@ def shift(epsilon: float, delta: float) -> float:
 
 
 def log_delta(mu: float, a: float) -> float:
-    """Return log delta at epsilon = mu (a + mu / 2), accurate to ROUNDING; beyond FARTHEST, an upper bound."""
+    """Return log delta at epsilon = mu (a + mu / 2), accurate to ROUNDING. For a > FARTHEST, return an upper bound."""
     if a > FARTHEST:
         return -a * a / 2.0
     if mu <= 1.0:
@@ -119,7 +122,7 @@ def _legendre() -> tuple[Array, Array]:
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Bisect a condition that is false at `low` and true at `high`; return the end of the interval where it is true."""
+    """Return the smallest number where `holds` is true, by bisection; it must be false at `low` and true at `high`."""
     for _ in range(200):
         middle = (low + high) / 2.0
         if not low < middle < high:

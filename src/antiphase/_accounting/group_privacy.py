@@ -1,4 +1,4 @@
-"""Group privacy: the guarantee for several examples together, such as all devices of one user."""
+"""Group privacy: guarantees for several examples together, such as all devices of one user."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MAX_BISECTIONS = 60
 def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     """Return the epsilon that protects a group of `size` examples together, such as all devices of one user.
 
-    Without amplification a group of k examples changes C x by at most k times the sensitivity, so the guarantee is that
-    for 1 / k of the noise. Otherwise an (e, d) guarantee for one example gives (k e, d (e^(k e) - 1) / (e^e - 1)) for a
-    group of k; the best e is used. For k > 1, balls-in-bins and random min-separation are accounted for without
-    amplification.
+    Without amplification, a group of k examples changes C x by at most k times the sensitivity. The guarantee is then
+    that of a single example with 1 / k of the noise. With Poisson or fixed-size sampling, an (e, d) guarantee for one
+    example gives (k e, d (e^(k e) - 1) / (e^e - 1)) for a group of k, and the best e is used. For k > 1, `BallsInBins`
+    and `PoissonMinSeparation` are accounted for without amplification.
 
-    **Guarantee**: holds under the mechanism's adjacency, applied to the whole group. Without amplification it is exact
-    if all members of a group can have the same participation pattern, as deterministic participations allow.
+    **Guarantee**: holds under the mechanism's adjacency, applied to the whole group. Without amplification, the result
+    is exact if all members of a group can have the same participation pattern, as deterministic participations allow.
 
     Args:
         mechanism: the mechanism; its participation describes one example.
@@ -56,7 +56,10 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
 
 
 def _for_group(release: Release, k: int) -> Release:
-    """Add k - 1 examples to a truncated mechanism: intermediate data sets may contain up to k - 1 more examples."""
+    """Return the mechanism with k - 1 more examples if its batches are truncated.
+
+    Group privacy changes one example at a time, and the intermediate data sets may contain up to k - 1 more examples.
+    """
     if isinstance(release, PoissonSampled) and release.truncation is not None:
         larger = replace(release.truncation, examples=release.truncation.examples + k - 1)
         return replace(release, truncation=larger)
@@ -64,9 +67,10 @@ def _for_group(release: Release, k: int) -> Release:
 
 
 def _generic(release: Release, k: int, delta: float) -> float:
-    """Return the smallest k e with d(e) (e^(k e) - 1) / (e^e - 1) <= delta.
+    """Return the smallest k e with d(e) (e^(k e) - 1) / (e^e - 1) <= delta, where d(e) = release.delta(e).
 
-    Bisection assumes that d decreases faster than the other factor grows.
+    To find the smallest, bisection assumes that d decreases faster than the other factor grows. Any e that satisfies
+    the inequality is valid.
     """
 
     def holds(e: float) -> bool:

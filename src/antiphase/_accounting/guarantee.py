@@ -1,4 +1,4 @@
-"""Guarantees of one mechanism: (epsilon, delta), zero-concentrated and Gaussian differential privacy."""
+"""Guarantees of a single mechanism: (epsilon, delta), zero-concentrated and Gaussian differential privacy."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from antiphase._bound import Bound
 from antiphase._errors import NotProved
 from antiphase._montecarlo import MonteCarlo, check_sampling
 
-SMALLEST_SQUARED, LARGEST_SQUARED = 1e-150, 1e150  # between them squares have all their digits
+SMALLEST_SQUARED, LARGEST_SQUARED = 1e-150, 1e150  # numbers between these can be squared without loss of precision
 
 
 def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
     """Return the epsilon at which the mechanism is (epsilon, delta)-differentially private.
 
-    **Guarantee**: holds under the mechanism's adjacency and is never below the smallest epsilon.
+    **Guarantee**: holds under the mechanism's adjacency. Except for the failure probability of "confident" bounds, the
+    result is never below the true epsilon, which is the smallest epsilon that holds.
 
-    - The bound is "exact" for a single Gaussian mechanism with an exact sensitivity, and "upper" for amplified ones.
-    - For Poisson sampling it is within 1e-4 of the smallest epsilon at rates of 0.001 and above. At lower rates the
-      grid is coarser and the bound is up to 2 % above it.
-    - Any delta down to 1e-300 is supported. Balls-in-bins and random min-separation raise for delta below 1e-200.
-    - Balls-in-bins and random min-separation give a "confident" bound if samples certify a smaller epsilon than any
-      bound without samples. Such a bound may be below the smallest epsilon with some probability over the entropy drawn
-      in this call. That probability is included in delta, with room for choosing the best of 1,000 such bounds.
-    - With `max_batch`, delta also includes the probability that a batch overflows. If that probability is too large,
-      zero-out adjacency is accounted for without amplification, and add-or-remove raises.
+    - The bound is "exact" for a single Gaussian mechanism with an exact sensitivity, and "upper" for Poisson and
+      fixed-size sampling.
+    - For Poisson sampling with a rate of 0.001 or more, the bound is within 1e-4 of the true epsilon. At lower rates
+      the grid is coarser, and the bound is up to 2 % above the true epsilon.
+    - Any delta down to 1e-300 is supported. `BallsInBins` and `PoissonMinSeparation` raise for delta below 1e-200.
+    - For `BallsInBins` and `PoissonMinSeparation` the bound is "confident" if samples certify a smaller epsilon than
+      every bound without samples. A "confident" bound can be below the true epsilon with a small probability over the
+      entropy drawn in this call. Delta includes that probability, even if you choose the best of 1,000 such bounds.
+    - For `BallsInBins` and `PoissonMinSeparation` with `max_batch`, delta also includes the probability that a batch
+      overflows. If that probability is too large, zero-out adjacency is accounted for without amplification, and
+      add-or-remove raises.
 
-    All of this assumes ideal Gaussian noise: real numbers, neither rounded nor truncated. `Run.report` states what
-    holds for the noise of an actual run.
+    All of this assumes ideal Gaussian noise: real numbers, neither rounded nor truncated. `Run.report` states the
+    guarantee for the noise of an actual run.
 
     Args:
         mechanism: the mechanism that runs.
-        delta: between 0 and 1.
-        sampling: Monte Carlo effort for a sampled bound.
+        delta: between 0 and 1, both excluded.
+        sampling: Monte Carlo settings for a sampled bound.
 
     >>> from antiphase import Poisson, SingleParticipation, strategies
     >>> bound = epsilon(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=1.0), 1e-6)
@@ -55,10 +58,10 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
 
 
 def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """Compute `epsilon` with seeds that are hashes of the arguments, so that the same arguments give the same bound.
+    """Return a bound like that of `epsilon`, but with seeds that are hashes of the arguments instead of fresh entropy.
 
-    Use it in searches and for plans that were stored without entropy. Certify the result of a search with fresh
-    entropy.
+    The same arguments give the same bound. Use this function in searches, whose result must be certified with fresh
+    entropy, and for plans that were stored without entropy.
     """
     if mechanism.reduction.theorem.amplified:
         return amplified_epsilon(mechanism, delta, sampling)
@@ -77,22 +80,22 @@ def epsilon_after(
     whole: Bound | None = None,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Return the epsilon of the first `steps` steps: the smaller of `Mechanism.first` and the full run.
+    """Return the epsilon of the first `steps` steps: the smaller epsilon of `mechanism.first(steps)` and the full run.
 
-    The guarantee of the full run also covers its beginning. The first t outputs are a function of all n outputs, and
-    stopping changes neither their joint distribution nor that of the batches: a run samples batches as for n steps,
-    whatever the participation, and a gradient depends only on the past. This also holds if the outputs decide when to
-    stop.
+    The guarantee of the full run of n steps also covers its first t steps. The first t outputs are a function of all n
+    outputs, and stopping early does not change their joint distribution: a run samples its batches as for n steps, and
+    each gradient depends only on earlier steps. This also holds if the outputs decide when to stop.
 
-    **Guarantee**: never above the epsilon of the full run; for the choice of t see `Mechanism.first`. If both are
-    sampled, taking the smaller is a choice between two mechanisms; `epsilon` allows for a choice among 1,000.
+    **Guarantee**: never above the epsilon of the full run. `Mechanism.first` states how t may be chosen. If both
+    epsilons come from samples, taking the smaller is a choice between two bounds; `epsilon` allows for a choice among
+    1,000.
 
     Args:
         mechanism: the full run as planned.
         steps: number of steps released, at least 1.
         delta: between 0 and 1.
-        whole: epsilon(mechanism, delta), if already known.
-        sampling: Monte Carlo effort for a sampled bound, as in `epsilon`.
+        whole: the bound epsilon(mechanism, delta), if already known.
+        sampling: Monte Carlo settings for a sampled bound.
     """
     part = mechanism.first(steps)
     full = epsilon(mechanism, delta, sampling) if whole is None else whole
@@ -107,7 +110,7 @@ def delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo = MonteCarl
     Args:
         mechanism: the mechanism that runs.
         epsilon: greater than 0.
-        sampling: Monte Carlo effort for a sampled bound.
+        sampling: Monte Carlo settings for a sampled bound.
 
     >>> from antiphase import SingleParticipation, strategies
     >>> round(delta(Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=1.0), 1.0).value, 6)
@@ -122,7 +125,9 @@ def delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo = MonteCarl
 
 
 def zcdp(mechanism: Mechanism) -> Bound:
-    """Return rho of rho-zCDP, 1 / (2 m^2) for the noise multiplier m; amplification is not taken into account.
+    """Return the rho of zero-concentrated differential privacy (zCDP), without amplification.
+
+    It is 1 / (2 m^2), where m is the noise multiplier.
 
     Args:
         mechanism: the mechanism that runs.
@@ -139,12 +144,14 @@ def zcdp(mechanism: Mechanism) -> Bound:
 
 
 def _extreme_rho(mu: float) -> float:
-    """mu^2 / 2 rounded up, to infinity or the smallest number where it overflows or underflows."""
+    """Return mu^2 / 2, rounded up: infinity if it overflows, and the smallest positive float if it underflows."""
     return math.nextafter(mu * (mu / 2.0) * (1.0 + 1e-14), math.inf)
 
 
 def gdp(mechanism: Mechanism) -> Bound:
-    """Return mu of mu-Gaussian differential privacy, 1 / m for the noise multiplier m, without amplification.
+    """Return the mu of Gaussian differential privacy (GDP), without amplification.
+
+    It is 1 / m, where m is the noise multiplier.
 
     Args:
         mechanism: the mechanism that runs.

@@ -1,4 +1,4 @@
-"""Privacy loss accountant for many Gaussian steps, each of which sees an example with some probability.
+"""Privacy loss accountant for many Gaussian steps, each of which contains a given example with some probability.
 
 Reference: Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022; Zhu, Dong and Wang 2022, Thm 10 (composition of
 dominating pairs).
@@ -14,15 +14,15 @@ from antiphase._accounting import loss_grid
 from antiphase._accounting.loss_grid import LossGrid
 from antiphase._accounting.loss_sum import TAIL, LossSum, TooWide
 
-# Grid spacing in standard deviations of a step's loss. Rounding losses to a grid of spacing d adds d^2/6 to the
-# variance of each loss. For the fine grid that is a relative error of 1e-4 in the variance and less than 1e-4 in
-# epsilon. At sampling rates below 0.001 LARGEST_GRID makes the grid coarser, and epsilon is up to 2 % above the
-# smallest.
+# Grid spacing, in standard deviations of the privacy loss of one step. Moving losses to a grid of spacing d adds at
+# most d^2/6 to the variance of each loss. With the fine grid, the relative error is 1e-4 in the variance and less than
+# 1e-4 in epsilon. At sampling rates below 0.001, LARGEST_GRID makes the grid coarser; epsilon is then up to 2 % too
+# large.
 FINE, COARSE = 0.02, 0.1
-LARGEST_GRID = 1 << 18  # points for one step
-LARGEST_SPREAD = 1 << 17  # points in a standard deviation of the sum
+LARGEST_GRID = 1 << 18  # grid points for the loss of one step
+LARGEST_SPREAD = 1 << 17  # grid points per standard deviation of the sum of losses
 SMALLEST_INTERVAL = 1e-15
-LARGEST_INTERVAL = 1e30  # the sum of 2^53 losses of LARGEST_MU needs one of 1e17
+LARGEST_INTERVAL = 1e30  # 2^53 steps with LARGEST_MU need a grid spacing of only 1e17
 SMALLEST_MU, LARGEST_MU = 1e-10, 1e4  # range in which the grids are numerically reliable; 1e4 means epsilon 5e7
 SMALLEST_LOG = -720.0  # e^-745 underflows to 0
 
@@ -32,12 +32,12 @@ class GaussianSteps:
     """`count` steps, each of which shifts a unit Gaussian by mu with probability `rate`.
 
     Args:
-        mu: size of the shift.
+        mu: size of the shift, which is the inverse of the noise multiplier.
         rate: probability of the shift.
         count: number of steps.
-        substitutes: whether the example replaces another one in the sample.
-        overflow: if `substitutes` is false, the probability that a full batch makes the example replace another one
-            in a step nevertheless, which is a shift of 2 mu.
+        substitutes: whether a sampled example always replaces another one in the sample.
+        overflow: if `substitutes` is false, the probability that the batch of a step is full, so that the example
+            replaces another one. Such a step has a shift of 2 mu.
     """
 
     mu: float
@@ -48,11 +48,17 @@ class GaussianSteps:
 
     @property
     def symmetric(self) -> bool:
-        """Whether both directions of a neighbouring pair have the same loss distribution."""
+        """Whether removal and addition have the same privacy loss distribution."""
         return self.substitutes or (self.rate == 1.0 and self.overflow == 0.0)
 
     def grid(self, direction: str, interval: float, log_tail: float) -> LossGrid:
-        """Return the loss distribution of one step."""
+        """Return the privacy loss distribution of one step.
+
+        Args:
+            direction: "removal" or "addition" of the example.
+            interval: grid spacing.
+            log_tail: logarithm of the mass that may be moved to infinity.
+        """
         if self.substitutes:
             return loss_grid.substitution(self.mu, self.rate, interval, log_tail)
         pair = loss_grid.removal if direction == "removal" else loss_grid.addition
@@ -64,12 +70,12 @@ class GaussianSteps:
 
 
 def epsilon(parts: Sequence[GaussianSteps], delta: float, resolution: float = FINE) -> float:
-    """Return an upper bound on the smallest epsilon >= 0 of the composition of all parts, in both directions.
+    """Return an upper bound on the smallest epsilon >= 0 of the composition of all parts, for removal and addition.
 
     Args:
         parts: steps to compose.
-        delta: the target.
-        resolution: grid spacing in standard deviations of a loss.
+        delta: delta at which epsilon is computed.
+        resolution: grid spacing in standard deviations of the loss of one step.
 
     >>> round(epsilon([GaussianSteps(mu=1.0, rate=0.01, count=1000)], 1e-6), 2)
     2.12
@@ -81,7 +87,7 @@ def epsilon(parts: Sequence[GaussianSteps], delta: float, resolution: float = FI
 
 
 def delta(parts: Sequence[GaussianSteps], epsilon: float, resolution: float = FINE) -> float:
-    """Return an upper bound on the smallest delta of the composition, in both directions; arguments as in `epsilon`."""
+    """Return an upper bound on the smallest delta of the composition at `epsilon`, for removal and addition."""
     if any(part.mu > LARGEST_MU for part in parts):
         return 1.0
     log_tail = math.log(1e-30) - math.log(_count(parts))
@@ -98,10 +104,10 @@ def _largest(
     value: Callable[[LossSum], float],
     fallback: float,
 ) -> float:
-    """Return the larger value of the two directions, on a grid as fine as requested or as memory allows.
+    """Return the larger `value` of removal and addition, on the requested grid or the finest one that fits in memory.
 
-    Returns `fallback`, which is valid for any mechanism, if no grid works: with that many steps, rounding the losses
-    widens the sum by more than a coarser grid saves.
+    Returns `fallback`, which is valid for any mechanism, if no grid fits. With very many steps, a coarser grid can
+    widen the distribution of the sum so much that it needs as many grid points as before.
     """
     parts = [replace(part, mu=max(part.mu, SMALLEST_MU)) for part in parts]  # a larger shift reveals more
     interval = _interval(parts, resolution, log_tail)
@@ -119,7 +125,7 @@ def _largest(
 
 
 def _interval(parts: Sequence[GaussianSteps], resolution: float, log_tail: float) -> float:
-    """Return the grid spacing: `resolution` times the RMS deviation of a loss, or more to limit the grid's length."""
+    """Return the grid spacing: `resolution` x standard deviation of a loss, or more if the grid would be too long."""
     variance = sum(part.count * loss_grid.deviation(part.mu, part.rate) ** 2 for part in parts)
     widest = max(loss_grid.span(2.0 * part.mu if part.overflow else part.mu, part.rate, log_tail) for part in parts)
     return max(

@@ -1,26 +1,28 @@
-"""Discretise the privacy loss of one step on a grid, such that divergences are never underestimated.
+"""Discretises the privacy loss distribution of one step on a grid, without underestimating any divergence.
 
-A pair of distributions (P, Q) has the loss L = log(dP/dQ). The mass of each cell between two grid points of L is
-moved to the cell's ends such that both its P-mass and its Q-mass are preserved ("connect the dots"). The hockey-stick
-divergence is then exact at grid points and overestimated in between. The mass below the grid is moved up to its first
-point, the mass above it to infinity.
+A pair of distributions (P, Q) has the privacy loss L = log(dP/dQ). The probability mass of each cell between two grid
+points of L is moved to the ends of the cell such that its mass under P and its mass under Q are both preserved
+("connect the dots"). The hockey-stick divergence is then exact at grid points and overestimated in between. The mass
+below the grid is moved up to the first grid point, and the mass above the grid is moved to infinity.
 
 The noise is Gaussian with standard deviation 1, and an example shifts it by mu, the inverse of the noise multiplier,
-with probability `rate`. The pairs are
+with probability `rate`. N(v) is the normal distribution with mean v and unit variance. The pairs are
 
     removal         (1 - rate) N(0) + rate N(mu)   against   N(0)
     addition        N(0)                           against   (1 - rate) N(0) + rate N(mu)
-    substitution    whichever of the two directions of `removal` has the larger divergence, at every epsilon
+    substitution    (1 - rate) N(0) + rate N(v)    against   (1 - rate) N(0) + rate N(w)
 
-In a substitution the example replaces another one: (1 - rate) N(0) + rate N(v) against
-(1 - rate) N(0) + rate N(w) with |v|, |w|, |v - w| <= mu, in any dimension. At e^epsilon = t >= 1 its divergence is
+In a substitution, the example replaces another one, and |v|, |w|, |v - w| <= mu, in any dimension. Its divergence is
+never larger than that of `removal`, at every epsilon >= 0 and in both directions. To see this, let t = e^epsilon >= 1.
+The divergence is
 
     rate E[(1 - a X - b Y)_+],     a = (t - 1) (1 - rate) / rate,     b = t,
 
-with X = dN(0)/dN(v) and Y = dN(w)/dN(v) under N(v). Both are log-normal with mean 1, and their logarithms have standard
-deviations |v| and |v - w|. The expectation of a convex function of a X + b Y is largest if X and Y are comonotone and
-have the largest deviations: for w = 0 and |v| = mu, which is `removal`. The other direction follows by exchanging v and
-w.
+with X = dN(0)/dN(v) and Y = dN(w)/dN(v) under N(v). X and Y are log-normal with mean 1, and their logarithms have
+standard deviations |v| and |v - w|. The expectation of a convex function of a X + b Y is largest if X and Y are
+comonotone and have the largest deviations. That is the case for w = 0 and |v| = mu, which is `removal`. The other
+direction follows by exchanging v and w. The function `substitution` therefore returns the symmetric loss distribution
+with the divergence of `removal` at every epsilon >= 0.
 
 Reference: Doroshenko et al. 2022, Alg. 1 (connect the dots); Zhu, Dong and Wang 2022, Def. 7 and Thm 11.
 """
@@ -34,14 +36,14 @@ import numpy as np
 
 from antiphase._check import Array
 
-ROUNDING = 1e-13  # relative error of a cell's mass; each loss is raised by as much to compensate
-WIDEST = 700.0  # for wider cells all mass moves to the upper end
-LOWER_TAIL = 9.0  # standard deviations; the mass below, less than 1e-18, moves up to the first grid point
+ROUNDING = 1e-13  # bound on the relative error of a cell's mass; mass is moved upwards to compensate
+WIDEST = 700.0  # in cells wider than this, all mass moves to the upper end
+LOWER_TAIL = 9.0  # the grid starts at this many standard deviations; the mass below it is less than 1e-18
 
 
 @dataclass(frozen=True)
 class LossGrid:
-    """Probabilities of the losses (start + i) * interval and of an infinite loss."""
+    """Probabilities of the losses (start + i) * interval, and the probability of an infinite loss."""
 
     interval: float
     start: int
@@ -55,7 +57,7 @@ class LossGrid:
 
 
 def removal(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
-    """Return the loss of (1 - rate) N(0) + rate N(mu) against N(0).
+    """Return the privacy loss distribution of (1 - rate) N(0) + rate N(mu) against N(0).
 
     Args:
         mu: size of the shift.
@@ -73,16 +75,17 @@ def removal(mu: float, rate: float, interval: float, log_tail: float) -> LossGri
 
 
 def addition(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
-    """Return the loss of N(0) against (1 - rate) N(0) + rate N(mu); arguments as for `removal`."""
+    """Return the privacy loss distribution of N(0) against (1 - rate) N(0) + rate N(mu); arguments as for `removal`."""
     index = _indices(-_loss(LOWER_TAIL, mu, rate), -_loss(-_quantile(log_tail), mu, rate), interval)
     edges = np.concatenate([[np.inf], _position(-index * interval, mu, rate), [-np.inf]])
     return _connect_dots(interval, index, _log_masses(edges, mu, 0.0), _log_masses(edges, mu, rate))
 
 
 def substitution(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
-    """Return the symmetric loss whose divergence at epsilon >= 0 equals that of `removal`; same arguments.
+    """Return a symmetric loss distribution with the divergence of `removal` at every epsilon >= 0; same arguments.
 
-    Positive losses are those of `removal`, negative ones their mirror image, p(-l) = e^-l p(l); the rest is at zero.
+    Positive losses have the probabilities of `removal`. Negative losses are their mirror image, p(-l) = e^-l p(l). The
+    remaining probability is at zero.
     """
     grid = removal(mu, rate, interval, log_tail)
     positive = grid.probabilities[1 - grid.start :]
@@ -92,7 +95,10 @@ def substitution(mu: float, rate: float, interval: float, log_tail: float) -> Lo
 
 
 def mixture(first: LossGrid, second: LossGrid, weight: float) -> LossGrid:
-    """Return the loss of a mechanism that runs `second` with probability `weight`, else `first`, and reveals which."""
+    """Return the loss distribution of a mechanism that runs one of two mechanisms at random and reveals which one.
+
+    It runs `second` with probability `weight`, and `first` otherwise.
+    """
     start = min(first.start, second.start)
     stop = max(grid.start + len(grid.probabilities) for grid in (first, second))
     out = np.zeros(stop - start)
@@ -103,7 +109,7 @@ def mixture(first: LossGrid, second: LossGrid, weight: float) -> LossGrid:
 
 
 def deviation(mu: float, rate: float) -> float:
-    """Return the standard deviation of the loss of `removal`, accurate to three digits."""
+    """Return the standard deviation of the privacy loss of `removal`, accurate to three digits."""
     z = np.linspace(-LOWER_TAIL, LOWER_TAIL + mu, 2000)
     weight = (1.0 - rate) * np.exp(-(z**2) / 2.0) + rate * np.exp(-((z - mu) ** 2) / 2.0)
     loss = _loss(z, mu, rate)
@@ -112,18 +118,26 @@ def deviation(mu: float, rate: float) -> float:
 
 
 def span(mu: float, rate: float, log_tail: float) -> float:
-    """Return an upper bound on the width of the grid, for each pair."""
+    """Return an upper bound on the width of the grid that `removal`, `addition` or `substitution` would use."""
     x = max(_quantile(log_tail), LOWER_TAIL) + mu
     return 2.0 * float(_loss(x, mu, rate) - _loss(-x, mu, rate))
 
 
 def _connect_dots(interval: float, index: Array, log_p: Array, log_q: Array) -> LossGrid:
-    """Move the masses of cells (below the grid, between its points, above it; given as logs) to the grid points."""
+    """Return the grid with the mass of each cell moved to the ends of the cell.
+
+    Args:
+        interval: grid spacing.
+        index: grid points, in units of `interval`.
+        log_p: log mass under P of the cell below the grid, of each cell between grid points, and of the cell above it.
+        log_q: the same under Q.
+    """
     p = np.exp(log_p)
     cells = p[1:-1]
     to_lower = np.zeros(len(cells))
     if interval < WIDEST:
-        # Solve a + b = P-mass and a e^-l + b e^-(l + interval) = Q-mass for a, minus a bound on the rounding error.
+        # Let a and b be the masses that move to the ends of the cell [l, l + interval]. Solve a + b = mass under P and
+        # a e^-l + b e^-(l + interval) = mass under Q for a, and subtract a bound on the rounding error.
         scaled_q = np.exp(log_q[1:-1] + index[1:] * interval)
         to_lower = np.clip((scaled_q - (1.0 + ROUNDING) * cells) / math.expm1(interval), 0.0, cells)
     masses = np.zeros(len(index))

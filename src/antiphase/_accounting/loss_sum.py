@@ -1,13 +1,14 @@
-"""Distribution of a sum of independent privacy losses: (epsilon, delta) of a composition.
+"""The distribution of a sum of independent privacy losses, which gives (epsilon, delta) of a composition.
 
-A fast Fourier transform convolves losses with an absolute error near 1e-16, which is too coarse for a delta of 1e-12.
-So each distribution is first tilted exponentially, p(l) e^(tilt l) / M(tilt), to move the mean of the sum to the
-epsilon in question, and the tilt is removed from the sum: the error is then relative to delta. (If delta comes from one
-large loss among many small ones, the tilt does not isolate it, and the bound on the rounding error may be far above
-delta.)
+A fast Fourier transform convolves loss distributions with an absolute error near 1e-16, which is too large for a delta
+of 1e-12. Each distribution p is therefore tilted exponentially first, to p(l) e^(tilt l) / M(tilt), where M is its
+moment generating function. The tilt moves the mean of the sum to the epsilon of interest. It is removed after the
+convolution, so the error is relative to delta. If delta comes from one large loss among many small ones, the tilt does
+not isolate that loss, and the bound on the rounding error may be far above delta.
 
-Every approximation is on the safe side: infinite losses and the mass outside the window (Chernoff bound) count fully
-towards delta, wrap-around only adds mass, and a bound on the rounding error is added.
+Every approximation is on the safe side. Infinite losses count fully towards delta, and so does a Chernoff bound on the
+mass outside the window of computed losses. Wrap-around in the transform only adds mass. A bound on the rounding error
+is added.
 
 Reference: Koskela, Jälkö and Honkela 2020 (transform); Keich 2005 (tilt).
 """
@@ -26,8 +27,8 @@ from antiphase._check import Array
 
 TAIL = 1e-6  # share of delta that may lie above the window, lie below it, or wrap around into it
 UNIT = float(np.finfo(np.float64).eps)
-MARGIN = 1e-8  # share of delta, for the rounding of sums outside the transform
-MARGIN_PER_LOSS = 2e-13  # additional share for each loss in the sum
+MARGIN = 1e-8  # share of delta that covers the rounding of sums outside the transform
+MARGIN_PER_LOSS = 2e-13  # additional share of delta for each loss in the sum
 SMALLEST_TILT, LARGEST_TILT = 0.05, 1e9  # the smallest is in units of 1 / standard deviation of the sum
 LARGEST_EXPONENT = 300.0
 SMALLEST_LOG = -740.0
@@ -49,7 +50,14 @@ class TooWide(Exception):
 
 @dataclass(frozen=True)
 class Moments:
-    """Log moment generating function of a sum at a tilt, with its first two derivatives."""
+    """The log moment generating function of a sum at one tilt, with its first two derivatives.
+
+    Args:
+        tilt: argument of the log moment generating function.
+        value: its value.
+        mean: its first derivative, which is the mean of the tilted sum.
+        variance: its second derivative, which is the variance of the tilted sum.
+    """
 
     tilt: float
     value: float
@@ -63,7 +71,7 @@ class Moments:
 
     @property
     def log_scale(self) -> float:
-        """Log of the factor that removes the tilt from the mass at the mean."""
+        """Log of the factor that converts the tilted probability of a sum equal to `mean` to the untilted one."""
         return self.value - self.tilt * self.mean
 
     def log_delta_at(self, epsilon: float) -> float:
@@ -73,7 +81,7 @@ class Moments:
 
 
 class LossSum:
-    """Sum of `count` independent losses from each grid; all grids have the same interval."""
+    """The sum of independent losses: `count` losses for each pair (grid, count). All grids have the same interval."""
 
     def __init__(self, terms: Sequence[tuple[LossGrid, int]]) -> None:
         self._grids = [grid for grid, _ in terms]
@@ -85,9 +93,10 @@ class LossSum:
         self._infinite = abs(math.expm1(sum(count * math.log1p(-grid.infinite) for grid, count in terms)))
 
     def epsilon(self, delta: float) -> float:
-        """Return an upper bound on the smallest epsilon >= 0 whose divergence is at most `delta`.
+        """Return an upper bound on the smallest epsilon >= 0 at which the hockey-stick divergence is at most `delta`.
 
-        Every tilt gives an upper bound. The first tilt is a rough estimate; later ones use the epsilon found so far.
+        Every tilt gives an upper bound. The first tilt comes from a rough estimate; later tilts use the smallest
+        epsilon found so far.
         """
         log_delta = math.log(delta)
         budget = delta * (1.0 - self._margin - TAIL) - self._infinite
@@ -101,20 +110,21 @@ class LossSum:
         return best
 
     def delta(self, epsilon: float) -> float:
-        """Return an upper bound on the divergence at `epsilon`."""
+        """Return an upper bound on the hockey-stick divergence at `epsilon`."""
         if epsilon >= self._bounds()[1]:
             return max(self._infinite, SMALLEST_FLOAT)
         at = self._saddle_or_floor(epsilon)
         log_delta = min(at.log_delta_at(epsilon), 0.0)
         precisions: list[Precision] = [np.float64, *([np.longdouble] * MAX_PASSES)]
         for precision in precisions:
-            # Losses below epsilon contribute nothing; losses that are rare without the tilt contribute too little.
+            # Losses below epsilon contribute nothing. Losses so low that the sum is rarely below them may be cut off,
+            # because `beyond` includes their mass.
             needed = max(epsilon, self._rarely_below(math.log(TAIL) + log_delta))
             within, rounding = self._window(at, log_delta, precision, needed).delta(epsilon)
             beyond = 2.0 * TAIL * math.exp(log_delta)
             if beyond + rounding <= SMALL_ROUNDING * within:
                 break
-            log_delta = math.log(within)  # the estimate was far too large, and so was the tail
+            log_delta = math.log(within)  # the estimate of delta was far too large, and so was the tail
         return min(1.0, (within + beyond) * (1.0 + self._margin) + self._infinite)
 
     def moments(self, tilt: float) -> Moments:
@@ -132,13 +142,14 @@ class LossSum:
         return Moments(tilt, *total.tolist())
 
     def _saddle(self, epsilon: float) -> Moments:
-        """Return the moments at the tilt that moves the mean to `epsilon`."""
+        """Return the moments at the tilt that moves the mean of the sum to about `epsilon`."""
         return _crossing(lambda m: -m.mean, -epsilon, lambda m: 0.3 * math.sqrt(m.variance), self.moments)
 
     def _saddle_or_floor(self, epsilon: float) -> Moments:
-        """Return `_saddle`, or the moments at almost no tilt if no tilt moves the mean down to `epsilon`.
+        """Return `_saddle(epsilon)`, or the moments at almost no tilt if no tilt moves the mean down to `epsilon`.
 
-        A tilt that is small relative to the tilted sum may hide probability mass of the sum at lower losses.
+        Almost no tilt means SMALLEST_TILT / (standard deviation of the untilted sum). The tilted sum can have a much
+        smaller standard deviation, and the larger tilt would then hide probability mass at lower losses.
         """
         at = self._saddle(epsilon)
         if at.mean <= epsilon + 0.5 * math.sqrt(at.variance):
@@ -158,8 +169,8 @@ class LossSum:
     def _window(self, at: Moments, log_delta: float, precision: Precision, needed: float = math.inf) -> _Window:
         """Return the tilted sum on a window that cuts off at most a share TAIL of delta on each side.
 
-        Above the window this holds with and without the tilt. Below it, it holds with the tilt; the untilted sum is
-        needed only from `needed` upwards.
+        The mass above the window is that small both for the tilted and for the untilted sum. The mass below it is that
+        small for the tilted sum; the untilted sum is computed only from `needed` upwards.
         """
         lowest, highest = self._bounds()
         tail = math.log(TAIL) + log_delta
@@ -176,7 +187,7 @@ class LossSum:
         return _Window(at, np.arange(first, last + 1, dtype=np.float64) * interval, np.maximum(masses, 0.0), error)
 
     def _chernoff(self, bound: Callable[[Moments], float], at: Moments, sign: float) -> float:
-        """Return the smallest bound over tilts on one side of `at`, moving closer as long as the bound improves."""
+        """Return the smallest `bound` found over tilts on one side of `at`, moving closer while the bound improves."""
         step = sign * 6.0 / math.sqrt(at.variance)
         best, found = math.inf, bound(self.moments(at.tilt + step))
         while found < best:
@@ -214,9 +225,11 @@ class _Window:
     error: float
 
     def epsilon(self, budget: float) -> tuple[float, float]:
-        """Return the smallest epsilon whose divergence is at most `budget`, and the rounding error as a share of it.
+        """Return the smallest epsilon with a divergence of at most `budget`, and the rounding error / budget there.
 
-        Between two grid points the divergence is upper - e^epsilon lower; sums are in units of the budget.
+        For an epsilon between two grid points, the divergence is upper - e^epsilon lower. Here `upper` is the mass of
+        all losses above epsilon, and `lower` is the sum of mass x e^-loss over these losses. In the code, epsilon and
+        losses are relative to the mean, and masses are in units of the budget.
         """
         if budget <= 0.0:
             return math.inf, 0.0
@@ -229,7 +242,7 @@ class _Window:
         growth = np.exp(np.minimum(gaps, LARGEST_EXPONENT))  # capping can only increase the divergence
         enough = upper - growth * lower + rounding <= 1.0
         if not enough.any():
-            return max(0.0, float(self.losses[-1])), 1.0  # only the tail lies beyond the last loss
+            return max(0.0, float(self.losses[-1])), 1.0  # above the last loss there is only the tail
         first = int(np.argmax(enough))
         gap, excess = float(gaps[first]), upper[first] + rounding[first] - 1.0
         if first > 0 and lower[first] > 0.0:
@@ -238,7 +251,7 @@ class _Window:
         return max(0.0, self.at.mean + gap), float(rounding[first])
 
     def delta(self, epsilon: float) -> tuple[float, float]:
-        """Return the divergence at `epsilon`, at least the smallest float, and how much of it is rounding."""
+        """Return an upper bound on the divergence at `epsilon`, never 0, and the rounding error that it includes."""
         above = self.losses > epsilon
         gaps = self.losses[above] - epsilon
         log_unit = self.at.value - self.at.tilt * epsilon
@@ -249,9 +262,10 @@ class _Window:
         return value, value * rounding / max(divergence, 1e-300)
 
     def _above(self, log_unit: float) -> tuple[Array, Array, Array]:
-        """Return losses relative to the mean, logs of the factors that remove the tilt (in units), and tilted masses.
+        """Return losses minus their mean, logs of the factors that remove the tilt, and tilted masses.
 
-        Losses so low that these numbers overflow are omitted: sums from any other loss to the end do not need them.
+        The factors are in units of exp(log_unit). Losses so low that the factors overflow are omitted; sums from a
+        higher loss to the end do not need them.
         """
         gaps = self.losses - self.at.mean
         exponents = self.at.log_scale - log_unit - self.at.tilt * gaps
@@ -273,7 +287,7 @@ def _crossing(
 ) -> Moments:
     """Return the moments at a tilt where the decreasing function `value` exceeds `target` by at most the tolerance.
 
-    If no such tilt is in range, the result is the one at the end of the range.
+    If no tilt in the allowed range satisfies this, return the moments at the end of the range.
     """
     low = high = moments(1.0)
     while value(high) > target and high.tilt < LARGEST_TILT:
@@ -298,14 +312,15 @@ def _fold(values: Array, size: int) -> Array:
 
 
 def _rounding(norm: float, counts: list[int], size: int) -> float:
-    """Bound the 2-norm of the error of the inverse transform of a product of powers of spectra, in machine epsilons.
+    """Return a bound on the rounding error of the inverse transform of a product of powers of spectra.
 
-    Each entry F of the spectrum of a distribution has an error of at most 2 log2(size) machine epsilons. The product
-    takes that error once per factor, multiplied by the other factors: these are at most 2 |product| where |F| >= 1/2,
-    and 2^(1 - count) elsewhere. The powers and the inverse transform add less than the same amount again.
+    The error is measured in the 2-norm, in units of machine epsilon. Each entry F of the spectrum of a distribution has
+    an error of at most 2 log2(size) machine epsilons. The product takes on this error once per factor F, multiplied by
+    the product of all other factors. That product is at most 2 |whole product| where |F| >= 1/2, and at most
+    2^(1 - count) elsewhere. Computing the powers and the inverse transform at most doubles the error.
 
     Args:
-        norm: 2-norm of the result; by Parseval's theorem, also of the product.
+        norm: 2-norm of the result; by Parseval's theorem, also of the product of spectra.
         counts: exponents of the powers.
         size: length of the transform.
     """

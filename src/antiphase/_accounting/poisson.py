@@ -1,12 +1,17 @@
 """Poisson-sampled Gaussian steps, with or without a maximum batch size.
 
-Truncation. If more than `max_batch` examples are sampled, the batch is a uniformly random subset of them. A sampled
+**Truncation.** If more than `max_batch` examples are sampled, the batch is a uniformly random subset of them. A sampled
 example can therefore displace another one, even if its own contribution is zero. Let K be the number of other examples
-sampled. If K < max_batch, none is displaced and the step is plain Poisson sampling. If K >= max_batch, compare with the
-uniform subset of the others that forms the batch without the example: with probability at most `rate` the example
-replaces a member of that subset. This moves the sum by at most 2 if the example contributes and by at most 1 if it is
-zeroed out, and the two sums differ by at most 1. That is a substitution with a shift of at most 2 mu. K does not depend
-on the example, so the step is a mixture of the two cases, weighted by the probability of K >= max_batch.
+that are sampled.
+
+- If K < max_batch, no example is displaced, and the step is plain Poisson sampling.
+- If K >= max_batch, the batch without the given example is a uniform subset of the others. With the example in the data
+  set, it replaces a member of that subset with probability at most `rate`. For contributions of norm at most 1, this
+  moves the sum by at most 2 if the example contributes and by at most 1 if it is zeroed out, and these two sums differ
+  by at most 1. This is the substitution of `loss_grid.py` with a shift of at most 2 mu.
+
+K does not depend on the given example, so the step is a mixture of the two cases, with weights Pr(K < max_batch) and
+Pr(K >= max_batch).
 
 Reference: arXiv:2508.15089 (truncated Poisson sampling), for the same two cases.
 """
@@ -22,7 +27,7 @@ from antiphase._accounting.loss_accountant import COARSE, FINE, GaussianSteps
 from antiphase._accounting.release import Release
 from antiphase._errors import NotProved
 
-FAILURE_SHARE = 1e-3  # share of delta reserved for groups that are larger than assumed
+FAILURE_SHARE = 1e-3  # share of delta reserved for the event that a random group is larger than assumed
 SMALLEST_FAILURE = 1e-30
 
 
@@ -44,7 +49,7 @@ class Truncation:
     def overflow(self, rate: float, failure: float) -> float:
         """Return an upper bound on the probability that max_batch or more other members of a group are sampled.
 
-        Assumes a group size that the group of a given example exceeds with probability at most `failure`.
+        The bound assumes a group size that a random group exceeds with probability at most `failure`.
         """
         return at_least(self.max_batch, self._others(failure), rate)
 
@@ -63,9 +68,10 @@ class Truncation:
 class PoissonSampled(Release):
     """`count` Gaussian mechanisms, each on a sample that contains an example with probability `rate`.
 
-    **Guarantee**: an upper bound for zero-out and add-or-remove adjacency. In both cases the example joins by an
-    independent coin flip and everything else is unchanged, so the pair is (1 - rate) N(0) + rate N(mu) against N(0), in
-    both directions.
+    **Guarantee**: epsilon and delta are upper bounds for zero-out and add-or-remove adjacency. Without truncation, the
+    example joins each step by an independent coin flip and nothing else changes. Each step is therefore the pair
+    (1 - rate) N(0) + rate N(mu) against N(0), in both directions, where mu is the inverse of the noise multiplier. The
+    module docstring covers truncation.
     """
 
     rate: float
@@ -76,12 +82,12 @@ class PoissonSampled(Release):
     method = "privacy loss distribution"
 
     def epsilon(self, delta: float) -> float:
-        """Return the bound of the privacy loss accountant."""
+        """Return an upper bound on epsilon from the privacy loss accountant."""
         part, failure = self.loss_part(FAILURE_SHARE * delta)
         return loss_accountant.epsilon([part], delta - failure, self.resolution)
 
     def delta(self, epsilon: float) -> float:
-        """Return the bound of the privacy loss accountant."""
+        """Return an upper bound on delta from the privacy loss accountant."""
         part, failure = self.loss_part(SMALLEST_FAILURE)
         return min(1.0, loss_accountant.delta([part], epsilon, self.resolution) + failure)
 
@@ -116,9 +122,9 @@ class PoissonSampled(Release):
         return replace(self, resolution=COARSE)
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
-        """Return the steps, with their overflow probability, and the failure probability used.
+        """Return the steps, including their overflow probability, and the failure probability to add to delta.
 
-        The failure probability is zero unless groups have random sizes.
+        The failure probability is zero unless batches are truncated and groups have random sizes.
         """
         overflow = 0.0
         if self.truncation is None or self.truncation.groups == 1:
@@ -129,9 +135,10 @@ class PoissonSampled(Release):
 
 
 def central_limit(epsilon: float, delta: float, rate: float, count: int) -> float:
-    """Return a multiplier m for the budget, by approximating the steps by a single Gaussian.
+    """Return an approximate noise multiplier m for the budget, from the central limit theorem.
 
-    Its shift is mu, with mu^2 = rate^2 count (e^(1/m^2) - 1).
+    The composition of all steps is close to a single Gaussian mechanism with a shift mu of
+    mu^2 = rate^2 count (e^(1/m^2) - 1).
 
     Reference: Bu et al. 2020.
     """
@@ -140,12 +147,12 @@ def central_limit(epsilon: float, delta: float, rate: float, count: int) -> floa
 
 
 def at_least_once(rate: float, count: int) -> float:
-    """Return 1 - (1 - rate)^count."""
+    """Return the probability of at least one success in `count` trials, 1 - (1 - rate)^count."""
     return -math.expm1(count * math.log1p(-rate)) if rate < 1.0 else 1.0
 
 
 def at_least(successes: int, trials: int, rate: float) -> float:
-    """Return the binomial probability of at least `successes` successes, rounded up."""
+    """Return the probability of at least `successes` successes in `trials` trials, rounded up."""
     from scipy.special import betainc
 
     if successes > trials:

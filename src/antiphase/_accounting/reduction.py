@@ -1,4 +1,4 @@
-"""Reduce a mechanism to the standard mechanism that accounts for it, using the table of theorems."""
+"""Reduction of a mechanism to a standard mechanism with known guarantees, by the table of theorems."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from antiphase._errors import NotProved
 from antiphase._participation import Deterministic, Participation, SingleParticipation
 from antiphase.strategies import Strategy
 
-SMALLEST_MULTIPLIER = math.ulp(0.0)  # a multiplier that underflows to zero has no inverse
-LARGEST_MULTIPLIER = sys.float_info.max  # one that overflows to infinity leaves no noise to account for
+SMALLEST_MULTIPLIER = math.ulp(0.0)  # replaces a multiplier that underflows to zero, which has no inverse
+LARGEST_MULTIPLIER = sys.float_info.max  # replaces a multiplier that overflows to infinity
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A setting and the theorem that reduces it to a standard mechanism; the noise is still free.
+    """A mechanism without its noise level, and the theorem that reduces it to a standard mechanism.
 
     Args:
-        theorem: row of the table.
-        setting: the mechanism without its noise.
-        sensitivity: sensitivity of the value that the noise is added to, for one contribution.
+        theorem: the theorem, a row of the table.
+        setting: the mechanism without its noise level.
+        sensitivity: sensitivity that the theorem uses, for contributions of norm at most 1.
         nominal: sensitivity before it was rounded up; used to calibrate the noise.
     """
 
@@ -37,27 +37,27 @@ class Reduction:
     nominal: float
 
     def release(self, noise_std: float) -> Release:
-        """Return the standard mechanism for this noise."""
+        """Return the standard mechanism for noise of standard deviation `noise_std`."""
         multiplier = noise_std / (self.theorem.factor * self.sensitivity.value)
         return self.theorem.release(self.setting, min(max(multiplier, SMALLEST_MULTIPLIER), LARGEST_MULTIPLIER))
 
     def before_rounding(self) -> Reduction:
-        """Return the reduction with the sensitivity before it was rounded up."""
+        """Return the same reduction with the sensitivity that was not rounded up."""
         return replace(self, sensitivity=replace(self.sensitivity, value=self.nominal))
 
     def noise_std(self, multiplier: float) -> float:
-        """Return the noise for this multiplier of the standard mechanism."""
+        """Return the standard deviation of the noise that gives the standard mechanism this noise multiplier."""
         return multiplier * self.theorem.factor * self.sensitivity.value
 
     def bound(self, value: float, method: str) -> Bound:
-        """Return an epsilon, delta, rho or mu from `release` as a bound that cites the theorem."""
+        """Return a value computed from `release`, such as epsilon or rho, as a bound that cites the theorem."""
         kind = worst_kind([self.theorem.kind, self.sensitivity.kind])
         reference = STREAMS if self.theorem.amplified else self.theorem.reference
         return Bound(value, kind, method + self.theorem.remark, reference)
 
 
 def reduce(setting: Setting) -> Reduction:
-    """Reduce the setting by the theorem that covers it; raise `NotProved` if there is none."""
+    """Return the reduction by the first theorem that covers the setting; raise `NotProved` if there is none."""
     theorem = _theorem(setting)
     return Reduction(theorem, setting, *_sensitivity(theorem, setting))
 
@@ -83,6 +83,14 @@ def _theorem(setting: Setting) -> Theorem:
     truncated = setting.participation.max_batch is not None
     same_batches = [t for t in known if t.max_batch in (None, truncated)]
     rows = [t for t in same_batches if t.adjacency == setting.adjacency]
+    if setting.lattice is not None and rows:
+        rows = [t for t in rows if t.lattice]
+        if not rows:
+            raise NotProved(
+                f"No theorem covers lattice noise with {setting.participation} under {setting.adjacency} adjacency.",
+                hint=f"use {setting.participation.worst_case}, Poisson or CyclicPoisson without max_batch, or noise in "
+                "floating point, without lattice",
+            )
     for theorem in rows:
         if _covers(theorem, setting):
             return theorem
@@ -115,10 +123,10 @@ def _unsupported_strategy(setting: Setting, theorem: Theorem) -> NotProved:
     if theorem.strategies == "lower triangular":
         return NotProved(
             f"Amplification for {sampling} needs a causal strategy; this {name} is not causal.",
-            hint=f"use a lower-triangular strategy, or {sampling.worst_case} without amplification",
+            hint=f"use a lower-triangular strategy, or {sampling.worst_case}, which has no amplification",
         )
     has = "is not lower triangular" if found is None else f"has {found} bands"
-    without = f"use {sampling.worst_case}, without amplification"
+    without = f"use {sampling.worst_case}, which has no amplification"
     hint = f"use CyclicPoisson(groups={found}, ...), or a strategy with at most {largest} bands; otherwise {without}"
     return NotProved(
         f"Amplification for {sampling} needs a lower-triangular strategy with at most {largest} bands; "
@@ -148,4 +156,11 @@ def _sensitivity(theorem: Theorem, setting: Setting) -> tuple[Bound, float]:
     from antiphase._sensitivity import measured
 
     one_column = theorem.sensitivity == "column"
-    return measured(setting.strategy, SingleParticipation() if one_column else setting.participation)
+    found, nominal = measured(setting.strategy, SingleParticipation() if one_column else setting.participation)
+    if setting.lattice is None:
+        return found, nominal
+    # docs/lattice-noise.md: rounding moves the means by at most K sqrt(d R) grid units beyond C dx.
+    count = 1 if one_column else setting.participation.worst_case.largest_count(setting.strategy.steps)
+    rounding = setting.lattice.rounding(setting.strategy, count)
+    value = math.nextafter(found.value + rounding, math.inf)
+    return replace(found, value=value, kind="upper", method=f"{found.method}, with rounding"), nominal + rounding

@@ -1,4 +1,4 @@
-"""Standard mechanisms with known privacy guarantees, to which the released outputs of a run are reduced."""
+"""Standard mechanisms with known privacy guarantees, to which other mechanisms are reduced."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Release(ABC):
     """A standard mechanism with its noise multiplier.
 
     Args:
-        multiplier: standard deviation of the noise, divided by the largest difference between neighbouring data sets
-            in the value that the noise is added to. For replace adjacency that difference is twice a contribution.
+        multiplier: standard deviation of the noise, divided by the largest change that one example can cause in the
+            value that the noise is added to. For replace adjacency, that change is twice the norm of a contribution.
     """
 
     multiplier: float
@@ -37,15 +37,15 @@ class Release(ABC):
         """Return the mechanism as a dp_accounting event."""
 
     def guess(self, epsilon: float, delta: float) -> float:
-        """Return a multiplier close to the one for this budget."""
+        """Return a noise multiplier close to the one that meets the budget (epsilon, delta)."""
         return 1.0 / gaussian.shift(epsilon, delta)
 
     def coarse(self) -> Release:
-        """Return the same mechanism with a faster, looser epsilon."""
+        """Return the same mechanism, with an epsilon that is faster to compute and looser."""
         return self
 
     def participation_probability(self) -> float:
-        """Return the probability that an example participates at all. A delta of that size needs no noise."""
+        """Return the probability that an example takes part in any step. A delta of at least that needs no noise."""
         return 1.0
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float] | None:
@@ -86,5 +86,5 @@ class Gaussian(Release):
         return GaussianDpEvent(self.multiplier)
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
-        """Return one step whose shift has probability 1."""
+        """Return a single step with rate 1, and 0 as its failure probability."""
         return GaussianSteps(1.0 / self.multiplier, 1.0, 1), 0.0

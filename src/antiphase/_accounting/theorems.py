@@ -1,6 +1,7 @@
-"""The table of theorems: which theorem covers which participation, adjacency and strategy. The docs print it.
+"""The table of theorems, which says which theorem covers which participation, adjacency and strategy.
 
-A combination that is not in the table is not proved and raises. To add an accountant, add a `Release` and its rows.
+A combination that is not in the table is not proved and raises `NotProved`. To add an accountant, add a subclass of
+`Release` and rows for it. docs/accounting.md prints the table.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from antiphase._accounting.release import Gaussian, Release
 from antiphase._bound import Kind
 from antiphase._check import invalid, one_of
 from antiphase._errors import NotProved
+from antiphase._lattice import Lattice
 from antiphase._participation import (
     BallsInBins,
     CyclicPoisson,
@@ -42,12 +44,13 @@ def check_adjacency(owner: str, adjacency: Any) -> Adjacency:
 
 @dataclass(frozen=True)
 class Setting:
-    """A mechanism without its noise."""
+    """A mechanism without its noise level."""
 
     strategy: Strategy
     participation: Any
     adjacency: Adjacency
     examples: int | None
+    lattice: Lattice | None = None
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,19 @@ class Theorem:
 
     Args:
         participation: class of the participation.
-        max_batch: whether batches are truncated; None covers both.
+        max_batch: whether the theorem is for truncated batches; None covers both.
         adjacency: which data sets are neighbours.
         strategies: strategies that the theorem covers.
         sensitivity: "pattern" for sens(C) under the participation's worst case, or "column" for the largest column
             norm.
-        factor: largest difference between neighbouring data sets, in contributions of norm 1.
+        factor: largest change of one contribution between neighbouring data sets, if contributions have norm at most 1.
         release: function that returns the standard mechanism for a setting and a noise multiplier.
         kind: kind of the bound on epsilon if the sensitivity is exact.
-        account: description of the standard mechanism.
+        account: description of the standard mechanism, for the docs.
         reference: author, year, theorem.
-        remark: text appended to the method of a bound from `release`.
-        amplified: whether `epsilon` and `delta` come from `amplified.py`, and from `release` only if that is smaller.
+        remark: text that is appended to the method of a bound from `release`.
+        amplified: whether `epsilon` and `delta` are computed by `amplified.py`, which uses `release` as a fallback.
+        lattice: whether the theorem also covers lattice noise, with the sensitivity that includes its rounding.
     """
 
     participation: type[Participation]
@@ -82,6 +86,7 @@ class Theorem:
     reference: str
     remark: str = ""
     amplified: bool = False
+    lattice: bool = True
 
 
 def _gaussian(setting: Setting, multiplier: float) -> Release:
@@ -115,7 +120,7 @@ def _fixed_size(setting: Setting, multiplier: float) -> Release:
 
 
 def _truncated_add_or_remove(setting: Setting, multiplier: float) -> Release:
-    """Raise: an added example can displace another one from a full batch, which no standard mechanism covers."""
+    """Raise `NotProved`: an added example can displace another one, which no standard mechanism covers."""
     raise NotProved(
         f"No theorem covers {setting.participation} under add-or-remove adjacency without amplification.",
         hint="use max_batch=None or zero-out adjacency",
@@ -178,7 +183,19 @@ THEOREMS: tuple[Theorem, ...] = (
     ),
     Theorem(EveryStep, None, "add-or-remove", "any", "pattern", 1.0, _gaussian, "exact", _ONE_GAUSSIAN, STREAMS),
     *(
-        Theorem(sampling, max_batch, adjacency, strategies, "column", 1.0, _poisson, "upper", account, reference)
+        Theorem(
+            sampling,
+            max_batch,
+            adjacency,
+            strategies,
+            "column",
+            1.0,
+            _poisson,
+            "upper",
+            account,
+            reference,
+            lattice=not max_batch,
+        )
         for sampling, strategies, words, theorem in _SAMPLED
         for max_batch, account, reference in (
             (False, words, theorem),
@@ -197,6 +214,7 @@ THEOREMS: tuple[Theorem, ...] = (
         "upper",
         "ceil(n / groups) Gaussian mechanisms on samples without replacement, noise_std / largest column norm / 2",
         f"{_BANDED}; {_PAIRS}",
+        lattice=False,
     ),
     *(
         Theorem(

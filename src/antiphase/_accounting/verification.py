@@ -1,11 +1,11 @@
-"""Verify a privacy claim with fresh samples before a run (estimate, verify, release)."""
+"""Verification of a privacy claim with fresh samples before a run (estimate, verify, release)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
-from antiphase._accounting.amplified import overflow_probability, untruncated, with_overflow
+from antiphase._accounting.amplified import coupling_of, overflow_probability, untruncated, with_overflow
 from antiphase._accounting.budget import Budget, check_delta, check_epsilon
 from antiphase._accounting.guarantee import delta as proved_delta
 from antiphase._accounting.mechanism import Mechanism
@@ -34,7 +34,7 @@ class Planned(Protocol):
 
     @property
     def problem(self) -> _Problem:
-        """The problem that states the budget."""
+        """The problem, which has the budget."""
 
 
 def verify(
@@ -47,26 +47,26 @@ def verify(
     attempt: int = 1,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Verify the claim of a plan or mechanism with fresh samples. Return delta as a bound, or raise `Refused`.
+    """Verify the privacy claim of a plan or mechanism with fresh samples. Return delta as a bound, or raise `Refused`.
 
-    The claim is fixed first and then tested with samples that influenced no earlier choice. If delta can be computed
-    without samples, it is computed and compared.
+    The claim must be fixed before this call, so that the samples influence no part of it. If delta can be computed
+    without samples, the computed delta is compared with the claim instead.
 
     **Guarantee**: a program that runs the mechanism only if this function returns, and otherwise releases nothing, is
     (epsilon, delta)-differentially private under the mechanism's adjacency. Delta includes the failure probability of a
-    "confident" bound, which is a thousandth of delta over all attempts and both directions.
+    "confident" bound, which is at most a thousandth of delta over all attempts and both directions.
 
     Args:
-        planned: a plan, whose claim is its guarantee at its budget's delta, or a mechanism.
+        planned: a plan or a mechanism. A plan claims its own guarantee at the delta of its budget.
         epsilon: epsilon of the claim; only for a mechanism.
         delta: delta of the claim; only for a mechanism.
         method: "certified" for importance-weighted samples, or "plain" for unweighted samples with Bernstein's
             inequality, as in the paper.
-        tau: for plain samples, the factor by which the estimate must be below delta.
-        attempt: 1 for the first verification, 2 for the second, and so on; attempt r spends 2^-r of the failure
-            probability. Count every attempt that could have led to this release, whatever it claimed: trying another
-            epsilon or noise after a refusal counts as the next attempt. Uncounted attempts void the guarantee.
-        sampling: Monte Carlo effort. Without a seed, fresh entropy is drawn. Plain sampling always draws all samples.
+        tau: for "plain", the factor by which the estimate must be below delta.
+        attempt: 1 for the first verification, 2 for the second, and so on. Attempt r spends a fraction 2^-r of the
+            failure probability. Count every attempt that could have led to this release, whatever it claimed: trying
+            another epsilon or noise after a refusal is the next attempt. Uncounted attempts void the guarantee.
+        sampling: Monte Carlo settings. Without a seed, fresh entropy is drawn. "plain" always draws all samples.
 
     >>> from antiphase import BallsInBins, strategies
     >>> mechanism = Mechanism(strategies.Identity(16), BallsInBins(1, 16), noise_std=1.0)
@@ -90,12 +90,23 @@ def verify_claim(
     attempt: int = 1,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Verify the claim (at, target) for a mechanism, as `verify` does, without checking arguments; epsilon may be 0."""
+    """Verify the claim that a mechanism is (at, target)-private, as `verify` does, but without checking arguments.
+
+    Args:
+        mechanism: the mechanism.
+        at: epsilon of the claim, which may be 0.
+        target: delta of the claim.
+        method: as for `verify`.
+        tau: as for `verify`.
+        attempt: as for `verify`.
+        sampling: as for `verify`.
+    """
     reduction = mechanism.reduction
     if reduction.theorem.amplified:
-        overflow = overflow_probability(reduction.setting)
-        if overflow < target:
-            arguments = (mechanism.strategy, untruncated(mechanism), mechanism.noise_std, at, target - overflow)
+        overflow, coupling = overflow_probability(reduction.setting), coupling_of(mechanism)
+        if overflow < target and coupling.covers(at):
+            real = (at - coupling.epsilon, coupling.real_delta(target - overflow))
+            arguments = (mechanism.strategy, untruncated(mechanism), mechanism.noise_std, *real)
             found = sampled_verify(*arguments, method=method, tau=tau, attempt=attempt, sampling=sampling)
             return with_overflow(found, target, overflow)
     found = proved_delta(mechanism, at)
@@ -112,7 +123,7 @@ def _claim(planned: Any, epsilon: float | None, delta: float | None) -> tuple[Me
         return planned, check_epsilon("verify", epsilon), check_delta("verify", delta)
     mechanism = getattr(planned, "mechanism", None)
     if not isinstance(mechanism, Mechanism):
-        raise invalid("verify", "planned", "a Plan or a Mechanism", planned, "make one with plan(problem)")
+        raise invalid("verify", "planned", "a Plan or a Mechanism", planned, "create a plan with plan(problem)")
     if epsilon is not None or delta is not None:
         raise invalid(
             "verify",

@@ -1,4 +1,4 @@
-"""The command line: one module per command, put together in `app`."""
+"""The command-line program `antiphase`. Each command has its own module; `app` combines them."""
 
 from antiphase._cli.app import main
 

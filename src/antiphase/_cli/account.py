@@ -1,4 +1,4 @@
-"""`antiphase account`: derive the guarantee of a plan again."""
+"""`antiphase account`: compute the guarantee of a plan again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from antiphase._plan import in_words
 
 def account(
     path: Annotated[Path, typer.Argument(help="Plan file, as written by antiphase plan --output.")],
-    delta: Annotated[float | None, typer.Option(help="Delta to state epsilon at; the plan's if left out.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of steps to account for; all if left out.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta to state epsilon at; by default, the plan's.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of steps to account for; by default, all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Derive the guarantee of a plan from its mechanism, for any delta and number of steps.
+    """Compute the guarantee of a plan from its mechanism, for any delta and number of steps.
 
     PATH is a plan file, as written by antiphase plan --output.
 
@@ -32,7 +32,7 @@ def account(
     drawn = drawn_like(plan.guarantee)
     if steps is not None:
         bound = epsilon_after(mechanism, steps, at, sampling=drawn)
-    elif at == plan.problem.budget.delta:  # Plan.load derived it
+    elif at == plan.problem.budget.delta:  # `Plan.load` has computed the guarantee for this delta
         bound = plan.guarantee
     else:
         bound = ap.epsilon(mechanism, at, drawn)

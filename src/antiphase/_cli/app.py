@@ -13,8 +13,12 @@ from typer.core import TyperGroup
 
 from antiphase import AntiphaseError, __version__
 from antiphase._cli.account import account
+from antiphase._cli.audit import audit
 from antiphase._cli.bench import bench
 from antiphase._cli.demo import demo
+from antiphase._cli.doctor import doctor
+from antiphase._cli.explore import explore
+from antiphase._cli.flower import flower
 from antiphase._cli.memory import limit_memory
 from antiphase._cli.output import print_message
 from antiphase._cli.plan import plan
@@ -24,20 +28,21 @@ from antiphase._cli.verify import verify
 
 
 class _Commands(TyperGroup):
-    """Prints errors of the library, the file system or memory as message and hint, and exits with code 1.
+    """Command group that prints expected errors as message and hint, and exits with code 1.
 
-    Any other error is a bug and keeps its traceback.
+    Expected errors are those of the library, the file system and memory allocation. Any other error is a bug and is
+    shown with its traceback.
     """
 
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # a full disk may only fail here
+            sys.stdout.flush()  # if the disk is full, the error may be raised only here
             return result
         except (AntiphaseError, OSError, MemoryError) as error:
             if (
                 ctx.params["debug"] or getattr(error, "errno", None) == errno.EPIPE
-            ):  # click ends quietly at a closed pipe
+            ):  # click exits silently if the pipe was closed
                 raise
             message, hint = _explained(error)
             print_message(f"error: {message}", "", f"hint: {hint}")
@@ -52,12 +57,12 @@ def _explained(error: AntiphaseError | OSError | MemoryError) -> tuple[str, str]
     if isinstance(error, MemoryError):
         return f"There is not enough memory: {error or 'an allocation failed'}.", "use fewer steps or parameters"
     if error.filename is not None:
-        return f"{error.filename}: {error.strerror}", "give a path that exists and that you can access"
-    return f"The output cannot be written: {error.strerror or error}", "free some disk space, or write to another place"
+        return f"{error.filename}: {error.strerror}", "pass a path that exists and that you can access"
+    return f"The output cannot be written: {error.strerror or error}", "free some disk space, or write to another disk"
 
 
 def _drop_stdout() -> None:
-    """Discard buffered output that cannot be written, which Python would otherwise try to write again at exit."""
+    """Discard buffered output that cannot be written. Otherwise Python would try to write it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -75,11 +80,15 @@ def _print_version(wanted: bool) -> None:
 app = typer.Typer(name="antiphase", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(demo)
 app.command()(plan)
+app.command()(explore)
 app.command()(account)
 app.command()(verify)
 app.command()(report)
+app.command()(audit)
 app.command()(reproduce)
 app.command()(bench)
+app.command()(doctor)
+app.add_typer(flower, name="flower")
 
 
 @app.callback()
@@ -93,7 +102,7 @@ def general(
 
 
 def main() -> None:
-    """Run the program with the command line of the process."""
+    """Run the program with the command-line arguments of the process."""
     limit_memory()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""`antiphase bench`: measure what a plan costs on this machine."""
+"""`antiphase bench`: measure the time and memory that a plan needs on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antiphase._cli.output import print_facts, print_json, progress_bar
 from antiphase._errors import NotEnoughMemory
 from antiphase.strategies import Identity
 
-SECONDS = 3.0  # per measurement
+SECONDS = 3.0  # duration of each measurement
 FLOAT32_BYTES = 4
 
 
@@ -25,19 +25,19 @@ def bench(
     replan: Annotated[bool, typer.Option(help="Also measure planning.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Measure how long planning, one step of noise and one batch take on this machine.
+    """Measure how long planning, the noise of one step and one batch take on this machine.
 
     PATH is a plan file, as written by antiphase plan --output.
 
-    Noise is float32 and added to a gradient in place. For comparison, independent noise, as DP-SGD needs it, is
-    measured too.
+    The noise is float32 and is added to a gradient in place. Independent noise, as in DP-SGD, is also measured for
+    comparison.
 
     Example: antiphase bench plan.json --parameters 4000000
     """
     plan = ap.Plan.load(path)
     _check_memory(
         FLOAT32_BYTES * parameters * (plan.mechanism.strategy.memory_copies + 3)
-    )  # plus gradient, noise and one block of noise
+    )  # noise state, plus the gradient, the noise and one block of noise
     with progress_bar() as progress:
         copies = plan.mechanism.strategy.memory_copies
         found: dict[str, float] = {"parameters": parameters, "memory_bytes": FLOAT32_BYTES * parameters * copies}
@@ -62,12 +62,12 @@ def _check_memory(needed: int) -> None:
         raise NotEnoughMemory(
             f"The noise for this many parameters needs {needed / 1e9:,.0f} GB. This machine has "
             f"{physical_memory() / 1e9:,.0f} GB.",
-            hint="measure with fewer --parameters; the time per step is proportional to them",
+            hint="use a smaller --parameters; the time per step is proportional to it",
         )
 
 
 def _noise(mechanism: ap.Mechanism, parameters: int) -> float:
-    """Return the mean seconds per step over whole blocks of steps, without the first step, which compiles."""
+    """Return the mean time per step in seconds, without the first step, which includes compilation."""
     import numpy as np
 
     stream, gradient = (

@@ -1,4 +1,4 @@
-"""`antiphase demo`: private training from plan to report, with and without correlated noise."""
+"""`antiphase demo`: private training from plan to report, with correlated noise and with DP-SGD."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from antiphase._cli.compilation import reported
 from antiphase._cli.output import print_json, print_message, progress_bar
-from antiphase._demo import SEEDS, Comparison, as_markdown, as_text, compare
+from antiphase._demo import SEEDS, Comparison, as_html, as_markdown, as_text, compare
 from antiphase._durable import make_directory, write_output
 from antiphase._errors import InvalidArgument
 
@@ -20,15 +21,18 @@ def demo(
 ) -> None:
     """Train a digit classifier with DP-SGD and with the mechanism that the planner chooses, and compare them.
 
-    Both have the same epsilon and the same number of passes over the data. Needs scikit-learn: install the extra
-    "demo".
+    Both have the same epsilon and the same number of passes over the data. The demo needs scikit-learn: install the
+    extra "demo".
 
     Example: antiphase demo --output my-demo
     """
     directory = _creatable(_unused(output))
-    with progress_bar() as progress:
+    with progress_bar() as bar, reported(bar) as progress:
         found = compare(directory, seeds, progress)
+        progress("drawing the page", 1.0)
+        page = as_html(found, directory)
     found.chosen.plan.save(directory / "plan.json")
+    write_output(directory / "report.html", page.encode())
     write_output(directory / "report.md", as_markdown(found).encode())
     write_output(directory / "report.txt", as_text(found).encode())
     if as_json:
@@ -40,10 +44,11 @@ def demo(
         print_message(f"  {directory / name}")
     print_message(f"  {found.chosen.directory}/public/ledger.jsonl, and {3 * seeds - 1} more runs next to it")
     print_message(f"next: antiphase verify {found.chosen.directory}")
+    print_message("", f"Open this page in a browser: {(directory / 'report.html').absolute().as_uri()}")
 
 
 def _unused(output: Path) -> Path:
-    """Return the directory, or its name with the first free number appended: the demo overwrites nothing."""
+    """Return `output` if it does not exist; otherwise append the first free number, so that nothing is overwritten."""
     path, number = output, 2
     while path.exists():
         path, number = output.with_name(f"{output.name}-{number}"), number + 1
@@ -51,13 +56,13 @@ def _unused(output: Path) -> Path:
 
 
 def _creatable(directory: Path) -> Path:
-    """Return the directory, or raise before training starts if it cannot be created. The first run creates it."""
+    """Return the directory, or raise `InvalidArgument` if it cannot be created. Training creates it later."""
     try:
         make_directory(directory)
         directory.rmdir()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        hint = "give --output a directory that can be created"
+        hint = "use --output to choose a directory that can be created"
         raise InvalidArgument(f"The directory {directory} cannot be created: {why}.", hint=hint) from error
     return directory
 

@@ -1,4 +1,4 @@
-"""Limit memory, so that a command that needs too much fails with an error instead of being killed."""
+"""Limits memory, so that a command that needs too much memory ends with an error message instead of being killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def physical_memory() -> int:
 
 
 def limit_memory() -> None:
-    """Make allocations beyond the physical memory raise MemoryError; Linux would kill the process instead."""
+    """Make allocations beyond the physical memory raise `MemoryError`. Otherwise Linux would kill the process."""
     try:
         import resource
     except ImportError:  # Windows

@@ -1,6 +1,6 @@
-"""Output of the commands: data to stdout, messages to stderr, so that a pipe carries only data.
+"""Output of the commands. Data goes to stdout and messages go to stderr, so that a pipe carries only data.
 
-All text passes through `terminal_text` here, and none of it is interpreted as markup.
+All text passes through `terminal_text`, and none of it is interpreted as markup.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.table import Table
 
 from antiphase._escape import terminal_text
 
-PIPE_WIDTH = 120  # files and pipes have no width of their own
+PIPE_WIDTH = 120  # width of tables in characters, if the output is not a terminal
 
 
 def print_message(*lines: str) -> None:
@@ -29,7 +29,7 @@ def print_message(*lines: str) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Print `data` as JSON; raises for NaN and infinity, which JSON does not have."""
+    """Print `data` as JSON. Raises `ValueError` for NaN and infinity, which JSON cannot represent."""
     typer.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
@@ -45,7 +45,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def print_facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> None:
-    """Print names and values, one pair per line; long and multi-line values wrap within their column."""
+    """Print names and values, one pair per row. Long values wrap within their column."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -61,7 +61,7 @@ def _plain(text: str) -> str:
 
 
 def _show(table: Table) -> None:
-    """Print a table without trailing blanks, which wrap and paste badly."""
+    """Print a table without trailing spaces, which would cause extra line breaks in narrow terminals."""
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
     with console.capture() as capture:
         console.print(table)
@@ -70,7 +70,7 @@ def _show(table: Table) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """Show a progress bar; yields a function that takes a description and the fraction of the work that is done."""
+    """Show a progress bar. Yields a function of a description and the fraction of the work that is done."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

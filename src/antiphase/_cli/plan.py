@@ -1,4 +1,4 @@
-"""`antiphase plan`: find the mechanism, its noise and its guarantee."""
+"""`antiphase plan`: find the best mechanism for a privacy budget."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 import antiphase as ap
 from antiphase import _check
 from antiphase._bound import digits_up, rounded_up
+from antiphase._cli.compilation import reported
 from antiphase._cli.output import print_facts, print_json, print_message, print_table, progress_bar
 from antiphase._durable import check_output
 from antiphase._errors import InvalidArgument
@@ -22,7 +23,7 @@ GIGABYTE = 1 << 30
 def plan(
     steps: Annotated[int, typer.Option(help="Number of training steps.")],
     epsilon: Annotated[float, typer.Option(help="Privacy budget, epsilon.")],
-    delta: Annotated[float, typer.Option(help="Privacy budget, delta; well below 1 / examples.")],
+    delta: Annotated[float, typer.Option(help="Privacy budget, delta. Choose it well below 1 / examples.")],
     examples: Annotated[int | None, typer.Option(help="Number of examples in the data set.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Expected number of examples per step.")] = None,
     momentum: Annotated[float, typer.Option(help="Momentum of the optimizer.")] = 0.0,
@@ -32,7 +33,7 @@ def plan(
     participation: Annotated[
         str | None,
         typer.Option(
-            help=f"What the data pipeline can do, comma-separated: {', '.join(PIPELINES)}.",
+            help=f"Ways to draw batches that your data pipeline supports, comma-separated: {', '.join(PIPELINES)}.",
             autocompletion=lambda: PIPELINES,
         ),
     ] = None,
@@ -54,10 +55,16 @@ def plan(
     objective: Annotated[
         str,
         typer.Option(
-            help="Noise to minimize: rms or max over the steps, or training, the noise left at the end.",
-            autocompletion=lambda: ("rms", "max", "training"),
+            help="Noise to minimize: training, the noise left at the end, or rms or max over the steps.",
+            autocompletion=lambda: ("training", "rms", "max"),
         ),
-    ] = "rms",
+    ] = "training",
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Largest learning rate, if known, for the objective training.")
+    ] = None,
+    lattice: Annotated[
+        bool, typer.Option(help="Make noise in exact integers, so that every bit is covered. Needs --parameters.")
+    ] = False,
     families: Annotated[
         str | None,
         typer.Option(
@@ -73,7 +80,7 @@ def plan(
     Example: antiphase plan --steps 2000 --examples 50000 --batch-size 500 --epsilon 1 --delta 1e-5 --output plan.json
     """
     if min_separation is not None and participation is not None:
-        raise InvalidArgument("--min-separation and --participation cannot be combined.", hint="give one of them")
+        raise InvalidArgument("--min-separation and --participation cannot be combined.", hint="use only one of them")
     problem = ap.Problem(
         steps=steps,
         budget=ap.Budget(epsilon, delta),
@@ -85,10 +92,12 @@ def plan(
         memory_copies=_copies(memory_copies, parameters, memory_gb, machines),
         objective=objective,  # type: ignore[arg-type]  # Problem checks it
         parameters=parameters,
+        learning_rate=learning_rate,
+        lattice=lattice,
     )
     if output is not None:
         check_output(output)
-    with progress_bar() as progress:
+    with progress_bar() as bar, reported(bar) as progress:
         found = ap.plan(problem, _names(families), pipelines=_names(participation), progress=progress)
     if output is not None:
         found.save(output)
@@ -105,13 +114,13 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _copies(copies: int | None, parameters: int | None, memory_gb: float | None, machines: int) -> int | None:
-    """Return the given limit, or the number of copies that fit into the memory of all machines."""
+    """Return `copies`, or with `memory_gb` the number of copies that fit into the memory of all machines."""
     if memory_gb is None:
         return copies
     if parameters is None or copies is not None:
         raise InvalidArgument(
             "--memory-gb needs --parameters and cannot be combined with --memory-copies.",
-            hint="give either --memory-copies, or --memory-gb with --parameters",
+            hint="use either --memory-copies, or --memory-gb with --parameters",
         )
     memory = _check.real("plan", "--memory-gb", memory_gb, 0.0, 1e9, "gigabytes on each machine")
     afforded = affordable_copies(parameters, int(memory * GIGABYTE), machines)
@@ -147,7 +156,8 @@ def _print(found: ap.Plan, show_all: bool) -> None:
     hidden = len(found.candidates) - len(rows)
     more = f"; {hidden} more candidates with --all" if hidden else ""
     typer.echo(
-        f"\nerror: noise in the model, for clipping norm 1. *: no candidate beats it in both error and memory{more}.\n"
+        "\nerror: noise in the model, for clipping norm 1. front *: no other candidate is better in both error and "
+        f"memory{more}.\n"
     )
     print_facts(_facts(found))
     if found.notes:
@@ -159,7 +169,7 @@ def _facts(found: ap.Plan) -> list[tuple[str, str]]:
     bound, delta = found.guarantee, digits_up(found.problem.budget.delta)
     return [
         ("plan", found.candidates[0].name),
-        ("noise", f"{found.mechanism.noise_std:.6g} x clipping norm, correlated across steps by the run"),
+        ("noise", f"{found.mechanism.noise_std:.6g} x clipping norm before it is correlated across steps"),
         ("batches", in_words(found.mechanism.participation)),
         ("guarantee", f"epsilon {rounded_up(bound.value, 6)} at delta {delta} ({bound.kind})"),
         ("proof", f"{bound.method}; {bound.reference}"),

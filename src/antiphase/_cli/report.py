@@ -1,9 +1,10 @@
-"""`antiphase report`: the privacy report of a plan or a run, on one page."""
+"""`antiphase report`: write the privacy report of a plan or a run."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,25 +28,39 @@ class Format(StrEnum):
 
 
 def report(
-    path: Annotated[Path, typer.Argument(help="Plan file or run directory.")],
+    path: Annotated[Path, typer.Argument(help="Plan file, run directory, or directory of a federated server.")],
     output_format: Annotated[Format, typer.Option("--format", help="HTML page, Markdown or JSON.")] = Format.html,
-    output: Annotated[Path | None, typer.Option(help="File to write to; for html, report.html if left out.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File to write to; by default report.html for HTML, otherwise stdout.")
+    ] = None,
     secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
+    devices_per_user: Annotated[
+        int | None, typer.Option(min=1, help="For a federated run: also state epsilon for users with so many devices.")
+    ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="For a federated run: leave out counts of replies, which are not private.")
+    ] = False,
+    audit: Annotated[
+        Path | None, typer.Option(help="Audit of this plan or run, as written by antiphase audit --output.")
+    ] = None,
 ) -> None:
     """Write the privacy statement of a plan or a run, with charts, for readers who did not run the training.
 
-    PATH is a plan file or a run directory. The ledger of a run is checked first; unless it is complete and
-    authentic, nothing is written.
+    PATH is a plan file, a run directory, or the directory of a federated server. The ledgers of a run are checked
+    first. If they are not complete and authentic, nothing is written. The run may be in progress.
 
     Example: antiphase report plan.json --output report.html
     """
-    from antiphase._report import gather, read
+    from antiphase._report import gather, read, read_audit
 
     if output is None and output_format is Format.html:
         output = Path("report.html")
     if output is not None:
         check_output(output)
-    source = read(path, None if secret is None else ap.Secret.load(secret))
+    own = None if secret is None else ap.Secret.load(secret)
+    source = read(path, own, devices_per_user=devices_per_user, with_counts=not public)
+    if audit is not None:
+        source = replace(source, audit=read_audit(audit.read_bytes(), source.plan))
     with progress_bar() as progress:
         content = gather(source, progress)
     text = _writer(output_format)(content)

@@ -1,4 +1,4 @@
-"""`antiphase reproduce`: recompute tables and figures of the papers."""
+"""`antiphase reproduce`: compute tables and figures of published papers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of tables and figures, or 'all'; lists them if left out.")
+        list[str] | None, typer.Argument(help="Names of tables and figures, or 'all'. Without names, they are listed.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Reproduce everything; some take minutes.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Compute the full size, which can take minutes.")] = False,
     output: Annotated[Path | None, typer.Option(help="File for a Markdown page with pictures.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Compute tables or figures of the papers and compare them with the published values.
 
-    NAMES are the tables and figures, or 'all'; without names, they are listed.
+    NAMES are the tables and figures, or 'all'. Without names, they are listed.
 
     Example: antiphase reproduce bandmf-amplified-table-3
     """
@@ -37,7 +37,7 @@ def reproduce(
         return
     wanted = list(known) if names == ["all"] else names
     for name in wanted:
-        _reproduce.find(name)  # fails for a misspelt name before the work begins
+        _reproduce.find(name)  # raises for an unknown name before any work is done
     if output is not None and output.parent.exists():  # otherwise the directory is created
         check_output(output)
     results = []

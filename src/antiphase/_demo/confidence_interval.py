@@ -34,7 +34,9 @@ def mean(values: Sequence[float]) -> Interval:
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Interval:
-    """Return the difference of two means, first minus second, for samples with different variances.
+    """Return the difference of two means, first minus second, with its confidence interval.
+
+    The two samples may have different variances.
 
     Reference: Welch 1947.
     """

@@ -13,20 +13,21 @@ Row = Sequence[str]
 
 def as_text(found: Comparison) -> str:
     """Return the report as plain text, for a terminal."""
-    lines = [*_title(found), "", *_aligned(_results(found)), "", *_gain(found), ""]
-    lines += [*_aligned(_guarantees(found)), "", *(f"- {remark}" for remark in _remarks(found))]
+    lines = [*title_lines(found), "", *_aligned(results(found)), "", *gains(found), ""]
+    lines += [*_aligned(guarantees(found)), "", *(f"- {remark}" for remark in remarks(found))]
     return "\n".join(lines) + "\n"
 
 
 def as_markdown(found: Comparison) -> str:
     """Return the report as Markdown, for a file."""
-    lines = ["# Private training on handwritten digits", "", *_title(found), "", *_piped(_results(found)), ""]
-    lines += [*_gain(found), "", "## Planned and actual privacy", "", *_piped(_guarantees(found)), ""]
-    lines += ["## How to read this", "", *(f"- {remark}" for remark in _remarks(found))]
+    lines = ["# Private training on handwritten digits", "", *title_lines(found), "", *_piped(results(found)), ""]
+    lines += [*gains(found), "", "## Planned and actual privacy", "", *_piped(guarantees(found)), ""]
+    lines += ["## How to read this", "", *(f"- {remark}" for remark in remarks(found))]
     return "\n".join(lines) + "\n"
 
 
-def _title(found: Comparison) -> list[str]:
+def title_lines(found: Comparison) -> list[str]:
+    """Return what was trained, and the guarantee of every run."""
     problem, seeds = found.chosen.plan.problem, len(found.chosen.accuracies)
     return [
         f"Softmax regression on {problem.examples:,} handwritten digits, one epoch, {seeds} runs each.",
@@ -34,7 +35,8 @@ def _title(found: Comparison) -> list[str]:
     ]
 
 
-def _results(found: Comparison) -> list[Row]:
+def results(found: Comparison) -> list[Row]:
+    """Return the table of results, with its header first."""
     return [
         (
             "noise",
@@ -51,13 +53,14 @@ def _results(found: Comparison) -> list[Row]:
 
 
 def _result(arm: Arm) -> Row:
-    """Return the row of one arm; the noise in the model is per parameter, rms over the steps."""
+    """Return the table row of one arm. The noise in the model is per parameter, as rms over the steps."""
     copies = arm.plan.mechanism.strategy.memory_copies
     noise = arm.learning_rate * arm.plan.error / _batch(arm)
     return arm.name, *_size(arm), str(arm.accuracy), f"{noise:.2f}", f"{copies}", f"{arm.learning_rate:g}"
 
 
-def _guarantees(found: Comparison) -> list[Row]:
+def guarantees(found: Comparison) -> list[Row]:
+    """Return the table of planned and actual guarantees, with its header first."""
     return [
         ("noise", "sampling", "steps run", "planned epsilon", "epsilon from the ledger", "adjacency"),
         *(
@@ -74,7 +77,8 @@ def _guarantees(found: Comparison) -> list[Row]:
     ]
 
 
-def _gain(found: Comparison) -> list[str]:
+def gains(found: Comparison) -> list[str]:
+    """Return what correlated noise gains over DP-SGD, with intervals."""
     plain, larger = found.gain(found.plain), found.gain(found.larger)
     return [
         f"At the same epsilon, correlated noise gains {_points(plain.value)} +- {_points(plain.margin)} percentage "
@@ -84,12 +88,13 @@ def _gain(found: Comparison) -> list[str]:
     ]
 
 
-def _remarks(found: Comparison) -> list[str]:
+def remarks(found: Comparison) -> list[str]:
+    """Return notes on how to read the results."""
     return [
-        "DP-SGD benefits from amplification by Poisson sampling. Every learning rate, given for the first step, is the "
-        "best of the same grid, chosen in separate runs.",
-        "With more epochs or larger batches the difference is smaller, because amplification does most of the work.",
-        "Epsilon is for one run. Releasing all runs would cost more.",
+        "DP-SGD benefits from amplification by Poisson sampling. The table shows the learning rate of the first step. "
+        "For every mechanism, it is the best of the same grid, chosen in separate runs.",
+        "With more epochs or larger batches, the difference is smaller, because amplification is stronger.",
+        "Epsilon is for one run. Releasing the results of all runs would have a larger epsilon.",
         *(f"{arm.name}: {remark}" for arm in found.arms for remark in arm.report.remarks),
     ]
 

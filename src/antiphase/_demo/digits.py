@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that scikit-learn ships, and softmax regression on them with per-example clipping."""
+"""The handwritten digits of scikit-learn (1,797 examples), and softmax regression with per-example clipping."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Model = list[Array]  # weights of shape (pixels, classes) and biases of shape (c
 
 @dataclass(frozen=True)
 class Digits:
-    """Images as rows of 64 pixels between 0 and 1, with their labels from 0 to 9."""
+    """Images of shape (examples, 64), with pixels between 0 and 1, and their labels from 0 to 9."""
 
     images: Array
     labels: NDArray[np.int64]
@@ -44,15 +44,15 @@ def load_digits() -> tuple[Digits, Digits]:
 
 
 def zero_model(pixels: int) -> Model:
-    """Return the starting point of every run: all zeros, because the problem is convex."""
+    """Return the initial model of every run, which is all zeros. This is a valid start because the loss is convex."""
     return [np.zeros((pixels, CLASSES)), np.zeros(CLASSES)]
 
 
 def clipped_sum(model: Model, batch: Digits, clip_norm: float) -> Model:
     """Return the sum over the batch of gradients clipped to norm `clip_norm`.
 
-    The gradient of one example is the outer product of (pixels, 1) and (probabilities - label), so its norm is the
-    product of two norms, and per-example gradients are never materialised.
+    The gradient of one example is the outer product of (pixels, 1) and (probabilities - one-hot label). Its norm is the
+    product of their norms, so per-example gradients are never materialised.
     """
     residual = _probabilities(model, batch.images)
     residual[np.arange(len(batch)), batch.labels] -= 1.0

@@ -1,4 +1,4 @@
-"""One private training run, with batches, noise and ledger from `Run`."""
+"""Trains one model privately, with batches, noise and ledger from `Run`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from antiphase._check import Array
 from antiphase._demo.digits import Digits, Model, accuracy, clipped_sum, zero_model
 from antiphase._plan import Plan
-from antiphase._run import PrivacyReport, Run, digest
+from antiphase._run import PrivacyReport, Run
 from antiphase._secret import Secret
 from antiphase.schedules import linear
 
@@ -23,7 +23,7 @@ class TrainedRun:
     Args:
         accuracy: accuracy on the test examples.
         report: the privacy guarantee of the run, derived from its ledger.
-        directory: where the run is stored.
+        directory: directory in which the run is stored.
     """
 
     accuracy: float
@@ -32,7 +32,7 @@ class TrainedRun:
 
 
 def schedule(steps: int) -> Array:
-    """Return learning rates that decrease linearly to a twentieth of the first; they are part of the workload."""
+    """Return the learning rate schedule: a linear decrease from 1 to 0.05. It is part of the workload."""
     return linear(steps, warmup=0.0, cooldown=1.0, floor=0.05)
 
 
@@ -44,14 +44,17 @@ def train(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float,
         for step in range(run.steps):
             indices, mask = run.batch(step)
             total = clipped_sum(model, _take(train_set, indices[mask]), plan.problem.clip_norm)
-            model = _descend(model, total, run.noise(step), plan, rates[step])
-            run.commit(step, digest(model))
+            model = _descend(model, total, run.gradient_noise(step), plan, rates[step])
+            run.commit(step, run.digest(step, model))
         run.publish("model and its test accuracy")
         return TrainedRun(accuracy(model, test_set), run.report(), directory)
 
 
 def train_without_privacy(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float) -> float:
-    """Return the accuracy with the same sampling and clipping but no noise, an upper limit for private training."""
+    """Return the accuracy with the same sampling and clipping but without noise.
+
+    It shows how accurate private training could be at best.
+    """
     model, rates = zero_model(train_set.images.shape[1]), learning_rate * schedule(plan.steps)
     sampler = plan.mechanism.participation.sampler(len(train_set), plan.steps, Secret.generate())
     for step in range(plan.steps):
@@ -62,10 +65,10 @@ def train_without_privacy(plan: Plan, train_set: Digits, test_set: Digits, learn
 
 
 def _descend(model: Model, total: Model, noise: list[Array], plan: Plan, learning_rate: float) -> Model:
-    """Take one step of SGD. The noise is for a clipping norm of 1 and is added to the sum, before averaging."""
+    """Return the model after one step of SGD. The noise is added to the sum of clipped gradients before averaging."""
     assert plan.problem.batch_size is not None
     scale = learning_rate / plan.problem.batch_size
-    return [m - scale * (g + plan.problem.clip_norm * z) for m, g, z in zip(model, total, noise, strict=True)]
+    return [m - scale * (g + z) for m, g, z in zip(model, total, noise, strict=True)]
 
 
 def _take(data: Digits, indices: NDArray[np.int64]) -> Digits:

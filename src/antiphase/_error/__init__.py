@@ -1,4 +1,4 @@
-"""Error of a strategy: the variance of the noise in the model, step by step."""
+"""The error of a strategy, from the variance of the noise in the model after each step."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from antiphase._check import Array
+from antiphase._error.table import per_step_variances, squared_norm, toeplitz_sums
 from antiphase._errors import InvalidArgument
 from antiphase._objective import Curvatures, Objective, resolved
 from antiphase._workload import Workload
-from antiphase.strategies import BLT, Banded, BandedInverse, Fourier, Identity, Stamped, Strategy, Toeplitz, Tree
+from antiphase.strategies import Identity, Strategy
+
+MAX_ENTRIES = 1 << 22  # largest number of entries to process at once
 
 
 @dataclass(frozen=True)
 class ErrorProfile:
-    """Noise in A x for sigma = 1: the error under an objective, and the variance of each step.
+    """The error of a strategy for noise of standard deviation 1, with the variance of each step.
 
     Args:
-        value: the error under the objective.
-        compute: computes the variances when `per_step` is first read; for several curvatures, their weighted mean.
+        value: the error under the chosen objective.
+        compute: function that computes `per_step` when it is first read. For `Curvatures`, each variance is the
+            weighted mean over the curvatures.
         known: rms and max, if they are known without computing the variances.
     """
 
@@ -33,32 +36,32 @@ class ErrorProfile:
 
     @cached_property
     def per_step(self) -> Array:
-        """The variance of each step for sigma = 1."""
+        """The variance of the noise in the model after each step, for noise of standard deviation 1."""
         return self.compute()
 
     @property
     def rms(self) -> float:
-        """Root of the mean variance, ||A N||_F / sqrt(n)."""
+        """Square root of the mean variance over the n steps, ||A N||_F / sqrt(n)."""
         return math.sqrt(float(self.per_step.mean())) if self.known is None else self.known[0]
 
     @property
     def max(self) -> float:
-        """Root of the largest variance, the largest row norm of A N."""
+        """Square root of the largest variance, which is the largest row norm of A N."""
         return math.sqrt(float(self.per_step.max())) if self.known is None else self.known[1]
 
 
 def error(strategy: Strategy, workload: Workload, objective: Objective = "rms") -> ErrorProfile:
-    """Return the error of a strategy on a workload: the row norms of B = A N.
+    """Return the error of a strategy on a workload, from the row norms of B = A N.
 
-    The result is exact. It comes from a covariance recursion, in time linear in the number of steps, for Identity,
-    Banded, Toeplitz, BLT and BandedInverse, from the structure of Tree and Fourier, and from dense algebra for Dense.
-    The error of the last iterate (`Curvatures`) needs only the last row of A.
+    The result is exact. For Identity, Banded, Toeplitz, BLT and BandedInverse it comes from a covariance recursion, in
+    time linear in the number of steps. For Tree and Fourier it uses the structure of the matrices, and for Dense it
+    uses dense algebra. The error of the last iterate (`Curvatures`) needs only the last row of A.
 
     Args:
         strategy: strategy matrix, C, with its left inverse N.
         workload: workload matrix, A.
-        objective: which error `value` is: "rms" or "max" over the steps, the error in directions of several
-            `Curvatures`, or "training" for the curvatures that the planner assumes.
+        objective: the error that `value` reports: "rms" or "max" over the steps, `Curvatures`, or "training", which
+            stands for the default `Curvatures` of the planner.
 
     Reference: McKenna 2024 (scaling), section 3, for the objective.
 
@@ -88,34 +91,36 @@ def error(strategy: Strategy, workload: Workload, objective: Objective = "rms") 
 def _root(square: float) -> float:
     if not math.isfinite(square):
         raise InvalidArgument(
-            "The error of this strategy is too large for floating point: its inverse grows from step to step.",
+            "The error of this strategy is too large for floating point, because the entries of C^-1 grow too fast.",
             hint="choose coefficients that decay, such as those of Toeplitz.square_root",
         )
     return math.sqrt(square)
 
 
 def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures) -> float:
-    """Return J(C), the squared error for several curvatures.
+    """Return J(C), the squared error under a `Curvatures` objective.
 
-    For each curvature, take the mean variance over the steps that count. J is the weighted mean of these numbers, plus
-    the trajectory term if the objective has one.
+    For each curvature, take the variance of the last iterate or of the averaged one, or the mean over all steps. J is
+    the weighted mean of these numbers, plus the trajectory term if the objective has one.
     """
-    from antiphase._error.last_iterate import last_iterate_variance
-
     if objective.way is not None:
         weight = trajectory_weight(workload, objective, strategy.steps)
         at_end = squared_error(strategy, workload, objective.destination)
         return at_end + weight * squared_error(strategy, workload, objective.way)
     n = strategy.steps
     counted, workloads = objective.counted_steps(n), objective.workloads(workload)
-    if counted == 1 and not (_is_toeplitz(strategy) and workloads[0].toeplitz_inverse is not None):
-        return last_iterate_variance(strategy, workload, objective)
+    closed = toeplitz_sums(strategy) is not None and workloads[0].toeplitz_inverse is not None
+    if counted == 1 and (not closed or objective.averaged_steps(n) > 1):
+        return _last_iterate_variance(strategy, workload, objective)
     values = [_mean_variance(strategy, A, counted) for A in workloads]
     return math.fsum(share * value for share, value in zip(objective.shares, values, strict=True))
 
 
 def trajectory_weight(workload: Workload, objective: Curvatures, steps: int) -> float:
-    """Return the weight of the second term of J: for independent noise, it becomes `trajectory` times the first."""
+    """Return the weight of the trajectory term in J.
+
+    With this weight, the trajectory term of independent noise is `objective.trajectory` times its first term.
+    """
     if objective.way is None:
         return 0.0
     plain = Identity(steps)
@@ -126,7 +131,7 @@ def trajectory_weight(workload: Workload, objective: Curvatures, steps: int) -> 
 def _mean_variance(strategy: Strategy, workload: Workload, counted: int) -> float:
     """Return the mean variance of the last `counted` steps.
 
-    If W(n) is the sum of the variances of the first n steps, the sum over the last m is W(n) - W(n - m).
+    If W(t) is the sum of the variances of the first t steps, the sum over the last m of n steps is W(n) - W(n - m).
     """
     sums = _closed_sums(strategy, workload)
     if sums is None:
@@ -149,113 +154,27 @@ def _mean_variances(strategy: Strategy, workload: Workload, objective: Curvature
     return total
 
 
-def per_step_variances(strategy: Strategy, workload: Workload) -> Array:
-    """Return the variance of each step of A N z for sigma = 1."""
-    return _METHODS.get(type(strategy), _dense)(strategy, workload)
+def _last_iterate_variance(strategy: Strategy, workload: Workload, objective: Curvatures) -> float:
+    """Return the variance of the last iterate, averaged over the curvatures with their weights.
 
-
-def _banded(strategy: Any, workload: Workload) -> Array:
-    from antiphase._kernels import autoregressive_variances
-
-    columns = strategy.band_columns()
-    if columns.shape[1] ** 2 > 4 * strategy.steps:
-        return _dense(strategy, workload)
-    return autoregressive_variances(columns, workload.inverse_bands(strategy.steps))
-
-
-def _toeplitz(strategy: Toeplitz, workload: Workload) -> Array:
-    from antiphase._error.toeplitz import response
-    from antiphase._kernels import shifted_variances
-
-    n, constant = strategy.steps, workload.toeplitz_inverse
-    if constant is not None and not strategy.column_normalized:
-        return np.cumsum(response(np.ones(1), strategy.coefficients, constant, n) ** 2)
-    if strategy.bands**2 <= 4 * n:
-        return _banded(strategy, workload)
-    inverse = response(np.ones(1), strategy.coefficients, np.ones(1), n)
-    return shifted_variances(inverse, strategy.column_scales(), workload.inverse_bands(n))
-
-
-def _blt(strategy: BLT, workload: Workload) -> Array:
-    from antiphase._kernels import buffer_response, buffer_variances
-
-    n, constant = strategy.steps, workload.toeplitz_inverse
-    if constant is not None:
-        return np.cumsum(buffer_response(strategy.decay, strategy.scale, constant, n) ** 2)
-    return buffer_variances(strategy.decay, strategy.scale, workload.inverse_bands(n))
-
-
-def _banded_inverse(strategy: BandedInverse, workload: Workload) -> Array:
-    from antiphase._error.toeplitz import response
-    from antiphase._kernels import moving_sum_variances
-
-    n, constant = strategy.steps, workload.toeplitz_inverse
-    if constant is not None:
-        return np.cumsum(response(strategy.coefficients, np.ones(1), constant, n) ** 2)
-    return moving_sum_variances(strategy.coefficients, workload.inverse_bands(n))
-
-
-def _tree(strategy: Tree, workload: Workload) -> Array:
-    from antiphase._error.tree import full_tree_variances, online_tree_variances
-
-    variances = online_tree_variances if strategy.decoder == "online" else full_tree_variances
-    return variances(strategy, workload)
-
-
-def _fourier(strategy: Fourier, workload: Workload) -> Array:
-    from antiphase._error.fourier import fourier_variances
-
-    return fourier_variances(strategy, workload)
-
-
-def _stamped(strategy: Stamped, workload: Workload) -> Array:
-    from antiphase._error.stamped import stamped_variances
-
-    return stamped_variances(strategy, workload, per_step_variances)
-
-
-def _is_toeplitz(strategy: Strategy) -> bool:
-    normalized = isinstance(strategy, Toeplitz) and strategy.column_normalized
-    return isinstance(strategy, (Toeplitz, BandedInverse, Identity, BLT)) and not normalized
+    The noise z has standard deviation 1.
+    """
+    n = strategy.steps
+    size = max(1, MAX_ENTRIES // n)
+    total = 0.0
+    for i in range(0, len(objective.values), size):
+        total += squared_norm(strategy, objective.last_rows(workload, n, slice(i, i + size)))
+    return total
 
 
 def _closed_sums(strategy: Strategy, workload: Workload, steps: int | None = None) -> tuple[float, float] | None:
-    """Return sum_i w_i^2 and sum_i (n - i) w_i^2 if A and C are both Toeplitz, without arrays of length n.
+    """Return sum_i w_i^2 and sum_i (n - i) w_i^2, where w is the first column of A C^-1, if A and C are both Toeplitz.
 
-    n is `steps`, by default the number of steps of the strategy.
+    The first sum is the variance of the last step, and the second is the sum of the variances of all n steps. No arrays
+    of length n are needed. n is `steps`, by default the number of steps of the strategy. Returns None if A or C is not
+    Toeplitz.
     """
-    from antiphase._error.toeplitz import response_sums
-
-    constant, n = workload.toeplitz_inverse, strategy.steps if steps is None else steps
-    if constant is None or not _is_toeplitz(strategy):
+    constant, sums = workload.toeplitz_inverse, toeplitz_sums(strategy)
+    if constant is None or sums is None:
         return None
-    match strategy:
-        case Toeplitz():
-            return response_sums(np.ones(1), strategy.coefficients, constant, n)
-        case BandedInverse():
-            return response_sums(strategy.coefficients, np.ones(1), constant, n)
-        case BLT():
-            from antiphase._kernels import buffer_response_sums
-
-            return buffer_response_sums(strategy.decay, strategy.scale, constant, n)
-    return response_sums(np.ones(1), np.ones(1), constant, n)
-
-
-def _dense(strategy: Strategy, workload: Workload) -> Array:
-    from antiphase._kernels import filter_columns
-
-    B = np.ascontiguousarray(strategy.noising()).copy()
-    filter_columns(B, workload.inverse_bands(strategy.steps))
-    return np.einsum("ij,ij->i", B, B)
-
-
-_METHODS: dict[type[Strategy], Callable[[Any, Workload], Array]] = {
-    BLT: _blt,
-    Banded: _banded,
-    BandedInverse: _banded_inverse,
-    Fourier: _fourier,
-    Identity: _banded,
-    Stamped: _stamped,
-    Toeplitz: _toeplitz,
-    Tree: _tree,
-}
+    return sums(constant, strategy.steps if steps is None else steps)

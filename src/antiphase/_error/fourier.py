@@ -1,4 +1,4 @@
-"""Error of the Fourier mechanism, without forming a matrix."""
+"""The error of the Fourier mechanism, computed without forming a matrix."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from antiphase.strategies import Fourier, wrapped
 
 
 def fourier_variances(strategy: Fourier, workload: Workload) -> Array:
-    """Return the variance of each step of A N z for sigma = 1.
+    """Return the variance of each row of A N z, where z has standard deviation 1, shape (steps,).
 
-    N N^T is S^-1 X S^-T for the direct decoder, where S is the prefix sum, and X^-1 for the optimal one. Both have the
-    form (P P^T - M M^T) / p_0 with P and M lower triangular Toeplitz, so A P and A M are filtered columns. This takes
-    O(n log n) if the workload is the same at every step and O(n^2) otherwise; the optimal decoder also takes O(n^2)
-    once for each n.
+    N N^T is S^-1 X S^-T for the direct decoder, where S is the prefix sum, and X^-1 for the optimal decoder. Both have
+    the form (P P^T - M M^T) / p_0 with lower-triangular Toeplitz matrices P and M, so A P and A M are computed by
+    filtering the first columns. This takes O(n log n) time if the workload is Toeplitz and O(n^2) otherwise. The
+    optimal decoder also takes O(n^2) once for each n.
 
     Reference: Gohberg and Semencul 1972.
 
@@ -40,7 +40,7 @@ def fourier_variances(strategy: Fourier, workload: Workload) -> Array:
 
 
 def factors(strategy: Fourier) -> tuple[float, Array, Array]:
-    """Return p_0 and the first columns of P and M."""
+    """Return p_0 and the first columns of P and M, as defined in `fourier_variances`."""
     if strategy.decoder == "optimal":
         first = strategy.inverse_column()
         return float(first[0]), first, wrapped(first)

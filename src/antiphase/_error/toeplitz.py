@@ -1,7 +1,8 @@
-"""Error of Toeplitz strategies under Toeplitz workloads: one impulse response determines it.
+"""The error of Toeplitz strategies under Toeplitz workloads, from the impulse response of B = A C^-1.
 
-B = A C^-1 is Toeplitz with first column w, so step t has variance w_0^2 + ... + w_t^2. For a prefix sum, w tends to a
-constant. Once w has reached it, every sum has a closed form, so the cost stops growing with the number of steps.
+B is Toeplitz with first column w, the impulse response, so step t has variance w_0^2 + ... + w_t^2. For a prefix sum, w
+tends to a constant. Once w has reached that limit, the remaining sums have a closed form, so the cost stops growing
+with the number of steps.
 """
 
 from __future__ import annotations
@@ -16,12 +17,19 @@ from antiphase._check import Array
 FIRST_BLOCK = 4096
 LARGEST_BLOCK = 1 << 20
 CONVERGED = 1e-14
-LONG_FILTER = 64  # above this many coefficients, FFTs are faster than a filter
-TYPICAL_REACH = 32  # w reaches its limit after about this many times its number of coefficients
+LONG_FILTER = 64  # with more coefficients, FFTs are faster than a recursive filter
+TYPICAL_REACH = 32  # w typically reaches its limit after this many times the number of coefficients
 
 
 def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -> Array:
-    """Return the first `steps` coefficients of numerator(x) / (denominator(x) A^-1(x))."""
+    """Return w, the first `steps` coefficients of the power series C^-1(x) A(x).
+
+    Args:
+        numerator: coefficients of the numerator of C^-1(x).
+        denominator: coefficients of the denominator of C^-1(x).
+        inverse: coefficients of A^-1(x), which is 1 / A(x).
+        steps: number of coefficients to return.
+    """
     from scipy.signal import lfilter
 
     if len(denominator) > LONG_FILTER:
@@ -32,7 +40,10 @@ def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -
 
 
 def response_sums(numerator: Array, denominator: Array, inverse: Array, steps: int) -> tuple[float, float]:
-    """Return sum_i w_i^2 and sum_i (steps - i) w_i^2, stopping once w has reached its limit."""
+    """Return sum_i w_i^2 and sum_i (steps - i) w_i^2; arguments as for `response`.
+
+    Computes w only until it has reached its limit.
+    """
     limit = _limit(numerator, denominator, inverse)
     order = len(numerator) + len(denominator) + len(inverse)
     if len(denominator) > LONG_FILTER and steps < TYPICAL_REACH * len(denominator):
@@ -65,7 +76,7 @@ def _blocks(numerator: Array, denominator: Array, inverse: Array, steps: int) ->
     while start < steps:
         x = np.zeros(min(size, steps - start))
         x[0] = 1.0 if start == 0 else 0.0
-        # Apply C^-1 first, then A: a single filter for both would feed rounding errors into a unit root.
+        # Apply C^-1 first, then A. In a single filter for both, a unit root would accumulate rounding errors.
         u, first = lfilter(numerator, denominator, x, zi=first) if len(first) else (x * numerator / denominator, first)
         w, second = lfilter([1.0], inverse, u, zi=second) if len(second) else (u / inverse, second)
         yield w
@@ -73,7 +84,11 @@ def _blocks(numerator: Array, denominator: Array, inverse: Array, steps: int) ->
 
 
 def _limit(numerator: Array, denominator: Array, inverse: Array) -> float:
-    """Return lim w_i, which is 0 unless A^-1(1) = 0 (no weight decay); then A^-1(x) = (1 - x) E(x)."""
+    """Return the limit of w_i for large i.
+
+    It is 0 unless A^-1(1) = 0, as without weight decay and curvature. In that case A^-1(x) = (1 - x) E(x), and the
+    limit is C^-1(1) / E(1).
+    """
     if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
         return 0.0
     rest = np.cumsum(inverse)[:-1].sum()
@@ -82,7 +97,10 @@ def _limit(numerator: Array, denominator: Array, inverse: Array) -> float:
 
 
 def series(numerator: Array, denominator: Array, steps: int) -> Array:
-    """Return the power series numerator(x) / denominator(x), by Newton's iteration with FFTs in O(n log n)."""
+    """Return the first `steps` coefficients of numerator(x) / denominator(x).
+
+    Uses Newton's iteration with FFTs, which takes O(n log n) time.
+    """
     from scipy.signal import fftconvolve
 
     inverse = np.array([1.0 / denominator[0]])

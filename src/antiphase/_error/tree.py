@@ -1,4 +1,4 @@
-"""Error of the binary tree, without forming a matrix."""
+"""The error of the binary tree, computed without forming a matrix."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from antiphase.strategies import Tree
 
 
 def online_tree_variances(strategy: Tree, workload: Workload) -> Array:
-    """Return the variance of each step of A N z for sigma = 1, where N is the online decoder.
+    """Return the variance of each row of A N z, where N is the online decoder and z has standard deviation 1.
 
-    The nodes that wait for their parents and the outputs that the workload remembers form one Gaussian state. Updating
-    its covariance from step to step takes O(n log n) in total.
+    The state is Gaussian. It consists of the completed nodes whose parents are not complete yet, and the last few rows
+    of A N z. Rows before those do not affect the next row, because A^-1 is banded. Updating the covariance of the state
+    from step to step takes O(n log n) time in total.
 
     >>> from antiphase import PrefixSum
     >>> online_tree_variances(Tree(4), PrefixSum()).round(6).tolist()
@@ -25,10 +26,11 @@ def online_tree_variances(strategy: Tree, workload: Workload) -> Array:
 
 
 def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
-    """Return the variance of each step of A N z for sigma = 1, where N is the full decoder: diag(A X^-1 A^T).
+    """Return the variance of each row of A N z, where N is the full decoder and z has standard deviation 1.
 
-    X is inverted from the leaves up, with one rank-one correction per node. A finished node affects later steps only
-    through the few outputs that the workload remembers, so this takes O(n log n).
+    With X = C^T C, these variances are diag(A X^-1 A^T). X is inverted from the leaves up, with one rank-one correction
+    per node. A completed node affects later steps only through the last few rows of A N z, because A^-1 is banded. So
+    this takes O(n log n) time.
 
     >>> from antiphase import PrefixSum
     >>> full_tree_variances(Tree(4, decoder="full"), PrefixSum()).round(6).tolist()
@@ -40,10 +42,11 @@ def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
 
 
 def stamped_tree_variances(tree: Tree, repeats: int, workload: Workload) -> Array:
-    """Return the variances of a tree that restarts every tree.steps steps, under any workload.
+    """Return the variance of each step for a tree that restarts every tree.steps steps, under any workload.
 
-    The noise of the blocks is independent, and earlier blocks affect a block only through the outputs that the workload
-    remembers. Their covariance is carried from block to block, which takes O(n log n) in total.
+    The noise of the blocks is independent. Earlier blocks affect a block only through the last few rows of A N z,
+    because A^-1 is banded. The covariance of these rows is carried from block to block, which takes O(n log n) time in
+    total.
 
     >>> from antiphase import PrefixSum
     >>> stamped_tree_variances(Tree(2), 2, PrefixSum()).round(6).tolist()
@@ -57,7 +60,8 @@ def stamped_tree_variances(tree: Tree, repeats: int, workload: Workload) -> Arra
     before, out = np.zeros((d, d)), []
     for block in np.split(bands, repeats):
         variances, own = moments(block)
-        # Responses to the remembered outputs, latest first, computed as if these were d extra steps before the block.
+        # Column i is the response of this block to the i-th latest output before it. These outputs are prepended to
+        # the block as d extra steps.
         carried = np.vstack([np.eye(d)[::-1], np.zeros((tree.steps, d))])
         filter_columns(carried, np.vstack([np.tile(np.eye(1, d + 1), (d, 1)), block]))
         out.append(variances + np.einsum("ti,ij,tj->t", carried[d:], before, carried[d:]))

@@ -1,6 +1,6 @@
-"""Compiled kernels: plain loops over plain arrays.
+"""Numba kernels: loops over NumPy arrays.
 
-Import this package inside functions only: it loads Numba, which `import antiphase` must not do.
+Import this package inside functions only. It loads Numba, which `import antiphase` must not do.
 """
 
 from antiphase._kernels.bins import bins_log_means, draw_cores, draw_powers
@@ -27,6 +27,7 @@ from antiphase._kernels.covariance import (
     shifted_variances,
 )
 from antiphase._kernels.covariance_gradient import covariance_backward, covariance_forward, gram_gradient
+from antiphase._kernels.exact_gaussian import exact_draws, exact_retries
 from antiphase._kernels.gaussian import normals_32, normals_64, tail_pair_32, tail_pair_64
 from antiphase._kernels.last_iterate import (
     buffered_rows,
@@ -36,6 +37,12 @@ from antiphase._kernels.last_iterate import (
     solve_columns,
     solve_transposed,
     workload_gram,
+)
+from antiphase._kernels.lattice import (
+    integer_buffers_step,
+    integer_sum_step,
+    largest_and_square,
+    truncated,
 )
 from antiphase._kernels.linear_algebra import convolve_rows, shifted_gram, solve_bands
 from antiphase._kernels.patterns import (
@@ -88,15 +95,20 @@ __all__ = [
     "covariance_forward",
     "draw_cores",
     "draw_powers",
+    "exact_draws",
+    "exact_retries",
     "extend_shuffle",
     "feedback_steps",
     "filter_columns",
     "full_moments",
     "gram_gradient",
     "group_by_key",
+    "integer_buffers_step",
+    "integer_sum_step",
     "invert_cdf",
     "join_gaps",
     "join_window",
+    "largest_and_square",
     "last_row",
     "matrix_product",
     "moving_sum_step",
@@ -126,6 +138,7 @@ __all__ = [
     "tail_pair_32",
     "tail_pair_64",
     "tree_level_step",
+    "truncated",
     "uniform_integers",
     "weighted_variances",
     "workload_gram",

@@ -1,6 +1,7 @@
 """Monte Carlo kernels for balls-in-bins: sequential draws of indices, and logs of means of exponentials.
 
-The caller passes in all random numbers, uniform in [0, 1) or normal, so that a sample is a function of its inputs.
+The caller passes all random numbers, which are normal or uniform in [0, 1). A sample is a function of its inputs.
+Below, s is the number of a sample and b the number of bins.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def bins_log_means(noise: Array, gram: Array, indices: Indices, half: Array, out
 def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: Array) -> None:
     """Draw i_1, ..., i_alpha one after another: i_k = j with probability proportional to prod_{l < k} factors[i_l, j].
 
-    log_ratios[s] is the sum over the draws of the log of the mean of these weights over j.
+    Writes the draws to `indices`, and to log_ratios[s] the sum over the draws of the log of the mean of these weights
+    over j.
     """
     samples, alpha = uniforms.shape
     b = factors.shape[0]
@@ -70,9 +72,11 @@ def draw_cores(
 ) -> None:
     """Draw the remaining indices, given `sizes[s]` copies of `cores[s]`, so that no other index is more frequent.
 
-    The initial weights are powers of the factors of the core. log_ratios[s] is sum_l log(Z_l / b) - log #ties, where
-    Z_l is the sum of the weights allowed at the l-th draw and #ties is the number of indices as frequent as the core,
-    including it. It is -inf if no index is allowed. Missing indices are -1.
+    The weight of index j is the product of factors[i, j] over all i drawn so far, including the copies of the core. An
+    index is allowed if it is not the core and was drawn fewer than `sizes[s]` times. Writes to log_ratios[s] the number
+    sum_l log(Z_l / b) - log #ties, where Z_l is the sum of the weights allowed at the l-th draw and #ties is the number
+    of indices as frequent as the core, including the core. If no index is allowed, log_ratios[s] is -inf and the
+    missing indices are -1.
     """
     samples, alpha = indices.shape
     b = factors.shape[0]
@@ -105,8 +109,9 @@ def draw_cores(
         log_ratios[s] = log_ratio - math.log(ties)
 
 
-# The weights are the second half of a sum tree, tree[m + j] = tree[2m + j] + tree[3m + j] for m a power of two and
-# j < m. So each level is one vector sum, tree[1] is the total, and an index is found from the top in log2(b) steps.
+# The functions below use a sum tree: tree[m + j] = tree[2m + j] + tree[3m + j] for every power of two m and j < m. The
+# weights are its second half. Each level is then one vector sum, tree[1] is the total, and an index is found from the
+# top in log2(b) steps.
 
 
 @compiled(nogil=True)
@@ -128,7 +133,7 @@ def _multiply(tree: Array, factors: Array) -> None:
 
 @compiled(nogil=True)
 def _forbid(tree: Array, index: int) -> None:
-    """Set a weight to zero."""
+    """Set the weight of an index to zero and update the sums."""
     m = len(tree) // 2
     tree[m + index] = 0.0
     while m > 1:
@@ -139,7 +144,7 @@ def _forbid(tree: Array, index: int) -> None:
 
 @compiled(nogil=True)
 def _pick(tree: Array, uniform: float) -> int:
-    """Return an index with probability proportional to its weight, never one of weight zero."""
+    """Return an index with probability proportional to its weight; never returns an index of weight zero."""
     target, m, j = uniform * tree[1], 1, 0
     while 2 * m < len(tree):
         left, right = tree[2 * m + j], tree[3 * m + j]

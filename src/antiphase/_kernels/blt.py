@@ -1,7 +1,8 @@
 """The error of a BLT under any workload, and its derivatives with respect to the decays and scales of C^-1.
 
-u = C^-1 z is u_t = z_t - sum_j scale_j R_j with buffers R_j(t + 1) = decay_j R_j(t) + z_t, and s = A u follows from the
-bands e of A^-1: s_t = (u_t - sum_r e_r s_{t-r}) / e_0. The state is (R, s_{t-1}, ..., s_{t-q}).
+C^-1 is a BLT too, so u = C^-1 z is u_t = z_t - sum_j scale_j R_j(t) with buffers R_j(t + 1) = decay_j R_j(t) + z_t.
+Then s = A u follows from the bands e of A^-1: s_t = (u_t - sum_{r >= 1} e_r s_{t-r}) / e_0. The state of this recursion
+is (R, s_{t-1}, ..., s_{t-q}), where q is the number of bands minus one.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from antiphase._kernels.compiled import compiled
 
 @compiled()
 def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Array) -> tuple[Array, Array]:
-    """Return the variance of every step of A C^-1 z, and the derivatives of their weighted sum.
+    """Return the variance of every row of A C^-1 z, and the derivatives of the weighted sum of these variances.
 
-    Covariances are propagated from step to step: PR of the buffers, PX of the last outputs with the buffers, PS of
-    the last outputs. dPR[a, i] is the derivative of PR[a, i] with respect to decay a. Takes O(steps d^2) time.
+    Covariances are propagated from step to step: PR of the buffers, PX of the last outputs with the buffers, and PS of
+    the last outputs. dPR[a, i] is the derivative of PR[a, i] with respect to decay a. With d buffers, this takes
+    O(steps d^2) time.
 
     Args:
         decay: decays of C^-1.
-        scale: scales of C^-1, with opposite sign.
+        scale: negated scales of C^-1.
         inverse: inverse[t, r] = A^-1[t, t - r].
         weights: one weight per step; an empty array to compute the variances only.
 
     Returns:
-        Variances, and derivatives with respect to the decays, then the scales.
+        The variances, shape (steps,), and the derivatives with respect to the decays and then the scales, shape (2 d,).
     """
     n, d, q = len(inverse), len(decay), inverse.shape[1] - 1
     size = 2 * d if len(weights) > 0 else 0

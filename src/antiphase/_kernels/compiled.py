@@ -1,4 +1,4 @@
-"""The decorator for kernels, which caches compiled code on disk."""
+"""The decorator `compiled` for kernels, which caches compiled code on disk."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _warned = False
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return `numba.njit` with a cache on disk, if Numba finds a writable directory for it.
+    """Return a decorator like `numba.njit` that caches compiled code on disk, if Numba finds a writable directory.
 
-    Without a cache (read-only package directory, no home directory), every process that calls the kernel compiles it
-    again, with the same results.
+    Without a writable directory, every process that calls the kernel compiles it again. The results are the same.
 
     Args:
         options: options of `numba.njit` other than `cache`.

@@ -1,10 +1,10 @@
-"""Kernels that correlate noise across steps, entry by entry and in a fixed order.
+"""Kernels that correlate noise across steps, separately for each entry of the noise vector and in a fixed order.
 
-The state is split into strips of LANES entries, and the rows of a strip are contiguous: state[strip, row, lane]. So the
-rows of one strip stay together in the CPU cache, however many there are. Every sum runs over the rows in a fixed order
-with one rounding per term, so neither the number of entries in a call nor the number of steps computed together changes
-a bit. Sums over past outputs or draws are in float64 and are rounded once, to the dtype of the stream, when they are
-stored. A BLT is computed in the dtype of the stream throughout.
+The state is an array state[strip, row, lane]. Each strip covers LANES entries of the noise vector, and its rows are
+contiguous, so they stay together in the CPU cache. Every sum runs over the rows in a fixed order with one rounding per
+term. The bits of the result therefore depend neither on the number of entries in a call nor on the number of steps that
+are computed together. Sums over past outputs or draws are in float64 and are rounded once, to the dtype of the stream,
+when they are stored. A BLT is computed in the dtype of the stream throughout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from antiphase._kernels.compiled import compiled
 from antiphase._kernels.ieee import fma
 
 LANES = 128
-PANEL = 16  # history rows converted to float64 at once
+PANEL = 16  # number of history rows that are converted to float64 at once
 State = NDArray[Any]  # float32 or float64, like Noise
 Noise = NDArray[Any]
 Slots = NDArray[np.int64]
@@ -67,10 +67,10 @@ def write_row(z: Noise, state: State, row: int) -> None:
 
 @compiled(nogil=True, error_model="numpy")
 def buffers_step(state: State, loss: Coefficients, weight: Coefficients, factor: float, out: Noise) -> None:
-    """Compute one step of a BLT: replace z in `out` by factor y, where y = z - weight . b, and b by b + (y - loss b).
+    """Compute one step of a BLT: y = z - weight . b, then b <- b + (y - loss b), where b are the rows of the state.
 
-    loss is 1 - decay, so that a decay near 1 keeps its digits. All constants, including factor, can then have the
-    dtype of the stream.
+    `out` holds z and is overwritten with factor y. The loss is 1 - decay, so that a decay near 1 keeps its precision.
+    All constants, including `factor`, can therefore have the dtype of the stream.
     """
     for strip in range(state.shape[0]):
         part, held = out[strip * LANES : (strip + 1) * LANES], state[strip].reshape(-1)
@@ -87,8 +87,13 @@ def buffers_step(state: State, loss: Coefficients, weight: Coefficients, factor:
 def moving_sum_step(state: State, slots: Slots, coefficients: Array, newest: int, factor: float, out: Noise) -> None:
     """Compute one step of a moving sum: replace z in `out` by factor (coefficients . (history, z)), and store z.
 
-    slots: rows of the history, oldest first. coefficients: one for each of them, then that of z. newest: row in which
-    to store z, or -1 to store nothing.
+    Args:
+        state: holds the last rows of z, called the history.
+        slots: row numbers of the history, oldest first.
+        coefficients: one for each row of the history, then one for z.
+        newest: row in which to store z, or -1 to store nothing.
+        factor: number that the sum is multiplied by.
+        out: holds z, and then the result.
     """
     y = np.empty(LANES)
     for strip in range(state.shape[0]):
@@ -109,7 +114,16 @@ def moving_sum_step(state: State, slots: Slots, coefficients: Array, newest: int
 
 @compiled(nogil=True, error_model="numpy")
 def tree_level_step(state: State, left: int, weight: float, z: Noise, node: Array, replaced: Array) -> None:
-    """Move up one level: node <- weight z + (1 - weight) (node + left), where left is a row of the state or -1."""
+    """Replace the estimate of a tree node by that of its parent: node <- weight z + (1 - weight) (node + left).
+
+    Args:
+        state: holds the estimates of completed left siblings.
+        left: row of the left sibling, which is also added to `replaced`; -1 if there is none.
+        weight: weight of z.
+        z: noise of the parent.
+        node: estimate of the node, overwritten with that of the parent.
+        replaced: sum of the left siblings so far.
+    """
     for strip in range(state.shape[0]):
         here = slice(strip * LANES, (strip + 1) * LANES)
         fresh, parent, gone = z[here], node[here], replaced[here]
@@ -125,10 +139,11 @@ def tree_level_step(state: State, left: int, weight: float, z: Noise, node: Arra
 
 @compiled(nogil=True, error_model="numpy")
 def _add_panel(coefficients: Array, first: int, panel: Array, rows: int, outputs: int, total: Array) -> None:
-    """Add sum_r coefficients[k, first + r] panel[r] to total[k], two outputs and four rows at a time.
+    """Add sum_r coefficients[k, first + r] panel[r] to total[k], two outputs k and four rows r at a time.
 
-    panel and total are flat: row r starts at r LANES. The number of outputs is rounded up to a multiple of two and the
-    number of rows to a multiple of four; coefficients and panel are padded with zeros there, and total has room.
+    `panel` and `total` are flat arrays in which row r starts at r LANES. The number of outputs is rounded up to a
+    multiple of two, and the number of rows to a multiple of four. The caller must pad `coefficients` and `panel` with
+    zeros, and `total` with unused rows, to these sizes.
     """
     for k in range(0, outputs, 2):
         even, odd, both = coefficients[k], coefficients[k + 1], total[k * LANES : (k + 2) * LANES]
@@ -149,8 +164,15 @@ def feedback_steps(
 ) -> None:
     """Compute several steps of forward substitution: y_k = pivot_k (z_k + past_k . history + inside_k . (y_0, ...)).
 
-    slots: rows of the history, oldest first. past and inside: entries of -C; past is padded as `_add_panel` requires.
-    pivot: 1 / diagonal. new: the row in which each y is stored.
+    Args:
+        state: holds the last outputs, called the history, and receives the new outputs y_k.
+        z: rows of z, one for each step k.
+        slots: row numbers of the history, oldest first.
+        past: entries of -C for the history, padded as `_add_panel` requires.
+        inside: entries of -C for the outputs y_0, ..., y_{k-1} of this call.
+        pivot: 1 / diagonal entry of C for each step.
+        new: the row of the state in which each y_k is stored.
+        total: work space.
     """
     panel = np.empty(PANEL * LANES)
     steps = new.shape[0]
@@ -182,7 +204,11 @@ def feedback_steps(
 
 @compiled(nogil=True, error_model="numpy")
 def matrix_product(state: State, z: Noise, matrix: Array, outputs: int, total: Array) -> None:
-    """Store matrix z in the rows of the state, in blocks of outputs; `_add_panel` requires a padded matrix."""
+    """Store the product of `matrix` and z in the first `outputs` rows of the state.
+
+    The outputs are computed in blocks, whose size is given by `total`, the work space. The matrix must be padded as
+    `_add_panel` requires.
+    """
     panel = np.empty(PANEL * LANES)
     block = total.shape[0] // LANES
     for strip in range(state.shape[0]):

@@ -1,4 +1,8 @@
-"""Error variances from recursions over the steps; all but `shifted_variances` take constant time per step."""
+"""Variances of the noise in the model, from recursions over the steps.
+
+All but `shifted_variances` take constant time per step. Throughout, inverse[t, r] = A^-1[t, t - r], z has standard
+deviation 1, and the variances of a vector are those of its entries.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,13 @@ from antiphase._kernels.compiled import compiled
 
 @compiled()
 def autoregressive_variances(columns: Array, inverse: Array) -> Array:
-    """Return the variances of s = A C^-1 z for banded C.
+    """Return the variances of s = A C^-1 z for banded C, given as columns[j, r] = C[j + r, j].
 
-    columns[j, r] = C[j + r, j] and inverse[t, r] = A^-1[t, t - r]. M = C A^-1 is banded and M s = z, so the covariance
-    Z of s satisfies, for j < i inside the band,
-    Z_ij = -(1 / M_ii) sum_k M_ik Z_kj and Z_ii = (1 / M_ii)(1 / M_ii - sum_k M_ik Z_ki), with k < i.
-    Only the last W = bands(M) - 1 rows are stored, row k in slot k mod W.
+    M = C A^-1 is banded and M s = z. The covariance Z of s therefore satisfies, for j < i within the band,
+
+        Z_ij = -(1 / M_ii) sum_{k < i} M_ik Z_kj,    Z_ii = (1 / M_ii) (1 / M_ii - sum_{k < i} M_ik Z_ki).
+
+    Only the last W = bands(M) - 1 rows of Z are stored, row k in slot k mod W.
     """
     n, b = columns.shape
     d = inverse.shape[1]
@@ -51,7 +56,7 @@ def autoregressive_variances(columns: Array, inverse: Array) -> Array:
 
 @compiled(fastmath={"contract"})
 def _weighted_rows(weights: Array, Z: Array, count: int, out: Array) -> None:
-    """Compute out = sum_{p < count} weights[p] Z[p], four rows at a time so that out is read less often."""
+    """Compute out = sum_{p < count} weights[p] Z[p], four rows at a time, so that `out` is read less often."""
     W = len(out)
     out[:] = 0.0
     p = 0
@@ -68,10 +73,10 @@ def _weighted_rows(weights: Array, Z: Array, count: int, out: Array) -> None:
 
 @compiled()
 def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
-    """Return the variances of s = A T z, where T is banded Toeplitz with the given first column.
+    """Return the variances of s = A T z, where T is banded Toeplitz with `coefficients` as its first column.
 
-    The entries of B = A T near the diagonal are the covariances of s with the last z:
-    near[i, q] = B[t - i, t - i - q], and cov[i, j] is the covariance of s_{t-i} and s_{t-j}.
+    In step t, cov[i, j] is the covariance of s_{t-i} and s_{t-j}. near[i, q] = B[t - i, t - i - q] holds the entries of
+    B = A T near the diagonal, which are the covariances of the last outputs with the last rows of z.
     """
     n, d = inverse.shape
     p = len(coefficients)
@@ -103,7 +108,7 @@ def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
 
 @compiled()
 def buffer_variances(decay: Array, scale: Array, inverse: Array) -> Array:
-    """Return the variances of s = A C^-1 z for a BLT, by propagating the covariance of (buffers, last outputs)."""
+    """Return the variances of s = A C^-1 z for a BLT, by propagating the covariance of its buffers and last outputs."""
     n, d = inverse.shape
     m = len(decay)
     size = m + d - 1
@@ -144,7 +149,10 @@ def _quadratic(P: Array, v: Array) -> float:
 
 @compiled()
 def shifted_variances(response: Array, row_scale: Array, inverse: Array) -> Array:
-    """Return the variances of s = A diag(row_scale) T z for Toeplitz T with first column `response`, in O(n^2)."""
+    """Return the variances of s = A diag(row_scale) T z, where T is Toeplitz with first column `response`.
+
+    This takes O(n^2) time.
+    """
     n, d = inverse.shape
     out = np.empty(n)
     past = np.zeros((d, n))
@@ -199,9 +207,10 @@ def buffer_response(decay: Array, scale: Array, inverse: Array, steps: int) -> A
 
 @compiled()
 def buffer_response_sums(decay: Array, scale: Array, inverse: Array, steps: int) -> tuple[float, float]:
-    """Return sum_i w_i^2 and sum_i (steps - i) w_i^2 for the impulse response w of A C^-1, where both are Toeplitz.
+    """Return sum_i w_i^2 and sum_i (steps - i) w_i^2, where w is the impulse response of A C^-1 for a BLT.
 
-    `inverse` is the first column of A^-1. Stops once the response has become constant to rounding, or has died out.
+    A is Toeplitz, and `inverse` is the first column of A^-1. The loop stops once w is constant up to rounding, or so
+    close to zero that the remaining terms are negligible.
     """
     d = len(inverse)
     buffers = np.zeros(len(decay))
@@ -231,7 +240,7 @@ def buffer_response_sums(decay: Array, scale: Array, inverse: Array, steps: int)
         largest = max(largest, abs(w))
         total += w * w
         weighted += (steps - i) * w * w
-        if i > d and drift + level <= 1e-30 * largest:  # what is left adds less than rounding
+        if i > d and drift + level <= 1e-30 * largest:  # the remaining terms are smaller than rounding errors
             return total, weighted
         if i > d and (drift + change) * steps <= 1e-16 * abs(w):
             left = float(steps - 1 - i)

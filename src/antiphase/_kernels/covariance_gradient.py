@@ -1,12 +1,12 @@
 """The error of a banded strategy and its gradient, by backpropagation through the covariance recursion.
 
-Takes O(n w^2) time and O(n w) memory. M = C A^-1 has w = bands(C) + bands(A^-1) - 1 bands, and s = A C^-1 z satisfies
-M s = z. With W = w - 1, m the last W entries of row i of M before the diagonal entry p, and Z the covariance of the
-last W values of s,
+M = C A^-1 has w = bands(C) + bands(A^-1) - 1 bands, and s = A C^-1 z satisfies M s = z. Let W = w - 1. In row i, let p
+be the diagonal entry of M, m the W entries before it, and Z the covariance of the last W values of s. Then
 
-    y = Z m;   cov(s_i, the last W) = -y / p;   var(s_i) = (1 + m . y) / p^2.
+    y = Z m;   cov(s_i, the last W values) = -y / p;   var(s_i) = (1 + m . y) / p^2.
 
-Arrays over the last W steps store step k in slot k mod W, so that each step replaces one row and column.
+Arrays over the last W steps store step k in slot k mod W, so that each step replaces one row and one column. The
+recursion takes O(n w^2) time and O(n w) memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from antiphase._kernels.compiled import compiled
 
 @compiled()
 def covariance_forward(columns: Array, inverse: Array, covariance: Array) -> None:
-    """Fill covariance[i, r] = cov(s_i, s_{i-r}); columns[j, r] = C[j + r, j], inverse[t, r] = A^-1[t, t - r]."""
+    """Fill covariance[i, r] = cov(s_i, s_{i-r}), for columns[j, r] = C[j + r, j] and inverse[t, r] = A^-1[t, t - r]."""
     n, w = covariance.shape
     W = max(w - 1, 1)
     row, m, y, Z = np.zeros(w), np.zeros(W), np.zeros(W), np.zeros((W, W))
@@ -43,7 +43,7 @@ def covariance_forward(columns: Array, inverse: Array, covariance: Array) -> Non
 def covariance_backward(columns: Array, inverse: Array, covariance: Array, weights: Array, gradient: Array) -> None:
     """Fill gradient[j, r] = d(sum_i weights_i var(s_i)) / d C[j + r, j], with `covariance` from `covariance_forward`.
 
-    G is the adjoint of Z: the derivative of the later steps' terms with respect to each covariance in the window.
+    In the code, G is the adjoint of Z: the derivative of the terms of all later steps with respect to Z.
     """
     n, w = covariance.shape
     W = max(w - 1, 1)
@@ -83,10 +83,11 @@ def covariance_backward(columns: Array, inverse: Array, covariance: Array, weigh
 
 @compiled()
 def gram_gradient(columns: Array, gradient: Array) -> Array:
-    """Convert the gradient with respect to C to that with respect to X = C^T C, [j, r] = entry (j + r, j) in the band.
+    """Return the gradient G with respect to X = C^T C, from the gradient with respect to C.
 
-    gradient = 2 C G inside the band of C, and G is symmetric. So column j gives the entries of G from the diagonal
-    down, once the entries above it are known from the previous columns.
+    Both are given by bands: entry [j, r] is for row j + r and column j. Inside the band, the gradient with respect to C
+    is 2 C G, and G is symmetric. Column j therefore gives the entries of G from the diagonal down, once the entries
+    above the diagonal are known from the previous columns.
     """
     n, b = columns.shape
     G = np.zeros((n, b))
@@ -101,7 +102,7 @@ def gram_gradient(columns: Array, gradient: Array) -> Array:
 
 @compiled()
 def _row(columns: Array, inverse: Array, i: int, row: Array, m: Array) -> float:
-    """Compute row i of M = C A^-1, row[r] = M[i, i - r], copy it to the slots of m, and return the diagonal entry."""
+    """Fill row[r] = M[i, i - r] for M = C A^-1, copy it to the slots of m, and return the diagonal entry."""
     b, d = columns.shape[1], inverse.shape[1]
     row[:] = 0.0
     for r in range(min(b - 1, i) + 1):
@@ -116,7 +117,10 @@ def _row(columns: Array, inverse: Array, i: int, row: Array, m: Array) -> float:
 
 @compiled()
 def _spread(row_bar: Array, inverse: Array, i: int, gradient: Array) -> None:
-    """Apply the transpose of `_row`: add the gradient with respect to row i of M to that with respect to C."""
+    """Add to `gradient`, with respect to C, the contribution of `row_bar`, the gradient with respect to row i of M.
+
+    This is the transpose of `_row`.
+    """
     b, d = gradient.shape[1], inverse.shape[1]
     for r in range(min(b - 1, i) + 1):
         total = 0.0
@@ -127,7 +131,7 @@ def _spread(row_bar: Array, inverse: Array, i: int, gradient: Array) -> None:
 
 @compiled()
 def _restore(covariance: Array, k: int, first: int, Z: Array) -> None:
-    """Restore the covariances of step k with the steps from `first` to k in the window."""
+    """Copy the covariances of step k with steps `first`, ..., k from `covariance` to the window Z."""
     W = len(Z)
     for r in range(min(W - 1, k - max(first, 0)) + 1):
         Z[k % W, (k - r) % W] = Z[(k - r) % W, k % W] = covariance[k, r]
@@ -135,7 +139,7 @@ def _restore(covariance: Array, k: int, first: int, Z: Array) -> None:
 
 @compiled()
 def _add_product(Z: Array, v: Array, out: Array) -> None:
-    """Compute out += Z v for symmetric Z, row by row so that the inner loop is vectorised without reordering sums."""
+    """Compute out += Z v for symmetric Z, row by row, so that the inner loop is vectorised without reordering sums."""
     for p in range(len(v)):
         factor = v[p]
         if factor != 0.0:

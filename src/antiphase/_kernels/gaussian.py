@@ -1,24 +1,25 @@
 """Gaussian noise from random words, with the same bits on every machine.
 
-Box-Muller with a fixed number of words: each pair of normals r cos(a), r sin(a) with r = sqrt(-2 ln u) takes one
-uniform u and one angle a. Words come in tiles, each of which gives TILE normals:
+The Box-Muller method computes a pair of normals r cos(a), r sin(a) with r = sqrt(-2 ln u) from one uniform u and one
+angle a, so the number of words is fixed. Words come in tiles, each of which gives TILE normals:
 
     float32: PAIRS words of 32 bits, the high parts of u; PAIRS low parts; PAIRS angles        (96 words)
     float64: PAIRS words of 64 bits for u; PAIRS angles                                        (64 words)
 
-Pair p gives entries p and PAIRS + p of its tile. The angle lies in [-pi/4, pi/4); one bit changes the sign of the
-cosine and one swaps the two, which together reach the whole circle.
+Pair p gives entries p and PAIRS + p of its tile. The angle lies in [-pi/4, pi/4). One bit changes the sign of the
+cosine and another swaps sine and cosine. Together they cover the whole circle.
 
-u has 63 bits in float32 and 53 in float64, so with these words alone the radius ends at 9.42 and 8.57. The kernels
+u has 63 bits in float32 and 53 in float64, so with these words alone the largest radius is 9.42 and 8.57. The kernels
 report whether a pair is in the smallest cell of u, [0, 2^-63) or (0, 2^-53]. The caller then divides the cell further
 with extra words and computes such pairs again with `tail_pair_32` or `tail_pair_64` (see `antiphase._noise.tail`).
 
-The other cells are not divided; u is their midpoint in float32 and their upper end in float64. This rounds the radius
-by up to 2^-63 / (u r) or 2^-53 / (u r). That is negligible unless u is tiny, but in float64 it is 2e-7 at 6.8 standard
-deviations and 0.08 at 8.5, just before the smallest cell; in float32 it is 6e-5 at 8.5 and 0.08 at 9.3.
+The other cells are not divided. In them, u is the midpoint of the cell in float32 and its upper end in float64. This
+rounds the radius by up to 2^-63 / (u r) or 2^-53 / (u r), which is negligible unless u is tiny. In float64, the error
+is 2e-7 at 6.8 standard deviations and 0.08 at 8.5, just before the smallest cell. In float32, it is 6e-5 at 8.5 and
+0.08 at 9.3 standard deviations.
 
 Logarithm, sine and cosine are polynomials that use only operations that IEEE 754 rounds correctly. The absolute error
-of z for a given u is below 2e-6 in float32 and 1e-14 in float64, mostly from rounding the result.
+of a normal for a given u is below 2e-6 in float32 and 1e-14 in float64, mostly from rounding the result.
 
 Reference: Box and Muller 1958.
 """
@@ -39,7 +40,7 @@ TILE = 64
 PAIRS = TILE // 2
 WORDS_32 = 3 * PAIRS
 WORDS_64 = 2 * PAIRS
-BITS_64 = 53  # bits of u
+BITS_64 = 53  # bits of u in float64
 
 F = np.float32
 I = np.int32  # noqa: E741  (Numba widens int32 arithmetic to int64 unless each result is cast back)
@@ -74,9 +75,10 @@ C3, C4, C5 = -2.7557314371777527322e-7, 2.087572571799655875e-9, -1.135976640318
 
 @njit(inline="always", error_model="numpy")
 def _minus_log_32(high: int, low: int) -> float:
-    """Return -ln u for u = (W + 1/2) / 2^63 with 63-bit W, with a small relative error near both u = 0 and u = 1.
+    """Return -ln u for u = (W + 1/2) / 2^63, where W is the 63-bit integer in the words `high` and `low`.
 
-    In the upper half (sign bit of `high` set), v = 1 - u is converted instead, and -ln(1 - v) is returned.
+    The relative error is small near both u = 0 and u = 1. For u in the upper half, where the sign bit of `high` is set,
+    v = 1 - u is converted to floating point instead of u, and -ln(1 - v) is returned.
     """
     flip = I(high >> I(31))
     top = I(I(high ^ flip) & SIGN_31)
@@ -97,7 +99,7 @@ def _minus_log_32(high: int, low: int) -> float:
 
 @njit(inline="always", error_model="numpy")
 def _turned_32(r: Any, low: int, angle: int) -> tuple[float, float]:
-    """Return the two float32 normals for a radius; bit 0 of `low` is the sign, bit 0 of `angle` the swap."""
+    """Return the two float32 normals for radius r. Bit 0 of `low` is the sign, and bit 0 of `angle` is the swap."""
     x = (F(I(angle >> I(1))) + HALF_32) * ANGLE_32
     w = x * x
     sine = fma(x * w, fma(w, fma(w, S2_32, S1_32), S0_32), x)
@@ -110,7 +112,7 @@ def _turned_32(r: Any, low: int, angle: int) -> tuple[float, float]:
 
 @njit(inline="always", error_model="numpy")
 def _uniform_64(word: int) -> float:
-    """Return u = (k + 1) / 2^53, where k is the highest 53 bits."""
+    """Return u = (k + 1) / 2^53, where k is the integer in the highest 53 bits of the word."""
     high = float_of(Q(Q(word >> np.uint64(12)) | MAGIC)) - 2.0**52
     return (high + (1.0 if Q(word << np.uint64(52)) < Q(0) else 0.5)) * 2.0**-52
 
@@ -130,7 +132,7 @@ def _minus_log_64(u: float) -> float:
 
 @njit(inline="always", error_model="numpy")
 def _turned_64(r: float, word: int, angle: int) -> tuple[float, float]:
-    """Return the two float64 normals for a radius; bit 0 of `word` is the sign, bit 1 the swap."""
+    """Return the two float64 normals for radius r. Bit 0 of `word` is the sign, and bit 1 is the swap."""
     x = (float_of(Q(Q(angle >> np.uint64(12)) | MAGIC)) - MAGIC_ANGLE) * ANGLE_64
     w = x * x
     q = w * w
@@ -144,8 +146,8 @@ def _turned_64(r: float, word: int, angle: int) -> tuple[float, float]:
 
 @compiled(nogil=True, error_model="numpy")
 def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
-    """Fill the whole tiles of `out` from WORDS_32 words each; return whether a pair is in the smallest cell of u."""
-    smallest = I(0)  # negative once there is such a pair: x - 1 and ~x are both negative only for x = 0
+    """Fill all complete tiles of `out` from WORDS_32 words each; return whether a pair is in the smallest cell of u."""
+    smallest = I(0)  # negative once there is such a pair: (x - 1) & ~x is negative only for x = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_32, tile * TILE
         for p in range(PAIRS):
@@ -160,7 +162,7 @@ def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
 
 @compiled(nogil=True, error_model="numpy")
 def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
-    """Fill the whole tiles of `out` from WORDS_64 words each; return whether a pair is in the smallest cell of u."""
+    """Fill all complete tiles of `out` from WORDS_64 words each; return whether a pair is in the smallest cell of u."""
     smallest = Q(0)  # negative once there is such a pair: k - 1 is negative only for k = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_64, tile * TILE
@@ -175,11 +177,11 @@ def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
 
 @compiled(nogil=True, error_model="numpy")
 def tail_pair_32(v: float, halvings: float, low: int, angle: int) -> tuple[float, float]:
-    """Return the two float32 normals for u = v / 2^halvings; `low` and `angle` are the pair's words."""
+    """Return the two float32 normals for u = v / 2^halvings, where `low` and `angle` are the words of the pair."""
     return _turned_32(F(math.sqrt(2.0 * fma(halvings, LN2_64, _minus_log_64(v)))), low, angle)
 
 
 @compiled(nogil=True, error_model="numpy")
 def tail_pair_64(v: float, halvings: float, word: int, angle: int) -> tuple[float, float]:
-    """Return the two float64 normals for u = v / 2^halvings; `word` and `angle` are the pair's words."""
+    """Return the two float64 normals for u = v / 2^halvings, where `word` and `angle` are the words of the pair."""
     return _turned_64(math.sqrt(2.0 * fma(halvings, LN2_64, _minus_log_64(v))), word, angle)

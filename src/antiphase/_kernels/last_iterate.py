@@ -1,7 +1,7 @@
-"""The noise in one linear functional of the run, such as the last iterate, with its gradient for a banded C.
+"""The noise in a linear functional of the run, such as the last iterate, with its gradient for a banded C.
 
-For the last row a of A, the noise in the last iterate is y . z with C^T y = a. Several rows are solved at once:
-arrays of shape (steps, rows) hold one row of A in each column, so that the inner loops run over the rows.
+If a is the last row of A, the noise in the last iterate is y . z with C^T y = a. Several rows are solved at once.
+Arrays of shape (steps, rows) hold one row of A in each column, so that the inner loops run over contiguous memory.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from antiphase._kernels.compiled import compiled
 
 
 @compiled()
-def last_row(inverse: Array) -> Array:
-    """Return the last row a of A, which solves A^-T a = e_n, for inverse[t, r] = A^-1[t, t - r]."""
+def last_row(inverse: Array, counted: int) -> Array:
+    """Return the mean a of the last `counted` rows of A, for inverse[t, r] = A^-1[t, t - r].
+
+    It solves A^-T a = (e_{n - counted + 1} + ... + e_n) / counted.
+    """
     n, d = inverse.shape
     a = np.zeros(n)
     for j in range(n - 1, -1, -1):
-        value = 1.0 if j == n - 1 else 0.0
+        value = 1.0 / counted if j >= n - counted else 0.0
         for r in range(1, min(d - 1, n - 1 - j) + 1):
             value -= inverse[j + r, r] * a[j + r]
         a[j] = value / inverse[j, 0]
@@ -27,7 +30,10 @@ def last_row(inverse: Array) -> Array:
 
 @compiled()
 def solve_transposed(columns: Array, rows: Array) -> Array:
-    """Return C^-T rows for banded C with columns[j, r] = C[j + r, j]; a Toeplitz C is given by one column."""
+    """Return C^-T rows for a banded C with columns[j, r] = C[j + r, j].
+
+    For a Toeplitz C, `columns` has a single row, which all columns of C share.
+    """
     n, k = rows.shape
     y = np.empty((n, k))
     for j in range(n - 1, -1, -1):
@@ -47,7 +53,7 @@ def solve_transposed(columns: Array, rows: Array) -> Array:
 
 @compiled()
 def solve_columns(columns: Array, right: Array) -> Array:
-    """Return C^-1 right for banded C in the same layout."""
+    """Return C^-1 right for a banded C, in the layout of `solve_transposed`."""
     n, k = right.shape
     u = right.copy()
     for j in range(n):
@@ -65,9 +71,9 @@ def solve_columns(columns: Array, right: Array) -> Array:
 
 @compiled()
 def outer_bands(u: Array, y: Array, gradient: Array) -> None:
-    """Fill gradient[j, r] = d |C^-T a|^2 / d C[j + r, j] = -2 u_j . y_{j + r}, where u = C^-1 y.
+    """Fill gradient[j, r] = d |y|^2 / d C[j + r, j] = -2 u_j . y_{j + r}, where y = C^-T a and u = C^-1 y.
 
-    For a Toeplitz C, `gradient` has a single row, which gets the sums over j.
+    For a Toeplitz C, `gradient` has a single row, which receives the sums over j.
     """
     n, k = u.shape
     gradient[:] = 0.0
@@ -82,7 +88,10 @@ def outer_bands(u: Array, y: Array, gradient: Array) -> None:
 
 @compiled()
 def buffers_backward(decay: Array, scale: Array, rows: Array) -> Array:
-    """Return C^-T rows for a BLT, from the last step to the first: y = x - scale . b, then b <- decay b + y."""
+    """Return C^-T rows for a BLT, by its recursion from the last step to the first.
+
+    For each row x of `rows`, y = x - scale . b, then b <- decay b + y.
+    """
     n, k = rows.shape
     m = len(decay)
     y, held = np.empty((n, k)), np.zeros((m, k))
@@ -103,13 +112,12 @@ def buffers_backward(decay: Array, scale: Array, rows: Array) -> Array:
 def buffered_rows(decay: Array, scale: Array, rows: Array) -> tuple[float, Array, Array, Array]:
     """Return |C^-1 x|^2 for a BLT, summed over the columns x of `rows`, with its derivatives.
 
-    y_t = x_t - scale . B with buffers B_j(t + 1) = decay_j B_j(t) + x_t, for decays and (negated) scales of C^-1;
-    D_j is the derivative of B_j with respect to decay_j. Each column has its own sums, so that the inner loops run over
-    columns.
+    `decay` and `scale` are the decays and the negated scales of C^-1. For each column x, y = C^-1 x is computed as
+    y_t = x_t - scale . B(t), with buffers B_j(t + 1) = decay_j B_j(t) + x_t. D_j is the derivative of B_j with respect
+    to decay_j. Each column has its own sums, so that the inner loops run over columns.
 
     Returns:
-        The sum, its derivatives with respect to the decays and then the scales, and the buffers B and D after the last
-        step.
+        The sum, its derivatives with respect to the decays and then the scales, and B and D after the last step.
     """
     n, k = rows.shape
     m = len(decay)
@@ -145,10 +153,11 @@ def buffered_rows(decay: Array, scale: Array, rows: Array) -> tuple[float, Array
 
 @compiled()
 def workload_gram(inverse: Array, weights: Array) -> Array:
-    """Return H = A^T diag(weights) A in O(n^2), where inverse[t, r] = A^-1[t, t - r].
+    """Return H = A^T diag(weights) A in O(n^2) time, where inverse[t, r] = A^-1[t, t - r].
 
-    A^-T H = diag(weights) A is lower triangular, so the rows of H follow from the last one up, for i <= j:
-    H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
+    A^-T H = diag(weights) A is lower triangular, so the rows of H are computed from the last to the first. For i <= j,
+
+        H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
     """
     n, d = inverse.shape
     H = np.zeros((n, n))

@@ -1,4 +1,4 @@
-"""Banded triangular solves, row convolutions, and sums over the Gram matrix of a workload, in float64."""
+"""Banded triangular solves, convolutions of rows, and sums over the Gram matrix of a workload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from antiphase._kernels.compiled import compiled
 
 @compiled(nogil=True, error_model="numpy")
 def solve_bands(bands: Array, right: Array) -> Array:
-    """Return C^-1 right for bands[t, r] = C[t, t - r]; if `bands` has one row, all rows of C share it."""
+    """Return C^-1 right for a banded C with bands[t, r] = C[t, t - r].
+
+    If `bands` has a single row, all rows of C share it.
+    """
     steps, width = right.shape
     out = np.empty((steps, width))
     for t in range(steps):
@@ -30,7 +33,7 @@ def solve_bands(bands: Array, right: Array) -> Array:
 def convolve_rows(kernel: Array, rows: Array, out: Array) -> None:
     """Compute out[r, j] = sum_{i <= j} kernel[i] rows[r, j - i], without the terms where kernel[i] is not positive.
 
-    For non-negative numbers nothing cancels, so even the smallest tails keep their digits.
+    If all numbers are non-negative, nothing cancels, so even the smallest results have a small relative error.
     """
     count, size = rows.shape
     out[:] = 0.0
@@ -47,9 +50,12 @@ def convolve_rows(kernel: Array, rows: Array, out: Array) -> None:
 def shifted_gram(inverse: Array, weights: Array, size: int) -> Array:
     """Return Q[r, s] = sum_j H[j + r, j + s] for H = A^T diag(weights) A, with inverse[t, r] = A^-1[t, t - r].
 
-    A^-T H = diag(weights) A is lower triangular, so the rows of H follow from the last one up, for i <= j:
-    H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
-    Only entries near the diagonal are computed, farthest first; near[k, q] = H[i + k, i + k + q].
+    A^-T H = diag(weights) A is lower triangular, so the rows of H are computed from the last to the first. For i <= j,
+
+        H_ij = (weights_i A_ii [i = j] - sum_r A^-1[i + r, i] H_{i + r, j}) / A^-1_ii.
+
+    In each row, only entries near the diagonal are computed, from the farthest to the nearest. In the code,
+    near[k, q] = H[i + k, i + k + q].
     """
     n, d = inverse.shape
     width = max(size, d)

@@ -1,6 +1,6 @@
 """Dynamic programs for the largest sum over participation patterns.
 
-Gram entries are passed as diagonals: diagonals[i - offset, r] = X[i, i + r], zero past the last step.
+The Gram matrix X is passed as diagonals[i - offset, r] = X[i, i + r], which is zero past the last step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ Gaps = NDArray[np.int32]
 
 @compiled()
 def _priced_sum(values: Array, separation: int, price: float, best: Array, count: NDArray[np.int64]) -> None:
-    """Compute best[j], the largest sum of value - price over separated entries among the first j, and their count."""
+    """Fill best[j] and count[j] for the first j values.
+
+    best[j] is the largest sum of (value - price) over entries that are at least `separation` apart, and count[j] is the
+    number of entries in that sum.
+    """
     best[0] = 0.0
     count[0] = 0
     for j in range(1, len(values) + 1):
@@ -35,12 +39,12 @@ def _priced_sum(values: Array, separation: int, price: float, best: Array, count
 
 @compiled()
 def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bool]:
-    """Return a bound on the sum of at most `limit` non-negative values at least `separation` apart.
+    """Return an upper bound on the sum of at most `limit` non-negative values that are at least `separation` apart.
 
-    The second result is whether the bound is proved to be the largest such sum. A price per entry (a Lagrange
-    multiplier) replaces the limit: best(price) + price x limit is an upper bound for every price >= 0. At the best
-    price it equals the largest sum, since the constraints form an interval matrix, which is totally unimodular. The
-    bound is convex and piecewise linear in the price; the price at which a falling and a rising piece meet is the best.
+    The second result is whether the bound is proved to equal the largest such sum. The limit is replaced by a price per
+    entry, a Lagrange multiplier: best(price) + price x limit is an upper bound for every price >= 0. At the best price,
+    the bound equals the largest sum, since the constraints form an interval matrix, which is totally unimodular. The
+    bound is convex and piecewise linear in the price, and the best price is where a falling and a rising piece meet.
     """
     n = len(values)
     if limit <= 0:
@@ -74,7 +78,7 @@ def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bo
 def separated_rows(
     diagonals: Array, offset: int, start: int, stop: int, steps: int, separation: int, limit: int
 ) -> Array:
-    """Return, for each step i in start, ..., stop - 1, the largest sum of |X[i, j]| over a pattern that contains i."""
+    """Return, for each step i in [start, stop), the largest sum of |X[i, j]| over the steps j of a pattern with i."""
     bands = diagonals.shape[1]
     out = np.empty(stop - start)
     row = np.empty(2 * bands - 1)
@@ -97,11 +101,11 @@ def separated_rows(
 def separated_chain(
     diagonals: Array, offset: int, start: int, stop: int, separation: int, value: Array, largest: Array, limited: bool
 ) -> None:
-    """Compute value[q, j], the largest sum over patterns of q + 1 steps that end in j, for j in start, ..., stop - 1.
+    """Fill value[q, j], the largest sum of |X| over patterns of q + 1 steps that end in j, for start <= j < stop.
 
-    Only consecutive steps of the pattern interact, with weight 2 |X|. largest[q, j] is the largest value[q, i] for
-    i <= j. Both arrays hold only the last steps, step j in column j modulo their width. If the count is not limited,
-    there is one layer, which is its own predecessor.
+    Only consecutive steps of a pattern interact, with weight 2 |X|. largest[q, j] is the largest value[q, i] for
+    i <= j. Both arrays hold only the last steps: step j is in column j modulo the width. If the number of steps in a
+    pattern is not limited, there is a single layer q = 0, which is its own predecessor.
     """
     layers, width = value.shape
     for j in range(start, stop):
@@ -119,7 +123,7 @@ def separated_chain(
 
 @compiled()
 def _far_sum(diagonals: Array, offset: int, i: int, steps: int, epoch: int) -> float:
-    """Return the sum of max_j |X[i, j]| over the epochs that are neither that of i nor adjacent to it."""
+    """Return the sum of max_j |X[i, j]| over all epochs other than the epoch of i and the two adjacent ones."""
     bands = diagonals.shape[1]
     own = i // epoch
     total = 0.0
@@ -142,10 +146,10 @@ def _far_sum(diagonals: Array, offset: int, i: int, steps: int, epoch: int) -> f
 def shuffled_chain(
     diagonals: Array, offset: int, start: int, stop: int, steps: int, epoch: int, value: Array, largest: Array
 ) -> float:
-    """Compute value[j], the largest sum over patterns with one step per epoch that end in j, for start <= j < stop.
+    """Fill value[j], the largest sum over patterns with one step per epoch that end in j, for start <= j < stop.
 
-    Adjacent epochs interact with weight 2 |X|, the others through the row sums of `_far_sum`. largest[e] is the largest
-    value in epoch e. Returns the largest row sum, which is zero if only adjacent epochs interact.
+    Adjacent epochs interact with weight 2 |X|, and other epochs through the row sums of `_far_sum`. largest[e] is the
+    largest value in epoch e. Returns the largest result of `_far_sum`, which is zero if only adjacent epochs interact.
     """
     bands = diagonals.shape[1]
     farthest = 0.0
@@ -165,10 +169,11 @@ def shuffled_chain(
 
 @compiled()
 def buffered_square(decay: Array, scale: Array, first: float, steps: int, separation: int, limit: int) -> float:
-    """Return the squared norm of the sum of columns 0, separation, ... (at most `limit`) of a buffered Toeplitz matrix.
+    """Return the squared norm of the sum of columns 0, separation, ... (at most `limit`) of a BLT matrix.
 
-    The matrix has c_0 = first and c_i = sum_j scale_j decay_j^(i - 1). Takes one pass with d numbers of state. Powers
-    are recomputed directly every ANCHOR steps, so that rounding errors do not grow with the number of steps.
+    The first column of the matrix is c_0 = first and c_i = sum_j scale_j decay_j^(i - 1). One pass over the steps needs
+    one number of state per buffer. Powers are recomputed directly every ANCHOR steps, so that rounding errors do not
+    grow with the number of steps.
     """
     buffers = len(decay)
     anchor = np.zeros(buffers)
@@ -184,7 +189,8 @@ def buffered_square(decay: Array, scale: Array, first: float, steps: int, separa
         if used < limit:
             stop = min(stop, used * separation)
         part = 0.0
-        state[:] = anchor
+        for i in range(len(state)):  # not state[:] = anchor, which takes seconds to compile
+            state[i] = anchor[i]
         for s in range(t, stop):
             entry = 0.0
             for j in range(buffers):
@@ -197,7 +203,7 @@ def buffered_square(decay: Array, scale: Array, first: float, steps: int, separa
             part += entry * entry
         total += part
         for j in range(buffers):
-            anchor[j] *= decay[j] ** float(stop - t)  # an integer power would lose digits by repeated squaring
+            anchor[j] *= decay[j] ** float(stop - t)  # an integer power uses repeated squaring, which loses precision
             if joins:
                 anchor[j] += decay[j] ** float(stop - t - 1)
         t = stop
@@ -206,11 +212,11 @@ def buffered_square(decay: Array, scale: Array, first: float, steps: int, separa
 
 @compiled()
 def join_gaps(left: Gaps, right: Gaps, out: Gaps) -> None:
-    """Join the tables of two neighbouring subtrees, both with participations.
+    """Join the tables of two adjacent subtrees that both have participations; raise entries of `out` where larger.
 
-    Each row of a table stands for a value. Entry [v, l] is the largest gap at the right end of a pattern of value v
-    with a gap of at least l at the left end, or -1 if there is none. Values add up, and the two gaps between the
-    subtrees must reach the separation: g_left + g_right >= b - 1.
+    Entry [v, l] of a table is the largest gap at the right end of a pattern of value v with a gap of at least l at the
+    left end, or -1 if there is none. The values of the subtrees add up. The gap at the right end of the left subtree
+    plus the gap at the left end of the right subtree must be at least b - 1, where b is the separation.
     """
     b = left.shape[1]
     for u in range(left.shape[0]):

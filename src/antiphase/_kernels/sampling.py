@@ -1,7 +1,7 @@
 """Sampling from 128-bit draws with integer arithmetic only, so that every machine gives the same result.
 
-A draw is a row (high, low) of two uint64: the number high * 2^64 + low in [0, 2^128). Every function uses
-a fixed number of draws, so draw i belongs to one decision, and further decisions do not change it.
+A draw is a row (high, low) of two uint64, which represents the integer high * 2^64 + low in [0, 2^128). Every function
+uses a fixed number of draws for each decision, so later decisions do not change earlier ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GUIDE_SHIFT = np.uint64(64 - _GUIDE_BITS)
 
 @compiled()
 def _high_product(a: Any, b: Any) -> Any:
-    """Return the upper 64 bits of the 128-bit product."""
+    """Return the upper 64 bits of the 128-bit product a b."""
     a_low, a_high = a & _MASK, a >> _HALF
     b_low, b_high = b & _MASK, b >> _HALF
     middle = a_high * b_low + ((a_low * b_low) >> _HALF)
@@ -35,7 +35,7 @@ def _high_product(a: Any, b: Any) -> Any:
 
 @compiled()
 def _below(high: Any, low: Any, bound: Any) -> Any:
-    """Return floor(draw * bound / 2^128), which is uniform in [0, bound) up to 2^-128 per outcome."""
+    """Return floor(draw * bound / 2^128), which is uniform in [0, bound) up to an error of 2^-128 for each outcome."""
     n = np.uint64(bound)
     product_low = high * n
     carry = product_low + _high_product(low, n) < product_low
@@ -44,7 +44,7 @@ def _below(high: Any, low: Any, bound: Any) -> Any:
 
 @compiled()
 def _guide(table: Any) -> Any:
-    """Return, for each value of the top bits, the number of thresholds below every draw with these bits."""
+    """Return, for each value of the top bits, a lower bound on `invert_cdf` for draws with these bits."""
     guide = np.zeros(1 << _GUIDE_BITS, np.int64)
     below = 0
     for top in range(guide.shape[0]):
@@ -65,7 +65,7 @@ def uniform_integers(draws: Draws, bound: int) -> Ids:
 
 @compiled()
 def invert_cdf(draws: Draws, table: Table) -> Ids:
-    """Return, for each draw, the number of thresholds of the ascending table at or below it."""
+    """Return, for each draw, the number of thresholds in the ascending table that are at most the draw."""
     out = np.empty(draws.shape[0], np.int64)
     guide = _guide(table)
     for i in range(draws.shape[0]):
@@ -79,15 +79,15 @@ def invert_cdf(draws: Draws, table: Table) -> Ids:
 
 @compiled()
 def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> None:
-    """Write base + (count distinct numbers below size), ascending, to out[at:], from draws[at:].
+    """Write `count` distinct random numbers in [base, base + size) to out[at:], ascending, using draws[at:].
 
-    Floyd's method: for j = size - count, ..., size - 1, take a uniform number in [0, j], or j itself if that
-    number is taken. Every set of `count` numbers is equally likely.
+    Uses Floyd's method: for j = size - count, ..., size - 1, choose a uniform number in [0, j], or j itself if that
+    number was chosen before. Every set of `count` numbers is equally likely.
     """
     for filled in range(at, at + count):
         j = size - count + filled - at
         chosen = base + _below(draws[filled, 0], draws[filled, 1], j + 1)
-        place = filled  # its position among the numbers chosen so far, which are sorted
+        place = filled  # position of `chosen` among the numbers chosen so far, which are sorted
         while place > at and out[place - 1] > chosen:
             place -= 1
         if place > at and out[place - 1] == chosen:
@@ -99,7 +99,10 @@ def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> 
 
 @compiled()
 def scatter_in_blocks(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
-    """Return counts[j] distinct positions in each block first + j of `block` positions, ascending, one draw each."""
+    """Return counts[j] distinct random positions from each block first + j, ascending, using one draw each.
+
+    A block has `block` positions.
+    """
     out = np.empty(draws.shape[0], np.int64)
     at = 0
     for k in range(counts.shape[0]):
@@ -110,9 +113,9 @@ def scatter_in_blocks(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
 
 @compiled()
 def random_subset(draws: Draws, population: int) -> Ids:
-    """Return as many distinct positions in [0, population) as there are draws, unsorted; all sets are equally likely.
+    """Return a uniformly random subset of [0, population), unsorted, with as many elements as there are draws.
 
-    Uses Floyd's method, with one bit per position to mark those that are taken.
+    Uses Floyd's method, with one bit per position to mark the positions that were chosen.
     """
     size = draws.shape[0]
     taken = np.zeros(population // 64 + 1, np.uint64)
@@ -129,7 +132,10 @@ def random_subset(draws: Draws, population: int) -> Ids:
 
 @compiled()
 def extend_shuffle(order: Ids, first: int, draws: Draws) -> None:
-    """Extend a uniform order of 0..first-1 to 0..first+len(draws)-1, in place (inside-out Fisher-Yates)."""
+    """Extend a uniformly random order of 0..first-1 to one of 0..first+len(draws)-1, in place.
+
+    Uses the inside-out Fisher-Yates shuffle.
+    """
     for k in range(draws.shape[0]):
         i = first + k
         j = _below(draws[k, 0], draws[k, 1], i + 1)
@@ -139,7 +145,11 @@ def extend_shuffle(order: Ids, first: int, draws: Draws) -> None:
 
 @compiled()
 def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
-    """Fill columns first, first + 1, ...: column j holds ids j * period + (0..period-1) in a uniform order."""
+    """Fill columns first, first + 1, ... of the table.
+
+    Column j holds the ids j * period, ..., (j + 1) * period - 1 in a uniformly random order, where the period is the
+    number of rows.
+    """
     period = table.shape[0]
     order = np.empty(period, np.int64)
     for block in range(draws.shape[0] // period):
@@ -150,7 +160,7 @@ def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
 
 @compiled()
 def group_by_key(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
-    """Return (order, starts): order[starts[g]:starts[g + 1]] are the positions with key g, ascending."""
+    """Return (order, starts), where order[starts[g] : starts[g + 1]] are the positions with key g, ascending."""
     starts = np.zeros(groups + 1, np.int64)
     for key in keys:
         starts[key + 1] += 1
@@ -168,10 +178,11 @@ def group_by_key(keys: Ids | NDArray[np.int32], groups: int) -> tuple[Ids, Ids]:
 def join_window(
     ids: Ids, gaps: Ids, waiting: Ids, eligible: NDArray[np.int32], first: int, separation: int
 ) -> tuple[Ids, NDArray[np.int32], int]:
-    """Return the ids that join within a window, their offsets, and the position reached in the waiting list.
+    """Return the ids that join within a window of `separation` steps, their offsets, and a position in `waiting`.
 
-    An id waits until its `eligible` offset (0 if it is not in the ascending list `waiting`, read from
-    `first` on), then for `gaps` steps. It joins if the resulting offset is inside the window.
+    Id ids[i] becomes eligible at offset 0, or at offset eligible[j] if it is waiting[j]. It then waits gaps[i] steps,
+    and joins if the resulting offset is inside the window. `ids` and `waiting` are ascending. `waiting` is read from
+    position `first` on, and the position where reading stopped is returned.
     """
     joined = np.empty(ids.shape[0], np.int64)
     offsets = np.empty(ids.shape[0], np.int32)
@@ -182,7 +193,7 @@ def join_window(
         offset = gaps[i]
         if at < waiting.shape[0] and waiting[at] == ids[i]:
             offset += eligible[at]
-        joined[filled] = ids[i]  # overwritten by the next id unless counted; this avoids a branch
+        joined[filled] = ids[i]  # the next id overwrites this one if it does not join; this avoids a branch
         offsets[filled] = offset
         filled += int(offset < separation)
     return joined[:filled], offsets[:filled], at
@@ -190,9 +201,9 @@ def join_window(
 
 @compiled()
 def random_subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
-    """Return, for each size, all of 0..size-1 if size <= limit, otherwise a random subset of `limit`; concatenated.
+    """Return a random subset of 0..size-1 with min(size, limit) numbers for each size, concatenated.
 
-    The numbers for each size are ascending. One draw is reserved per number returned, whether it is used or not.
+    The numbers for each size are ascending. One draw is reserved for each number returned, whether it is used or not.
     """
     kept = np.minimum(sizes, limit)
     out = np.empty(kept.sum(), np.int64)

@@ -1,4 +1,4 @@
-"""Random min-separation: random patterns, and means over all patterns by a recursion over the steps."""
+"""Kernels for `PoissonMinSeparation`: random patterns, and means over all patterns by a recursion over the steps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._kernels.compiled import compiled
 
-LINEAR_EXPONENTS = 50.0  # exponents up to this keep f_t within a factor e^50 / (1 - rate)^b of its neighbours
-SMALLEST_SHARED_SCALE = 1e-80  # if (1 - rate)^b is larger, all f_t can share one scale; at rate 1 they never can
+# With b = separation, f_t is defined in `backward_log_means`.
+LINEAR_EXPONENTS = 50.0  # exponents up to this keep f_t within a factor e^50 / (1 - rate)^b of f_{t+1}, ..., f_{t+b}
+SMALLEST_SHARED_SCALE = 1e-80  # if (1 - rate)^b is larger, neighbouring f_t can share one floating-point scale
 RESCALE_ABOVE = 1e200
 
 
 @compiled(nogil=True)
 def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, uniforms: Array, noise: Array) -> None:
-    """Add to each row of `noise` the columns of a random pattern, columns[t, r] = C[t + r, t].
+    """Add the columns of a random pattern to each row of `noise`, where columns[t, r] = C[t + r, t].
 
-    Sample s is eligible from step starts[s]. If it is eligible in step t, it joins none of the steps t, ..., u - 1 with
-    probability exp(reach[t] - reach[u]). After it joins, it waits `separation` steps.
+    The pattern of row s is first eligible in step starts[s]. If it is eligible in step t, it joins none of the steps
+    t, ..., u - 1 with probability exp(reach[t] - reach[u]). After it joins, it is eligible again `separation` steps
+    later.
     """
     samples, n = noise.shape
     for s in range(samples):
@@ -36,9 +38,10 @@ def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, u
 
 @compiled(nogil=True)
 def backward_log_means(exponents: Array, separation: int, rate: float, logs: Array) -> None:
-    """Compute logs[t] = log f_t: f_t is the mean of exp(sum of a pattern's exponents) if eligible from step t.
+    """Fill logs[t] = log f_t. f_t is the mean of exp(sum of a pattern's exponents) over patterns first eligible at t.
 
-    f_t = (1 - rate) f_{t+1} + rate exp(exponents[t]) f_{t+b}, and f_t = 1 after the last step.
+    f_t = (1 - rate) f_{t+1} + rate exp(exponents[t]) f_{t+b}, where b is the separation, and f_t = 1 after the last
+    step.
     """
     n, b = len(exponents), separation
     log_join, log_miss = math.log(rate), math.log1p(-rate) if rate < 1.0 else -np.inf
@@ -49,9 +52,10 @@ def backward_log_means(exponents: Array, separation: int, rate: float, logs: Arr
 
 @compiled(nogil=True)
 def participation_probabilities(starting: Array, joining: Array, separation: int, out: Array) -> None:
-    """Compute out[t], the probability that a pattern contains step t.
+    """Fill out[t], the probability that a pattern contains step t.
 
-    starting[t] is the probability of first being eligible in step t, and joining[t] that of joining step t if eligible.
+    starting[t] is the probability of being first eligible in step t. joining[t] is the probability of joining step t if
+    eligible.
     """
     n = len(joining)
     eligible = np.zeros(max(n, len(starting)) + separation + 1)
@@ -64,9 +68,9 @@ def participation_probabilities(starting: Array, joining: Array, separation: int
 
 @compiled(nogil=True)
 def start_log_mean(logs: Array, separation: int, rate: float, warm: bool) -> float:
-    """Return log f_0 for a cold start; for a warm start, the log of a weighted mean.
+    """Return log f_0 for a cold start, or the log of a weighted mean of f_0, ..., f_{b-1} for a warm start.
 
-    The weights are 1 for f_0 and `rate` for each of f_1, ..., f_{b-1}.
+    The weights are 1 for f_0 and `rate` for each of f_1, ..., f_{b-1}. `logs` holds log f_t.
     """
     total = logs[0]
     if warm:
@@ -88,9 +92,10 @@ def separated_log_means(
     samples: Array,
     out: Array,
 ) -> None:
-    """Compute out[i, s] = log of the mean over patterns of exp(sum_t l_t), with t over the steps of the pattern.
+    """Fill out[i, s] with the log of the mean over patterns of exp(sum_t l_t).
 
-    l_t = scales[i] <c_t, y_s> + exponents[i, t], and bands[r, t] = C[t + r, t].
+    The sum runs over the steps t of a pattern. l_t = scales[i] <c_t, y_s> + exponents[i, t], where y_s = samples[s] and
+    c_t is column t of C, with bands[r, t] = C[t + r, t].
     """
     count, n = samples.shape
     products, sums, logs = np.empty(n), np.empty(n), np.empty(n + separation)
@@ -113,7 +118,7 @@ def separated_log_means(
 
 @compiled(nogil=True)
 def _linear_mean(exponents: Array, separation: int, rate: float, warm: bool, values: Array) -> float:
-    """Return `start_log_mean` of `backward_log_means`, computed from f_t itself, rescaled before it overflows."""
+    """Return `start_log_mean` of `backward_log_means`, computed from f_t itself and rescaled to avoid overflow."""
     n, b, log_scale = len(exponents), separation, 0.0
     values[n:] = 1.0
     for t in range(n - 1, -1, -1):

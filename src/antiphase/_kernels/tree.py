@@ -1,9 +1,10 @@
-"""Error of the binary tree under a workload, in one pass over the steps, which takes O(n log n).
+"""The error of the binary tree under a workload, in one pass over the steps, which takes O(n log n) time.
 
-A workload is given by the bands of its inverse, bands[t, r] = A^-1[t, t - r], so that s = A y is computed as
-s_t = (y_t - sum_r bands[t, r] s_{t-r}) / bands[t, 0] from the last d = bands - 1 outputs. Before step t, a finished
-node waits for its parent at level l for each bit l that is set in t. `online_moments` and `full_moments` return the
-variance of every step and the covariance of the last d outputs, latest first.
+A workload A is given by the bands of its inverse, bands[t, r] = A^-1[t, t - r]. The outputs s = A y are computed as
+s_t = (y_t - sum_{r >= 1} bands[t, r] s_{t-r}) / bands[t, 0], from the last d outputs, where d is the number of bands
+minus one. A completed node waits until its parent is completed. Before step t, there is one waiting node at level l for
+each bit l that is set in t. `online_moments` and `full_moments` return the variance of every output and the covariance
+of the last d outputs, latest first.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from antiphase._kernels.compiled import compiled
 
 @compiled()
 def online_moments(bands: Array) -> tuple[Array, Array]:
-    """Return the moments for the online decoder, from the joint covariance of last outputs and waiting estimates.
+    """Return the moments for the online decoder, from the joint covariance of the last outputs and waiting estimates.
 
-    cov[i, j] is the covariance of s_{t-1-i} and s_{t-1-j}; cross[i, l] is that of s_{t-1-i} and the estimate waiting at
-    level l. The waiting estimates are independent of each other and have the variances w_l.
+    Before step t, cov[i, j] is the covariance of s_{t-1-i} and s_{t-1-j}, and cross[i, l] is the covariance of
+    s_{t-1-i} and the estimate of the waiting node at level l. The estimates of waiting nodes are independent of each
+    other and have variance w_l, the weight of level l.
     """
     n, d = bands.shape[0], bands.shape[1] - 1
     height = _height(n)
@@ -44,9 +46,10 @@ def online_moments(bands: Array) -> tuple[Array, Array]:
 
 @compiled()
 def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, float]:
-    """Return var(y_t) and cov(y_t, new node).
+    """Fill `shares`, and return var(y_t) and cov(y_t, new node), where the new node is the highest one completed.
 
-    The new node is new noise + sum_l shares[l] (node waiting at l), and y_t is the new node minus those it replaces.
+    The estimate of the new node is new noise plus the sum over l of shares[l] x (waiting node at level l). y_t is this
+    estimate minus the estimates of the nodes that it replaces.
     """
     noise = node = weights[top] ** 2
     share = 1.0
@@ -63,7 +66,7 @@ def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, f
 
 @compiled()
 def _advance_cross(t: int, top: int, band: Array, node: float, node_past: Array, cross: Array) -> None:
-    """Update the covariances of the outputs with the waiting nodes for step t."""
+    """Update the covariances of the last outputs with the waiting nodes for step t."""
     d = len(node_past)
     for level in range(top, cross.shape[1]):
         if level > top and not t >> level & 1:
@@ -105,12 +108,13 @@ def _advance_cov(band: Array, noise: float, noise_past: Array, cov: Array) -> fl
 
 @compiled()
 def full_moments(bands: Array) -> tuple[Array, Array]:
-    """Return the moments for the full decoder: the variances are diag(A X^-1 A^T).
+    """Return the moments for the full decoder, whose variances are diag(A X^-1 A^T).
 
-    X is the sum over nodes of 1 1^T, inverted from the leaves up: X_v = diag(X_left, X_right) + 1 1^T, so quadratic
-    forms of X_v^-1 follow from those of the children. On the steps of a finished node v, the rows of A are combinations
-    of R, the last d rows of A when v finished. So it is enough to store form = R X_v^-1 R^T, mean = R X_v^-1 1 and
-    carry, the map from the last d outputs at that time to the last d outputs now.
+    X is inverted from the leaves up. The Gram matrix of the subtree of node v is X_v = diag(X_left, X_right) + 1 1^T,
+    so quadratic forms of X_v^-1 follow from those of the children. Let R be the last d rows of A when v is completed,
+    restricted to the steps of v. On these steps, all later rows of A are combinations of the rows of R. It is therefore
+    enough to store form = R X_v^-1 R^T, mean = R X_v^-1 1, and carry, the map from the last d outputs at that time to
+    the last d outputs now.
     """
     n, d = bands.shape[0], max(bands.shape[1] - 1, 1)
     height = _height(n)
@@ -135,7 +139,11 @@ def full_moments(bands: Array) -> tuple[Array, Array]:
                 _store_node(carry[top], form[top], mean[top], new_form, new_mean)
             _add_measurement(used, 1.0 + _pair_variance(t, level, n, weights, cut), new_form, new_mean)
         variances[t] = new_form[0, 0]
-    return variances, new_form[: bands.shape[1] - 1, : bands.shape[1] - 1].copy()
+    last = np.empty((bands.shape[1] - 1, bands.shape[1] - 1))
+    for i in range(bands.shape[1] - 1):
+        for j in range(bands.shape[1] - 1):
+            last[i, j] = new_form[i, j]
+    return variances, last
 
 
 @compiled()
@@ -165,7 +173,10 @@ def _add_carried(used: int, carry: Array, form: Array, mean: Array, new_form: Ar
 
 @compiled()
 def _add_measurement(used: int, total: float, new_form: Array, new_mean: Array) -> None:
-    """Add the parent's row of C: X_v^-1 from diag(X_left, X_right)^-1, with total = 1 + 1^T diag(...)^-1 1."""
+    """Update the quadratic forms from diag(X_left, X_right)^-1 to X_v^-1, by the Sherman-Morrison formula.
+
+    `total` is 1 + 1^T diag(X_left, X_right)^-1 1.
+    """
     for i in range(used):
         for j in range(used):
             new_form[i, j] -= new_mean[i] * new_mean[j] / total
@@ -175,17 +186,21 @@ def _add_measurement(used: int, total: float, new_form: Array, new_mean: Array) 
 
 @compiled()
 def _store_node(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
-    """Store a finished node until its parent is finished."""
-    form[:] = new_form
-    mean[:] = new_mean
-    carry[:] = 0.0
+    """Store a completed node until its parent is completed.
+
+    Loops, because Numba compiles the assignment of one array to another in seconds: it includes broadcasting, and the
+    text of its errors.
+    """
     for i in range(len(mean)):
-        carry[i, i] = 1.0
+        mean[i] = new_mean[i]
+        for j in range(len(mean)):
+            form[i, j] = new_form[i, j]
+            carry[i, j] = 1.0 if i == j else 0.0
 
 
 @compiled()
 def _pair_variance(t: int, level: int, n: int, weights: Array, cut: Array) -> float:
-    """Return the sum of 1^T X_v^-1 1 over the node of this level above step t and its sibling."""
+    """Return the sum of 1^T X_v^-1 1 over two nodes v: the node of this level above step t, and its sibling."""
     total = 0.0
     first = t >> (level + 1) << 1
     for node in (first, first + 1):
@@ -209,8 +224,11 @@ def _cut_variances(n: int, height: int, weights: Array) -> Array:
 
 @compiled()
 def _own_weights(height: int) -> Array:
-    powers = 2.0 ** np.arange(height + 1)
-    return powers / (2.0 * powers - 1.0)
+    weights, power = np.empty(height + 1), 1.0
+    for level in range(height + 1):
+        weights[level] = power / (2.0 * power - 1.0)
+        power *= 2.0
+    return weights
 
 
 @compiled()

@@ -20,6 +20,7 @@ from antiphase._durable import (
 from antiphase._errors import Corrupted
 from antiphase._ledger.chain import Chain, Entry, Head
 from antiphase._secret import Secret
+from antiphase._traceback import without_locals
 
 __all__ = ["Entry", "Ledger", "ledger_exists"]
 
@@ -30,23 +31,26 @@ class Ledger:
     """Two authenticated chains of entries and a file with their heads.
 
     The public chain records which steps were released and when something was published. The private chain records what
-    must stay secret for amplification: batch sizes, batch digests and who participated. The heads are stored in the
-    private part, so that truncated chains are detected as well as modified ones.
+    must stay secret for privacy amplification: batch sizes, batch digests and who participated. The head of a chain is
+    its number of entries, its size and its last authentication code. The heads are stored in the private part, so that
+    truncated chains are detected as well as modified ones.
 
     **Guarantee**: when `keep` returns, all entries so far are on disk, and no later `Ledger` on this directory accepts
-    chains in which they are missing or replaced. Opening an existing ledger does not change it; the first write removes
-    whatever a crash left after the last authentic entry. After a failed write, every further write raises until the
-    ledger is opened again. A ledger cannot detect that the whole directory (heads and chains) was restored from an
-    older copy; to detect that as well, store a copy of the heads elsewhere.
+    chains in which one of these entries is missing or replaced. Opening an existing ledger does not change it; the
+    first write removes incomplete data that a crash left after the last authentic entry. After a failed write, every
+    further write raises an error until the ledger is opened again. A ledger cannot detect that the whole directory
+    (heads and chains) was restored from an older copy; to detect such a rollback, store a copy of the heads elsewhere.
 
     Args:
-        directory: the run directory; its subdirectories `public` and `private` are created.
-        secret: authenticates the entries; whoever has it can forge them.
-        run_id: part of the key, so that the chains of two runs cannot be swapped.
-        create: if true, start a new ledger where there is none; if false, open an existing one, which must be complete.
-        read_only: only read; another process may be using the ledger at the same time.
+        directory: the run directory. With `create`, its subdirectories `public` and `private` are created.
+        secret: secret that authenticates the entries; anyone who has it can forge entries.
+        run_id: part of the authentication key, so that the chains of two runs cannot be swapped.
+        create: if true, start a new ledger, and raise `Corrupted` if one exists; if false, open an existing ledger,
+            and raise `Corrupted` if a file is missing.
+        read_only: open for reading only; another process may be using the ledger at the same time.
     """
 
+    @without_locals
     def __init__(self, directory: Path, secret: Secret, run_id: str, *, create: bool, read_only: bool = False) -> None:
         self._key = secret.derive("antiphase ledger", run_id)
         self._heads, self._read_only = directory / "private" / "heads", read_only
@@ -58,7 +62,8 @@ class Ledger:
             _check_whole(directory)
         check_directory(directory / "public")
         check_directory(directory / "private", private=True)
-        heads = (Head(), Head()) if create else self._read_heads()  # before the chains: another process may add to them
+        # Read the heads before the chains, because another process may be appending to the chains.
+        heads = (Head(), Head()) if create else self._read_heads()
         self.public, self.private = (
             Chain(_file(directory, part), self._subkey(part), head, create=create, read_only=read_only)
             for part, head in zip(PARTS, heads, strict=True)
@@ -67,6 +72,7 @@ class Ledger:
             self.keep()
             sync_directory(directory / "public")
 
+    @without_locals
     def keep(self) -> None:
         """Write all entries so far, and the heads that authenticate them, to disk before returning."""
         try:
@@ -126,7 +132,7 @@ def _check_whole(directory: Path) -> None:
 
 
 def _check_new(directory: Path) -> None:
-    """Raise if there are entries. Empty files are allowed: a process killed before the first `keep` leaves them."""
+    """Raise `Corrupted` if there is a ledger. Empty files are allowed: a process killed before `keep` leaves them."""
     found = [path for part in PARTS if file_exists(path := _file(directory, part)) and path.stat().st_size > 0]
     if found or ledger_exists(directory):
         raise Corrupted(

@@ -14,6 +14,7 @@ from typing import Any
 
 from antiphase._durable import check_in_place, open_file
 from antiphase._errors import Corrupted, Refused
+from antiphase._traceback import without_locals
 
 Entry = dict[str, Any]
 START = b"\x00" * 32
@@ -21,7 +22,7 @@ START = b"\x00" * 32
 
 @dataclass(frozen=True)
 class Head:
-    """The end of a chain: number of entries, size in bytes, and authentication code of all entries."""
+    """The end of a chain: number of entries, size in bytes, and authentication code of the last entry."""
 
     entries: int = 0
     size: int = 0
@@ -29,25 +30,25 @@ class Head:
 
 
 class Chain:
-    """Entries as lines "<json> <code>", code_i = HMAC-SHA256(key, code_{i-1} + json).
+    """An append-only file of entries. Line i is "<json> <code_i>", with code_i = HMAC-SHA256(key, code_{i-1} + json).
 
-    **Guarantee**: opening the chain detects any entry before `kept` that was changed, inserted, moved or removed
-    without the key. Entries after `kept` survive a crash if the operating system wrote them; everything from the first
-    unauthentic line on is removed at the next write.
+    **Guarantee**: opening the chain raises `Corrupted` if any entry up to the head `kept` was changed, inserted, moved
+    or removed without the key. Entries after `kept` survive a crash if the operating system wrote them to disk. The
+    next write removes everything from the first line on that is incomplete or not authentic.
 
     The cost of appending does not depend on the length of the chain.
 
     Args:
         path: path of the file.
         key: authentication key.
-        kept: a head, stored elsewhere, that the chain must contain.
-        create: create the file.
-        read_only: only read; another process may be appending entries.
+        kept: head that was stored in another file; the chain must contain all entries up to it.
+        create: whether to create the file if it is missing.
+        read_only: open for reading only; another process may be appending entries.
     """
 
+    @without_locals
     def __init__(self, path: Path, key: bytes, kept: Head, *, create: bool = False, read_only: bool = False) -> None:
         self._path, self._key = path, key
-        del key  # tracebacks may show the variables of this function
         flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
         self._file = open_file(path, flags)
         self._close = weakref.finalize(self, os.close, self._file)
@@ -56,6 +57,7 @@ class Chain:
         self.head = self._verify(kept)
         self.torn = max(size - self.head.size, 0)  # bytes after the last authentic entry
 
+    @without_locals
     def append(self, entry: Entry) -> None:
         """Append one entry. It reaches the operating system immediately and the disk at the next `sync`."""
         text = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -66,18 +68,18 @@ class Chain:
             _write(self._file, line)
         except BaseException:
             self.failed = True
-            os.ftruncate(self._file, self.head.size)  # the next line must not follow a partial one
+            os.ftruncate(self._file, self.head.size)  # remove a partially written line
             raise
         self.head = Head(self.head.entries + 1, self.head.size + len(line), code)
 
     def sync(self) -> None:
-        """Flush all entries to disk, and check that the file contains nothing else."""
+        """Flush all entries to disk. Raises `Corrupted` if the file contains anything else."""
         self._prepare_to_write()
         self._check_size(self.head.size)
         os.fsync(self._file)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield all entries up to the head, verifying them again."""
+        """Yield all entries up to the head. Each entry is authenticated again."""
         for text, _, end in self._authentic_lines():
             if end > self.head.size:
                 return
@@ -92,7 +94,7 @@ class Chain:
             raise Refused("The ledger is closed.", hint="open the run again with Run.open")
         if self.failed:
             raise Refused(
-                f"A write to the ledger {self._path.name} failed, and it is unknown how much of it is on disk.",
+                f"A write to the ledger {self._path.name} failed, and it is unknown how much of it reached the disk.",
                 hint="close the run, find out why the write failed, and open the run again",
             )
         check_in_place(self._path, self._file)
@@ -104,12 +106,12 @@ class Chain:
     def _check_size(self, size: int) -> None:
         if os.fstat(self._file).st_size != size:
             raise Corrupted(
-                f"The ledger {self._path.name} was written by another process.",
-                hint="close all processes that use this run; treat everything they released as released",
+                f"The ledger {self._path.name} was changed by another process.",
+                hint="stop all processes that use this run, and assume that every step they computed was released",
             )
 
     def _verify(self, kept: Head) -> Head:
-        """Return the head of the authentic lines; raise if they do not include `kept`."""
+        """Return the head after all authentic lines. Raises `Corrupted` if these lines do not reach `kept`."""
         head, proved = Head(), kept.entries == 0
         for _, code, end in self._authentic_lines():
             head = Head(head.entries + 1, end, code)
@@ -124,7 +126,7 @@ class Chain:
         return head
 
     def _authentic_lines(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Yield text, code and end of each line, up to the first incomplete or unauthentic one."""
+        """Yield (text, code, end offset in bytes) of each line before the first incomplete or unauthentic line."""
         code, end = START, 0
         with os.fdopen(open_file(self._path), "rb") as file:
             check_in_place(self._path, self._file)
@@ -142,5 +144,6 @@ def _write(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
+@without_locals
 def _code(key: bytes, before: bytes, text: bytes) -> bytes:
     return hmac.digest(key, before + text, hashlib.sha256)

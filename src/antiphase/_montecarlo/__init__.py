@@ -1,4 +1,4 @@
-"""Privacy amplification by Monte Carlo: estimates, confidence limits and verified claims."""
+"""Monte Carlo accounting for amplified mechanisms: estimates, confidence limits and verified claims."""
 
 from antiphase._montecarlo.amplification import (
     LARGEST_EPSILON,
@@ -10,6 +10,7 @@ from antiphase._montecarlo.amplification import (
     verify,
 )
 from antiphase._montecarlo.balls_in_bins import BinsPair, bins_pair
+from antiphase._montecarlo.from_below import epsilon_from_below
 from antiphase._montecarlo.min_separation import is_separated
 from antiphase._montecarlo.modes import bins_gram
 from antiphase._montecarlo.samples import randomness, single_threaded
@@ -29,6 +30,7 @@ __all__ = [
     "delta_slopes",
     "dominating_pair",
     "epsilon",
+    "epsilon_from_below",
     "estimate",
     "is_separated",
     "randomness",

@@ -1,14 +1,15 @@
-"""Random allocation: delta for orthogonal modes, such as those of C = I, by convolution instead of sampling.
+"""Delta of balls-in-bins with orthogonal modes, such as those of C = I, by convolution instead of sampling.
 
-The likelihood ratio of the pair is S / b with S = sum_i L_i, where the L_i = exp(k_i x_i - k_i^2 / 2) are independent
-under N(0, I), and
+This case is known as random allocation. Let b be the number of bins and k_i the length of mode i divided by noise_std.
+The likelihood ratio of the dominating pair is S / b with S = sum_i L_i, where the L_i = exp(k_i x_i - k_i^2 / 2) are
+independent under x ~ N(0, I), and
 
     delta_remove = E (S - b e^eps)_+ / b,        delta_add = e^eps E (b e^-eps - S)_+ / b.
 
-Both are convex in every L_i. So the mass of each L_i may be moved to the two neighbouring grid points such that its
-mean is preserved: neither expectation decreases (Jensen's inequality), and the error is of second order in the grid
-spacing. All sums have only non-negative terms, so each result has a small relative error. Beyond the grid no mass is
-moved: there S - b e^eps is linear, and the probability and mean excess of each partial sum are sufficient.
+Both are convex in every L_i. The probability mass of each L_i is moved to the two neighbouring grid points such that
+its mean is preserved. By Jensen's inequality neither expectation decreases, and the error is of second order in the
+grid spacing. All sums have only non-negative terms, so each result has a small relative error. Mass beyond the grid is
+not moved: S - b e^eps is linear there, so the probability and the mean excess of each partial sum are enough.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SMALLEST = 1e-10  # squared norms of modes are rounded up to at least this
 
 @dataclass(frozen=True)
 class Allocation:
-    """Orthogonal modes, grouped by their squared norms.
+    """Orthogonal modes, grouped by squared norm.
 
     Args:
         squares: distinct squared norms of the modes, divided by noise_std^2.
@@ -47,7 +48,11 @@ class Allocation:
 
 
 def allocation(gram: Array, noise_std: float) -> Allocation | None:
-    """Return the modes as an allocation if they are orthogonal, else None.
+    """Return the modes as an `Allocation` if they are orthogonal, else None.
+
+    Args:
+        gram: Gram matrix of the modes.
+        noise_std: standard deviation of the noise.
 
     >>> allocation(np.eye(3), 2.0)
     Allocation(squares=(0.25,), counts=(3,))
@@ -64,19 +69,19 @@ def allocation_delta(modes: Allocation, epsilon: float, points: int = FINE) -> t
     Args:
         modes: squared norms of the modes, with counts.
         epsilon: non-negative.
-        points: number of grid points; more are more accurate.
+        points: number of grid points; more points give a tighter bound.
 
     >>> remove, add = allocation_delta(Allocation((1.0,), (1,)), 1.0)
     >>> round(remove, 4), round(add, 4)
     (0.1269, 0.1269)
 
-    Reference: the pair is that of Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2, with C = I.
+    Reference: the dominating pair is from Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2, with C = I.
     """
     if epsilon > LARGEST_EPSILON:
         return 1.0, 1.0
     b = modes.bins
     still = sum(count for square, count in zip(modes.squares, modes.counts, strict=True) if square == 0.0)
-    upper = b * math.exp(epsilon) - still  # a mode 0 has L = 1
+    upper = b * math.exp(epsilon) - still  # a mode of norm 0 has L = 1
     lower = b * math.exp(-epsilon) - still
     remove = _total(modes, upper, points).excesses[-1] / b if still < b else 0.0
     add = _shortfall(modes, lower, points) * math.exp(epsilon) / b if lower > 0.0 and still < b else 0.0
@@ -84,7 +89,7 @@ def allocation_delta(modes: Allocation, epsilon: float, points: int = FINE) -> t
 
 
 def _rounded_up(value: float) -> float:
-    """Increase a value to cover rounding errors and underflow."""
+    """Return the value, increased to cover rounding errors and underflow, and at most 1."""
     return min(1.0, max(value * (1.0 + MARGIN), TINY))
 
 
@@ -96,7 +101,7 @@ def _shortfall(modes: Allocation, strike: float, points: int) -> float:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A non-negative random variable S: its masses on the grid, and Pr(S > x) and E (S - x)_+ for each grid point x."""
+    """A non-negative random variable S: Pr(S = x), Pr(S > x) and E (S - x)_+ for each grid point x, and its mean."""
 
     masses: Array
     tails: Array
@@ -124,7 +129,10 @@ def _multiple(term: _Sum, count: int) -> _Sum:
 
 
 def _add(first: _Sum, second: _Sum) -> _Sum:
-    """Return the sum of two independent variables. If the first exceeds x, so does the sum, with a linear excess."""
+    """Return the sum of two independent variables.
+
+    If the first variable exceeds x, so does the sum, and the excess of the sum is linear in both variables.
+    """
     from antiphase._kernels import convolve_rows
 
     rows = np.stack([second.masses, second.tails, second.excesses])
@@ -136,13 +144,13 @@ def _add(first: _Sum, second: _Sum) -> _Sum:
 
 
 def _single(square: float, top: float, points: int) -> _Sum:
-    """Return one L, with log L ~ N(-square / 2, square), moved to the grid, including the cell above the top."""
+    """Return one L, with log L ~ N(-square / 2, square), moved to the grid, which has one extra cell above `top`."""
     x = np.linspace(0.0, top * (1.0 + 1.0 / points), points + 2)
     root = math.sqrt(square)
     with np.errstate(divide="ignore"):
         edges = np.log(x)
     mass = _masses(np.append(edges, np.inf) / root + root / 2.0)
-    moment = _masses(edges / root - root / 2.0)  # E [L; cell] is the mass of the cell under the other distribution
+    moment = _masses(edges / root - root / 2.0)  # E [L; cell] is the mass of the cell if log L ~ N(square / 2, square)
     step = x[1]
     up = np.clip((moment - x[:-1] * mass[:-1]) / step, 0.0, mass[:-1])
     masses = mass.copy()

@@ -1,4 +1,4 @@
-"""Amplified guarantees for balls-in-bins and random min-separation."""
+"""Amplified guarantees for `BallsInBins` and `PoissonMinSeparation`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ Amplified = BallsInBins | PoissonMinSeparation
 DELTA, EPSILON, CALIBRATE, VERIFY, ESTIMATE = range(5)  # separate seed branches, so that no two functions share samples
 MAX_ATTEMPTS = 10**6
 LARGEST_EPSILON = 1e4
-SMALLEST_NOISE, LARGEST_NOISE = 1e-140, 1e140  # squares beyond these overflow or lose digits
+SMALLEST_NOISE, LARGEST_NOISE = 1e-140, 1e140  # the squares of numbers outside this range overflow or lose precision
 
 
 def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: float) -> Pair:
     """Return the pair of distributions that dominates the mechanism, under zero-out and add-or-remove adjacency.
 
-    Truncated batches (`max_batch`) raise: a sampled example may displace another one from the batch, even if its own
-    contribution is zero, so neither of the two distributions is pure noise. `_accounting/amplified.py` handles them; it
-    needs the number of examples.
+    Raises `NotProved` if batches are truncated (`max_batch`): a sampled example may then displace another one, even if
+    its own contribution is zero, so neither of the two distributions is pure noise. `_accounting/amplified.py` handles
+    truncation, for which it needs the number of examples.
 
     Args:
         strategy: strategy matrix, C.
-        participation: how the steps of one example are sampled.
+        participation: random participation of one example.
         noise_std: standard deviation of the noise z in C x + z.
     """
     if participation.max_batch is not None:
@@ -62,16 +62,16 @@ def delta(
 ) -> Bound:
     """Return the delta at which the mechanism is (epsilon, delta)-differentially private.
 
-    **Guarantee**: holds under zero-out and add-or-remove adjacency. "upper" is proved. "confident" is a confidence
-    limit plus its failure probability over the randomness of this call, which is a thousandth of the estimated delta.
-    Never 0.
+    **Guarantee**: holds under zero-out and add-or-remove adjacency. An "upper" bound is proved. A "confident" bound is
+    a confidence limit plus its failure probability over the randomness of this call, which is a thousandth of the
+    estimated delta. The result is never 0.
 
     Args:
-        strategy: C; if it has negative entries, |C| is accounted for.
-        participation: balls-in-bins with a causal C, or random min-separation with at most `separation` bands.
+        strategy: strategy matrix, C. The accounting uses the absolute values of its entries.
+        participation: `BallsInBins` with a causal C, or `PoissonMinSeparation` with at most `separation` bands in C.
         noise_std: standard deviation of the noise z in C x + z.
         epsilon: non-negative.
-        sampling: Monte Carlo effort. Without a seed, fresh entropy is drawn.
+        sampling: Monte Carlo settings. Without a seed, fresh entropy is drawn.
 
     >>> from antiphase import BallsInBins, strategies
     >>> bound = delta(strategies.Identity(16), BallsInBins(1, 16), 1.0, epsilon=1.7884)
@@ -91,7 +91,7 @@ def epsilon(
 ) -> Bound:
     """Return the epsilon at which the mechanism is (epsilon, delta)-differentially private; arguments as for `delta`.
 
-    **Guarantee**: that of `verify`, at the returned epsilon.
+    **Guarantee**: the guarantee of `verify` for the claim (returned epsilon, delta).
     """
     pair = dominating_pair(strategy, participation, noise_std)
     return pair_epsilon(pair, _probability("epsilon", delta), randomness(sampling.seed, EPSILON), sampling)
@@ -107,18 +107,18 @@ def calibrate(
 ) -> tuple[float, Bound]:
     """Return roughly the smallest noise_std that satisfies (epsilon, delta), and epsilon at that noise as a bound.
 
-    Searches between 0 and the noise of a proved bound with common random numbers, then verifies the result with fresh
-    ones.
+    Searches with common random numbers, below the noise that a proved bound requires, and then verifies the result
+    with fresh random numbers.
 
-    **Guarantee**: that of `settle` at the returned noise.
+    **Guarantee**: the returned bound on epsilon is the result of `settle` at the returned noise, and has its guarantee.
 
     Args:
         strategy: strategy matrix, C.
         participation: as for `delta`.
         epsilon: epsilon of the budget.
         delta: delta of the budget.
-        sampling: Monte Carlo effort.
-        settle: returns epsilon at a noise level; by default computed as by `epsilon`.
+        sampling: Monte Carlo settings.
+        settle: function that returns a bound on epsilon at a noise level; by default, it computes what `epsilon` does.
     """
     target, at = _epsilon("calibrate", epsilon), _probability("calibrate", delta)
     scale = float(column_norms(strategy).max())
@@ -143,7 +143,7 @@ def verify(
     attempt: int = 1,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Verify a claim that was fixed beforehand with fresh samples. Return delta as a bound, or raise `Refused`.
+    """Verify a claim, fixed in advance, with fresh samples. Return delta as a bound, or raise `Refused`.
 
     **Guarantee**: releasing the mechanism's output only if this function returns is (epsilon, delta)-differentially
     private. Delta includes the failure probability, which is a thousandth of delta over all attempts. Nothing about the
@@ -156,10 +156,10 @@ def verify(
         epsilon: epsilon of the claim.
         delta: delta of the claim.
         method: "certified" for importance-weighted samples, or "plain" for unweighted ones with Bernstein's inequality.
-        tau: for plain samples, the factor by which the estimate must be below delta.
-        attempt: 1 for the first verification that could lead to this release, 2 for the second, and so on; attempt r
-            spends 2^-r of the failure probability.
-        sampling: Monte Carlo effort; plain sampling always draws all samples.
+        tau: for "plain", the factor by which the estimate must be below delta.
+        attempt: 1 for the first verification that could lead to this release, 2 for the second, and so on. Attempt r
+            spends a fraction 2^-r of the failure probability.
+        sampling: Monte Carlo settings; "plain" always draws all samples.
 
     Reference: Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact amplification), Alg. 1, Thms. 2.1, 2.2.
     """
@@ -188,9 +188,18 @@ def estimate(
     seed: int | None = None,
     workers: int = -1,
 ) -> Bound:
-    """Estimate delta of the larger direction by plain sampling; the result is not a proved bound.
+    """Return an estimate of delta by plain sampling, the larger one of removal and addition. It is not a proved bound.
 
-    Raises if no sample has a privacy loss above epsilon. Arguments as for `delta`.
+    Raises if no sample has a privacy loss above epsilon.
+
+    Args:
+        strategy: strategy matrix, C.
+        participation: random participation of one example.
+        noise_std: standard deviation of the noise z in C x + z.
+        epsilon: non-negative.
+        samples: number of samples for each of removal and addition.
+        seed: seed of the samples; None draws fresh entropy.
+        workers: joblib's n_jobs; -1 for all cores.
     """
     pair = dominating_pair(strategy, participation, noise_std)
     return plain_delta(pair, _epsilon("estimate", epsilon), samples, randomness(seed, ESTIMATE), workers)
@@ -217,7 +226,7 @@ _PAIRS: dict[type[Participation], Callable[[Strategy, Any, float], Pair]] = {
 
 
 def _positive(name: str, value: float) -> float:
-    hint = "without noise there is no privacy; to change its scale, multiply C and noise_std by the same number"
+    hint = "privacy needs noise; if noise_std is out of range, multiply C and noise_std by the same number"
     return _check.real("dominating_pair", name, value, SMALLEST_NOISE, LARGEST_NOISE, hint)
 
 

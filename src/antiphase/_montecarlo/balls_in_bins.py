@@ -1,4 +1,4 @@
-"""Balls-in-bins: the dominating pair, with its estimators and bounds."""
+"""The dominating pair of balls-in-bins, with its estimators and bounds."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2 (Lemma
 
 @dataclass(frozen=True)
 class BinsPair(Pair):
-    """The pair mean_i N(m_i, noise_std^2 I) and N(0, noise_std^2 I).
+    """The pair (P, Q) of balls-in-bins sampling.
+
+    P is the equal-weight mixture of N(m_i, noise_std^2 I) over the bins i, where m_i is the mode of bin i, and Q is
+    N(0, noise_std^2 I).
 
     Args:
         gram: Gram matrix of the modes, G.
-        modes: the result of `split` for G.
+        modes: the result of `split(gram)`.
         noise_std: standard deviation of the noise.
-        sensitivity: sensitivity of C without amplification, or infinity if unknown. With negative entries it can be
-            smaller than the largest mode.
+        sensitivity: sensitivity of C without amplification, or infinity if unknown. If C has negative entries, it can
+            be smaller than the norm of the largest mode.
     """
 
     gram: Array
@@ -48,7 +51,7 @@ class BinsPair(Pair):
 
     @cached_property
     def split(self) -> Split:
-        """The split modes, divided by the noise."""
+        """The modes divided by noise_std, split into a common part and rests (see `split.py`)."""
         return self.modes.scaled(self.noise_std)
 
     @cached_property
@@ -57,12 +60,12 @@ class BinsPair(Pair):
 
     @property
     def samples(self) -> int:  # type: ignore[override]
-        """Default number of samples; fewer for many bins, where products with b x b matrices take most of the time."""
+        """Default number of samples, fewer for many bins b, because products with b x b matrices are slow."""
         return max(1 << 16, round((1 << 22) * min(1.0, (100.0 / len(self.gram)) ** 1.5)))
 
     @property
     def tight(self) -> bool:  # type: ignore[override]
-        """Whether the upper bound is accurate without samples: only for orthogonal modes."""
+        """Whether the upper bound is accurate without samples, which holds for orthogonal modes only."""
         return self._allocation is not None
 
     def at(self, noise_std: float) -> BinsPair:
@@ -71,11 +74,11 @@ class BinsPair(Pair):
 
     @cached_property
     def outward(self) -> BinsPair:
-        """The pair with modes whose Gram matrix is nowhere smaller than the exact one, despite rounding."""
+        """A pair whose modes have a Gram matrix that is at least the exact one in every entry, despite rounding."""
         return self if self._is_outward else replace(self, modes=self.modes.outward(self.gram), _is_outward=True)
 
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
-        """Return the smallest applicable bound."""
+        """Return the smallest of the proved bounds that apply."""
         found = [Upper(self._unamplified(epsilon), "without amplification", f"{_PAIR}; Balle and Wang 2018, Thm. 8")]
         if self._allocation is not None:
             value = max(allocation_delta(self._allocation, epsilon, FINE if fine else COARSE))
@@ -86,25 +89,26 @@ class BinsPair(Pair):
         return min(found, key=lambda upper: upper.value)
 
     def plain(self) -> tuple[Estimator, Estimator]:
-        """Return plain samplers of N(G_i, noise_std^2 G), for a random i, and N(0, noise_std^2 G).
+        """Return estimators that sample N(G_i, noise_std^2 G), for a random row G_i of G, and N(0, noise_std^2 G).
 
-        These are the inner products of the output with the modes, on which alone the privacy loss depends.
+        The samples are the inner products of the mechanism's output with the modes. The privacy loss depends on nothing
+        else.
         """
         whole = split(self.gram, common=False).outward(self.gram).scaled(self.noise_std)
         return Power(whole, 1), Tilt(whole, 0.0, np.full(whole.bins, 1.0 / whole.bins))
 
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
-        """Return the estimators with the smallest bound on their weights, without cores."""
+        """Return the `Power` and `Tilt` estimators with the smallest bounds on their weights."""
         return Power(self.split, best_power(self.split, epsilon)), best_tilt(self.split, epsilon)
 
     def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:
-        """Return pilots of the best power estimator, with or without cores, and of the best tilt."""
+        """Return pilot runs of the best `Power` or `Cores` estimator for removal and the best `Tilt` for addition."""
         addition = run_pilot(best_tilt(self.split, epsilon), epsilon, self.pilot, effort)
         return self._removal(epsilon, effort), addition
 
     def _removal(self, epsilon: float, effort: Effort) -> Pilot:
         alpha = best_power(self.split, epsilon)
-        # A larger power has a larger bound but often a smaller variance.
+        # With a larger power, the bound on the weights is larger, but their variance is often smaller.
         tries = sorted({min(LARGEST_ALPHA, round(alpha * factor)) for factor in (1.0, 1.2, 1.4)})
         powers = [Power(self.split, a) for a in tries if a == 1 or fits(self.split, a)]
         found = best([run_pilot(e, epsilon, self.pilot, effort) for e in powers], effort)
@@ -114,9 +118,11 @@ class BinsPair(Pair):
         return best([found, *(run_pilot(e, epsilon, self.pilot, effort) for e in cores)], effort)
 
     def _unamplified(self, epsilon: float) -> float:
-        """Return the mean divergence of the modes, which bounds that of the mixture because divergences are convex.
+        """Return a bound on delta that does not use amplification.
 
-        If the sensitivity is known, its divergence is a bound as well.
+        It is the mean over the modes of the divergence of N(m_i, noise_std^2 I) against N(0, noise_std^2 I). This
+        bounds the divergence of the mixture, because divergences are convex. If the sensitivity is known, the
+        divergence at the sensitivity is a bound too.
         """
         squares = np.diag(self.gram) + GRAM * np.diag(self.gram).max()
         parts = upper_divergence(epsilon, squares / self.noise_std**2)
@@ -134,7 +140,7 @@ def bins_pair(gram: Array, noise_std: float, sensitivity: float = math.inf) -> B
 
 
 def best_power(split: Split, epsilon: float) -> int:
-    """Return the alpha whose weights have the smallest bound, which is log-convex in alpha."""
+    """Return the alpha for which the bound on the weights of `Power` is smallest. The bound is log-convex in alpha."""
     least, alpha = math.inf, 0
     while alpha < LARGEST_ALPHA:
         bound = log_factor(split, alpha + 1) + log_envelope(float(alpha), split.rho) - alpha * epsilon
@@ -145,16 +151,25 @@ def best_power(split: Split, epsilon: float) -> int:
 
 
 def best_tilt(split: Split, epsilon: float) -> Tilt:
-    """Optimize the slope for equal weights, then the weights for that slope, then the slope for those weights."""
+    """Return the `Tilt` estimator with nearly the smallest bound on its weights.
+
+    Optimizes the slope for equal mode weights, then the mode weights for that slope, then the slope again.
+    """
     slope = _best_slope(split, epsilon, np.full(split.bins, 1.0 / split.bins))
     weights = best_weights(split, slope)
     return Tilt(split, _best_slope(split, epsilon, weights), weights)
 
 
 def best_cores(split: Split, epsilon: float, largest: int) -> list[Cores]:
-    """Return estimators for the alpha with the smallest bound and for a slightly larger alpha.
+    """Return `Cores` estimators for the alpha with the smallest bound and for a slightly larger alpha.
 
-    The core sizes are weighted by their bounds.
+    Each core size (the largest multiplicity in an index tuple, see `cores.py`) has a probability proportional to its
+    bound.
+
+    Args:
+        split: the modes, divided by noise_std.
+        epsilon: epsilon of the divergence.
+        largest: largest alpha to try.
     """
     from scipy.special import logsumexp
 

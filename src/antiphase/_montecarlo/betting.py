@@ -1,10 +1,11 @@
 """Upper confidence limit for the mean of bounded, non-negative weights, valid for any number of samples.
 
-For 0 <= W_t <= c and 0 < lambda <= 1 / c fixed beforehand, prod_t (1 + lambda (u - W_t)) is non-negative and has mean 1
-at u = E W. By Markov's inequality it reaches 1 / beta there with probability at most beta. It increases with u, so the
-u at which it equals 1 / beta is below E W with probability at most beta.
+Let 0 <= W_t <= c be independent weights with mean E W, and fix 0 < lambda <= 1 / c in advance. For u = E W, the product
+prod_t (1 + lambda (u - W_t)) is non-negative and has mean 1. By Markov's inequality, it is 1 / beta or more with
+probability at most beta. The product increases with u, so the u at which it equals 1 / beta is below E W with
+probability at most beta. That u is the confidence limit.
 
-Weights are given as shares W / c in [0, 1], and lambda (the stake) and u (the limit) in the same unit.
+In the code, weights are given as shares W / c in [0, 1]. The limit is u / c and the stake is lambda c.
 
 Reference: Waudby-Smith and Ramdas 2024, section 4 (betting confidence intervals).
 """
@@ -22,15 +23,21 @@ LARGEST_STAKE = 1.0 - 1e-9
 
 
 def log_wealth(shares: Array, stake: float, limit: float) -> float:
-    """Return sum_t log(1 + stake (limit - share_t)); at least log(1 / beta) rejects a mean above the limit."""
+    """Return sum_t log(1 + stake (limit - share_t)), which rejects a mean above the limit if it is >= log(1 / beta)."""
     return float(np.log1p(stake * (limit - shares)).sum())
 
 
 def upper_limit(shares: Array, stake: float, log_inverse: float, precision: float = 1e-9) -> float:
-    """Return the u with log_wealth(u) = log(1 / beta), rounded up and at most 1.
+    """Return the limit with log_wealth(limit) = log(1 / beta), rounded up and at most 1.
 
-    The log wealth grows by at least stake / 2 per sample and unit of u, so a rounding error in its sum moves u by at
-    most that error divided by samples x stake / 2.
+    As a function of the limit, the log wealth has a slope of at least samples x stake / 2. A rounding error in the log
+    wealth therefore moves the limit by at most that error divided by this slope.
+
+    Args:
+        shares: weights divided by their bound.
+        stake: the stake, in (0, 1].
+        log_inverse: log(1 / beta).
+        precision: relative precision of the root search.
 
     >>> round(upper_limit(np.zeros(1000), LARGEST_STAKE, math.log(20)), 5)
     0.003
@@ -50,10 +57,10 @@ def upper_limit(shares: Array, stake: float, log_inverse: float, precision: floa
 
 
 def best_stake(shares: Array, samples: int, log_inverse: float) -> tuple[float, float]:
-    """Return the stake that minimizes the limit expected from `samples` weights like these, and roughly that limit.
+    """Return the stake with the smallest expected limit for `samples` weights like these, and roughly that limit.
 
     Args:
-        shares: weights of a pilot run, independent of those that the stake will be used on.
+        shares: weights of a pilot run, independent of the weights that the stake will be used on.
         samples: number of weights that the stake will be used on.
         log_inverse: log(1 / beta).
     """

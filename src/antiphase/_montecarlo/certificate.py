@@ -17,14 +17,14 @@ from antiphase._montecarlo.rounding import UNDERFLOW
 from antiphase._montecarlo.samples import child, collect
 
 MIN_SAMPLES = 1 << 14
-PILOT_MARGIN = 2.5  # standard errors by which a certified run may exceed what the pilot predicts
+PILOT_MARGIN = 2.5  # standard errors that are allowed for the difference between a certified run and its pilot
 ROUNDED_UP = 1e-4  # relative amount by which rounding may increase an estimate
-DEVIATIONS = 8.0  # standard errors above a proved bound that chance does not explain
+DEVIATIONS = 8.0  # an estimate this many standard errors above a proved bound cannot be due to chance
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Upper confidence limit on delta in one direction, at the requested failure probability beta.
+    """An upper confidence limit on delta, for removal or addition, at the requested failure probability beta.
 
     Args:
         value: the confidence limit.
@@ -45,9 +45,9 @@ class SamplingPlan:
 
     Args:
         pilot: the pilot run, with its estimator.
-        samples: number of samples to draw; 0 uses the bound on the weights as the limit.
-        stake: stake of the confidence limit.
-        expected: the expected limit.
+        samples: number of samples to draw; 0 if the bound on the weights is used as the limit.
+        stake: stake of the confidence limit; see `betting.py`.
+        expected: the expected confidence limit.
     """
 
     pilot: Pilot
@@ -57,7 +57,10 @@ class SamplingPlan:
 
 
 def plan_run(pilot: Pilot, goal: float, effort: Effort) -> SamplingPlan:
-    """Plan roughly the fewest samples whose limit is likely to be at most the goal; at most `effort.samples`."""
+    """Return a plan with roughly the fewest samples that are likely to give a limit of at most `goal`.
+
+    The number of samples is at most `effort.samples`.
+    """
     if pilot.bound <= goal:
         return SamplingPlan(pilot, 0, 0.0, pilot.bound)
     fewest, most = min(MIN_SAMPLES, effort.samples), effort.samples
@@ -77,8 +80,8 @@ def _reaches(pilot: Pilot, goal: float, samples: int, effort: Effort) -> bool:
 def run_certified(run: SamplingPlan, effort: Effort, seed: np.random.SeedSequence) -> Limit:
     """Return the confidence limit from fresh samples.
 
-    **Guarantee**: delta exceeds the limit with probability at most exp(-log_inverse) if `seed` was not used before. The
-    limit includes rounding errors.
+    **Guarantee**: delta exceeds the limit with probability at most exp(-effort.log_inverse), if `seed` was not used
+    before. The limit includes rounding errors.
     """
     pilot = run.pilot
     if run.samples == 0:
@@ -92,7 +95,7 @@ def run_certified(run: SamplingPlan, effort: Effort, seed: np.random.SeedSequenc
 
 
 def check_estimates(found: tuple[Limit, Limit] | tuple[Pilot, Pilot], upper: float) -> None:
-    """Raise if an estimate exceeds a proved bound by more than chance explains, which would be a bug."""
+    """Raise if an estimate exceeds the proved bound `upper` by more than chance can explain, which would be a bug."""
     for each in found:
         if each.estimate - DEVIATIONS * each.error > upper * (1.0 + ROUNDED_UP):
             raise AntiphaseError(

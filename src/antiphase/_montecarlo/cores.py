@@ -1,15 +1,20 @@
-"""Removal, second estimator: draw index tuples by their most frequent index, for modes that are nearly orthogonal.
+"""The second estimator for removal, for nearly orthogonal modes. It draws the most frequent index of a tuple first.
 
-Each index tuple of `power.py` is decomposed into a core, that is, an index i of largest multiplicity k (several such
-indices each get weight 1 / #ties), one of the C(alpha, k) sets of positions of the core, and the other indices in
-order, none of them more often than k times. So draw k with probability w_k, the core with probability proportional to
-exp(k (k - 1) |m_i|^2 / 2), and the other indices in turn as in `power.py`, excluding the core and those already drawn k
-times. The ratio is
+Each index tuple (i_1, ..., i_alpha) of `power.py` is decomposed into three parts:
+
+1. The core: an index i of largest multiplicity k. If several indices are tied, each gets weight 1 / #ties.
+2. The positions of the core, one of C(alpha, k) sets.
+3. The other indices in order, none of them more than k times.
+
+The estimator draws k with probability w_k, then the core with probability proportional to
+exp(k (k - 1) |m_i|^2 / 2), and then the other indices one after another as in `power.py`. It excludes the core and
+every index that was already drawn k times. The ratio of a tuple's weight in `power.py` to its drawing probability is
 
     r = C(alpha, k) / (w_k #ties) * b^-k sum_i exp(k (k - 1) |m_i|^2 / 2) * prod_l (Z_l / b),
 
-where Z_l is the sum of the weights allowed at the l-th draw, or 0 if none is allowed. The bounds on Z_l in `steps.py`
-depend only on k and l, whereas those in `power.py` must allow for one index being drawn all alpha times.
+where Z_l is the sum of the weights allowed at the l-th draw, or 0 if none is allowed. Here m_i are the rests of the
+modes (`split.py`). The bounds on Z_l in `steps.py` depend only on k and l. The bounds in `power.py` are larger, because
+they must allow for one index being drawn all alpha times.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from antiphase._montecarlo.split import Split
 
 @dataclass(frozen=True)
 class Cores(Estimator):
-    """Estimator of delta of mean_i N(m_i, I) against N(0, I), for modes with non-negative inner products.
+    """Estimator of delta for mean_i N(m_i, I) against N(0, I), for modes with non-negative inner products.
 
     Args:
         split: the modes.
@@ -51,29 +56,29 @@ class Cores(Estimator):
 
     @property
     def slope(self) -> float:  # type: ignore[override]
-        """alpha - 1."""
+        """The slope of the bound on the weights, alpha - 1."""
         return self.alpha - 1.0
 
     @cached_property
     def log_factor(self) -> float:  # type: ignore[override]
-        """log max_k B_k / w_k."""
+        """log max_k B_k / w_k, where B_k is the bound for core size k."""
         used = np.isfinite(self.bounds)
         with np.errstate(divide="ignore"):
             return float((self.bounds[used] - np.log(self.weights[used])).max()) + MARGIN
 
     @property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Error of <rest_j, x> - |rest_j|^2 / 2."""
+        """Bound on the rounding error of <rest_j, x> - |rest_j|^2 / 2."""
         return modes_error(self.split.bins, self.split.largest, self.alpha)
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """Error bound of `Power`, with twice as many factors."""
+        """Twice the bound of `Power`, because there are twice as many factors."""
         return 2.0 * 2.0 * self.alpha * self.loss_error
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """Rounding in the probabilities of core size, core and indices."""
+        """Bound on the total variation distance due to rounding of the probabilities of core size, core and indices."""
         return 8.0 * UNIT * (self.split.bins + self.alpha) * (self.alpha + 2.0)
 
     @cached_property
@@ -98,7 +103,7 @@ class Cores(Estimator):
         return self.split.bins
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draw a core, the other indices in turn, then noise around the sum of their modes."""
+        """Draw `count` samples: for each, a core, the other indices, and noise around the sum of their modes."""
         from antiphase._kernels import draw_cores
 
         sizes = 1 + np.searchsorted(np.cumsum(self.weights) / self.weights.sum(), rng.random(count), side="right")
@@ -113,7 +118,7 @@ class Cores(Estimator):
 
 
 def log_core_bounds(split: Split, steps: Array, alpha: int) -> Array:
-    """Return log B_k for k = 1, ..., alpha; -inf if no tuple has that core size.
+    """Return log B_k, the bound for core size k = 1, ..., alpha; -inf if no tuple has that core size.
 
     Args:
         split: the modes.
@@ -144,5 +149,5 @@ def _core_exponents(split: Split, alpha: int) -> Array:
 
 
 def fits(split: Split, alpha: int) -> bool:
-    """Return whether the products of weights stay within floating-point range."""
+    """Return whether the products of weights stay within floating-point range for this alpha."""
     return alpha * float(split.rest.max()) <= LARGEST_EXPONENT

@@ -1,14 +1,16 @@
-"""Importance-sampling estimators of delta: the weights have mean delta and a known upper bound.
+"""Importance-sampling estimators of delta. Their weights have mean delta and a known upper bound.
 
-In both directions the weight of a sample is
+For removal and for addition, the weight of a sample is
 
     W = exp(ratio) D(epsilon + shift),        ratio <= log_factor + slope * shift,
 
-where D is the divergence of the Gaussian mechanism with squared distance rho, and ratio and shift do not depend on
-epsilon. Hence 0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y), and therefore delta = E W <= c.
+where D is the hockey-stick divergence of the Gaussian mechanism with squared distance rho (`gaussian.py`). The ratio
+and the shift of a sample do not depend on epsilon. It follows that
 
-Rounding: weights are computed at epsilon - `loss_error`, and c is multiplied by exp(`allowance`); see `rounding.py`.
-With these, delta <= c (E share + `bias`) for the computed shares W / c.
+    0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y),        delta = E W <= c.
+
+To allow for rounding errors, weights are computed at epsilon - `loss_error`, and c is multiplied by exp(`allowance`);
+see `rounding.py`. Then delta <= c (E share + `bias`), where the shares are the computed weights divided by c.
 """
 
 from __future__ import annotations
@@ -25,23 +27,24 @@ from antiphase._errors import AntiphaseError
 from antiphase._montecarlo.gaussian import divergence_error, log_divergence, log_envelope
 from antiphase._montecarlo.rounding import UNDERFLOW
 
-PIECE = 1 << 18  # numbers drawn at once
+PIECE = 1 << 18  # random numbers to draw at once
 LARGEST_LOG = 700.0
 SLOPES = [0.01 * 1.1**i for i in range(145)]  # up to 9,100
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The two numbers that each sample is reduced to."""
+    """The ratio and the shift of each sample, which determine its weight at any epsilon."""
 
     ratios: Array
     shifts: Array
 
 
 class Estimator(ABC):
-    """Draws weighted samples.
+    """Draws weighted samples whose mean weight is delta.
 
-    `rho`, `slope` and `log_factor` bound the weights; `loss_error`, `ratio_error` and `bias` bound rounding errors.
+    The module docstring defines `rho`, `slope` and `log_factor`, which bound the weights. `loss_error`, `ratio_error`
+    and `bias` bound rounding errors; see `rounding.py`.
     """
 
     rho: float
@@ -67,7 +70,7 @@ class Estimator(ABC):
 
 
 def log_bound(estimator: Estimator, epsilon: float) -> float:
-    """Return log c."""
+    """Return log c, the logarithm of the bound on the weights at epsilon."""
     return estimator.log_factor + log_envelope(estimator.slope, estimator.rho) - estimator.slope * epsilon
 
 
@@ -77,13 +80,16 @@ def allowance(estimator: Estimator) -> float:
 
 
 def ceiling(estimator: Estimator, epsilon: float) -> float:
-    """Return c, rounded up and at least UNDERFLOW; delta is at most c."""
+    """Return c, the bound on the weights and on delta, rounded up and at least UNDERFLOW."""
     log_c = log_bound(estimator, epsilon - estimator.loss_error) + allowance(estimator)
     return max(math.exp(min(log_c, LARGEST_LOG)), UNDERFLOW)
 
 
 def best_slope(bound: Callable[[float], float]) -> float:
-    """Return the grid point with the smallest bound, a convex function. A fixed grid reuses cached envelopes."""
+    """Return the slope from a fixed grid for which the convex function `bound` is smallest.
+
+    With a fixed grid, the cache of `log_envelope` is reused.
+    """
     low, high = 0, len(SLOPES) - 1
     while low < high:
         middle = (low + high) // 2
@@ -92,7 +98,7 @@ def best_slope(bound: Callable[[float], float]) -> float:
 
 
 def log_weights(estimator: Estimator, draws: Draws, epsilon: float) -> Array:
-    """Return log W. Raises if a weight exceeds its bound, which would be a bug."""
+    """Return log W for each draw. Raises if a weight exceeds its bound, which would be a bug."""
     room = estimator.log_factor + estimator.slope * draws.shifts - draws.ratios
     if not (room >= 0.0).all():
         raise AntiphaseError(

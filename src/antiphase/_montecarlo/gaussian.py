@@ -1,10 +1,11 @@
-"""The Gaussian mechanism: its divergence D, log D and the tightest exponential upper bound on D.
+"""The hockey-stick divergence D of the Gaussian mechanism, log D, and the tightest exponential upper bound on D.
 
-Let rho be the squared distance of the means divided by the variance. Then
+Let rho be the squared distance of the two means divided by the variance, and Phi the standard normal distribution
+function. At e = epsilon, the divergence is
 
     D(e) = Phi(r/2 - e/r) - exp(e) Phi(-r/2 - e/r),   r = sqrt(rho),
 
-which is (1 - exp(e))_+ at rho = 0. D(e) is the integral over t > 0 of exp(-t) Pr(loss > e + t), hence log-concave.
+and (1 - exp(e))_+ if rho = 0. D is log-concave, because D(e) is the integral over t > 0 of exp(-t) Pr(loss > e + t).
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from numpy.typing import ArrayLike
 from antiphase._check import Array
 from antiphase._montecarlo.rounding import GRAM, UNDERFLOW, UNIT
 
-SMALLEST_ROOT = 1e-6  # below this, D is a difference of nearly equal numbers; smaller common parts are not split off
+SMALLEST_ROOT = 1e-6  # for a smaller r, D would be a difference of nearly equal numbers
 ROOT_TWO = math.sqrt(2.0)
 MARGIN = 1e-9  # added to the logarithm of every bound to allow for rounding
 
 
 def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
-    """Return log D(e), however small D is; the error is at most `divergence_error` unless D underflows.
+    """Return log D(e), even where D is tiny; the error is at most `divergence_error` unless D underflows.
 
     Args:
         e: any real numbers.
-        rho: non-negative. D increases with rho; a positive rho below SMALLEST_ROOT squared is rounded up to that.
+        rho: non-negative. A positive rho below SMALLEST_ROOT^2 is rounded up to that value, which can only increase D.
 
     >>> np.exp(log_divergence([0.0, 1.0], 1.0)).round(6).tolist()
     [0.382925, 0.126937]
@@ -60,7 +61,7 @@ def divergence_error(rho: ArrayLike) -> Array:
 
 
 def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
-    """Return D(e), rounded up and at least UNDERFLOW, for a rho with a relative error of at most GRAM."""
+    """Return an upper bound on D(e), at least UNDERFLOW, if `rho` has a relative error of at most GRAM."""
     rho = np.asarray(rho, dtype=np.float64)
     found = np.exp(log_divergence(e, rho * (1.0 + GRAM)) + divergence_error(rho))
     return np.clip(found, UNDERFLOW, 1.0)
@@ -70,8 +71,8 @@ def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
 def log_envelope(slope: float, rho: float) -> float:
     """Return log sup_e exp(slope e) D(e) for slope >= 0, so that D(e) <= exp(log_envelope - slope e) for every e.
 
-    log D is concave, so the supremum is where the increasing function -D'/D = exp(e) Phi(-r/2 - e/r) / D(e) reaches
-    slope.
+    Since log D is concave, -D'/D = exp(e) Phi(-r/2 - e/r) / D(e) increases with e. The supremum is at the e where it
+    equals `slope`.
 
     >>> round(log_envelope(1.0, 0.0), 6) == round(math.log(0.25), 6)
     True
@@ -99,7 +100,7 @@ def log_envelope(slope: float, rho: float) -> float:
 
 
 def _log_rate(e: float, rho: float) -> float:
-    """Return log(-D'(e) / D(e)), with a scalar version of `log_divergence`, because it is called many times."""
+    """Return log(-D'(e) / D(e)). Uses a scalar version of `log_divergence` for speed."""
     from scipy.special import erfcx, log_ndtr, ndtr
 
     r = max(math.sqrt(rho), SMALLEST_ROOT)

@@ -1,4 +1,4 @@
-"""Compute delta, epsilon, or the noise for a budget, for a dominating pair."""
+"""Delta, epsilon, and the noise for a budget, of a dominating pair."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from antiphase._montecarlo.verification import SHARE, limit_bound, log_inverse_s
 
 ATTEMPTS = 8
 MAX_NOISE_INCREASES = 16
-NOISE_EXPONENT = 0.75  # below 1, because epsilon decreases faster than the noise increases
-CHOICES = 1 << 10  # number of mechanisms among which a calibration or a plan may choose by their bounds
-# Calibration aims below the budget by this share of epsilon, because a bound may exceed its estimate.
+NOISE_EXPONENT = 0.75  # power of (epsilon / target) by which the noise grows; below 1, as epsilon falls faster
+CHOICES = 1 << 10  # number of bounds among which a calibration or a plan may choose the best
+# Calibration aims below the budget's epsilon by this fraction, because a bound may exceed its estimate.
 TIGHT_MARGIN, SAMPLED_MARGIN = 3e-4, 1.5e-3
 TYPICAL_LOG_INVERSE = 30.0  # log(1 / beta) used to choose an estimator before delta is known
-SMALLEST_BOUND = 5e-324  # a bound that underflows is not zero
+SMALLEST_BOUND = 5e-324  # replaces a bound that underflows to zero
 SMALLEST_DELTA = 1e-290  # smallest delta whose logarithm is taken
-RETRY_FACTOR = 1.02  # the next attempt aims lower by this, in addition to what the last attempt missed
-RETRY_EXPONENT = 1.7  # with few samples the limit decreases more slowly than the estimate
+# After a failure, the next attempt aims lower by RETRY_FACTOR x (limit / goal)^RETRY_EXPONENT. The exponent is above 1,
+# because with few samples the limit decreases more slowly than the estimate.
+RETRY_FACTOR = 1.02
+RETRY_EXPONENT = 1.7
 
 
 def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Bound:
     """Return delta at epsilon: a proved bound or a confidence limit, whichever is smaller.
 
-    **Guarantee**: "upper" is proved. "confident" is limit + p: delta exceeds the limit with probability at most p over
-    the randomness of this call, and p is SHARE times the delta that a pilot run estimated.
+    **Guarantee**: an "upper" bound is proved. A "confident" bound is limit + p. Delta exceeds the limit with
+    probability at most p over the randomness of this call. p is SHARE times the delta that a pilot run estimated.
     """
     pair = pair.outward
     upper = pair.upper(epsilon)
@@ -61,10 +63,10 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
 
 
 def pair_epsilon(pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Bound:
-    """Return epsilon at delta: searched with estimates, then verified with fresh randomness (`verification.py`).
+    """Return epsilon at delta, found by a search with estimates and verified with fresh samples (`verification.py`).
 
-    **Guarantee**: "upper" is proved. For "confident", delta includes the failure probability of the verification, with
-    room for choosing one of CHOICES mechanisms by these bounds.
+    **Guarantee**: an "upper" bound is proved. For a "confident" bound, delta includes the failure probability of the
+    verification, even if the caller chooses the best of CHOICES such bounds.
     """
     highest = upper_epsilon(pair, delta)
     proved = _with_value(_proved(pair, highest), highest)
@@ -84,10 +86,10 @@ def pair_noise(
     sampling: MonteCarlo,
     settle: Callable[[float], Bound],
 ) -> tuple[float, Bound]:
-    """Return roughly the smallest noise for (epsilon, delta), and epsilon at that noise as a bound.
+    """Return roughly the smallest noise for (epsilon, delta), and a bound on epsilon at that noise.
 
-    **Guarantee**: that of `settle`, which returns epsilon at a noise level; it is called at most MAX_NOISE_INCREASES
-    times.
+    **Guarantee**: the bound is the result of `settle`, a function that returns a bound on epsilon at a noise level. It
+    is called at most MAX_NOISE_INCREASES times.
     """
     aim = epsilon * (1.0 - (TIGHT_MARGIN if pair.tight else SAMPLED_MARGIN))
     noise = upper_noise(pair, aim, delta)
@@ -106,19 +108,23 @@ def pair_noise(
 
 
 def _is_certifiable(pair: Pair, epsilon: float, delta: float, sampling: MonteCarlo) -> bool:
-    """Return whether the available samples can certify a delta this small at all."""
+    """Return whether the allowed number of samples can certify a delta this small."""
     return pair.least(epsilon, sampling.samples or pair.samples, _log_inverse(delta, 1)) < delta
 
 
 def _log_inverse(delta: float, attempt: int) -> float:
-    """Return log(1 / beta) of one limit, with room for CHOICES mechanisms."""
+    """Return log(1 / beta) for one confidence limit, if the best of CHOICES bounds may be chosen."""
     return log_inverse_share(max(delta, SMALLEST_DELTA), attempt, CHOICES)
 
 
 def _search_and_verify(
     pair: Pair, delta: float, seed: np.random.SeedSequence, sampling: MonteCarlo
 ) -> tuple[float, Bound] | None:
-    """Search with estimates and verify the result; each attempt aims lower and spends half as much probability."""
+    """Return a verified epsilon with its bound on delta, or None if all attempts fail.
+
+    Each attempt searches with estimates and verifies the result. It aims at a smaller delta than the attempt before and
+    spends half as much failure probability.
+    """
     goal, aim = delta * (1.0 - SHARE), 1.0 + sampling.slack
     for attempt in range(1, ATTEMPTS + 1):
         inverse = _log_inverse(delta, attempt)

@@ -1,20 +1,23 @@
-"""Random min-separation with a banded C: the dominating pair over random patterns.
+"""The dominating pair of `PoissonMinSeparation` with a banded C.
 
 Two participations are at least `separation` steps apart. If C has at most that many bands, the columns of a pattern
 have no row in common. The likelihood ratio of a pattern is then a product over its steps, and the mean over all
-patterns is a recursion over the steps (`_kernels.separation`). Below, p is a pattern, pi its distribution, m_p the sum
-of its columns divided by the noise, L the mean of exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L.
+patterns is computed by a recursion over the steps (`_kernels.separation`).
 
-**Remove.** For s >= 1 draw p with probability pi(p) exp((s - 1) |m_p|^2 / 2) / A and y ~ N(s m_p, I). The density of y
-relative to N(0, I) is R, the mean of exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over pi, divided by A; it is computed
-by the same recursion. Hoelder's inequality with exponents s and s / (s - 1) gives L <= A R^(1/s), so the weight
-(L - e^eps)_+ / R is at most A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
+Below, p is a random pattern with distribution pi. m_p is the sum of the columns of |C| in p, divided by noise_std. L is
+the mean of exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L.
 
-**Add.** For s >= 0 and any distribution q of patterns draw y ~ N(-s m, I), where m is the mean of m_p over q. Jensen's
-inequality gives <m, y> <= Y + the mean of |m_p|^2 / 2 over q + KL(q || pi), which bounds the weight, (1 - e^eps L)_+
-times exp(s <m, y> + s^2 |m|^2 / 2). With s = 0 this is plain sampling.
+**Removal.** For s >= 1, draw p with probability pi(p) exp((s - 1) |m_p|^2 / 2) / A, where A normalizes, and
+y ~ N(s m_p, I). The density of y relative to N(0, I) is R, the mean of exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over
+pi, divided by A. The same recursion computes it. Hoelder's inequality with exponents s and s / (s - 1) gives
+L <= A R^(1/s), so the weight (L - e^eps)_+ / R is at most A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
 
-Both bounds are close to those of an adversary who knows the pattern: far above delta if sampling amplifies a lot.
+**Addition.** For s >= 0 and any distribution q of patterns, draw y ~ N(-s m, I), where m is the mean of m_p over q. The
+weight is (1 - e^eps L)_+ times exp(s <m, y> + s^2 |m|^2 / 2). It is bounded, because Jensen's inequality gives
+<m, y> <= Y + (mean of |m_p|^2 / 2 over q) + KL(q || pi). With s = 0 this is plain sampling.
+
+Both bounds are close to the delta against an adversary who knows the pattern. If sampling amplifies privacy a lot, they
+are far above delta.
 """
 
 from __future__ import annotations
@@ -42,11 +45,13 @@ _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma C.1"
 
 @dataclass(frozen=True)
 class SeparatedPair(Pair):
-    """The mixture of N(C p, noise_std^2 I) over random patterns p, and N(0, noise_std^2 I).
+    """The pair of the mixture of N(|C| p, noise_std^2 I) over random patterns p and N(0, noise_std^2 I).
+
+    Here a pattern p is a vector of zeros and ones, one entry per step.
 
     Args:
-        columns: |C|, columns[t, r] = |C[t + r, t]|.
-        participation: separation, rate and start.
+        columns: entries of |C|, shape (steps, bands): columns[t, r] = |C[t + r, t]|.
+        participation: gives separation, rate and start.
         noise_std: standard deviation of the noise.
         sensitivity: sensitivity of C without amplification.
         counts: result of `count_probabilities`.
@@ -70,7 +75,7 @@ class SeparatedPair(Pair):
 
     @cached_property
     def scaled(self) -> Array:
-        """The columns divided by the noise."""
+        """The columns divided by noise_std."""
         return self.columns / self.noise_std
 
     @cached_property
@@ -84,11 +89,11 @@ class SeparatedPair(Pair):
 
     @cached_property
     def outward(self) -> SeparatedPair:
-        """The pair with slightly less noise, so that no inner product of columns is below its exact value."""
+        """The pair with slightly less noise, so that no inner product of scaled columns is below its exact value."""
         return self if self._is_outward else replace(self, noise_std=self.noise_std * (1.0 - GRAM), _is_outward=True)
 
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
-        """Return the smallest of three bounds."""
+        """Return the smallest of three proved bounds on delta."""
         bound = min(1.0, max(ceiling(e, epsilon) for e in self.outward.estimators(epsilon)))
         found = [
             Upper(self._unamplified(epsilon), "without amplification", _GAUSSIAN),
@@ -98,22 +103,22 @@ class SeparatedPair(Pair):
         return min(found, key=lambda upper: upper.value)
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
-        """Return c log(1 / beta) / samples."""
+        """Return the smallest possible confidence limit, c log(1 / beta) / samples, where c bounds the weights."""
         bound = max(log_bound(e, epsilon) for e in self.estimators(epsilon))
         return math.exp(min(0.0, bound)) * log_inverse / samples
 
     def plain(self) -> tuple[Estimator, Estimator]:
-        """Return plain samplers of both distributions."""
+        """Return estimators that sample both distributions directly."""
         return Joined(self, 0.0), Absent(self, 0.0, Law(self.participation, np.zeros(len(self.columns))))
 
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
-        """Return the estimators with the smallest bound on their weights."""
+        """Return the `Joined` and `Absent` estimators with the smallest bounds on their weights."""
         joined = best_slope(lambda slope: log_bound(Joined(self, slope), epsilon))
         absent = best_slope(lambda slope: log_bound(best_absent(self, slope), epsilon))
         return Joined(self, joined), best_absent(self, absent)
 
     def pilots(self, epsilon: float, effort: Effort) -> tuple[Pilot, Pilot]:
-        """Return the best pilots. For removal, try a larger slope too: its variance is often smaller."""
+        """Return the best pilot runs. For removal, also try a larger slope, which often has a smaller variance."""
         removal, addition = self.estimators(epsilon)
         joined = [removal, Joined(self, 1.5 * removal.slope)]
         return (
@@ -122,7 +127,12 @@ class SeparatedPair(Pair):
         )
 
     def error(self, scale: float, farthest: float) -> float:
-        """Bound the error of log of the mean over patterns of exp(scale <m_p, y> + ...), if |y_t| <= `farthest`."""
+        """Return a bound on the rounding error of a log mean over patterns that `log_means` computes.
+
+        Args:
+            scale: factor of <m_p, y> in the exponent.
+            farthest: upper bound on |y_t|.
+        """
         from antiphase._kernels import LINEAR_EXPONENTS, SMALLEST_SHARED_SCALE
 
         steps, bands = self.columns.shape
@@ -133,15 +143,15 @@ class SeparatedPair(Pair):
         return patterns_error(steps, bands, given.separation, largest, moderate)
 
     def _unamplified(self, epsilon: float) -> float:
-        """Return delta of the Gaussian mechanism at the worst pattern."""
+        """Return delta of the Gaussian mechanism at the worst pattern, without amplification."""
         return float(upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)) * (1.0 + 1e-9)
 
     def _known(self, epsilon: float) -> float:
         """Return the mean over the number of participations k of the divergence at k times the largest squared norm.
 
-        This bounds delta: the divergence of a mixture is at most the mean over its components, and k columns have at
-        most k times the squared norm of one. The last entry, for k or more participations, is charged as the worst
-        pattern.
+        This bounds delta: the divergence of a mixture is at most the mean over its components, and k columns without
+        common rows have at most k times the largest squared norm. The last entry of `counts` is for k or more
+        participations, and uses the largest possible number of participations.
         """
         counts = np.append(np.arange(len(self.counts) - 1), -(-len(self.columns) // self.participation.separation))
         parts = upper_divergence(epsilon, counts * self.squares.max())
@@ -150,11 +160,11 @@ class SeparatedPair(Pair):
 
 @dataclass(frozen=True)
 class Joined(Estimator):
-    """Estimator of delta of the mixture against the noise alone (removal).
+    """Estimator of delta for the mixture against the noise alone (removal).
 
     Args:
         pair: the dominating pair.
-        slope: s - 1 >= 0; 0 samples the first distribution without a tilt.
+        slope: s - 1 >= 0; 0 samples the mixture itself.
     """
 
     pair: SeparatedPair
@@ -164,37 +174,40 @@ class Joined(Estimator):
 
     @cached_property
     def law(self) -> Law:
-        """Distribution of the patterns."""
+        """Distribution from which patterns are drawn."""
         return Law(self.pair.participation, self.slope * self.pair.squares / 2.0)
 
     @cached_property
     def log_factor(self) -> float:  # type: ignore[override]
-        """s log A."""
+        """s log A, the logarithm of the factor A^s in the bound on the weights."""
         return (1.0 + self.slope) * self.law.log_mean + MARGIN
 
     @cached_property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Error of the loss. Columns of a pattern share no row, so |y| is at most s times one entry plus the noise."""
+        """Bound on the rounding error of the loss.
+
+        The columns of a pattern share no row, so each |y_t| is at most s times one entry plus the noise.
+        """
         s = 1.0 + self.slope
         return self.pair.error(s, LARGEST_NORMAL + s * float(self.pair.scaled.max()))
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """Error of two means over patterns and of s log A."""
+        """Bound on the rounding error of two log means over patterns and of s log A."""
         return (4.0 + self.slope) * self.loss_error
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """Rounding of the joining probabilities: `reach` is a sum that is rounded at every step."""
+        """Bound on the total variation distance due to rounding of `law.reach`, a sum that is rounded at every step."""
         return 8.0 * UNIT * (self.width + self.pair.participation.separation) * (float(self.law.reach[-1]) + 40.0)
 
     @property
     def width(self) -> int:
-        """n."""
+        """Number of steps, n."""
         return len(self.pair.columns)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draw s times the columns of a random pattern, plus noise."""
+        """Draw `count` samples: s times the sum of the columns of a random pattern, plus noise."""
         s, squares = 1.0 + self.slope, self.pair.squares / 2.0
         noise = rng.standard_normal((count, self.width))
         self.law.add(s * self.pair.scaled, noise, rng)
@@ -207,12 +220,12 @@ class Joined(Estimator):
 
 @dataclass(frozen=True)
 class Absent(Estimator):
-    """Estimator of delta of the noise alone against the mixture (addition).
+    """Estimator of delta for the noise alone against the mixture (addition).
 
     Args:
         pair: the dominating pair.
-        slope: s >= 0; 0 samples the first distribution without a shift.
-        law: distribution of patterns, q; the noise is shifted by -s times its mean.
+        slope: s >= 0; 0 samples the noise without a shift.
+        law: distribution of patterns, q; the noise is shifted by -s times the mean of m_p over q.
     """
 
     pair: SeparatedPair
@@ -224,7 +237,7 @@ class Absent(Estimator):
 
     @cached_property
     def mean(self) -> Array:
-        """Mean of m_p over the distribution of patterns, m."""
+        """The mean m of m_p over the distribution q of patterns."""
         n, out = len(self.pair.columns), np.zeros(len(self.pair.columns))
         for r, band in enumerate(self.pair.scaled.T):
             out[r:] += band[: n - r] * self.law.joins[: n - r]
@@ -232,7 +245,7 @@ class Absent(Estimator):
 
     @cached_property
     def log_factor(self) -> float:  # type: ignore[override]
-        """s^2 |m|^2 / 2 + s (mean of |m_p|^2 / 2 + KL(q || pi))."""
+        """s^2 |m|^2 / 2 + s (mean of |m_p|^2 / 2 over q + KL(q || pi))."""
         size = float(self.law.joins @ (self.pair.squares / 2.0 + self.law.exponents)) - self.law.log_mean
         return float(self.slope**2 * (self.mean @ self.mean) / 2.0 + self.slope * size) + MARGIN
 
@@ -242,22 +255,22 @@ class Absent(Estimator):
 
     @cached_property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Error of the log of the mean over patterns."""
+        """Bound on the rounding error of the log mean over patterns."""
         return self.pair.error(1.0, self._farthest)
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """Error of s <m, y> + s^2 |m|^2 / 2, and of s times the rest of the factor."""
+        """Bound on the rounding errors of s <m, y> + s^2 |m|^2 / 2 and of the other terms of `log_factor`."""
         products = 8.0 * UNIT * self.width * self._farthest * float(self.mean.sum())
         return 2.0 * (1.0 + self.slope) * (products + self.loss_error)
 
     @property
     def width(self) -> int:
-        """n."""
+        """Number of steps, n."""
         return len(self.pair.columns)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draw noise shifted by -s m."""
+        """Draw `count` samples of noise shifted by -s m."""
         m, s = self.mean, self.slope
         x = rng.standard_normal((count, self.width)) - s * m
         losses = log_means(self.pair, x, [1.0], [-self.pair.squares / 2.0])[0]
@@ -265,7 +278,11 @@ class Absent(Estimator):
 
 
 def best_absent(pair: SeparatedPair, slope: float) -> Absent:
-    """Return the better of two estimators: the first chooses q without regard to |m|^2, the second uses its m."""
+    """Return the better one of two `Absent` estimators.
+
+    The first minimizes the bound over q without its term s^2 |m|^2 / 2. The second linearizes that term at the m of the
+    first.
+    """
     weights = -pair.squares / 2.0
     first = Absent(pair, slope, Law(pair.participation, weights))
     n, products = len(weights), np.zeros(len(weights))
@@ -276,7 +293,17 @@ def best_absent(pair: SeparatedPair, slope: float) -> Absent:
 
 
 def log_means(pair: SeparatedPair, samples: Array, scales: list[float], exponents: list[Array]) -> Array:
-    """Return, for each scale and sample, the log of the mean over patterns of exp(scale <m_p, y> + exponents of p)."""
+    """Return log means over patterns of exp(scale <m_p, y> + sum of the exponents at the steps of p).
+
+    Args:
+        pair: gives the columns and the distribution of patterns.
+        samples: the y, shape (samples, steps).
+        scales: one scale for each mean to compute.
+        exponents: one array of shape (steps,) for each scale.
+
+    Returns:
+        Array of shape (scales, samples).
+    """
     from antiphase._kernels import separated_log_means
 
     given, out = pair.participation, np.empty((len(scales), len(samples)))
@@ -296,7 +323,7 @@ def separated_pair(
 
 
 def separated_columns(strategy: Strategy, separation: int) -> Array:
-    """Return |C| in the layout of `Banded`, for a lower-triangular C with at most `separation` bands."""
+    """Return |C| in the layout of `Banded`; raise `NotProved` unless C has at most `separation` bands."""
     columns = strategy.band_columns()
     if columns is None:
         raise _too_wide(strategy, separation)

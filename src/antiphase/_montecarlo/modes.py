@@ -1,4 +1,4 @@
-"""Modes of balls-in-bins: the vectors that an example can add to C x, one per bin."""
+"""Modes of balls-in-bins. The mode of a bin is the sum of the columns of |C| at the steps of that bin."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
     """Return G_ij = <m_i, m_j>, where mode m_i is the sum of the columns of |C| at steps i, i + b, i + 2b, ...
 
     Contributions are vectors that an adversary chooses step by step, so the dominating pair of the mechanism uses the
-    entrywise |C| instead of C. If there are fewer steps than epochs x steps_per_epoch, the modes are truncated; a bin
-    beyond the last step has mode 0. No n x n matrix is formed if C is structured.
+    entrywise |C| instead of C. With fewer steps than epochs x steps_per_epoch, each mode contains only the steps of the
+    run, and a bin beyond the last step has mode 0. If C has structure, no n x n matrix is formed.
 
     **Guarantee**: the pair mean_i N(m_i, noise_std^2 I) and N(0, noise_std^2 I) dominates the mechanism, in both
-    directions, under zero-out and add-or-remove adjacency. Anything the theorem does not cover raises `NotProved`.
+    directions, under zero-out and add-or-remove adjacency. A strategy that the theorem does not cover raises
+    `NotProved`.
 
     Args:
-        strategy: C; must be causal.
-        participation: number of bins and epochs.
+        strategy: strategy matrix, C; must be causal.
+        participation: gives the number of bins b and of epochs.
 
     >>> from antiphase.strategies import Toeplitz
     >>> bins_gram(Toeplitz([1.0, 0.5], 4), BallsInBins(2, 2)).tolist()
@@ -42,9 +43,9 @@ def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
 
 
 def check_causal(strategy: Strategy) -> None:
-    """Raise if the noise of a step uses rows of C x + z that only later steps complete.
+    """Raise if the output of a step depends on rows of C x + z that only later steps complete.
 
-    The theorem allows contributions to depend only on earlier rows of C x + z, so nothing else may have been released.
+    The theorem allows contributions to depend on earlier rows of C x + z only, so outputs must not reveal other rows.
     """
     if not strategy.is_causal:
         raise NotProved(
@@ -54,9 +55,9 @@ def check_causal(strategy: Strategy) -> None:
 
 
 def _toeplitz_gram(column: Array, steps: int, bins: int) -> Array:
-    """Return G for a Toeplitz C, whose modes are shifts of the first: G_ij = G_{i+1, j+1} + m[n-1-i] m[n-1-j].
+    """Return G for a Toeplitz C, whose modes are shifts of the first mode m.
 
-    All terms are non-negative.
+    Uses the recursion G_ij = G_{i+1, j+1} + m[n-1-i] m[n-1-j], in which all terms are non-negative.
     """
     from scipy.signal import correlate
 
@@ -64,7 +65,7 @@ def _toeplitz_gram(column: Array, steps: int, bins: int) -> Array:
     padded = np.zeros(-(-steps // bins) * bins)
     padded[: len(column)] = column
     mode = padded.reshape(-1, bins).cumsum(axis=0).ravel()[:steps]
-    last = np.maximum(correlate(mode, mode[: steps - used + 1], "valid")[::-1], 0.0)  # the transform may round below 0
+    last = np.maximum(correlate(mode, mode[: steps - used + 1], "valid")[::-1], 0.0)  # rounding may give negatives
     ends = mode[steps - used :][::-1]
     gram = np.zeros((bins, bins))
     gram[used - 1, :used] = gram[:used, used - 1] = last

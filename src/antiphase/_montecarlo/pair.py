@@ -1,4 +1,4 @@
-"""Dominating pair of a mechanism: two distributions whose divergence bounds its delta."""
+"""Dominating pairs. The dominating pair of a mechanism is two distributions whose divergence bounds its delta."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphase._montecarlo.pilot import Effort, Pilot
 
 @dataclass(frozen=True)
 class Upper:
-    """A proved upper bound on delta in both directions.
+    """A proved upper bound on delta, for both removal and addition.
 
     Args:
         value: the bound.
@@ -26,11 +26,16 @@ class Upper:
 
 
 class Pair(ABC):
-    """Distributions P and Q at one noise level. delta is the larger of P against Q (remove) and Q against P (add).
+    """A pair of distributions P and Q at one noise level.
 
-    `tight`: whether the upper bound is accurate, so that no samples are needed. `pilot`: number of samples of a pilot
-    run. `samples`: default number of samples, for about half a minute on two cores. `reference`: the theorem that
-    proves that the pair dominates.
+    Delta is the larger divergence of P against Q (removal) and of Q against P (addition).
+
+    Attributes:
+        noise_std: standard deviation of the noise.
+        tight: whether the upper bound is accurate, so that no samples are needed.
+        pilot: number of samples of a pilot run.
+        samples: default number of samples, which take about half a minute on two cores.
+        reference: the theorem that proves that the pair dominates the mechanism.
     """
 
     noise_std: float
@@ -46,19 +51,19 @@ class Pair(ABC):
     @property
     @abstractmethod
     def outward(self) -> Self:
-        """A pair whose delta is at least that of this pair before rounding; certificates use it."""
+        """A pair whose delta is at least the delta of this pair without rounding errors. Certificates use it."""
 
     @abstractmethod
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
-        """Return a bound that needs no samples; if `fine` is false, a faster and looser one."""
+        """Return a bound on delta that needs no samples. If `fine` is false, it is faster to compute and looser."""
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
-        """Return a lower bound on the confidence limit, reached if no sample has a positive weight; 0 if unknown."""
+        """Return a lower bound on the confidence limit, nearly reached if all weights are 0. Return 0 if unknown."""
         return 0.0
 
     @abstractmethod
     def plain(self) -> tuple[Estimator, Estimator]:
-        """Return untilted estimators for removal and addition, which sample P and Q; their weights are at most 1."""
+        """Return estimators for removal and addition that sample P and Q directly. Their weights are at most 1."""
 
     @abstractmethod
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:

@@ -1,8 +1,8 @@
-"""Distributions of random min-separation patterns, tilted by an exponent per step.
+"""Distributions of the patterns of `PoissonMinSeparation`, tilted by one exponent per step.
 
-A pattern p has probability pi(p) exp(sum of the exponents of the steps of p) / A, where pi is the distribution of the
-sampling itself and A the mean of the exponentials under pi. Like pi, this is a renewal process, but its probability of
-joining depends on the step.
+A pattern p has probability pi(p) exp(sum of the exponents at the steps of p) / A, where pi is the distribution of the
+sampling itself and A is the mean of the exponentials under pi. The tilted distribution is also a renewal process, but
+its joining probability depends on the step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._participation import PoissonMinSeparation
 
-SURE = 50.0  # cap on the hazard of a step: a 53-bit uniform number never exceeds it
+SURE = 50.0  # cap on the hazard of a step; -log of a 53-bit uniform number never exceeds it
 MAX_OPERATIONS = 2e8
 
 
@@ -35,7 +35,7 @@ class Law:
 
     @cached_property
     def _logs(self) -> Array:
-        """log f_t for t < n + b, where f_t is the mean over patterns that are eligible from step t."""
+        """log f_t for t < n + b, where f_t is the mean of the exponentials over patterns first eligible in step t."""
         from antiphase._kernels import backward_log_means
 
         logs = np.empty(len(self.exponents) + self.sampling.separation)
@@ -44,7 +44,7 @@ class Law:
 
     @cached_property
     def log_mean(self) -> float:
-        """log A."""
+        """The logarithm of A."""
         from antiphase._kernels import start_log_mean
 
         given = self.sampling
@@ -52,14 +52,14 @@ class Law:
 
     @cached_property
     def _joining(self) -> Array:
-        """For each step, the probability that an eligible example joins."""
+        """For each step, the probability that an eligible example joins it."""
         n = len(self.exponents)
         later = self._logs[self.sampling.separation :]
         return np.minimum(np.exp(math.log(self.sampling.rate) + self.exponents + later - self._logs[:n]), 1.0)
 
     @cached_property
     def _starting(self) -> Array:
-        """Probabilities of the first eligible step: 0, or with a warm start also 1, ..., b - 1."""
+        """Probabilities of the first eligible step, which is 0 for a cold start and 0, ..., b - 1 for a warm start."""
         given = self.sampling
         if not given.warm_start:
             return np.ones(1)
@@ -94,14 +94,14 @@ class Law:
 
 
 def count_probabilities(sampling: PoissonMinSeparation, steps: int) -> Array:
-    """Return the probability that a pattern has k steps, for k = 0, 1, ...; the last entry is for k or more.
+    """Return the probabilities that a pattern has k = 0, 1, ... steps; the last entry is for that k or more.
 
     >>> count_probabilities(PoissonMinSeparation(2, 0.5), 3).tolist()
     [0.125, 0.625, 0.25]
     """
     b, rate = sampling.separation, sampling.rate
     largest = min(-(-steps // b), max(1, int(MAX_OPERATIONS // steps)))
-    later = deque([np.eye(1, largest + 1)[0]] * b, maxlen=b)  # for patterns eligible from steps t, ..., t + b - 1
+    later = deque([np.eye(1, largest + 1)[0]] * b, maxlen=b)  # for patterns that start eligible at t, ..., t + b - 1
     for _ in range(steps):
         more = np.append(0.0, later[-1][:-1])
         more[-1] += later[-1][-1]

@@ -1,7 +1,7 @@
-"""Pilot runs: choose the estimator and parameters that will give the smallest confidence limit.
+"""Pilot runs, which choose the estimator and its parameters for a confidence limit.
 
-A bad choice can make a limit wide, but never wrong: the choice is fixed before the samples for the limit are drawn, and
-these are independent of the pilot's samples.
+A bad choice can make the limit loose but never wrong. The choice is fixed before the samples for the limit are drawn,
+and these samples are independent of those of the pilot run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from antiphase._montecarlo.samples import draws
 
 @dataclass(frozen=True)
 class Effort:
-    """How much work a certificate may take.
+    """Limits on the work for a certificate, with its failure probability and the seed of its pilot run.
 
     Args:
         samples: maximum number of samples of a certified run.
         log_inverse: log(1 / beta), where beta is the failure probability of one limit.
-        seed: seed of the pilot.
+        seed: seed of the pilot run.
         workers: joblib's n_jobs.
-        good: slack below which the search for a better estimator stops.
+        good: the search for a better estimator stops once the slack is below this value.
     """
 
     samples: int
@@ -64,12 +64,12 @@ class Pilot:
         return self.bound * float(self.shares.std()) / math.sqrt(len(self.shares))
 
     def expected(self, samples: int, log_inverse: float) -> tuple[float, float]:
-        """Return the best stake for `samples` samples and the limit expected from them."""
+        """Return the best stake for `samples` samples, and the confidence limit expected from them."""
         stake, limit = best_stake(self.shares, samples, log_inverse)
         return stake, self.bound * limit
 
     def slack(self, effort: Effort) -> float:
-        """Return the relative gap between the expected limit and the estimate, with all samples of the effort."""
+        """Return the relative gap between the expected limit and the estimate, if all `effort.samples` are drawn."""
         estimate = self.estimate
         return self.expected(effort.samples, effort.log_inverse)[1] / estimate - 1.0 if estimate > 0.0 else math.inf
 
@@ -84,5 +84,8 @@ def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort
 
 
 def best(pilots: Sequence[Pilot], effort: Effort) -> Pilot:
-    """Return the pilot with the smallest slack. A pilot that missed rare, large weights has a large bound and slack."""
+    """Return the pilot with the smallest slack.
+
+    A pilot that missed rare, large weights is not chosen by mistake, because its large bound gives a large slack.
+    """
     return min(pilots, key=lambda pilot: pilot.slack(effort))

@@ -1,4 +1,4 @@
-"""Plain Monte Carlo: needs about 1 / delta samples for an estimate, and many more for a proof.
+"""Plain Monte Carlo, which needs about 1 / delta samples for an estimate and many more for a proof.
 
 Reference: Choquette-Choo et al. 2025 (near-exact amplification), Thm. 2.2 and App. E.
 """
@@ -23,7 +23,7 @@ _THEOREMS = "Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact am
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of the weights in one direction, rounded up.
+    """The mean of the weights for removal or addition, rounded up.
 
     Args:
         value: the mean. It is 0 only if no sample had a positive weight, and is then not an estimate.
@@ -37,7 +37,12 @@ class Mean:
 
 
 def bernstein_failure(delta: float, tau: float, samples: int) -> float:
-    """Bound the probability that the mean of `samples` weights is at most `delta` if the true delta is tau * `delta`.
+    """Return a bound on the probability that the mean weight is at most `delta` although the true delta is tau * delta.
+
+    Args:
+        delta: threshold for the mean of the weights.
+        tau: true delta / threshold, at least 1.
+        samples: number of weights.
 
     >>> bernstein_failure(8e-6, 1.25, 10**8) < 7.2e-9
     True
@@ -48,15 +53,19 @@ def bernstein_failure(delta: float, tau: float, samples: int) -> float:
 def plain_means(
     pair: Pair, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int
 ) -> tuple[Mean, Mean]:
-    """Return the means for removal and addition. Memory does not grow with the number of samples."""
+    """Return the mean weights for removal and addition. Memory use does not grow with the number of samples."""
     removal, addition = (
-        _mean(estimator, epsilon, samples, child(seed, i), workers) for i, estimator in enumerate(pair.outward.plain())
+        weighted_mean(estimator, epsilon, samples, child(seed, i), workers)
+        for i, estimator in enumerate(pair.outward.plain())
     )
     return removal, addition
 
 
 def plain_delta(pair: Pair, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int) -> Bound:
-    """Return an estimate of delta, for the larger direction. Raises if there is no hit, because delta is never 0."""
+    """Return an estimate of delta, the larger one of removal and addition.
+
+    Raises if no sample has a positive weight, because delta is never 0.
+    """
     worst = max(plain_means(pair, epsilon, samples, seed, workers), key=lambda mean: mean.value)
     if worst.hits == 0:
         raise AntiphaseError(
@@ -79,8 +88,8 @@ def verify_plain(
     """Verify the claim (epsilon, delta) with plain samples, or raise `Refused`.
 
     The claim passes if both means are at most (delta - p) / tau, where p is the failure probability that delta includes
-    (see `verification.py`). A mechanism whose delta exceeds delta - p passes in one direction with probability at most
-    `bernstein_failure`, which must be within the share of this attempt.
+    (see `verification.py`). If the true delta of the mechanism exceeds delta - p, the claim passes in that direction
+    with probability at most `bernstein_failure`. This probability must be within the share of this attempt.
     """
     threshold = delta * (1.0 - SHARE) / tau
     needs, has = log_inverse_share(delta, attempt), _bernstein_exponent(threshold, tau, samples)
@@ -103,11 +112,14 @@ def verify_plain(
 
 
 def _bernstein_exponent(delta: float, tau: float, samples: int) -> float:
-    """Return log(1 / failure probability)."""
+    """Return -log of `bernstein_failure`."""
     return samples * (tau - 1.0) ** 2 * delta / (8.0 * tau / 3.0 - 2.0 / 3.0)
 
 
-def _mean(estimator: Estimator, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int) -> Mean:
+def weighted_mean(
+    estimator: Estimator, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int
+) -> Mean:
+    """Return the mean weight of an estimator's samples at epsilon, which is an unbiased estimate of delta."""
     pieces = collect(estimator, samples, seed, partial(_moments, estimator, epsilon), workers)
     hits, total, squares = (math.fsum(column) for column in zip(*pieces, strict=True))
     mean = total / samples

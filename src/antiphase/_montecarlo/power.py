@@ -1,10 +1,11 @@
-"""Removal, first estimator: samples tilted by an integer power of the likelihood ratio.
+"""The first estimator for removal, which tilts samples by an integer power alpha of the likelihood ratio.
 
-exp(alpha Y) N(0, I) is a mixture over index tuples (i_1, ..., i_alpha) of N(sum_k m_{i_k}, I) with weights
-b^-alpha exp(sum_{k<l} K_{i_k i_l}), here for the rests of the modes. Draw the indices one after the other, each with
-probability proportional to e_j = exp((K n)_j), where n are the counts so far. Tuples then have exactly these weights,
-up to the product of the mean_j e_j. Such a mean is convex in n, so over all n with k indices it is largest if all k
-indices are equal.
+Here m_i are the rests of the modes (`split.py`), K is their Gram matrix, b the number of bins, and Y the log-likelihood
+ratio. exp(alpha Y) N(0, I) is a mixture of N(sum_k m_{i_k}, I) over index tuples (i_1, ..., i_alpha), with weights
+b^-alpha exp(sum_{k<l} K_{i_k i_l}). The indices are drawn one after another, each with probability proportional to
+e_j = exp((K n)_j), where n_i counts how often index i was drawn so far. Tuples then have exactly these weights, up to
+the product of the means mean_j e_j over the draws. Each mean is convex in n. Over all n with k indices in total, it is
+therefore largest if all k indices are equal.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ LARGEST_EXPONENT = 600.0
 
 @dataclass(frozen=True)
 class Power(Estimator):
-    """Estimator of delta of mean_i N(m_i, I) against N(0, I).
+    """Estimator of delta for mean_i N(m_i, I) against N(0, I).
 
     Args:
         split: the modes.
-        alpha: the power, at least 1; 1 samples the first distribution without a tilt.
+        alpha: the power, at least 1; 1 samples the mixture itself.
     """
 
     split: Split
@@ -45,7 +46,7 @@ class Power(Estimator):
 
     @property
     def slope(self) -> float:  # type: ignore[override]
-        """alpha - 1."""
+        """The slope of the bound on the weights, alpha - 1."""
         return self.alpha - 1.0
 
     @cached_property
@@ -55,17 +56,17 @@ class Power(Estimator):
 
     @property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Error of <rest_j, x> - |rest_j|^2 / 2."""
+        """Bound on the rounding error of <rest_j, x> - |rest_j|^2 / 2."""
         return modes_error(self.split.bins, self.split.largest, self.alpha)
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """Error of alpha means of exponentials and of the loss, which counts alpha - 1 times."""
+        """Bound on the rounding errors of alpha log means, and of the loss, which is multiplied by alpha - 1."""
         return 2.0 * self.alpha * self.loss_error
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """Rounding of the boundaries between indices: a few units each."""
+        """Bound on the total variation distance due to rounding of the cumulative probabilities of the indices."""
         return 8.0 * UNIT * self.split.bins * (self.alpha + 2.0)
 
     @cached_property
@@ -78,11 +79,11 @@ class Power(Estimator):
         return self.split.bins
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draw indices in turn, then noise around the sum of their modes."""
+        """Draw `count` samples: for each, alpha indices one after another, then noise around the sum of their modes."""
         return self.draw_modes(rng, count)[0]
 
     def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
-        """Draw as `draw` does; also return the log-likelihood ratio of every mode."""
+        """Draw samples as `draw` does. Also return the log-likelihood ratio of every mode, shape (count, bins)."""
         from antiphase._kernels import draw_powers
 
         indices, log_ratios = np.empty((count, self.alpha), dtype=np.int32), np.zeros(count)
@@ -106,7 +107,10 @@ def log_factor(split: Split, alpha: int) -> float:
 
 
 def noisy_losses(split: Split, indices: Indices, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return log mean_j exp(r_j), and r: r_j = <rest_j, x> - |rest_j|^2 / 2, where x = noise + rests of the indices."""
+    """Return log mean_j exp(r_j) for each sample, and the r_j themselves, shape (samples, bins).
+
+    r_j = <rest_j, x> - |rest_j|^2 / 2, where x is noise plus the sum of the rests of the indices.
+    """
     from antiphase._kernels import bins_log_means
 
     noise = rng.standard_normal((len(indices), split.root.shape[1])) @ split.root.T

@@ -1,7 +1,7 @@
-"""Draw samples in blocks, each with its own seed, so that results do not depend on which worker computes a block.
+"""Draws samples in blocks with separate seeds, so that results do not depend on which worker computes a block.
 
-Blocks run through joblib: on threads by default, and inside `joblib.parallel_config(backend=...)` on that backend,
-such as Dask or Ray on many machines.
+joblib runs the blocks, on threads by default. Inside `joblib.parallel_config(backend=...)` it uses that backend, such
+as Dask or Ray on many machines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ BLOCK = 1 << 14  # samples that share a seed
 
 
 def randomness(seed: int | None, *path: int) -> np.random.SeedSequence:
-    """Return the root of a tree of seeds: `seed` for tests and common random numbers, or fresh entropy if it is None.
+    """Return the root of a tree of seeds, from `seed`, or from fresh entropy if `seed` is None.
+
+    Args:
+        seed: fixed seed, for tests and common random numbers; None for fresh entropy.
+        path: numbers that select a branch of the tree.
 
     >>> randomness(1, 2).spawn_key
     (2,)
@@ -41,14 +45,14 @@ def collect(
     reduce: Callable[[Draws], Result],
     workers: int = -1,
 ) -> list[Result]:
-    """Apply `reduce` to every piece of `samples` independent draws and return the results in a fixed order.
+    """Draw samples in small pieces, apply `reduce` to each piece, and return the results in a fixed order.
 
-    Only a few pieces per worker and the results are in memory at the same time.
+    Only the results and a few pieces per worker are in memory at the same time.
 
     Args:
         estimator: estimator that draws the samples.
         samples: total number of samples.
-        seed: block i uses its i-th child.
+        seed: seed of the samples; block i uses its i-th child.
         reduce: called on each piece; must be picklable if the backend requires it.
         workers: joblib's n_jobs; -1 for all cores.
     """
@@ -61,16 +65,16 @@ def collect(
 
 
 def draws(estimator: Estimator, samples: int, seed: np.random.SeedSequence, workers: int = -1) -> Draws:
-    """Return all draws; each takes 16 bytes."""
+    """Return all draws. Each takes 16 bytes of memory."""
     pieces = collect(estimator, samples, seed, _itself, workers)
     return Draws(np.concatenate([p.ratios for p in pieces]), np.concatenate([p.shifts for p in pieces]))
 
 
 def single_threaded() -> AbstractContextManager[Any]:
-    """Limit the linear algebra of NumPy and SciPy to one thread.
+    """Return a context manager that limits the linear algebra of NumPy and SciPy to one thread.
 
-    The matrix products here are small and numerous, and already run on joblib's threads. On a busy machine, additional
-    BLAS threads can spend ten times as long waiting for each other as working.
+    The matrix products here are small and already run on joblib's threads. On a busy machine, additional BLAS threads
+    can spend ten times as much time waiting for each other as working.
     """
     limit: AbstractContextManager[Any] = _controller().limit(limits=1)
     return limit
@@ -78,7 +82,7 @@ def single_threaded() -> AbstractContextManager[Any]:
 
 @cache
 def _controller() -> Any:
-    import scipy.linalg  # noqa: F401  # has its own BLAS library, which must be loaded to be found
+    import scipy.linalg  # noqa: F401  # SciPy has its own BLAS library, which the controller finds only if it is loaded
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController()

@@ -1,8 +1,8 @@
-"""Find the epsilon or noise at which delta has a given value, by a proved bound or by estimates.
+"""Searches for the epsilon or noise at which delta has a given value, by a proved bound or by estimates.
 
-Estimates use the same seed throughout (common random numbers), so that they are a smooth function of the search
-variable. The smallest limit that is possible without any hit is added if it is known. The results of a search prove
-nothing; they are verified afterwards with fresh randomness.
+Estimates use the same seed throughout a search (common random numbers), so that they are a smooth function of the
+search variable. If `Pair.least` is known, it is added to each estimate. Results from estimates prove nothing and are
+verified afterwards with fresh samples.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from antiphase._montecarlo.pair import Pair
 from antiphase._montecarlo.samples import child, draws
 from antiphase._montecarlo.settings import MonteCarlo
 
-LARGEST = 1e6  # search up to this factor above the start
+LARGEST = 1e6  # search up to this factor above the starting point
 LARGEST_LOG = 700.0
-SEARCH_FRACTION = 4  # the search uses a pilot's samples divided by this; its last correction uses all of them
+SEARCH_FRACTION = 4  # a search uses 1 / SEARCH_FRACTION of the samples of a pilot run, and all of them at the end
 TOLERANCE, ROUGH = 1e-4, 1e-2
 
 
 def upper_epsilon(pair: Pair, delta: float) -> float:
-    """Return an epsilon at which the proved bound is at most `delta`, from the coarse bound, then the fine one."""
+    """Return roughly the smallest epsilon at which the proved bound is at most `delta`.
+
+    Searches with the coarse bound first. If the pair is tight, the fine bound improves the result.
+    """
     found = _least(lambda e: pair.upper(e, fine=False).value <= delta, 1.0)
     if pair.tight and found > 0.0:
         found = _tightened(lambda e: pair.upper(e).value <= delta, found)
@@ -34,7 +37,7 @@ def upper_epsilon(pair: Pair, delta: float) -> float:
 
 
 def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
-    """Return a noise level at which the proved bound is at most `delta`."""
+    """Return roughly the smallest noise level at which the proved bound is at most `delta`."""
     least = pair.noise_std / LARGEST
 
     def holds(noise: float) -> bool:
@@ -43,7 +46,7 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
     found = _least(holds, pair.noise_std, TOLERANCE if pair.tight else ROUGH)
     if found <= 2.0 * least:
         raise NotProved(
-            f"delta = {delta} needs no noise at all: it exceeds the probability that an example participates.",
+            f"delta = {delta} needs no noise at all: an example takes part with at most that probability.",
             hint="use a delta far below 1 / number of examples",
         )
     if pair.tight:
@@ -54,14 +57,16 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
 def estimated_epsilon(
     pair: Pair, delta: float, log_inverse: float, seed: np.random.SeedSequence, sampling: MonteCarlo
 ) -> float:
-    """Return the epsilon at which the estimate is `delta`, choosing estimators again until they fit that epsilon.
+    """Return the epsilon at which the estimate equals `delta`.
+
+    The best estimators depend on epsilon, so they are chosen again for each new epsilon until it hardly changes.
 
     Args:
         pair: the dominating pair, at its noise level.
         delta: target of the estimate.
-        log_inverse: log(1 / beta) of the limit computed afterwards.
+        log_inverse: log(1 / beta) of the confidence limit that is computed afterwards.
         seed: seed of the samples.
-        sampling: Monte Carlo effort.
+        sampling: Monte Carlo settings.
     """
     epsilon = highest = upper_epsilon(pair, delta)
     samples, many = _samples(pair, sampling)
@@ -85,7 +90,7 @@ def estimated_noise(
     seed: np.random.SeedSequence,
     sampling: MonteCarlo,
 ) -> float:
-    """Return the noise at which the estimate is `delta`, at most `highest`, the noise of the proved bound."""
+    """Return the noise at which the estimate equals `delta`, at most about `highest`, the noise of the proved bound."""
     few, many = _samples(pair, sampling)
 
     def excess(log_noise: float, samples: int = few, part: int = 0) -> float:
@@ -104,7 +109,7 @@ def estimated_noise(
 
 
 def _samples(pair: Pair, sampling: MonteCarlo) -> tuple[int, int]:
-    """Return the numbers of samples for the search and for its last correction."""
+    """Return the number of samples for the search, and for its final correction."""
     most = sampling.samples or pair.samples
     return min(pair.pilot // SEARCH_FRACTION, most), min(pair.pilot, most)
 
@@ -119,7 +124,10 @@ class _Curve:
         self._draws: dict[int, Draws] = {}
 
     def log_delta(self, epsilon: float) -> float:
-        """Return log delta of the larger direction; the second is sampled only if its bound exceeds the first."""
+        """Return the larger log delta of removal and addition.
+
+        Addition is sampled only if the bound on its weights exceeds the estimate for removal.
+        """
         removal = self._log_mean(0, epsilon)
         if log_bound(self._estimators[1], epsilon) <= removal:
             return removal
@@ -136,13 +144,13 @@ class _Curve:
 
 
 def _excess(curve: _Curve, pair: Pair, epsilon: float, delta: float, log_inverse: float, sampling: MonteCarlo) -> float:
-    """Return the log of the smallest expected limit, relative to `delta`."""
+    """Return log((estimate of delta + smallest possible limit) / delta)."""
     least = pair.least(epsilon, sampling.samples or pair.samples, log_inverse)
     return math.log(math.exp(curve.log_delta(epsilon)) + least) - math.log(delta)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a decreasing function crosses 0, or the nearer end of the interval if it does not."""
+    """Return the point where a decreasing function crosses 0, or the nearest end of the interval if it does not."""
     from scipy.optimize import brentq
 
     if function(low) <= 0.0:
@@ -153,7 +161,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _least(holds: Callable[[float], bool], start: float, tolerance: float = TOLERANCE) -> float:
-    """Return roughly the smallest number for which `holds`, a condition that is true above some point."""
+    """Return roughly the smallest number that satisfies `holds`, a condition that is true above some point."""
     if holds(0.0):
         return 0.0
     low = high = start
@@ -170,7 +178,7 @@ def _least(holds: Callable[[float], bool], start: float, tolerance: float = TOLE
 
 
 def _tightened(holds: Callable[[float], bool], start: float) -> float:
-    """Return a number slightly below `start` if it satisfies `holds`, else `start`."""
+    """Return a number at most slightly below `start` that satisfies `holds`, or `start` if none is found."""
     low, high = start * (1.0 - 20.0 * TOLERANCE), start
     if holds(low):
         return low

@@ -1,4 +1,4 @@
-"""Monte Carlo settings: how much work a sampled bound may take."""
+"""Settings for Monte Carlo bounds."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ class MonteCarlo:
 
     `epsilon`, `delta` and `verify` draw fresh entropy on every call. `calibrate` and `plan` search with seeds that are
     hashes of their arguments, so that the same arguments give the same mechanism, and certify the result with fresh
-    entropy. With a seed, all of them return the same result every time. Failure probabilities add up: if you try many
-    seeds, or many ways to write the same mechanism, and keep the best result, you spend the failure probability many
-    times.
+    entropy. If you pass a seed, all of these functions return the same result every time. Failure probabilities add up:
+    if you try many seeds, or many descriptions of the same mechanism, and keep the best result, you spend the failure
+    probability many times.
 
-    A confidence limit is above the true value by about 1 / sqrt(samples). Enough samples are drawn that the limit loses
-    at most a fraction `slack` of delta: 5 % cost about 0.3 % more noise. A quarter of the slack needs sixteen times as
-    many samples.
+    A confidence limit exceeds the true value by a relative amount proportional to 1 / sqrt(samples). Enough samples are
+    drawn that it exceeds the estimate of delta by at most the fraction `slack`. A slack of 5 % costs about 0.3 % more
+    noise. A quarter of the slack needs sixteen times as many samples.
 
     Args:
-        slack: fraction of delta that may be lost to the confidence limit.
-        samples: maximum number of samples per direction. If they are not enough, the limit is wider, or a bound without
-            samples is returned. None means as many as about half a minute on two cores allows.
+        slack: largest relative excess of the confidence limit over the estimate of delta.
+        samples: maximum number of samples for each of removal and addition. If they are not enough, the limit is
+            looser, or a bound without samples is returned. None allows as many as fit in about half a minute on two
+            cores.
         workers: joblib's n_jobs; -1 for all cores. Results depend neither on it nor on joblib's backend.
-        seed: makes the result reproducible; use it only in tests. None draws fresh entropy. Different functions never
-            share samples, whatever the seed.
+        seed: fixed seed that makes results reproducible, for tests only. None draws fresh entropy. Different functions
+            never share samples, even with the same seed.
 
     >>> MonteCarlo(slack=0.2).workers
     -1
@@ -42,7 +43,7 @@ class MonteCarlo:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        owner, hint = "MonteCarlo", "0.05 loses 5 % of delta, which costs about 0.3 % more noise"
+        owner, hint = "MonteCarlo", "0.05 allows for 5 % of delta, which costs about 0.3 % more noise"
         slack = _check.real(owner, "slack", self.slack, 1e-3, 1.0, hint)
         object.__setattr__(self, "slack", slack)
         if self.samples is not None:

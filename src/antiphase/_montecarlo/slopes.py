@@ -1,17 +1,19 @@
 """Derivatives of delta and of the noise of balls-in-bins with respect to the Gram matrix of the modes.
 
-delta is the mean of a convex function F of the likelihood ratio L = sum_i u_i, u_i = exp(x_i - K_ii / 2) / b, where
-x ~ N(0, K). Each u_i has mean 1 / b for every K, and Price's theorem gives
+Let G be the Gram matrix of the modes, K = G / noise_std^2, and b the number of bins. Delta is the mean of a convex
+function F of the likelihood ratio L = sum_i u_i, with u_i = exp(x_i - K_ii / 2) / b and x ~ N(0, K). Each u_i has mean
+1 / b for every K, and Price's theorem gives
 
     d delta = sum_ij D_ij dK_ij,        D_ij = E[F''(L) u_i u_j] / 2.
 
-F is a hockey stick, (L - e^eps)_+ for removing and (1 - e^eps L)_+ for adding an example, so F'' is concentrated where
-the loss Y = log L equals eps or -eps. Let w_i = u_i / L be the probability of bin i given the sample. Then
+F is a hockey-stick function: (L - e^eps)_+ for removing and (1 - e^eps L)_+ for adding an example. F'' is therefore
+concentrated where the loss Y = log L equals eps (removal) or -eps (addition). Let w_i = u_i / L be the probability of
+bin i given the sample. Then
 
     D = e^eps p(Y = eps) E[w w^T | Y = eps] / 2   or   p(Y = -eps) E[w w^T | Y = -eps] / 2,
 
 where p is the density of Y under N(0, I). At constant delta, the noise satisfies d log noise = <D, dG> / (2 <D, G>).
-This costs O(samples b^2), independent of the number of steps, and needs no derivatives of samples.
+The estimate takes O(samples b^2) time for any number of steps, and needs no derivatives of samples.
 
 Reference: Price 1958; Choquette-Choo et al. 2025 (near-exact amplification), App. D, differentiates samples instead.
 """
@@ -34,12 +36,12 @@ SMALLEST_KERNEL_WIDTH = 0.2  # width of the kernel density estimate of Y, in sta
 
 @dataclass(frozen=True)
 class Slopes:
-    """delta in one direction and its relative derivatives, estimated from samples.
+    """Estimates of log delta, for removal or addition, and of its derivatives.
 
     Args:
         log_delta: log delta.
-        by_gram: D / delta, for the Gram matrix over noise_std^2.
-        by_log_noise: d log delta / d log noise.
+        by_gram: derivatives of log delta with respect to the entries of K = G / noise_std^2, which are D / delta.
+        by_log_noise: derivative of log delta with respect to log noise_std.
     """
 
     log_delta: float
@@ -48,13 +50,13 @@ class Slopes:
 
 
 def delta_slopes(pair: BinsPair, epsilon: float, samples: int, seed: np.random.SeedSequence, *, adding: bool) -> Slopes:
-    """Estimate delta at one noise level and its derivatives. Use it to search; it proves nothing.
+    """Return estimates of log delta and its derivatives. They serve to guide a search and prove nothing.
 
     Args:
-        pair: the modes and the noise.
+        pair: the modes and the noise level.
         epsilon: epsilon of the divergence.
         samples: number of samples; a few thousand are enough.
-        seed: the same seed gives common random numbers.
+        seed: seed of the samples; calls with the same seed use common random numbers.
         adding: whether an example is added instead of removed.
     """
     from scipy.special import logsumexp

@@ -1,9 +1,10 @@
-"""Split the modes into a common part, which is integrated exactly, and a rest.
+"""Splits the modes into a common part, which is integrated exactly, and rests, which are sampled.
 
-Let K be the Gram matrix of the modes divided by noise_std^2, and rho = 1 / (1^T K^-1 1). Every mode is the sum of one
-common vector of squared length rho and a rest orthogonal to it; the rests have the Gram matrix K - rho 1 1^T >= 0. The
-pair of distributions depends only on K, so the log-likelihood ratio is that of a Gaussian mechanism with rho plus an
-independent log mean_j exp(<rest_j, x> - |rest_j|^2 / 2).
+Let K be the Gram matrix of the modes divided by noise_std^2, and rho = 1 / (1^T K^-1 1). Every mode is the sum of a
+common vector of squared length rho and a vector orthogonal to it, which is called the rest of the mode. The rests have
+the Gram matrix K - rho 1 1^T, which is positive semidefinite. The pair of distributions depends only on K. Its
+log-likelihood ratio is therefore that of a Gaussian mechanism with squared distance rho, plus an independent term
+log mean_j exp(<rest_j, x> - |rest_j|^2 / 2).
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from antiphase._errors import AntiphaseError
 from antiphase._montecarlo.gaussian import SMALLEST_ROOT
 from antiphase._montecarlo.rounding import GRAM
 
-SMALLEST_SQUARE = 1e-280  # below the squared norm of any C that has an accountant; all modes may be 0
-NEGLIGIBLE = 1e-13  # eigenvalues below this, relative to the largest, count as rounding errors
+SMALLEST_SQUARE = 1e-280  # avoids a division by zero if all modes are 0; smaller than any squared norm in use
+NEGLIGIBLE = 1e-13  # eigenvalues below this fraction of the largest are treated as rounding errors
 
 
 @dataclass(frozen=True)
 class Split:
-    """K = rho 1 1^T + rest, rest = root root^T.
+    """Modes with the Gram matrix K = rho 1 1^T + root root^T.
 
     Args:
         rho: squared length of the common part.
-        root: square root of the Gram matrix of the rests; one row per bin.
+        root: square root of the Gram matrix of the rests, one row per bin.
     """
 
     rho: float
     root: Array
 
     def scaled(self, noise_std: float) -> Split:
-        """Return the same modes under noise that is larger by the factor `noise_std`."""
+        """Return the modes divided by `noise_std`."""
         return Split(self.rho / noise_std**2, self.root / noise_std)
 
     def outward(self, gram: Array) -> Split:
         """Return modes with a larger common part, such that no entry of K is below `gram` or its unrounded value.
 
-        **Guarantee**: delta of the returned modes is at least that of the true ones; see `rounding.py`.
+        **Guarantee**: the delta of the returned modes is at least that of the true modes; see `rounding.py`.
         """
         missing = max(float((gram - self.rho - self.rest).max()), 0.0)
         return Split(self.rho + missing + GRAM * float(np.diag(gram).max()), self.root)
@@ -59,7 +60,7 @@ class Split:
 
     @cached_property
     def half(self) -> Array:
-        """|rest_j|^2 / 2."""
+        """|rest_j|^2 / 2 for each bin j."""
         return np.diag(self.rest) / 2.0
 
     @cached_property
@@ -69,7 +70,7 @@ class Split:
 
     @cached_property
     def known_factors(self) -> list[float]:
-        """Cache of `power.log_factor`."""
+        """Results that `power.log_factor` caches."""
         return [0.0]
 
     @cached_property
@@ -79,10 +80,11 @@ class Split:
 
 
 def split(gram: Array, *, common: bool = True) -> Split:
-    """Split the modes under unit noise, with the largest possible common part, even if K is singular.
+    """Return the split of modes with the Gram matrix `gram`, with the largest possible common part.
 
-    The rest is rebuilt from its non-negative eigenvalues, so that sampling and weighting use the same matrix. It
-    differs from K only by rounding, which `outward` compensates. If `common` is false, there is no common part.
+    `gram` may be singular. The Gram matrix of the rests is rebuilt from its non-negligible eigenvalues, so that
+    sampling and weighting use the same matrix. The result differs from `gram` only by rounding errors, which `outward`
+    compensates. If `common` is false, there is no common part.
 
     >>> round(split(np.array([[2.0, 1.0], [1.0, 2.0]])).rho, 12)
     1.5
@@ -100,5 +102,5 @@ def split(gram: Array, *, common: bool = True) -> Split:
             hint="pass a symmetric positive semidefinite matrix",
         )
     kept = values > floor
-    # Use the symmetric root: eigenvectors of equal eigenvalues, and thus samples based on them, depend on the machine.
+    # Use the symmetric root. Eigenvectors of equal eigenvalues, and samples based on them, would depend on the machine.
     return Split(rho, (vectors[:, kept] * np.sqrt(values[kept])) @ vectors[:, kept].T)

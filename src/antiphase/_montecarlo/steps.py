@@ -1,15 +1,16 @@
-"""Bounds on the sum of the allowed weights next to a core, for each core size k and number m of other indices drawn.
+"""Bounds on the sum Z of the allowed weights in `cores.py`, for core size k after m other indices were drawn.
 
-The counts are N = k e_i + n with n_i = 0, n_j <= k and sum n = m. Index j is allowed if j != i and n_j < k, and its
-weight is exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j), K = Kt + rho 1 1^T >= 0. The sum Z over the allowed j
-satisfies
+Let i be the core. The counts of all indices are N = k e_i + n with n_i = 0, n_j <= k and sum n = m. Index j is allowed
+if j != i and n_j < k. Its weight is exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j), where Kt is the Gram matrix of the
+rests (`split.py`) and K = Kt + rho 1 1^T has no negative entry. The sum Z of the weights of all allowed j satisfies
 
 (a) Z <= max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj), since that sum is convex in n;
 (b) Z <= exp(-rho (k + m)) (A + T (e^S - 1) / S), since e^v lies below its chord on [0, S];
 (c) Z <= exp(-rho (k + m)) (A + T + V (e^S - 1 - S) / S^2), since (e^v - 1 - v) / v^2 increases,
 
-where A bounds the number of allowed j, S the largest v_j = (K N)_j, T the sum of the v_j and V the sum of the v_j^2. S
-and T come from a greedy fill: take the largest coefficients first, each as often as allowed.
+where v_j = (K N)_j. A is a bound on the number of allowed j, S on the largest v_j, T on the sum of the v_j, and V on
+the sum of the v_j^2. S and T are computed by a greedy fill, which takes the largest coefficients first, each as often
+as allowed.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from numpy.typing import NDArray
 from antiphase._check import Array
 from antiphase._montecarlo.split import Split
 
-MAX_CONVEX_OPERATIONS = 2e11  # skip (a) if it takes more operations
-UNDERFLOW = 1e-300  # larger than any exponential that underflowed
+MAX_CONVEX_OPERATIONS = 2e11  # bound (a) is skipped if it takes more operations
+UNDERFLOW = 1e-300  # larger than any exponential that underflows
 LARGEST_EXPONENT = 600.0
 
 
 def log_step_bounds(split: Split, largest: int) -> Array:
-    """Return upper bounds on log(Z / b) as an array [k, m], for 1 <= k, 0 <= m, k + m < largest; zero elsewhere.
+    """Return upper bounds on log(Z / b) as an array indexed by [k, m], for 1 <= k, 0 <= m, k + m < largest.
+
+    Other entries are zero.
 
     >>> bounds = log_step_bounds(Split(0.0, np.eye(4)), 3)
     >>> np.exp(bounds[1]).round(6).tolist()[:2]
@@ -59,7 +62,7 @@ def _convex_bounds(split: Split, largest: int) -> dict[tuple[int, int], float]:
 
 
 class _Fills:
-    """Computes bounds (b) and (c); the parts that do not depend on k and m are prepared once."""
+    """Computes bounds (b) and (c). The parts that do not depend on k and m are computed once."""
 
     def __init__(self, whole: Array, largest: int) -> None:
         self.bins, self.own = len(whole), np.diag(whole)
@@ -69,8 +72,8 @@ class _Fills:
         self.moments_of_others = _Moments(whole - np.diag(self.own), largest)
 
     def log_bound(self, k: int, m: int) -> float:
-        """Return the log of the smaller bound, without the factor exp(-rho (k + m))."""
-        if k == 1:  # an allowed j has not been drawn yet: there are fewer of them, and K_jj does not contribute
+        """Return the log of the smaller one of bounds (b) and (c), without the factor exp(-rho (k + m))."""
+        if k == 1:  # an allowed j has not been drawn yet, so fewer j are allowed, and K_jj does not contribute
             allowed, moments = max(self.bins - 1 - m, 0), self.moments_of_others
         else:
             allowed, moments = self.bins - 1, self.moments
@@ -82,7 +85,7 @@ class _Fills:
         return math.log(allowed + min(chord, parabola) + UNDERFLOW)
 
     def _largest(self, k: int, m: int) -> float:
-        """Return S. An allowed j was drawn at most k - 1 times, and is filled after all indices with larger entries."""
+        """Return S. An allowed j was drawn at most k - 1 times. The fill takes indices with larger entries first."""
         own = np.clip(k + m - k * self.larger, 0, k - 1)
         return float((own * self.own + self.beside.fill(k, k + m - own)).max())
 
@@ -101,24 +104,27 @@ class _Moments:
         self.products = _Sorted(products, largest)
 
     def total(self, k: int, m: int) -> float:
-        """Return T."""
+        """Return T, the bound on the sum of the v_j."""
         return float((k * self.core + self.sums.fill(k, m)).max())
 
     def squares(self, k: int, m: int) -> float:
-        """Return V = N^T A N with A = M^2 - M_i M_i^T: core with core, core with others, and others by their rows."""
+        """Return V, a bound on N^T A N with A = M^2 - M_i M_i^T.
+
+        The three terms are core with core, core with others, and others with others, which are bounded row by row.
+        """
         others = _Sorted(self.products.fill(k, m)[None, :], m + 1).fill(k, m)
         return float((k**2 * self.core_square + 2 * k * self.crossed.fill(k, m)).max() + others[0])
 
 
 class _Sorted:
-    """The largest numbers of each row, and the sums of the first few."""
+    """The `count` largest numbers of each row in descending order, and their cumulative sums."""
 
     def __init__(self, rows: Array, count: int) -> None:
         self.values = -np.sort(-rows, axis=1)[:, :count]
         self.sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(self.values, axis=1)], axis=1)
 
     def fill(self, cap: int, total: int | NDArray[np.int64]) -> Array:
-        """Return the largest sum of `total` numbers of each row, each used at most `cap` times."""
+        """Return, for each row, the largest sum of `total` numbers from it, if each may be used at most `cap` times."""
         row, last = np.arange(len(self.values)), self.values.shape[1] - 1
         whole = np.minimum(np.asarray(total) // cap, last)
         part = np.minimum(total - cap * whole, cap)
@@ -132,7 +138,7 @@ def _without_diagonal(matrix: Array) -> Array:
 
 
 def _curvature(s: float) -> float:
-    """Return (e^s - 1 - s) / s^2; for small s, where the difference would cancel, an upper bound on its series."""
+    """Return (e^s - 1 - s) / s^2, or for small s, where the difference would cancel, an upper bound from its series."""
     if s < 1e-2:
         return 0.5 + s / 6.0 + s**2 / 24.0 + s**3 / 60.0
     return (math.expm1(s) - s) / s**2

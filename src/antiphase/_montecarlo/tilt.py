@@ -1,8 +1,9 @@
-"""Addition: samples shifted away from a weighted mean of the modes.
+"""The estimator for addition, which shifts samples away from a weighted mean of the modes.
 
-For p in the simplex and s > 0, draw x ~ N(-s m, I) with m = sum_i p_i m_i. If Y is the log-likelihood ratio of the
-mixture at x, the weight is D(epsilon + Y) times exp(s <m, x> + s^2 |m|^2 / 2). It is bounded because, by Jensen's
-inequality, <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
+Here m_i are the rests of the modes (`split.py`). For probabilities p_i and s >= 0, draw x ~ N(-s m, I) with
+m = sum_i p_i m_i. If Y is the log-likelihood ratio of the mixture at x, the weight is D(epsilon + Y) times
+exp(s <m, x> + s^2 |m|^2 / 2). It is bounded, because Jensen's inequality gives
+<m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from antiphase._montecarlo.split import Split
 
 @dataclass(frozen=True)
 class Tilt(Estimator):
-    """Estimator of delta of N(0, I) against mean_i N(m_i, I).
+    """Estimator of delta for N(0, I) against mean_i N(m_i, I).
 
     Args:
         split: the modes.
-        slope: s >= 0; 0 samples the first distribution without a shift.
-        weights: p, non-negative and summing to 1.
+        slope: s >= 0; 0 samples N(0, I) without a shift.
+        weights: probabilities p_i, one for each mode.
     """
 
     split: Split
@@ -43,17 +44,17 @@ class Tilt(Estimator):
 
     @cached_property
     def log_factor(self) -> float:  # type: ignore[override]
-        """s^2 |m|^2 / 2 + s (p.d / 2 + KL(p || uniform))."""
+        """s^2 |m|^2 / 2 + s (sum_i p_i |m_i|^2 / 2 + KL(p || uniform))."""
         return log_tilt_factor(self.split, self.slope, self.weights) + MARGIN
 
     @property
     def loss_error(self) -> float:  # type: ignore[override]
-        """Error of <rest_j, x> - |rest_j|^2 / 2."""
+        """Bound on the rounding error of <rest_j, x> - |rest_j|^2 / 2."""
         return modes_error(self.split.bins, self.split.largest, self.slope + 1.0)
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """Error of s <m, x> + s^2 |m|^2 / 2 and of the factor."""
+        """Bound on the rounding errors of s <m, x> + s^2 |m|^2 / 2 and of `log_factor`."""
         return 2.0 * (self.slope + 1.0) * self.loss_error
 
     @property
@@ -62,11 +63,11 @@ class Tilt(Estimator):
         return self.split.bins
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draw noise shifted by -s m."""
+        """Draw `count` samples of noise shifted by -s m."""
         return self.draw_modes(rng, count)[0]
 
     def draw_modes(self, rng: np.random.Generator, count: int) -> tuple[Draws, Array]:
-        """Draw as `draw` does; also return the log-likelihood ratio of every mode."""
+        """Draw samples as `draw` does. Also return the log-likelihood ratio of every mode, shape (count, bins)."""
         from antiphase._kernels import bins_log_means
 
         mean = self.weights @ self.split.root
@@ -78,14 +79,17 @@ class Tilt(Estimator):
 
 
 def log_tilt_factor(split: Split, slope: float, weights: Array) -> float:
-    """Return the logarithm of the bound on the density ratio divided by exp(s Y)."""
+    """Return log_factor for slope s: an upper bound on the log density ratio minus s Y."""
     positive = weights[weights > 0.0]
     divergence = float(positive @ np.log(positive)) + math.log(split.bins)
     return float(slope**2 * (weights @ split.rest @ weights) / 2.0 + slope * (weights @ split.half + divergence))
 
 
 def best_weights(split: Split, slope: float) -> Array:
-    """Return weights p that nearly minimize `log_tilt_factor`, convex in p, using mirror descent from equal weights."""
+    """Return weights p that nearly minimize `log_tilt_factor`, which is convex in p.
+
+    Uses mirror descent from equal weights.
+    """
     equal = weights = np.full(split.bins, 1.0 / split.bins)
     rate = 1.0 / (1.0 + slope * float(np.abs(split.rest).sum(axis=1).max()))
     for _ in range(100):

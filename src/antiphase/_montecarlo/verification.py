@@ -1,13 +1,13 @@
-"""Estimate, verify, release: verify a claim that was fixed beforehand with fresh samples.
+"""Verification of a claim, fixed in advance, with fresh samples (estimate, verify, release).
 
-Let the claim be (epsilon, delta) and p the failure probability that all attempts may spend together. Attempt r passes
-if confidence limits on delta in both directions, each with failure probability p / 2^r / 2, are at most delta - p. So a
-mechanism whose delta exceeds delta - p passes in some attempt with probability at most p. The procedure that releases
-the output only if an attempt passes is therefore (epsilon, (delta - p) + p)-differentially private: the randomness of
-the verification is part of the mechanism, and delta includes its failure probability.
+Let the claim be (epsilon, delta), and let p be the failure probability that all attempts together may spend. Attempt r
+passes if the confidence limits on delta for removal and addition, each with failure probability p / 2^r / 2, are at
+most delta - p. A mechanism whose true delta exceeds delta - p therefore passes in some attempt with probability at most
+p. The procedure that releases the output only if an attempt passes is (epsilon, (delta - p) + p)-differentially
+private: the randomness of the verification is part of the mechanism, and delta includes its failure probability.
 
-With a single attempt, max(delta - p, p) would be enough. With several, the sum is needed, because both a good and a bad
-mechanism may be possible outcomes.
+With a single attempt, max(delta - p, p) would be enough. Several attempts need the sum, because one attempt may test a
+mechanism that satisfies the claim and another a mechanism that does not.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
 
 
 def log_inverse_share(delta: float, attempt: int, choices: int = 1) -> float:
-    """Return log(1 / beta) for one direction in attempt r, where beta = SHARE * delta / choices / 2^r / 2.
+    """Return log(1 / beta) for one confidence limit in attempt r, where beta = SHARE * delta / choices / 2^r / 2.
 
-    The logarithm does not underflow, however many attempts there are.
+    Unlike beta, the logarithm does not underflow after many attempts.
 
     Args:
         delta: delta of the claim.
@@ -51,8 +51,9 @@ class ClaimOutcome:
 
     Args:
         bound: the claimed delta as a bound, or None if it was not verified.
-        limit: the larger of the two confidence limits, or the expected one if no samples were drawn.
-        estimate: estimate of delta in the same direction.
+        limit: the larger one of the confidence limits for removal and addition, or the expected limit if no samples
+            were drawn.
+        estimate: estimate of delta for the same direction.
         error: standard error of the estimate.
     """
 
@@ -71,7 +72,10 @@ def try_claim(
     sampling: MonteCarlo,
     choices: int = 1,
 ) -> ClaimOutcome:
-    """Try to verify the claim (epsilon, delta) with samples from `seed`, which nothing else may use."""
+    """Try to verify the claim (epsilon, delta) with samples from `seed`, and return the outcome.
+
+    Nothing else may use `seed`. If `choices` > 1, the caller may choose the best of that many claims.
+    """
     pair = pair.outward
     upper = pair.upper(epsilon)
     if upper.value <= delta:
@@ -92,12 +96,12 @@ def try_claim(
 
 
 def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Effort:
-    """Return the effort that `sampling` allows for a pair; `seed` is the seed of the pilot."""
+    """Return the effort that `sampling` allows for a pair; `seed` is the seed of the pilot run."""
     return Effort(sampling.samples or pair.samples, log_inverse, seed, sampling.workers, sampling.slack / 4.0)
 
 
 def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: float) -> Bound:
-    """Return `value` as a bound based on both limits: "confident", or "upper" if no samples were drawn."""
+    """Return `value` as a bound on delta, which is "confident", or "upper" if neither limit uses samples."""
     if not any(limit.samples for limit in limits):
         return Bound(value, "upper", "largest weight of the samples", pair.reference)
     samples = " and ".join(f"{limit.samples:,}" for limit in limits)
@@ -108,10 +112,9 @@ def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: fl
 def verify_pair(
     pair: Pair, epsilon: float, delta: float, attempt: int, seed: np.random.SeedSequence, sampling: MonteCarlo
 ) -> Bound:
-    """Verify the claim and return it as a bound on delta, or raise `Refused`.
+    """Verify the claim (epsilon, delta). Return delta as a bound, or raise `Refused`.
 
-    **Guarantee**: see the top of this module. `attempt` counts all verifications that could lead to the release, from
-    1.
+    **Guarantee**: see the module docstring. `attempt` counts, from 1, all verifications that could lead to the release.
     """
     outcome = try_claim(pair, epsilon, delta, attempt, seed, sampling)
     if outcome.bound is not None:

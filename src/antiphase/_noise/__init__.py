@@ -1,6 +1,7 @@
-"""Noise streams: one noise vector per step, from a secret and a mechanism."""
+"""Noise streams, which generate one correlated noise vector per step from a secret and a mechanism."""
 
 from antiphase._noise.host_check import check_host_noise
+from antiphase._noise.lattice import check_lattice
 from antiphase._noise.leaves import Leaf, named
 from antiphase._noise.origin import check_last_step
 from antiphase._noise.scale import Canonical, canonical
@@ -15,6 +16,7 @@ __all__ = [
     "canonical",
     "check_host_noise",
     "check_last_step",
+    "check_lattice",
     "check_noise",
     "check_sizes",
     "end_of_tail",

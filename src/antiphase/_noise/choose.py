@@ -30,13 +30,14 @@ def choose(
     """Return the correlator for a recursion.
 
     Args:
-        recursion: how to compute N z.
+        recursion: description of how to compute N z.
         factor: number that N z is multiplied by.
         entries: number of coordinates in the stream.
         dtype: float32 or float64.
-        lookahead: number of steps computed at once, for lower-triangular C.
-        regenerate: whether to draw old z again instead of storing it, for BandedInverse.
-        file: path next to which the noise of all steps is stored, for strategies that need all of z.
+        lookahead: number of steps computed at once, for lower-triangular C; None for the default.
+        regenerate: whether to draw old rows of z again instead of storing them, for BandedInverse.
+        file: path next to which the noise of all steps is stored, for strategies in which each step needs all of z.
+            None to store it in memory.
     """
     common = (factor, entries, dtype)
     if isinstance(recursion, Restart):

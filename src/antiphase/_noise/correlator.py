@@ -26,7 +26,7 @@ SMALLEST_PART = 1 << 13
 @final
 @dataclass(frozen=True)
 class Part:
-    """Entries start, ..., stop - 1 of the stream; `start` is a multiple of LANES."""
+    """The entries of the stream with indices `start` to `stop - 1`; `start` is a multiple of LANES."""
 
     start: int
     stop: int
@@ -59,11 +59,11 @@ class Scratch:
 
 
 class Correlator(ABC):
-    """Computes factor (N z)_t, one step at a time.
+    """Base class: computes factor * (N z)_t for each step t, in order, where z is white noise and N the inverse of C.
 
     For each step, call `begin(step)`, then `make` for every part, in any order and on any thread, then `end()`. The
-    state is an array of shape (strips, rows, LANES), and each part touches only its own strips. With `lookahead`,
-    several steps are computed at once and stay in the state until they are requested.
+    state is an array of shape (strips, rows, LANES), and each part reads and writes only its own strips. If `lookahead`
+    is above 1, several steps are computed at once and stay in the state until they are requested.
     """
 
     part: int = PART
@@ -76,8 +76,8 @@ class Correlator(ABC):
         self.entries = entries
         self.dtype = dtype
         self.step = 0
-        self.fresh = 0  # steps to compute now; 0 if this one is already in the state
-        self.made = 0  # steps computed so far, released or still in the state
+        self.fresh = 0  # number of steps to compute now; 0 if the current step is already in the state
+        self.made = 0  # number of steps computed so far, whether they were requested or not
         self.state = self.allocate(self.state_rows())
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Correlator(ABC):
         self.prepare()
 
     def prepare(self) -> None:
-        """Compute what all parts of the step share."""
+        """Compute the values that all parts of the step share."""
         return
 
     def end(self) -> None:
@@ -127,7 +127,7 @@ class Correlator(ABC):
 
 
 def part_for(lookahead: int) -> int:
-    """Return the number of entries to process at once if z of several steps is held."""
+    """Return the number of entries to process at once if z of `lookahead` steps is held in memory."""
     return max(2 * PART // lookahead // LANES * LANES, SMALLEST_PART) if lookahead > 1 else PART
 
 

@@ -1,4 +1,4 @@
-"""The engine of a noise stream, which computes each step's noise with leaves, threads and a correlator."""
+"""The engine of a noise stream, which computes each step's noise on several threads with a correlator."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -16,15 +17,32 @@ from antiphase._durable import this_process
 from antiphase._errors import Refused
 from antiphase._noise.choose import choose
 from antiphase._noise.correlator import Noise, Part
+from antiphase._noise.exact_gaussian import ExactDraws
 from antiphase._noise.host_check import checked
+from antiphase._noise.lattice import check_lattice, integer_correlator, lattice_of
+from antiphase._noise.normals import Normals
 from antiphase._noise.origin import MechanismLike, Origin
 from antiphase._noise.source import leaf_keys, source_maker
 from antiphase._noise.state import Settings
-from antiphase._noise.team import Team, thread_count
+from antiphase._noise.team import Started, Team, thread_count
 from antiphase._noise.worker import Layout, Worker
 from antiphase._secret import Secret
 
 Consume = Callable[[Part, Noise], None]
+
+
+@final
+@dataclass
+class Ahead:
+    """The noise of the next step, computed before it is requested.
+
+    Args:
+        noise: noise of all leaves, complete once the work is finished.
+        work: what the background thread has begun; None once it is finished.
+    """
+
+    noise: Noise = field(repr=False)
+    work: Started | None = None
 
 
 @final
@@ -38,63 +56,150 @@ class Engine:
         labels = (settings.source, settings.run_id, origin.root, dtype.name)
         make_source = source_maker(settings.source, leaf_keys(secret, labels, settings.leaves))
         self.layout = layout = Layout(settings.leaves)
-        made = checked(mechanism, dtype, settings.lookahead, settings.regenerate)
-        self.exponent = made.exponent
-        self.correlator = choose(
-            made.strategy.recursion(),
-            made.noise_std,
-            layout.entries,
-            dtype,
-            lookahead=settings.lookahead,
-            regenerate=settings.regenerate,
-            file=file,
-        )
-        self.team = Team(thread_count(threads), lambda: Worker(layout, make_source(), dtype))
+        lattice = lattice_of(mechanism)
+        if lattice is None:
+            made = checked(mechanism, dtype, settings.lookahead, settings.regenerate)
+            self.exponent = made.exponent
+            self.correlator = choose(
+                made.strategy.recursion(),
+                made.noise_std,
+                layout.entries,
+                dtype,
+                lookahead=settings.lookahead,
+                regenerate=settings.regenerate,
+                file=file,
+            )
+            self.team = Team(thread_count(threads), lambda: Worker(layout, Normals(make_source(), dtype)))
+        else:
+            check_lattice(mechanism, settings.leaves)
+            sigma, self.exponent = lattice.sigma(mechanism.noise_std), 0
+            self.correlator = integer_correlator(mechanism.strategy, lattice, layout.entries)
+            self.team = Team(thread_count(threads), lambda: Worker(layout, ExactDraws(make_source(), sigma)))
         self.step = 0
-        self._dtype = dtype
+        self._dtype, self._leaves = dtype, settings.leaves
         self._is_whole = True
         self._process = this_process()
+        self._ahead: Ahead | None = None
         self._lock = threading.Lock()
         self._parts = layout.parts(self.correlator.part)
 
     def extend(self, mechanism: MechanismLike) -> None:
-        """Continue with more steps of the same C."""
-        made = checked(mechanism, self._dtype, None, False)
+        """Continue with more steps of the same strategy."""
+        if lattice_of(mechanism) is None:
+            longer = checked(mechanism, self._dtype, None, False).strategy
+        else:
+            check_lattice(mechanism, self._leaves)
+            longer = mechanism.strategy
         with self.exclusive():
-            self.correlator.extend(made.strategy.recursion())
+            if self._ahead is not None:  # with more steps, the last step of a tree has other noise
+                raise Refused(f"The noise of step {self.step} was computed already.", hint="take it before you extend")
+            self.correlator.extend(longer.recursion())
 
     def replay(self, step: int) -> None:
-        """Recompute the state as it is before `step`."""
+        """Recompute the state before `step`, and move to `step`."""
         self.step = self.correlator.replay_from(step)
         while self.step < step:
             self.advance(lambda part, noise: None)
         self.step = step
 
     def advance(self, consume: Consume, into: Noise | None = None) -> None:
-        """Compute the step's noise and pass each part to `consume`, on any thread.
+        """Compute the step's noise, and call `consume(part, noise)` for each part, possibly on several threads.
 
-        If `into` is given, the noise is written there.
+        If `into` is given, the noise of all parts is also written to this array.
         """
         with self.exclusive():
-            self._advance(consume, into)
+            if self._ahead is not None:
+                self._replace(self._taken(), consume, into)
+            else:
+                self._advance(consume, into)
 
-    def _advance(self, consume: Consume, into: Noise | None) -> None:
+    def take(self) -> Noise:
+        """Compute the step's noise, unless that was done ahead, and return it as one new array."""
+        with self.exclusive():
+            if self._ahead is not None:
+                return self._taken()
+            flat = np.empty(self.layout.entries, dtype=self._dtype)
+            self._advance(lambda part, noise: None, flat)
+            return flat
+
+    def start_ahead(self) -> None:
+        """Begin to compute the noise of the next step on a background thread, if there is one and it has not begun.
+
+        The step stays the next one: `take` and `advance` wait for the noise, and help to compute the rest. Until then
+        nothing is released.
+        """
+        with self.exclusive():
+            if self._ahead is not None or self.step >= self.correlator.recursion.steps:
+                return
+            try:
+                flat = np.empty(self.layout.entries, dtype=self._dtype)
+            except MemoryError:
+                return  # `take` will say so, unless there is room by then
+            self._is_whole = False  # stays so if this is interrupted: the thread may have begun
+            self.correlator.begin(self.step)
+            self._ahead = Ahead(flat, self.team.start(self._maker(lambda part, noise: None, flat), self._parts))
+            self._is_whole = True
+
+    def finish_ahead(self) -> Noise | None:
+        """Wait for noise that is computed ahead. Returns it, or None if there is none; it is not taken.
+
+        The caller is in `exclusive`.
+        """
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        if ahead.work is not None:
+            self._is_whole = False
+            ahead.work.finish()
+            self.correlator.end()
+            ahead.work = None
+            self._is_whole = True
+        return ahead.noise
+
+    def abandon(self) -> None:
+        """Stop computing ahead and drop the noise. The engine cannot be used any more if it was computing."""
+        ahead = self._ahead
+        if ahead is not None and ahead.work is not None and this_process() == self._process:
+            self._is_whole = False
+            ahead.work.abandon()
+
+    def _taken(self) -> Noise:
+        noise = self.finish_ahead()
+        assert noise is not None
+        self._is_whole = False
+        self._ahead = None
+        self.step += 1
+        self._is_whole = True
+        return noise
+
+    def _replace(self, noise: Noise, consume: Consume, into: Noise | None) -> None:
+        """Hand out noise that was computed ahead, as `_advance` would."""
+        if into is not None:
+            into[:] = noise
+        self.team.run(lambda worker, part: consume(part, noise[part.start : part.stop]), self._parts)
+
+    def _maker(self, consume: Consume, into: Noise | None) -> Callable[[Worker, Part], None]:
         correlator, dtype = self.correlator, self._dtype
-        if self.step >= correlator.recursion.steps:
-            raise Refused(
-                f"The stream has no steps left: all {correlator.recursion.steps} steps of its plan are used.",
-                hint="extend it with Plan.extend and NoiseStream.extend if the strategy allows it; otherwise plan a "
-                "new run",
-            )
 
         def make(worker: Worker, part: Part) -> None:
             out = worker.scratch.array("out", (part.size,), dtype) if into is None else into[part.start : part.stop]
             correlator.make(part, worker.white(part), worker.scratch, out)
             consume(part, out)
 
+        return make
+
+    def _advance(self, consume: Consume, into: Noise | None) -> None:
+        correlator = self.correlator
+        if self.step >= correlator.recursion.steps:
+            raise Refused(
+                f"The stream has no steps left: all {correlator.recursion.steps} steps of its plan are used.",
+                hint="extend the plan with Plan.extend and the stream with NoiseStream.extend, if the strategy allows "
+                "it; otherwise plan a new run",
+            )
+
         self._is_whole = False
         correlator.begin(self.step)
-        self.team.run(make, self._parts)
+        self.team.run(self._maker(consume, into), self._parts)
         correlator.end()
         self.step += 1
         self._is_whole = True
@@ -108,7 +213,10 @@ class Engine:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Raise `Refused` in a second thread: concurrent steps would return the same noise or corrupt the state."""
+        """Raise `Refused` if another thread is in this block.
+
+        Concurrent steps could return the same noise twice or corrupt the state.
+        """
         if not self._lock.acquire(blocking=False):
             raise Refused("The stream is in use by another thread.", hint="use a stream from only one thread at a time")
         try:
@@ -118,7 +226,7 @@ class Engine:
             self._lock.release()
 
     def check_whole(self) -> None:
-        """Raise `Refused` after an interrupted step, and in a forked process, which would return the same noise."""
+        """Raise `Refused` after an interrupted step, and in a forked process, which would repeat the noise."""
         if not self._is_whole:
             raise Refused(
                 f"Step {self.step} is still running, or was interrupted after updating only part of the state.",
@@ -136,12 +244,14 @@ class Engine:
         state = self.correlator.state
         return state[:0] if self.correlator.is_replayed else state
 
-    def resume(self, step: int, made: int) -> None:
-        """Continue at `step` with the state that was saved there."""
+    def resume(self, step: int, made: int, ahead: Noise | None = None) -> None:
+        """Continue at `step` with the state that was saved there, and with its noise if that was computed ahead."""
+        next_step = step if ahead is None else step + 1  # of the correlator
         if self.correlator.is_replayed:
-            self.replay(step)
+            self.replay(next_step)
         else:
-            self.correlator.made, self.step = made, step
+            self.correlator.made = made
+        self.step, self._ahead = step, None if ahead is None else Ahead(ahead)
 
     def split(self, flat: Noise) -> list[NDArray[Any]]:
         """Return one array for each leaf."""

@@ -1,10 +1,11 @@
-"""Feedback correlators: the noise of a step is z minus a weighted sum of past outputs, or of buffers that sum them.
+"""Feedback correlators: the noise of a step is z minus a weighted sum of past outputs.
 
     y_t = (z_t - sum_{s < t} C[t, s] y_s) / C[t, t]
 
-The last bands - 1 outputs are stored in a ring buffer, y_s in row s mod rows. Noise does not depend on the data, so
-`lookahead` steps are computed at once, and the ring buffer is read once for all of them. They overwrite outputs that
-are no longer needed: as long as lookahead < bands, this takes no extra memory.
+The last bands - 1 outputs are stored in a ring buffer, with y_s in row s mod rows. (For a BLT, a few buffers of
+weighted sums of past outputs are stored instead.) Noise does not depend on the data, so `lookahead` steps are computed
+at once, and the ring buffer is read once for all of them. New outputs overwrite outputs that are no longer needed, so
+this takes no extra memory as long as lookahead < bands.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 from antiphase._noise.correlator import LANES, Correlator, Noise, Part, Scratch, White, padded, part_for
 from antiphase.strategies import Buffers, Feedback
 
-LOOKAHEAD = 8  # with few bands, a longer block gains little and makes the slowest steps slower
-LOOKAHEAD_LONG = 32  # for long histories, where most of the time is spent reading them
+LOOKAHEAD = 8  # with few bands, a larger lookahead saves little time and makes the slowest steps slower
+LOOKAHEAD_LONG = 32  # for histories of more than LONG steps, where reading the history takes most of the time
 LONG = 256
 DOUBLE = np.dtype(np.float64)
 
@@ -68,7 +69,7 @@ class FeedbackCorrelator(Correlator):
 
 @final
 class IndependentCorrelator(Correlator):
-    """z_t / C[t, t], without state."""
+    """Computes z_t / C[t, t] for a diagonal C, without state."""
 
     recursion: Feedback
     is_replayed = True
@@ -95,7 +96,10 @@ class IndependentCorrelator(Correlator):
 
 @final
 class BuffersCorrelator(Correlator):
-    """y = z - scale . b, then b <- b + (y - loss b); see `Buffers.constants`."""
+    """Computes the noise y = z - scale . b of a BLT, then updates its buffers b <- b + (y - loss b).
+
+    `Buffers.constants` defines `scale` and `loss`.
+    """
 
     recursion: Buffers
 

@@ -1,4 +1,4 @@
-"""Check that the host computes the noise of a mechanism correctly before it is used."""
+"""Check that the host computes the noise of a mechanism correctly, before the first step."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._check import Array
+from antiphase._errors import Refused
 from antiphase._noise.choose import choose
 from antiphase._noise.correlator import Noise, Part, Scratch
 from antiphase._noise.origin import MechanismLike
 from antiphase._noise.scale import Canonical, canonical
-from antiphase._noise.self_check import check_noise
+from antiphase._noise.self_check import check_noise, check_sizes
 
 
-def check_host_noise(mechanism: MechanismLike, dtype: str) -> None:
-    """Raise `Refused` if the host cannot compute the noise of this mechanism in this dtype."""
+def check_host_noise(mechanism: MechanismLike, dtype: str, *, clip_norm: float = 1.0) -> None:
+    """Raise `Refused` if the host cannot compute the noise of this mechanism accurately in this dtype.
+
+    This includes the noise after it is multiplied by `clip_norm`.
+    """
     checked(mechanism, np.dtype(dtype), None, False)
+    check_sizes(mechanism.strategy, mechanism.noise_std, np.dtype(dtype), clip_norm=clip_norm)
 
 
 def checked(mechanism: MechanismLike, dtype: np.dtype[Any], lookahead: int | None, regenerate: bool) -> Canonical:
-    """Return the mechanism at its canonical scale, after checking that the correlator computes its noise."""
+    """Return the mechanism at its canonical scale. Raises `Refused` if the correlator computes its noise wrongly."""
+    check_compiler()
     made = canonical(mechanism.strategy, mechanism.noise_std, dtype)
 
     def respond(z: Array, steps: int) -> NDArray[Any]:
@@ -29,6 +35,18 @@ def checked(mechanism: MechanismLike, dtype: np.dtype[Any], lookahead: int | Non
 
     check_noise(mechanism.strategy, mechanism.noise_std, dtype, respond)
     return made
+
+
+def check_compiler() -> None:
+    """Raise `Refused` if Numba does not compile the kernels."""
+    from numba import config
+
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
+        raise Refused(
+            "Noise cannot be generated while the environment variable NUMBA_DISABLE_JIT is set: the kernels that "
+            "generate it must be compiled.",
+            hint="unset NUMBA_DISABLE_JIT",
+        )
 
 
 def _respond(
@@ -42,7 +60,7 @@ def _respond(
     out = np.empty((steps, lanes), dtype=dtype)
 
     def white(row: int, into: Noise) -> None:
-        into[:] = z[row] if row < len(z) else 0.0  # only lookahead asks for later rows
+        into[:] = z[row] if row < len(z) else 0.0  # lookahead also requests rows after the last tested step
 
     for step in range(steps):
         correlator.begin(step)

@@ -1,7 +1,7 @@
-"""Leaves: the arrays of a model, and the region of each that a stream generates noise for.
+"""Leaves: the arrays of a model, and the region of each array that a stream generates noise for.
 
-Noise is addressed by the name of a leaf and the flat index of an entry in the whole, unsharded leaf (C order), so
-it does not depend on how the leaf is sharded.
+Noise is addressed by the name of a leaf and the flat index of an entry in the whole, unsharded leaf (in C order), so
+the noise does not depend on how the leaf is sharded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Leaf:
 
     Args:
         global_shape: shape of the whole array.
-        region: a slice or a pair (start, stop) for each dimension; None for the whole array. May be empty.
+        region: a slice or a pair (start, stop) for each dimension; None for the whole array. The region may be empty.
 
     >>> Leaf((6, 4), (slice(0, 3), (1, 4))).shape
     (3, 3)
@@ -59,7 +59,7 @@ class Leaf:
 
 
 def named(leaves: Leaves) -> dict[str, Leaf]:
-    """Return the leaves by name; shapes in a list get the names "0", "1", ...
+    """Return the leaves as a dict from names to `Leaf`. Shapes in a list get the names "0", "1", ...
 
     >>> named([(2, 3)])["0"].size
     6
@@ -96,8 +96,9 @@ class Stretches:
 class Walk:
     """Iterates over the region of a leaf as contiguous stretches of the flattened whole leaf, in C order.
 
-    Trailing dimensions that the region covers completely are merged, so that a stretch has `width` entries. `count`
-    stretches, `stride` apart, form a plate; the leading dimensions enumerate the plates.
+    Trailing dimensions that the region covers completely are merged with the last partly covered dimension, so that a
+    stretch has `width` entries. A group of `count` stretches, `stride` entries apart, is called a plate; the leading
+    dimensions enumerate the plates.
     """
 
     def __init__(self, leaf: Leaf) -> None:

@@ -1,6 +1,6 @@
-"""Moving-sum correlators for BandedInverse: the noise of a step is a short weighted sum of the last rows of z.
+"""Moving-sum correlators for BandedInverse: the noise of a step is a weighted sum of the last rows of z.
 
-With b bands, old rows are either stored in a ring of b - 1 buffers, or drawn again, which takes b draws per step.
+With b bands, old rows of z are either stored in a ring of b - 1 buffers or drawn again, which takes b draws per step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphase.strategies import MovingSum
 
 @final
 class StoredSum(Correlator):
-    """sum_r coefficients_r z_{t-r}, oldest first; z_s is stored in row s mod (bands - 1)."""
+    """Computes sum_r coefficients_r z_{t-r}, oldest term first. z_s is stored in row s mod (bands - 1)."""
 
     recursion: MovingSum
     is_replayed = True
@@ -41,13 +41,13 @@ class StoredSum(Correlator):
         moving_sum_step(held, self._slots, self._coefficients, self._newest, self.factor, out)
 
     def replay_from(self, step: int) -> int:
-        """Return the first step whose z is still part of the sum."""
+        """Return the first step whose z is part of the sum at `step`."""
         return max(step - self.state_rows(), 0)
 
 
 @final
 class RegeneratedSum(Correlator):
-    """The same sum, with every row drawn again when it is needed: no state."""
+    """Computes the same sum without state: every row of z is drawn again whenever it is needed."""
 
     recursion: MovingSum
     is_replayed = True

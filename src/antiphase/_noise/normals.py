@@ -1,4 +1,4 @@
-"""White noise z by address: (row, leaf, flat index in the whole leaf) determines the bits of a standard normal."""
+"""White noise z by address: each address (row, leaf, flat index in the whole leaf) determines one standard normal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 
 from antiphase._noise.source import BLOCK, LARGEST, Source
 from antiphase._noise.tail import BITS, EXTRA_BYTES, extra_block, tail_uniform
+from antiphase._noise.tiles import TILE, TiledDraws
 
-TILE = 64  # normals generated together from whole blocks; as in the kernels, which are imported only when used
 PAIRS = TILE // 2
 TILE_BYTES = {"float32": 24 * BLOCK, "float64": 32 * BLOCK}
 TILES_AT_ONCE = LARGEST // max(TILE_BYTES.values())  # tiles generated at once
-FAR_APART = 4  # stretches more than this many widths apart are generated one by one
 Noise = NDArray[Any]  # float32 or float64
 
 
 @final
-class Normals:
-    """Standard normals by address, generated from a source; each thread needs its own."""
+class Normals(TiledDraws):
+    """Generates standard normals by address from a source of random words. Each thread needs its own object."""
 
     def __init__(self, source: Source, dtype: np.dtype[Any]) -> None:
         from antiphase._kernels import normals_32, normals_64, tail_pair_32, tail_pair_64
 
+        super().__init__(dtype, TILES_AT_ONCE)
         self._source = source
         self._words = np.empty(TILES_AT_ONCE * TILE_BYTES[dtype.name], dtype=np.uint8)
         self._tile_bytes = TILE_BYTES[dtype.name]
@@ -32,44 +32,6 @@ class Normals:
         self._convert: Any = normals_32 if single else normals_64
         self._tail_pair: Any = tail_pair_32 if single else tail_pair_64
         self._typed_words = self._words.view(np.int32 if single else np.uint64)
-        self._edge = np.empty(TILES_AT_ONCE * TILE, dtype=dtype)
-
-    def fill(self, leaf: int, row: int, start: int, out: Noise) -> None:
-        """Fill `out` with z for entries start, start + 1, ... of the flattened whole leaf."""
-        done = 0
-        while done < len(out):
-            tile, skipped = divmod(start + done, TILE)
-            left = len(out) - done
-            whole = min(left // TILE, TILES_AT_ONCE)
-            if skipped == 0 and whole > 0:
-                self._tiles(leaf, row, tile, out[done : done + whole * TILE])
-                done += whole * TILE
-            else:
-                count = min(left, TILES_AT_ONCE * TILE - skipped)
-                made = self._edge[: -(-(skipped + count) // TILE) * TILE]
-                self._tiles(leaf, row, tile, made)
-                out[done : done + count] = made[skipped : skipped + count]
-                done += count
-
-    def fill_rows(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
-        """Fill the rows of `out` with z for stretches of the flattened whole leaf, `stride` apart."""
-        rows, width = out.shape
-        together = (TILES_AT_ONCE * TILE - TILE - width) // stride + 1
-        if together < 2 or stride > FAR_APART * width + TILE:  # generating the gaps would cost more than the calls
-            for i in range(rows):
-                self.fill(leaf, row, start + i * stride, out[i])
-            return
-        for i in range(0, rows, together):
-            self._plate(leaf, row, start + i * stride, stride, out[i : i + together])
-
-    def _plate(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
-        rows, width = out.shape
-        tile, skipped = divmod(start, TILE)
-        span = skipped + (rows - 1) * stride + width
-        made = self._edge[: -(-span // TILE) * TILE]
-        self._tiles(leaf, row, tile, made)
-        size = made.itemsize
-        out[:] = np.lib.stride_tricks.as_strided(made[skipped:], (rows, width), (stride * size, size))
 
     def _tiles(self, leaf: int, row: int, tile: int, out: Noise) -> None:
         blocks = self._tile_bytes // BLOCK
@@ -79,7 +41,7 @@ class Normals:
             self._extend_tail(leaf, row, tile, out)
 
     def _extend_tail(self, leaf: int, row: int, tile: int, out: Noise) -> None:
-        """Regenerate the pairs in the smallest cell of u from extra words."""
+        """Replace the pairs for which all bits of u are zero by pairs drawn with extra bits; see `tail.py`."""
         tiles = len(out) // TILE
         words = self._words[: tiles * self._tile_bytes].view(self._typed_words.dtype)
         parts = words.reshape(tiles, -1, PAIRS)  # high, low, angle; or word, angle
@@ -92,7 +54,7 @@ class Normals:
 
 
 def _in_smallest_cell(parts: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which pairs have only zero bits in u; their sign and swap bits are ignored."""
+    """Return for each pair whether all bits of u are zero. Sign and swap bits, in the same words, are ignored."""
     if parts.dtype == np.int32:
         return (parts[:, 0] == 0) & (parts[:, 1] & -2 == 0)
     return parts[:, 0] >> np.uint64(64 - BITS["float64"]) == 0

@@ -1,13 +1,14 @@
 """The mechanism of a stream, and the root that its noise keys are derived from.
 
-Keys depend on the *root*: the fingerprint of the first plan or mechanism of a run. A different number of steps gives a
-different root, so two runs with the same secret and run id but different plans share no noise. An extended plan has
-the plan that it extends as its root, and an extended stream keeps its root. Only in these cases does z stay the same.
+The noise of a mechanism is noise_std N z, with a matrix N and white noise z. The keys that generate z depend on the
+*root*: the fingerprint of the first plan or mechanism of a run. A different number of steps gives a different root, so
+two runs with the same secret and run id but different plans share no noise. The root of an extended plan is the plan
+that it extends, and an extended stream keeps its root. Only in these two cases does a longer mechanism use the same z.
 
-A run can be extended if the first rows of the longer N are the old N followed by zeros. Everything released so far is
-then what the longer mechanism would have released, and its guarantee holds for the whole run. This is true for
-Identity, Toeplitz without column normalisation, BLT and BandedInverse. For the online tree it is true at every step
-except the last one of a tree whose number of steps is not a power of two (see `tree.py`).
+A run can be extended if the first rows of the longer N are the old N followed by zeros. Then everything released so far
+is what the longer mechanism would have released, and the guarantee of the longer mechanism holds for the whole run.
+This is true for Identity, Toeplitz without column normalisation, BLT and BandedInverse. For the online tree it is true
+at every step except the last step of a tree whose number of steps is not a power of two (see `tree.py`).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class MechanismLike(Protocol):
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy, C and N."""
+        """The strategy, which defines the matrices C and N."""
 
     @property
     def noise_std(self) -> float:
-        """Standard deviation of z for C as given."""
+        """Factor that N z is multiplied by, for C as given."""
 
 
 @final
@@ -44,7 +45,7 @@ class Origin:
 
 
 def origin_of(plan_or_mechanism: Any, first: Any = None) -> Origin:
-    """Return the origin of a plan or mechanism; `first` is the one it extends, if any."""
+    """Return the origin of a plan or mechanism. `first` is the plan or mechanism that it extends, if any."""
     mechanism = getattr(plan_or_mechanism, "mechanism", plan_or_mechanism)
     if not isinstance(getattr(mechanism, "strategy", None), Strategy) or not hasattr(mechanism, "noise_std"):
         raise invalid("NoiseStream", "plan", "a Plan or a Mechanism", plan_or_mechanism, "create one with ap.plan")
@@ -67,6 +68,7 @@ def check_extends(longer: MechanismLike, shorter: MechanismLike) -> None:
         )
     steps = longer.strategy.steps
     same = type(longer.strategy) is type(shorter.strategy) and steps >= shorter.strategy.steps
+    same = same and getattr(longer, "lattice", None) == getattr(shorter, "lattice", None)
     if not same or longer.noise_std != shorter.noise_std or longer.strategy != _with_steps(shorter.strategy, steps):
         raise Refused(
             f"A stream with {kind} can be extended only with the same {kind} and noise_std for more steps.",
@@ -80,9 +82,9 @@ def check_last_step(longer: Strategy, shorter: Strategy, step: int) -> None:
         last = step - 1
         if shorter.completed_level(last) != longer.completed_level(last):
             raise Refused(
-                f"The tree has released the last of its {shorter.steps} steps, so it cannot be extended any more.",
-                hint="extend before the last step, or use a power of two as the number of steps; otherwise start a "
-                "new run and compose the guarantees of the two",
+                f"All {shorter.steps} steps of the tree have been released, so the tree can no longer be extended.",
+                hint="next time, extend the tree before its last step, or use a power of two as the number of steps; "
+                "now start a new run and compose the guarantees of the two",
             )
 
 

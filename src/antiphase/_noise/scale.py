@@ -1,8 +1,9 @@
-"""Bring C to an ordinary scale before any noise is computed.
+"""Rescale C to a moderate size before any noise is computed.
 
-Streams store numbers of the size of C^-1 z. If C is of size 1e50, these are outside the range of float32, although the
-noise itself, noise_std C^-1 z, is of ordinary size. So C and noise_std are multiplied by the same power of two before
-any noise is computed. This changes no bit of the noise. C of ordinary size is not changed, so stored states stay valid.
+Streams store numbers of the size of C^-1 z. If C is of size 1e50, these numbers are outside the range of float32, even
+if the noise itself, noise_std C^-1 z, is of moderate size. So C and noise_std are multiplied by the same power of two
+before any noise is computed. This changes no bit of the noise. C is not changed if its size is already moderate, so
+that saved states of older versions remain valid.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 from antiphase._errors import Refused
 from antiphase.strategies import Strategy, scaled_exactly, times_power_of_two
 
-# Largest binary exponents of ordinary entries. The state is then far from the limits of its dtype; in float64, its
-# squares are too.
+# Largest binary exponents of entries that need no rescaling. With these limits, the state is far from the limits of its
+# dtype. In float64, the squares of its entries are, too.
 ORDINARY = {"float32": 96, "float64": 400}
 
 
@@ -28,7 +29,7 @@ class Canonical:
     Attributes:
         strategy: 2^exponent C.
         noise_std: 2^exponent times the noise_std of the mechanism; unchanged if the columns of C are normalised.
-        exponent: 0 for C of ordinary size.
+        exponent: binary exponent of the factor; 0 if C needs no rescaling.
     """
 
     strategy: Strategy
@@ -37,7 +38,7 @@ class Canonical:
 
 
 def canonical(strategy: Strategy, noise_std: float, dtype: np.dtype[Any]) -> Canonical:
-    """Return the same mechanism with C of ordinary size; raise `Refused` if no power of two achieves that.
+    """Return the same mechanism with C of moderate size. Raises `Refused` if no power of two achieves that.
 
     >>> from antiphase.strategies import Toeplitz
     >>> made = canonical(Toeplitz([2.0**120, 2.0**119], 2), 2.0**121, np.dtype("float32"))

@@ -1,9 +1,9 @@
 """Check, before the first step, that a run will add the noise of its plan.
 
-There are two checks. The first computes, in float64, how large state and noise become over the whole run: both must
-stay well within the range of the dtype. The second runs the code that will generate the noise on a known z, for the
-first steps, and compares its output with float64 algebra. Neither needs model-sized memory, and both take only
-milliseconds for ordinary strategies.
+There are two checks. The first computes, in float64, how large state and noise become over the whole run. Both must
+stay well within the range of the dtype. The second check passes a known z to the code that will generate the noise, and
+compares the noise of the first steps with a float64 reference. Neither check needs model-sized memory, and both take
+only milliseconds for ordinary strategies.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from antiphase._noise.scale import canonical
 from antiphase._noise.sizes import sizes
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix, divided
 
-# Standard deviations must be between 2^-e and 2^e, so that draws of all sizes keep their digits and none overflows.
+# Standard deviations must be between 2^-e and 2^e, so that no draw overflows or loses digits near zero.
 LARGEST_EXPONENT = {"float32": 100, "float64": 960}
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53}
 TOLERANCE = 2.0**-8  # largest rounding error of the noise, in standard deviations of z
-FEW_STEPS, MOST_STEPS = 32, 256  # least and most steps that the code is tested on
-MOST_WHOLE = 1 << 16  # largest N, in entries, that is tested if each step uses all of z
-LANES = 16  # number of independent z
+FEW_STEPS, MOST_STEPS = 32, 256  # the code is tested on at least FEW_STEPS steps and at most MOST_STEPS
+MOST_WHOLE = 1 << 16  # largest number of entries of N for which strategies that use all of z in each step are tested
+LANES = 16  # number of independent samples of z
 HINTS = {
     "float32": "use float64, or scale the loss and the clipping norm together",
     "float64": "scale the strategy so that its columns have norms near 1, and calibrate noise_std again",
 }
 
-# Maps z for the first rows of C, shape (rows, lanes), and a number of steps to their noise, shape (steps, lanes).
+# Maps the first rows of z, of shape (rows, lanes), and a number of steps to the noise of these steps, of shape
+# (steps, lanes).
 Respond = Callable[[Array, int], Any]
 
 
@@ -41,11 +42,11 @@ def check_noise(
     """Raise `Refused` if the code under test does not compute noise_std N z.
 
     Args:
-        strategy: C as in the plan.
-        noise_std: noise_std as in the plan.
+        strategy: strategy of the plan.
+        noise_std: noise_std of the plan.
         dtype: dtype of noise and state.
         respond: the code under test, which maps z to the noise that is added.
-        clip_norm: factor that the noise is also multiplied by, in `dtype`.
+        clip_norm: clipping norm, by which `respond` multiplies the noise in `dtype`.
     """
     check_sizes(strategy, noise_std, dtype, clip_norm=clip_norm)
     steps = _first_steps(strategy.recursion())
@@ -58,12 +59,12 @@ def check_noise(
     bad = np.flatnonzero(~(wrong <= TOLERANCE))
     if len(bad):
         raise _refused(
-            strategy, dtype, f"in step {bad[0]} it differs from float64 algebra by {wrong[bad[0]]:.2g} (relative)"
+            strategy, dtype, f"in step {bad[0]} it differs from the float64 reference by {wrong[bad[0]]:.2g} (relative)"
         )
 
 
 def check_sizes(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], *, clip_norm: float = 1.0) -> None:
-    """Raise `Refused` if noise or state leaves the range of the dtype or loses digits anywhere in the run."""
+    """Raise `Refused` if noise or state exceeds the range of the dtype or loses digits at any step of the run."""
     made = canonical(strategy, noise_std, dtype)
     found, high = sizes(made.strategy), 2.0 ** LARGEST_EXPONENT[dtype.name]
     low, std = 1.0 / high, made.noise_std
@@ -78,7 +79,7 @@ def check_sizes(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], *, c
             raise _refused(strategy, dtype, f"{what} is {span}, outside the range from {low:.2g} to {high:.2g}")
     lost = ROUNDING[dtype.name] * found.rounding
     if not lost <= TOLERANCE:
-        why = f"C is ill-conditioned, and rounding changes the noise by up to {lost:.2g} times z"
+        why = f"C is ill-conditioned, and rounding changes z by up to {lost:.2g} standard deviations"
         raise _refused(strategy, dtype, why, "choose a strategy whose inverse does not grow from step to step")
 
 
@@ -89,7 +90,7 @@ def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str, hint: str = "")
 
 
 def _first_steps(recursion: Recursion) -> int:
-    """Return the number of steps to test, more than there are bands where possible; 0 to skip the test."""
+    """Return the number of steps to test. It exceeds the number of bands if MOST_STEPS allows it; 0 skips the test."""
     block = _block(recursion)
     if isinstance(block, WholeMatrix):
         return block.steps if block.steps * block.rows <= MOST_WHOLE else 0
@@ -112,16 +113,17 @@ def _bands(recursion: Recursion) -> int:
 
 
 def _probes(rows: int) -> Array:
-    """Return a fixed z whose entries are exact in float32."""
+    """Return a fixed sample of z, of shape (rows, LANES), whose entries are exact in float32."""
     drawn = np.random.Generator(np.random.Philox(key=2)).standard_normal((rows, LANES))
     return drawn.astype(np.float32).astype(np.float64)
 
 
 def _relative_errors(strategy: Strategy, noise_std: float, noise: Array, z: Array) -> Array:
-    """Return the relative error of each step's noise: in units of z for square C, otherwise of the step's noise.
+    """Return the error of each step's noise.
 
-    C / noise_std with z of standard deviation 1 is the same mechanism. Its values are about as large as the noise,
-    whatever the scale of C and noise_std, and it does not depend on the power of two that `canonical` chose.
+    If C is square, the error is in standard deviations of z; otherwise it is relative to the step's noise. The
+    reference is computed with C / noise_std and noise_std 1, which is the same mechanism. Its values are about as large
+    as the noise for any scale of C and noise_std, and they do not depend on the power of two that `canonical` chose.
     """
     unit = divided(strategy, noise_std)
     if unit is None:
@@ -140,8 +142,8 @@ def _relative_errors(strategy: Strategy, noise_std: float, noise: Array, z: Arra
 def _encoded(recursion: Recursion, noise: Array) -> Array | None:
     """Return C times the noise of the first steps; None if C is not square and lower triangular.
 
-    The result should equal z. Comparing with z, rather than with N z, shows whether each step's own z has kept its
-    digits in the noise.
+    The result should equal z. The caller compares it with z, rather than the noise with N z, because this shows whether
+    the noise of each step keeps the digits of that step's z.
     """
     steps, encoded = np.arange(len(noise)), None
     match recursion:

@@ -1,7 +1,8 @@
 """Compute how large the noise of a strategy and its rounding errors become over the whole run, in float64.
 
-For square C, the noise y = C^-1 z rounded to a dtype with relative error u is C^-1 (z + d), where d_t is of the size of
-sum_s C[t, s] u |y_s|. Privacy depends on how close z + d is to Gaussian, so the size of d is what matters.
+Let C be square, and let the noise y = C^-1 z be rounded to a dtype with relative error u. The rounded noise is
+C^-1 (z + d), where d_t is of the size of sum_s |C[t, s]| u |y_s|. Privacy depends on how close z + d is to Gaussian, so
+the rounding error is measured by the size of d.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from antiphase._check import Array
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix
 
 PROBES = 8  # number of sample draws of z
-MOST_PRODUCTS = 1 << 26  # products computed by substitution; longer inverse series use Fourier transforms
-LONGEST_SERIES = 1 << 22  # most terms to compute, unless C has over a quarter as many; later terms are bounded
-FEW_TERMS = 1 << 10  # terms computed by substitution before the first transform
+MOST_PRODUCTS = 1 << 26  # most multiplications for substitution; longer inverse series use Fourier transforms
+LONGEST_SERIES = 1 << 22  # most terms to compute, unless C has more than a quarter as many bands; the rest is bounded
+FEW_TERMS = 1 << 10  # number of terms computed by substitution before the first transform
 
 
 @final
@@ -38,7 +39,7 @@ class Sizes:
 
 
 def sizes(strategy: Strategy) -> Sizes:
-    """Return the sizes for C and N as given; infinite or NaN outside the range of float64.
+    """Return the sizes for a strategy's C and N. Values outside the range of float64 are infinite or NaN.
 
     >>> from antiphase.strategies import Toeplitz
     >>> float(sizes(Toeplitz([0.5, 0.25], 1000)).smallest)
@@ -69,7 +70,7 @@ def _sizes(recursion: Recursion) -> Sizes:
 
 
 def _toeplitz(recursion: Feedback) -> Sizes:
-    """Return the sizes for Toeplitz T: the norms of the rows of T^-1 never decrease."""
+    """Return the sizes for a Toeplitz matrix T. The last row of T^-1 has the largest norm."""
     c = recursion.table()[0]
     last = _inverse_norm(c, recursion.steps)
     scales = np.ones(1) if recursion.scales is None else recursion.scales
@@ -82,10 +83,11 @@ def _moving_sum(recursion: MovingSum) -> Sizes:
 
 
 def _buffers(recursion: Buffers) -> Sizes:
-    """Return the sizes from c_i = scale . D^(i - 1) 1; C^-1 has the same form with D - 1 scale^T in place of D.
+    """Return the sizes for a BLT.
 
-    A rounding error in a buffer stays there and decays with it, like noise that was released. It contributes scale_j u
-    |b_j| sqrt(sum_i decay_j^2i) to d_t.
+    With D the diagonal matrix of decays, C has the coefficients c_i = scale . D^(i - 1) 1 for i >= 1. C^-1 has the same
+    form, with D - 1 scale^T in place of D. A rounding error in buffer j stays in the buffer and decays with it. It
+    contributes scale_j u |b_j| sqrt(sum_i decay_j^2i) to d_t, where b_j is the value of the buffer.
     """
     one, scale, count = np.ones(len(recursion.decay)), recursion.scale, recursion.steps - 1
     decays = np.diag(recursion.decay)
@@ -128,7 +130,7 @@ def _whole(recursion: WholeMatrix) -> Sizes:
 
 
 def _inverse_norm(coefficients: Array, steps: int) -> float:
-    """Return the norm of the first column of T^-1, or an upper bound on it if the run is very long."""
+    """Return the norm of the first column of T^-1, or an upper bound on the norm if the run is very long."""
     bands = len(coefficients)
     products = max(MOST_PRODUCTS // bands, 1)
     count = min(steps, max(products, LONGEST_SERIES, 4 * bands))
@@ -141,9 +143,10 @@ def _inverse_norm(coefficients: Array, steps: int) -> float:
 def _inverse_series(c: Array, count: int, direct: int) -> Array:
     """Return the first `count` terms y of the power series 1 / c.
 
-    The first `direct` terms are computed by substitution, and each Newton step doubles their number. If n terms are
-    correct, then c y = 1 + x^n e, and the next n terms are those of -y e. The transforms have an error of about
-    u |c| |y|^2, which is negligible as long as |c| |y|, the quantity of interest, is far below 1 / u.
+    The first `direct` terms are computed by substitution, and each Newton step doubles the number of terms. If n terms
+    are correct, then c y = 1 + x^n e for some series e, and the next n terms are the first n terms of -y e. The
+    transforms have an error of about u |c| |y|^2, where u is the relative rounding error. This is negligible as long as
+    |c| |y| is far below 1 / u; |c| |y| is also the quantity that the caller computes.
     """
     from scipy.fft import irfft, next_fast_len, rfft
 
@@ -164,9 +167,10 @@ def _inverse_series(c: Array, count: int, direct: int) -> Array:
 def _later_norm(c: Array, series: Array, steps: int) -> float:
     """Return an upper bound on the norm of all terms of 1 / c after those in `series`.
 
-    Each term depends only on the `bands` terms before it. Split the terms into blocks of n, and let h be what one block
-    contributes to the equations of the next. The next block is then series * h, and |h| <= |c|_1 |last terms of the
-    block|. So from block to block, h grows by a factor of at most `ratio`.
+    Each term depends only on the `bands` terms before it. Split the terms into blocks of length n = len(series), and
+    let h be the right-hand side that one block contributes to the equations of the next block. Then the next block is
+    the convolution series * h, and |h| <= |c|_1 |last terms of the block|. So from each block to the next, h grows by a
+    factor of at most `ratio`.
     """
     count, bands, total = len(series), len(c), np.abs(c).sum()
     ratio = total * np.abs(series[count - 2 * bands :]).sum()
@@ -191,14 +195,14 @@ def _gram(matrix: Array, start: Array, count: int) -> Array:
 
 
 def _probes(rows: int) -> Array:
-    """Return a fixed z."""
+    """Return a fixed sample of z, of shape (rows, PROBES)."""
     return np.random.Generator(np.random.Philox(key=1)).standard_normal((rows, PROBES))
 
 
 def _deviations(noise: Array) -> Array:
-    """Estimate the standard deviation of each step from a few draws.
+    """Estimate the standard deviation of each step from PROBES draws.
 
-    An estimate is too small by a factor of 2^16 at most once in 10^30 steps.
+    The probability that an estimate is too small by a factor of 2^16 is below 10^-30 per step.
     """
     return np.sqrt(np.mean(noise**2, axis=1))
 

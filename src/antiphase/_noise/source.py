@@ -1,18 +1,18 @@
-"""Random words by address: (row, leaf, block) determines 16 bytes.
+"""Random words by address: each address (row, leaf, block) determines 16 random bytes.
 
-Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, leaf shape), and counter mode turns
+Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, leaf shape). AES in counter mode turns
 (row, block) into random words:
 
     counter, 128 bits, big-endian:   row (64 bits) | block (64 bits)
 
-A tile of 64 normals takes 24 blocks in float32 and 32 in float64: tile i of a row is blocks 24 i, ..., 24 i + 23, all
-below 2^59. Blocks from 2^63 on hold extra words for the far tail (see `tail.py`). No two rows, tiles or leaves ever use
-the same block of the same key. With q blocks under one key, the advantage of distinguishing the words from true random
-bits exceeds that of breaking AES by at most q^2 / 2^129: 2^-38 for a million rows of a leaf with a hundred million
-entries.
+A tile of 64 normals takes 24 blocks in float32 and 32 in float64. In float32, tile i of a row uses blocks 24 i, ...,
+24 i + 23; all such blocks are below 2^59. Blocks from 2^63 on provide extra words for the far tail (see `tail.py`). No
+two rows, tiles or leaves ever use the same block of the same key. With q blocks under one key, the advantage of
+distinguishing the words from true random bits exceeds the advantage of breaking AES by at most q^2 / 2^129. For a
+million rows of a leaf with a hundred million entries, this is 2^-38.
 
-float32 and float64 streams have different keys and so unrelated z. If z were the same at both precisions, two runs, one
-in each, would reveal the difference of their gradients.
+float32 and float64 streams have different keys and therefore unrelated z. With the same z at both precisions, two runs,
+one in each precision, would reveal the difference of their gradients.
 
 Reference: NIST SP 800-38A (counter mode), FIPS 197 (AES).
 """
@@ -44,7 +44,7 @@ def leaf_keys(secret: Secret, labels: tuple[str, ...], leaves: dict[str, Leaf]) 
 
 
 class Source(ABC):
-    """Random words by address. Each thread needs its own, which holds buffers and cipher contexts."""
+    """Base class: generates random words by address. Each thread needs its own object, with buffers and ciphers."""
 
     @abstractmethod
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
@@ -53,7 +53,7 @@ class Source(ABC):
 
 @final
 class Aes(Source):
-    """AES-256 in counter mode.
+    """Generates random words with AES-256 in counter mode.
 
     **Guarantee**: without the key, no known attack can distinguish the words from true random bits.
     """
@@ -81,25 +81,25 @@ def counter_mode(key: bytes) -> Any:
 
 @final
 class Simulation(Source):
-    """NumPy's Philox: statistically sound but not secret. For simulations only; every report says so."""
+    """Generates random words with NumPy's Philox, which is not cryptographic. For simulations only."""
 
     def __init__(self, keys: list[bytes]) -> None:
         self._keys = [int.from_bytes(key[:16], "little") for key in keys]
 
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
-        """Fill `out`; Philox counts in units of two blocks, and tiles have an even number of blocks."""
+        """Fill `out`. One step of the Philox counter gives two blocks, and `block` is always even."""
         philox = np.random.Philox(key=self._keys[leaf], counter=[block // 2, row, 0, 0])
         out.view(np.uint64)[:] = philox.random_raw(len(out) // 8)
 
 
 def check_source(name: str) -> SourceName:
-    """Return the name of a source, "aes" or "simulation"; raise for anything else."""
+    """Return the name of a source, "aes" or "simulation". Raises `InvalidArgument` for anything else."""
     names: tuple[SourceName, ...] = get_args(SourceName)
     return one_of("NoiseStream", "source", name, names, "use 'aes' wherever privacy matters")
 
 
 def source_maker(name: SourceName, keys: list[bytes]) -> Callable[[], Source]:
-    """Return a function that creates a source for a thread."""
+    """Return a function that creates a new source, to be called once per thread."""
     if sys.byteorder != "little":
         raise AntiphaseError("Noise streams need a little-endian machine.", hint="use an x86-64 or ARM64 machine")
     return lambda: Aes(keys) if name == "aes" else Simulation(keys)

@@ -1,4 +1,7 @@
-"""The settings of a stream, and its state file: settings and position in the header, then the encrypted state."""
+"""The settings of a stream and its state file, which has a readable header and the encrypted state.
+
+The header contains the settings and the current step.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ KIND = Kind(
 @final
 @dataclass(frozen=True)
 class Settings:
-    """The leaves, run id and dtype of a stream, and how its noise is computed."""
+    """The arguments of a stream: leaves, run id, dtype, source of random words, `lookahead` and `regenerate`."""
 
     leaves: dict[str, Leaf]
     run_id: str
@@ -55,9 +58,15 @@ class Settings:
 
 
 def checked_settings(
-    leaves: Leaves, run_id: str, dtype: DTypeLike, source: SourceName, lookahead: int | None, regenerate: bool
+    leaves: Leaves,
+    run_id: str,
+    dtype: DTypeLike | None,
+    source: SourceName,
+    lookahead: int | None,
+    regenerate: bool,
+    is_lattice: bool = False,
 ) -> Settings:
-    """Check the arguments and return them as settings."""
+    """Check the arguments and return them as settings. `is_lattice` says whether the noise is made in integers."""
     run_id = _check.text("NoiseStream", "run_id", run_id, "every run needs its own run_id")
     if lookahead is not None:
         lookahead = _check.positive_integer(
@@ -65,11 +74,25 @@ def checked_settings(
         )
     if not isinstance(regenerate, bool):
         raise _check.invalid("NoiseStream", "regenerate", "True or False", regenerate, "False stores old z in memory")
-    return Settings(named(leaves), run_id, checked_dtype(dtype), check_source(source), lookahead, regenerate)
+    if is_lattice and (lookahead is not None or regenerate):
+        hint = "lattice noise is made step by step, from stored outputs"
+        raise _check.invalid("NoiseStream", "lookahead", "None for lattice noise", lookahead or regenerate, hint)
+    made = checked_dtype(dtype, is_lattice)
+    return Settings(named(leaves), run_id, made, check_source(source), lookahead, regenerate)
 
 
-def checked_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return `dtype` as a NumPy dtype, and check that it is float32 or float64 in native byte order."""
+def checked_dtype(dtype: DTypeLike | None, is_lattice: bool = False) -> np.dtype[Any]:
+    """Return `dtype` as a NumPy dtype; None means int64 for lattice noise and float32 otherwise.
+
+    Raises `InvalidArgument` unless it is int64 for lattice noise, or native float32 or float64 otherwise.
+    """
+    if dtype is None:
+        return np.dtype(np.int64 if is_lattice else np.float32)
+    if is_lattice:
+        if np.dtype(dtype) != np.dtype(np.int64):
+            hint = "omit dtype; if this is an integration that adds floating-point noise, plan without lattice=True"
+            raise _check.invalid("NoiseStream", "dtype", "int64 for lattice noise", str(dtype), hint)
+        return np.dtype(np.int64)
     hint = "for gradients of lower precision, use float32"
     try:
         made = np.dtype(dtype)
@@ -80,23 +103,24 @@ def checked_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return made
 
 
-def write_state(path: Path, header: Header, state: NDArray[Any], secret: Secret) -> None:
+def write_state(path: Path, header: Header, arrays: list[NDArray[Any]], secret: Secret) -> None:
     """Write the state to `path` atomically: a crash at any time leaves either the old file or the new one."""
     try:
-        write_sealed(regular_target(path), KIND, secret, header, [state])
+        write_sealed(regular_target(path), KIND, secret, header, arrays)
     finally:
-        del state  # tracebacks may show local variables
+        del arrays  # tracebacks may show local variables
 
 
-def read_state(path: Path, secret: Secret, prepare: Callable[[Header], NDArray[Any]]) -> Header:
-    """Pass the header to `prepare`, read the state into the array that it returns, and return the header.
+def read_state(path: Path, secret: Secret, prepare: Callable[[Header], list[NDArray[Any]]]) -> Header:
+    """Read a state file: pass its header to `prepare`, fill the arrays that `prepare` returns, and return the header.
 
-    Raises `Corrupted` if the file was truncated, changed or written with another secret; do not use the array then.
+    Raises `Corrupted` if the file was truncated, changed or written with another secret. In that case, do not use the
+    arrays.
     """
-    return read_sealed(path, KIND, secret, lambda header: [prepare(header)])
+    return read_sealed(path, KIND, secret, prepare)
 
 
 def check_fits(path: Path, name: str, wanted: object, found: object) -> None:
-    """Raise `Corrupted` if the file belongs to something else; a `wanted` of None accepts anything."""
+    """Raise `Corrupted` if the property `name` of the file is not `wanted`. If `wanted` is None, accept any value."""
     if wanted is not None and wanted != found:
         raise KIND.corrupted(path, f"it belongs to another {name} ({found}, not {wanted})")

@@ -1,4 +1,4 @@
-"""The noise stream: one correlated noise vector per step, with bits that do not depend on sharding or threads."""
+"""The noise stream: one correlated noise vector per step, bit-identical for every sharding and number of threads."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from antiphase import _check
 from antiphase._errors import AntiphaseError, InvalidArgument, Refused
 from antiphase._noise.correlator import Noise, Part
 from antiphase._noise.engine import Engine
+from antiphase._noise.lattice import lattice_of
 from antiphase._noise.leaves import Leaf, Leaves, named
 from antiphase._noise.origin import Origin, check_extends, check_last_step, origin_of
 from antiphase._noise.source import SourceName
@@ -34,41 +35,49 @@ from antiphase._traceback import without_locals
 
 @final
 class NoiseStream:
-    """Generates noise_std (N z)_t for t = 0, 1, ...: noise for the sum of clipped gradients, per unit of clipping norm.
+    """Generates the noise for the sum of clipped gradients in steps t = 0, 1, ..., for clipping norm 1.
 
-    z is addressed by (row, leaf name, flat index in the whole leaf) under keys derived from (secret, run id, plan,
-    dtype), which determine the noise. Sharding, `threads`, `lookahead`, `regenerate`, `file`, saving and replaying do
-    not change a single bit of it, and each shard holds only its share of the state. (If C is not lower triangular, N
-    comes from dense linear algebra, and its last bits depend on the machine and its number of threads.)
+    The noise of step t is noise_std (N z)_t, where z is white noise and N is the noise matrix of the strategy (C^-1 for
+    square C). Each entry of z is addressed by (row, leaf name, flat index in the whole leaf) under keys derived from
+    (secret, run id, plan, dtype); nothing else determines the noise. Sharding, `threads`, `lookahead`, `regenerate`,
+    `file`, saving and replaying do not change a single bit of the noise, and each shard holds only its share of the
+    state. (There is one exception: if C is not lower triangular, N is computed by dense linear algebra, and its last
+    bits depend on the machine and its number of threads.)
 
-    **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z, up to rounding to
-    `dtype` and tails beyond 53 standard deviations, which `Run.report` covers. Rows of z are never reused, for
-    example in the blocks of Stamped. After the last step, `next` raises an error. The privacy guarantee of the
+    **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z, up to rounding to `dtype`
+    and up to tails beyond 53 standard deviations, which `Run.report` accounts for. Rows of z are never reused, not even
+    by the repeated blocks of Stamped. After the last step, `next` raises an error. The privacy guarantee of the
     mechanism is for real numbers. It does not account for rounding draws and sums to floating point, which is coarser
-    for draws beyond seven standard deviations.
-    A mechanism is refused if its noise does not fit in `dtype`, or if its rounding errors would exceed 1/256 of z.
+    for draws beyond seven standard deviations. A mechanism is refused if its noise does not fit in `dtype`, or if
+    rounding would change z by more than 1/256 of its standard deviation.
 
-    Anyone who knows the secret or the state of the stream can subtract the noise. Store both away from the model.
+    **Lattice.** If the mechanism has a `Lattice`, the noise is made in exact integers instead, as arrays of int64 in
+    units of the lattice's grid, for contributions of integer norm at most `lattice.norm`. Each draw of z is exactly
+    distributed as floor(N(0, sigma^2)) with sigma = `lattice.sigma(noise_std)`, and nothing is rounded without being
+    accounted for; see docs/lattice-noise.md.
+
+    Anyone who knows the secret or the state of the stream can subtract the noise. Store both apart from the model.
 
     Args:
         plan: a Plan or a Mechanism.
         leaves: list of shapes, or {name: Leaf(global_shape, region)} for a shard.
-        secret: from `Secret.generate()`; `Secret.insecure(42)` in tests.
-        run_id: name of one training run. Two runs of the same plan, or of plans that extend the same plan, with the
-            same secret and run id have the same noise: anyone who sees both learns the difference of their gradients.
+        secret: secret from `Secret.generate()`, or from `Secret.insecure(42)` in tests.
+        run_id: name of the training run, different for every run. Two runs with the same secret, run id and plan (or
+            plans that extend the same plan) have the same noise: anyone who sees both learns the difference of their
+            gradients.
         dtype: float32 or float64, the dtype of noise and state. Sums over past outputs or draws use float64; sums over
-            the buffers of a BLT use `dtype`.
+            the buffers of a BLT use `dtype`. None means float32, or int64 for a plan with a lattice.
         threads: number of threads; None for one per processor.
         lookahead: number of steps computed at once for lower-triangular C (Banded, Toeplitz, Dense). None means 8, or
-            32 with long histories, but no more than fit without extra memory. Each step beyond bands - 1 takes one
-            more model-sized buffer.
-        source: "aes", or "simulation" for an ordinary generator that is not secret.
-        regenerate: for BandedInverse, draw old z again in each step instead of storing bands - 1 buffers.
+            32 if C has more than 257 bands, but at most max(bands - 1, 1), which needs no extra memory. Each step
+            beyond bands - 1 takes one more model-sized buffer.
+        source: "aes", or "simulation" for a generator that is not cryptographic.
+        regenerate: for BandedInverse, draw old rows of z again in each step instead of storing bands - 1 buffers.
         file: for Fourier, the full tree and other C that use all of z in each step: a path next to which the noise of
             all steps is stored, instead of in memory. The file is not encrypted; only its owner can read it.
-        start_step: first step to generate. The state before it is recomputed from z by replaying nothing for Identity
-            and for C that use all of z in each step, the last few steps for BandedInverse, earlier steps of the same
-            block for Stamped, and all earlier steps for the others.
+        start_step: first step to generate. The state before this step is recomputed by replaying earlier steps: none
+            for Identity and for C that use all of z in each step, the last bands - 1 for BandedInverse, those of the
+            same block for Stamped, and all of them for other strategies.
         first: the plan or mechanism that `plan` extends, if `plan` does not record it. Do not continue a tree
             that was extended after its last step was released.
 
@@ -87,7 +96,7 @@ class NoiseStream:
         secret: Secret,
         run_id: str = "",
         *,
-        dtype: DTypeLike = np.float32,
+        dtype: DTypeLike | None = None,
         threads: int | None = None,
         lookahead: int | None = None,
         source: SourceName = "aes",
@@ -96,8 +105,10 @@ class NoiseStream:
         start_step: int = 0,
         first: Any = None,
     ) -> None:
-        settings = checked_settings(leaves, run_id, dtype, source, lookahead, regenerate)
-        self._open(origin_of(plan, first), settings, secret, threads, file)
+        origin = origin_of(plan, first)
+        is_lattice = lattice_of(origin.mechanism) is not None
+        settings = checked_settings(leaves, run_id, dtype, source, lookahead, regenerate, is_lattice)
+        self._open(origin, settings, secret, threads, file)
         whole = isinstance(start_step, (int, np.integer)) and not isinstance(start_step, bool)
         if not whole or not 0 <= start_step <= self.steps:
             raise _check.invalid(
@@ -144,20 +155,28 @@ class NoiseStream:
 
     @property
     def is_secure(self) -> bool:
-        """Whether z is unknown to anyone without the secret. State this in every report."""
+        """Whether z is unpredictable without the secret. Every report must state this."""
         return self._settings.source == "aes" and not self._secret.is_insecure
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of memory, or of the file, that hold the state between steps."""
+        """Size in bytes of the state that is kept between steps, in memory or in the file."""
         return self._engine.correlator.state.nbytes
 
     @without_locals
     def next(self) -> list[NDArray[Any]]:
         """Return the noise of this step, one new array for each leaf, and advance to the next step."""
-        flat = np.empty(self._engine.layout.entries, dtype=self.dtype)
-        self._engine.advance(lambda part, noise: None, into=flat)
-        return self._engine.split(flat)
+        return self._engine.split(self._engine.take())
+
+    @without_locals
+    def _start_ahead(self) -> None:
+        """Begin to compute the next step's noise on a background thread; `next` takes it. No bit of it changes."""
+        self._engine.start_ahead()
+
+    @without_locals
+    def _abandon(self) -> None:
+        """Stop computing ahead, for a stream that is not used any more."""
+        self._engine.abandon()
 
     @without_locals
     def add_to(self, buffers: Sequence[NDArray[Any]]) -> None:
@@ -170,14 +189,17 @@ class NoiseStream:
 
     @without_locals
     def white(self, row: int) -> list[NDArray[Any]]:
-        """Return a row of z, standard normal, one array for each leaf. For square C, step t uses row t."""
+        """Return a row of z, one array for each leaf: standard normals, or draws of floor(N(0, sigma^2)) on a lattice.
+
+        For square C, step t uses row t.
+        """
         rows = self._origin.mechanism.strategy.rows
         if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < rows:
             raise _check.invalid("NoiseStream.white", "row", f"in 0, ..., {rows - 1}", row, f"C has {rows} rows")
         return self._engine.split(self._engine.white(int(row)))
 
     def extend(self, plan: Any) -> None:
-        """Continue with more steps of the same C and noise_std; the guarantee is that of the longer plan.
+        """Continue with more steps of the same strategy and noise_std. The guarantee is then that of the longer plan.
 
         Args:
             plan: from `Plan.extend`, or a Mechanism with the same strategy for more steps.
@@ -195,18 +217,24 @@ class NoiseStream:
 
     @without_locals
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the stream so that `load` continues bit for bit.
+        """Save the stream, so that a stream loaded with `load` continues with exactly the same noise.
 
-        The write is atomic: a kill at any time leaves either the old file or the new one.
+        The write is atomic: if the process is killed, either the old file or the new one remains.
         """
         with self._engine.exclusive():
             self._save(Path(path))
 
     def _save(self, path: Path) -> None:
+        ahead = self._engine.finish_ahead()  # the state already follows from it, so it is saved too
         place = {"step": self.step, "made": self._engine.correlator.made, "exponent": self._engine.exponent}
+        place |= {} if ahead is None else {"ahead": True}
         names = {"plan": self._origin.fingerprint, "root": self._origin.root}
         header = {**self._settings.to_header(), **names, **place}
-        write_state(path, header, self._engine.saved_state, self._secret)
+        arrays = [self._engine.saved_state, *([] if ahead is None else [ahead])]
+        try:
+            write_state(path, header, arrays, self._secret)
+        finally:
+            del arrays, ahead  # tracebacks may show local variables
 
     @classmethod
     @without_locals
@@ -238,10 +266,12 @@ class NoiseStream:
         stream, origin = object.__new__(cls), origin_of(plan)
         wanted = (
             None if leaves is None else list(named(leaves).items()),
-            None if dtype is None else checked_dtype(dtype),
+            None if dtype is None else checked_dtype(dtype, lattice_of(origin.mechanism) is not None),
         )
 
-        def prepare(header: Header) -> NDArray[Any]:
+        ahead: list[NDArray[Any]] = []
+
+        def prepare(header: Header) -> list[NDArray[Any]]:
             settings = Settings.from_header(header)
             check_fits(Path(path), "plan", origin.fingerprint, header["plan"])
             check_fits(Path(path), "leaves", wanted[0], list(settings.leaves.items()))
@@ -249,20 +279,22 @@ class NoiseStream:
             stream._open(Origin(origin.mechanism, origin.fingerprint, header["root"]), settings, secret, threads, file)
             # Files written before C was scaled have no exponent.
             check_fits(Path(path), "scale", stream._engine.exponent, header.get("exponent", 0))
-            return stream._engine.saved_state
+            if header.get("ahead"):
+                ahead.append(np.empty(stream._engine.layout.entries, dtype=settings.dtype))
+            return [stream._engine.saved_state, *ahead]
 
         header = read_state(Path(path), require_secret("NoiseStream.load", secret), prepare)
-        stream._engine.resume(header["step"], header["made"])
+        stream._engine.resume(header["step"], header["made"], *ahead)
         return stream
 
     def _continues(self, plan: Any, run_id: str, source: SourceName = "aes") -> bool:
-        """Whether it goes on with the noise of a new stream with these arguments, leaves and dtype being the same."""
+        """Return whether a new stream with these arguments, same leaves and same dtype would have the same noise."""
         mine = (self._origin.root, self._settings.run_id, self._settings.source)
         return mine == (origin_of(plan).root, run_id, source)
 
     def close(self) -> None:
-        """Shut down the threads. The stream can still be used, which starts them again."""
-        self._engine.team.close()
+        """Shut down the threads. If the stream is used again, it starts new threads."""
+        self._engine.team.close()  # noise that is computed ahead is finished first
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise AntiphaseError(
@@ -273,7 +305,7 @@ class NoiseStream:
 
 @final
 class _Addition:
-    """Adds the noise of a part to the buffers; checks all buffers before it changes any."""
+    """Adds the noise of a part to the buffers. The constructor checks all buffers before any is changed."""
 
     def __init__(self, layout: Layout, dtype: np.dtype[Any], buffers: Sequence[NDArray[Any]]) -> None:
         shapes = [leaf.shape for leaf in layout.leaves]
@@ -292,7 +324,8 @@ class _Addition:
         if any(stop > start for (_, stop), (start, _) in pairwise(places)):
             raise InvalidArgument("Two of the buffers share memory.", hint="pass shared weights as one leaf")
         self._layout = layout
-        # Convert to plain arrays: a subclass may stay two-dimensional, and a slice of it would be broadcast.
+        # Convert to plain arrays: after reshape, a subclass such as np.matrix stays two-dimensional, and noise added to
+        # a slice of it would be broadcast.
         self._flats = [np.asarray(buffer).reshape(-1) for buffer in buffers]
 
     def __call__(self, part: Part, noise: Noise) -> None:
@@ -307,7 +340,7 @@ class _Addition:
 def _check_buffer(buffer: NDArray[Any], dtype: np.dtype[Any]) -> None:
     """Raise `InvalidArgument` if a buffer is not a contiguous, writeable array of the stream's dtype.
 
-    In a wider dtype the low bits would get no noise, and a narrower one would round the noise.
+    In a wider dtype, the low bits of the buffer would get no noise. A narrower dtype would round the noise.
     """
     must = f"writeable, C-contiguous NumPy arrays of {dtype}, the dtype of the stream"
     if not isinstance(buffer, np.ndarray) or buffer.dtype != dtype:

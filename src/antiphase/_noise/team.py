@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, TypeVar, final
 
 from antiphase import _check
 
+BACKGROUND_NICE = 10  # a background thread uses the time that others leave
 W = TypeVar("W")
 P = TypeVar("P")
 
@@ -19,6 +23,27 @@ def thread_count(threads: int | None) -> int:
     if threads is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return _check.positive_integer("NoiseStream", "threads", threads, "use at least one thread")
+
+
+@final
+@dataclass(frozen=True)
+class Started:
+    """Work that a background thread has begun.
+
+    Args:
+        finish: process the parts that are left on all threads; return, or raise the first error, once all are done.
+        stop: hand out no more parts.
+        background: the background thread's part of the work.
+    """
+
+    finish: Callable[[], None]
+    stop: Callable[[], None]
+    background: Future[None]
+
+    def abandon(self) -> None:
+        """Stop, and wait for the part in progress. Errors are dropped, as is the result."""
+        self.stop()
+        self.background.exception()
 
 
 @final
@@ -33,32 +58,60 @@ class Team(Generic[W]):
         self._make_worker = make_worker
         self._workers: list[W] = []
         self._pool: ThreadPoolExecutor | None = None
+        self._background: ThreadPoolExecutor | None = None
+        self._background_worker: W | None = None
 
     def run(self, task: Callable[[W, P], None], parts: Sequence[P]) -> None:
-        """Process every part once; return, or raise the first error, after all workers have stopped."""
+        """Call `task` once for every part. Returns, or raises the first error, after all workers have stopped."""
         count = max(min(self._threads, len(parts)), 1)
-        self._workers += [self._make_worker() for _ in range(count - len(self._workers))]
-        if count == 1:
-            for part in parts:
-                task(self._workers[0], part)
-            return
+        self._work(_Queue(parts), task, count, [])
+
+    def start(self, task: Callable[[W, P], None], parts: Sequence[P]) -> Started:
+        """Begin to process the parts on a background thread."""
+        if self._background is None or self._background_worker is None:
+            self._background = ThreadPoolExecutor(1, "antiphase-noise-ahead", _lower_priority)
+            self._background_worker = self._make_worker()
         queue = _Queue(parts)
-        pool = self._pool = self._pool or ThreadPoolExecutor(self._threads - 1, "antiphase-noise")
-        others: list[Future[None]] = [pool.submit(queue.work, task, worker) for worker in self._workers[1:count]]
+        future = self._background.submit(queue.work, task, self._background_worker)
+
+        def finish() -> None:
+            count = max(min(self._threads, len(parts)), 1)
+            self._work(queue, task, count, [future])
+
+        return Started(finish, queue.close, future)
+
+    def _work(self, queue: _Queue[P], task: Callable[[W, P], None], count: int, others: list[Future[None]]) -> None:
+        """Process what is left in the queue with `count` threads, and wait for the others that work on it."""
+        # If the wait below is interrupted, threads may go on using their workers, so the next run must use new ones.
+        (workers, self._workers), (pool, self._pool) = (self._workers, []), (self._pool, None)
+        others = list(others)
         try:
-            queue.work(task, self._workers[0])
+            workers += [self._make_worker() for _ in range(count - len(workers))]
+            if count > 1:
+                pool = pool or ThreadPoolExecutor(self._threads - 1, "antiphase-noise")
+                others += [pool.submit(queue.work, task, worker) for worker in workers[1:count]]
+            queue.work(task, workers[0])
         finally:
             queue.close()
             errors = [other.exception() for other in others]  # waits
+            self._workers, self._pool = workers, pool
         for error in errors:
             if error is not None:
                 raise error
 
     def close(self) -> None:
         """Shut down the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        for pool in (self._pool, self._background):
+            if pool is not None:
+                pool.shutdown()
+        self._pool = self._background = None
+
+
+def _lower_priority() -> None:
+    """Let this thread run only when others leave time. On Linux, each thread has a priority of its own."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BACKGROUND_NICE)
 
 
 @final

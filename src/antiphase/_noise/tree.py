@@ -1,9 +1,9 @@
-"""The online tree correlator, whose state holds the estimates of finished nodes with unfinished parents.
+"""The online tree correlator. Its state holds the estimates of completed nodes whose parents are not complete.
 
-Step t draws the rows of z from 2t - popcount(t) on: the leaf first, then each node that the step completes. A longer
-tree draws the same rows for the same nodes, except at the last step of a tree whose number of steps is not a power
-of two. That step also completes nodes that would cover later steps in a longer tree. Their noise must not be used again
-for those longer sums, so such a tree can be extended only before its last step.
+Step t draws consecutive rows of z, starting at row 2t - popcount(t): one for the leaf, then one for each node that the
+step completes. A longer tree draws the same rows for the same nodes, except at the last step of a tree whose number of
+steps is not a power of two. That step also completes nodes that would cover later steps in a longer tree. The noise of
+these nodes must not be used again for the longer sums, so such a tree can be extended only before its last step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ DOUBLE = np.dtype(np.float64)
 
 @final
 class TreeCorrelator(Correlator):
-    """node <- w z + (1 - w) (left + node) for each completed level; the noise is node minus the nodes it replaces.
+    """Computes node <- w z + (1 - w) (left + node) for each level that a step completes.
+
+    Here w is the weight of the node's own noise, and left is its left child. The noise of the step is the final node
+    minus the stored nodes that it replaces.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
@@ -29,7 +32,7 @@ class TreeCorrelator(Correlator):
 
     def state_rows(self) -> int:
         """Return the largest number of stored nodes; at least 1, so that a tree of one step can be extended."""
-        return max(self.recursion.waiting, 1)
+        return max(self.recursion.memory_copies, 1)
 
     def prepare(self) -> None:
         """Find the rows of the state that the step replaces, level by level."""

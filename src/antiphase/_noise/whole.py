@@ -1,7 +1,7 @@
 """The correlator for strategies in which each output uses all of z: Fourier, the full tree and non-triangular matrices.
 
-The noise of all steps is computed before the first. This takes as many model-sized buffers as there are steps, in
-memory or in a file. N is computed with NumPy's linear algebra, so its last bits, unlike those of z, may depend on the
+The noise of all steps is computed in the first step. This takes as many model-sized buffers as there are steps, in
+memory or in a file. N is computed with NumPy's linear algebra, so the last bits of N (but not of z) may depend on the
 machine. Resume such a run on the same kind of machine.
 """
 
@@ -18,8 +18,8 @@ from antiphase._durable import BINARY, NO_LINKS
 from antiphase._noise.correlator import LANES, PART, Correlator, Noise, Part, Scratch, White, padded
 from antiphase.strategies import WholeMatrix
 
-BLOCK = 32  # outputs computed at once
-LARGEST_SCRATCH = 1 << 21  # bytes of z held at once, all rows of a part
+BLOCK = 32  # number of steps computed at once
+LARGEST_SCRATCH = 1 << 21  # most bytes for all rows of z of one part
 DOUBLE = np.dtype(np.float64)
 
 
@@ -28,7 +28,8 @@ class WholeCorrelator(Correlator):
     """Computes N z for all steps in the first step, then returns one row per step.
 
     Args:
-        path: the noise is stored in a file next to this path, which is unlinked at once; None to use memory.
+        path: path next to which the noise is stored in a temporary file; None to store it in memory. The file is
+            unlinked as soon as it is open.
     """
 
     recursion: WholeMatrix
@@ -52,7 +53,7 @@ class WholeCorrelator(Correlator):
         self._matrix = padded(self.recursion.strategy.noising(), 2, 4) if self.fresh else np.empty((0, 0))
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Compute the noise of all steps if that has not been done, then write that of this step."""
+        """Compute the noise of all steps unless it has been computed, then write the noise of this step."""
         from antiphase._kernels import matrix_product, read_row
 
         held = self.state[part.strips]
@@ -65,15 +66,15 @@ class WholeCorrelator(Correlator):
         read_row(held, self.step, self.factor, out)
 
     def reset(self) -> None:
-        """Mark the noise as not computed, so that all of it is written again."""
+        """Mark the noise as not computed, so that the next step computes it again."""
         self.made = 0
 
     def replay_from(self, step: int) -> int:
-        """Return `step`: there is nothing to replay, as all steps are computed at once."""
+        """Return `step`: there is nothing to replay, because all steps are computed at once."""
         return step
 
     def allocate(self, rows: int) -> Noise:
-        """Return memory, or an unnamed file that only this stream uses and that disappears with it."""
+        """Return an array in memory, or in an unlinked file that disappears with the stream."""
         if self._path is None or self.entries == 0:
             return super().allocate(rows)
         shape = (-(-self.entries // LANES), rows, LANES)

@@ -1,17 +1,15 @@
-"""The layout of a stream's entries in their leaves, and the per-thread objects that generate noise for them."""
+"""The position of each entry of a stream in the model's arrays (leaves), and per-thread objects that generate z."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Protocol, final
 
 import numpy as np
 
 from antiphase._noise.correlator import Noise, Part, Scratch, White
 from antiphase._noise.leaves import Leaf, Stretches, Walk
-from antiphase._noise.normals import Normals
-from antiphase._noise.source import Source
 
 MOST_CACHED = 64  # largest number of stretches per part to cache; longer lists are recomputed each time
 
@@ -19,7 +17,7 @@ MOST_CACHED = 64  # largest number of stretches per part to cache; longer lists 
 @final
 @dataclass(frozen=True)
 class Piece:
-    """Entries start, ..., stop - 1 of a leaf's region, which begin at entry `done` of their part."""
+    """Entries start, ..., stop - 1 of a leaf's region. The first of them is entry `done` of the part."""
 
     leaf: int
     start: int
@@ -29,7 +27,7 @@ class Piece:
 
 @final
 class Layout:
-    """The coordinates of a stream: the regions of all leaves, concatenated."""
+    """The coordinates of a stream, which are the regions of all leaves, flattened and concatenated."""
 
     def __init__(self, leaves: dict[str, Leaf]) -> None:
         self.leaves = list(leaves.values())
@@ -51,7 +49,7 @@ class Layout:
         return self._pieces[part]
 
     def stretches(self, part: Part) -> list[tuple[int, int, Stretches]]:
-        """Return (offset in the part, leaf, stretches of the whole leaf) for all pieces of a part."""
+        """Return (offset in the part, leaf, contiguous stretches of the whole leaf) for all pieces of a part."""
         found = self._stretches.get(part)
         if found is None:
             found = list(self._find_stretches(part))
@@ -79,25 +77,35 @@ class Layout:
                 done += run.rows * run.width
 
 
+class Draws(Protocol):
+    """Generates z by address: `Normals`, or `ExactDraws` for lattice noise."""
+
+    def fill(self, leaf: int, row: int, start: int, out: Noise) -> None:
+        """Fill `out` with z for entries start, start + 1, ... of the flattened whole leaf."""
+
+    def fill_rows(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
+        """Fill the rows of `out` with z for stretches of the flattened whole leaf, `stride` apart."""
+
+
 @final
 class Worker:
-    """The normals and buffers of one thread."""
+    """The random generator and buffers of one thread."""
 
-    def __init__(self, layout: Layout, source: Source, dtype: np.dtype[Any]) -> None:
+    def __init__(self, layout: Layout, draws: Draws) -> None:
         self._layout = layout
-        self._normals = Normals(source, dtype)
+        self._draws = draws
         self.scratch = Scratch()
 
     def white(self, part: Part) -> White:
         """Return a function that fills an array with a row of z for this part."""
-        stretches, normals = self._layout.stretches(part), self._normals
+        stretches, draws = self._layout.stretches(part), self._draws
 
         def fill(row: int, out: Noise) -> None:
             for done, leaf, run in stretches:
                 here = out[done : done + run.rows * run.width]
                 if run.rows == 1:
-                    normals.fill(leaf, row, run.start, here)
+                    draws.fill(leaf, row, run.start, here)
                 else:
-                    normals.fill_rows(leaf, row, run.start, run.stride, here.reshape(run.rows, run.width))
+                    draws.fill_rows(leaf, row, run.start, run.stride, here.reshape(run.rows, run.width))
 
         return fill

@@ -1,4 +1,4 @@
-"""Optimisers: the best strategy of each family, for a given workload and participation."""
+"""Optimisers that find the best strategy of a family for a given workload and participation."""
 
 from antiphase._optimize.amplified import (
     AmplifiedProblem,
@@ -10,6 +10,7 @@ from antiphase._optimize.amplified import (
     blt_starts,
     descend,
     evaluate_point,
+    quick_amplified_blt,
     toeplitz_starts,
 )
 from antiphase._optimize.banded_error import BandedError
@@ -35,6 +36,7 @@ __all__ = [
     "evaluate_point",
     "optimize",
     "prefix_sum_bound",
+    "quick_amplified_blt",
     "toeplitz_starts",
     "worst_case_limits",
 ]

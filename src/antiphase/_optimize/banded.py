@@ -1,4 +1,4 @@
-"""Optimise a banded strategy, with every column free."""
+"""Optimise a banded strategy in which every column has its own coefficients."""
 
 from __future__ import annotations
 
@@ -34,23 +34,24 @@ def optimize_banded(
 ) -> Solution:
     """Minimise the error over all banded C with columns of norm 1 and bands <= separation.
 
-    The columns of a pattern are then orthogonal, so the sensitivity is sqrt(k). With equal_norms=False, for fixed
-    epochs, only the sum over each residue class of steps is fixed: sum_j |C e_{i + j b}|^2 = k for every i.
-    Value and gradient are the covariance recursion and its reverse, in O(n bands^2). The search starts from the best
-    Toeplitz strategy.
+    With at most as many bands as the separation, the columns of C for the steps of one example are orthogonal, so the
+    sensitivity is sqrt(k) for k participations. With equal_norms=False, which needs fixed epochs of b steps, only the
+    sum of the squared norms over each residue class of steps is fixed: sum_j |C e_{i + j b}|^2 = k for every i. The
+    value comes from a covariance recursion and the gradient from its reverse, in O(n bands^2). The search starts from
+    the best Toeplitz strategy.
 
-    **Guarantee**: `lower_bound` holds for every C of the stated problem. The problem is convex in X = C^T C, and the
-    bound is the tangent at the solution, minimised over all X with the prescribed diagonal.
+    **Guarantee**: `lower_bound` holds for every C of the stated problem. The problem is convex in X = C^T C. The bound
+    is the minimum of the tangent at the solution over all X with the prescribed diagonal.
 
     Args:
         steps: number of steps, n.
-        participation: in which steps an example can take part.
+        participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: which error over the steps to minimise, "rms" or "max".
+        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
         limits: when to stop early.
-        bands: number of diagonals, at most the separation; by default the smallest of 32, the steps and the
+        bands: number of diagonals, at most the separation; by default the smallest of 32, the number of steps and the
             separation.
-        equal_norms: give every column norm 1.
+        equal_norms: whether every column must have norm 1.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Problem 2 and App. B; McKenna 2024 (scaling), sect. 3.1.
     """
@@ -73,7 +74,10 @@ def optimize_banded(
 def _period(
     owner: str, participation: Participation, allowed: ParticipationLimits, steps: int, equal_norms: bool
 ) -> int:
-    """Return the period of the steps whose squared column norms share one budget: all steps, or one epoch."""
+    """Return the period of the residue classes in which the sum of squared column norms is fixed.
+
+    It is one epoch, or the number of steps if every column has norm 1.
+    """
     if equal_norms or isinstance(participation.worst_case, SingleParticipation):
         return steps
     if not isinstance(participation.worst_case, FixedEpochs):
@@ -99,17 +103,18 @@ def _start(
 
 
 class _BandedProblem:
-    """log(loss) as a function of unnormalised columns; the norms of each residue class are divided out.
+    """Computes log(loss) from columns of any norm, which it scales so that each residue class has its required norm.
 
-    The error is steep in the columns that affect many steps. Working with point = columns / stretch evens this out.
+    The error is steep in the columns that affect many steps. To balance this, the variables of the search are
+    columns / stretch, with a factor `stretch` for each column.
 
     Args:
         workload: the workload matrix, A.
-        objective: which error to minimise.
+        objective: the error to minimise.
         steps: number of steps, n.
         bands: number of bands of C.
         count: number of participations, k.
-        period: steps that are equal modulo this form one residue class; `steps` if each column has norm 1.
+        period: steps that are equal modulo `period` form one residue class. If every column has norm 1, it is `steps`.
     """
 
     def __init__(
@@ -120,12 +125,15 @@ class _BandedProblem:
         self._columns = np.empty((steps, bands))
         self._count = count
         self._period = period
-        self._total = 1.0 if period == steps else float(count)  # sum of the squared norms of a class
+        self._total = 1.0 if period == steps else float(count)  # sum of the squared column norms of a residue class
         reach = self._error.reach()
         self._stretch = 1.0 / np.sqrt(reach / reach.max() + bands / steps)
 
     def solve(self, start: Array, limits: SearchLimits) -> tuple[Array, float, bool]:
-        """Minimise for each power of the objective in turn; return columns, lower bound and convergence."""
+        """Minimise the power mean of the variances, for each exponent in `objective_powers` in turn.
+
+        Returns the columns, the lower bound on the loss, and whether the search converged.
+        """
         point, bound, converged = (start / self._stretch[:, None]).ravel(), 0.0, False
         for power in objective_powers(self._objective):
             function = partial(self._evaluate, power=power)
@@ -137,10 +145,12 @@ class _BandedProblem:
     def lower_bound(self, columns: Array, power: float) -> float:
         """Return a lower bound on the loss of every C of the problem.
 
-        Choose weights w such that phi(X) = sum_i w_i var_i is at most the squared error everywhere (for `Curvatures`,
-        phi is the squared error itself), and let -H be the gradient of phi. Then phi(X') >= 2 phi(X) - <H, X'>, and
-        <H, X'> <= sum_i X'_ii h_i, where h_i is the sum of |H_ij| inside the band, because
-        |X'_ij| <= (X'_ii + X'_jj) / 2. At the best scale of X, the bound is phi^2 / (largest sum of X'_ii h_i).
+        Choose weights w such that phi(X) = sum_i w_i var_i is at most the squared error for every X (for
+        `Curvatures`, phi is the squared error itself), and let -H be the gradient of phi. phi is convex and
+        homogeneous of degree -1, so <H, X> = phi(X), and phi(X') >= 2 phi(X) - <H, X'> for every other X'.
+        Further, <H, X'> is at most sum_i X'_ii h_i, where h_i is the sum of |H_ij| inside the band, because
+        |X'_ij| <= (X'_ii + X'_jj) / 2. With the best scale of X, this gives the bound phi(X)^2 / (largest sum_i
+        X'_ii h_i) on the squared error.
         """
         from antiphase._kernels import gram_gradient
 
@@ -180,7 +190,7 @@ class _BandedProblem:
         return self._stretch * np.sqrt(self._total / self._class_sums(squares))
 
     def _class_sums(self, values: Array) -> Array:
-        """Return for every step the sum of the values over its residue class."""
+        """Return, for every step, the sum of the values over the residue class of the step."""
         if self._period == len(values):
             return values
         residue, sums = np.arange(len(values)) % self._period, np.zeros(self._period)
@@ -189,9 +199,10 @@ class _BandedProblem:
 
 
 def _tolerance(objective: Objective, size: int) -> float:
-    """Return the mean decrease per iteration at which to stop: looser for problems with expensive iterations.
+    """Return the decrease of log(loss) per iteration below which the search stops; larger for larger problems.
 
-    The error of the last iterate is nearly flat in most directions, and the last 0.05 % would take ten times as long.
+    For `Curvatures`, the error is nearly flat in most directions: a smaller tolerance would take ten times as long and
+    lower the error by only 0.05 %.
     """
     if isinstance(objective, Curvatures):
         return 1e-6

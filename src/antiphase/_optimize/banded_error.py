@@ -1,4 +1,8 @@
-"""Error of a banded strategy with its gradient: a power mean of the variances, which tends to the largest one."""
+"""Error of a banded strategy with its gradient.
+
+The error "max" is not smooth, so the search uses a power mean of the variances of the steps, which tends to the largest
+variance as the exponent grows.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ MAX_POWERS = (4.0, 32.0, 256.0, 2048.0, 16384.0)
 
 
 def objective_powers(objective: Objective) -> tuple[float, ...]:
-    """Return the exponents of the power mean to minimise for in turn; the last is close enough to the maximum."""
+    """Return the increasing exponents of the power means to minimise in turn. The last is close to the maximum."""
     return MAX_POWERS if objective == "max" else (1.0,)
 
 
 def power_mean(variances: Array, power: float) -> tuple[float, Array]:
-    """Return log sqrt((mean v^p)^(1/p)) and its derivative with respect to each variance v."""
+    """Return log sqrt((mean v^p)^(1/p)) for the variances v and p = `power`, and its derivative for each variance."""
     largest = float(variances.max())
     scaled = variances / largest
     powers = scaled ** (power - 1.0)
@@ -30,7 +34,7 @@ def power_mean(variances: Array, power: float) -> tuple[float, Array]:
 
 
 class BandedError:
-    """log error of a banded C and its gradient, with the arrays that the forward and backward passes share.
+    """Computes log(error) of a banded C and its gradient. C is given by its columns, of shape (steps, bands).
 
     Args:
         workload: the workload matrix, A.
@@ -51,13 +55,14 @@ class BandedError:
         return np.ascontiguousarray(self.covariance[:, 0])
 
     def reach(self) -> Array:
-        """Return how strongly the error depends on each step: |A e_j|^2."""
+        """Return the influence of each step j on the error, |A e_j|^2."""
         return column_squares(self.inverse)
 
     def tangent(self, columns: Array, power: float, gradient: Array) -> float:
-        """Return phi(C) = sum_i w_i var_i, at most the squared error for any C, and fill in its gradient.
+        """Return phi(C) = sum_i w_i var_i, and write its gradient with respect to the columns into `gradient`.
 
-        The weights w_i sum to 1 and are proportional to the derivatives of the power mean.
+        The weights w_i sum to 1 and are proportional to the derivatives of the power mean. With fixed weights, phi is
+        at most the squared error for every C.
         """
         from antiphase._kernels import covariance_backward
 
@@ -68,7 +73,7 @@ class BandedError:
         return inner(weights, variances)
 
     def __call__(self, columns: Array, power: float, gradient: Array) -> float:
-        """Return the value and, if it is finite, write its gradient into `gradient`, an array like `columns`."""
+        """Return log(error), with a power mean as the error, and, if finite, write its gradient into `gradient`."""
         from antiphase._kernels import covariance_backward
 
         variances = self.variances(columns)
@@ -80,7 +85,7 @@ class BandedError:
 
 
 def check_columns(steps: int, bands: int) -> None:
-    """Raise unless the columns fit in memory: 1 GB for one array, and the optimiser holds about fifteen of them."""
+    """Raise `NotEnoughMemory` if an array of columns exceeds 1 GB. The optimiser holds about fifteen such arrays."""
     if steps * bands > 1 << 27:
         raise NotEnoughMemory(
             f"Optimising {steps} columns of {bands} bands each would not fit in memory.",
@@ -89,7 +94,10 @@ def check_columns(steps: int, bands: int) -> None:
 
 
 def column_squares(inverse: Array) -> Array:
-    """Return |A e_j|^2 for every j: the variances of A^T run backwards in time, whose inverse has the same bands."""
+    """Return |A e_j|^2 for every step j, given the bands of A^-1.
+
+    These are the variances of A^T run backwards in time, whose inverse has the same bands.
+    """
     from antiphase._kernels import autoregressive_variances
 
     n = len(inverse)

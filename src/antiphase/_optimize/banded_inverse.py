@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._check import Array
+from antiphase._error import trajectory_weight
 from antiphase._loss import loss
 from antiphase._objective import Curvatures, Objective
 from antiphase._optimize.banded_error import objective_powers, power_mean
@@ -37,17 +38,18 @@ def optimize_banded_inverse(
 ) -> Solution:
     """Minimise sensitivity x error over the coefficients of a banded Toeplitz C^-1.
 
-    B = A C^-1 is linear in the coefficients d, and the coefficients c of C are the series 1 / d(x), so the gradient
-    of the sensitivity is one filter backwards in time. The first search uses the sensitivity under the earliest
-    pattern, which is the worst pattern if c is non-negative and non-increasing. If the result is not proved to be so, a
-    second search applies the earliest pattern to the smallest non-increasing sequence above |c|, which gives an upper
-    bound for any c. The result is the strategy with the smallest proved loss among both results and the closed form.
+    B = A C^-1 is linear in the coefficients d of C^-1, and the coefficients c of C are the power series 1 / d(x). So
+    the gradient of the sensitivity takes one filter, run backwards in time. The first search uses the sensitivity under
+    the earliest pattern, which is the worst pattern if c is non-negative and non-increasing. If this sensitivity is not
+    proved for the result, a second search applies the earliest pattern to the smallest non-increasing sequence above
+    |c|. This gives an upper bound for any c. The returned strategy has the smallest proved loss among the results of
+    both searches and the starting point, a closed form.
 
     Args:
         steps: number of steps, n.
-        participation: in which steps an example can take part.
+        participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: which error over the steps to minimise, "rms" or "max".
+        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
         limits: when to stop early.
         bands: number of coefficients of C^-1; by default the smaller of 32 and the number of steps.
 
@@ -65,7 +67,7 @@ def optimize_banded_inverse(
         proved = loss(strategy, workload, participation, objective)
         if proved < best:
             best, found = proved, strategy
-        if proved <= value * (1.0 + 1e-9) or not converged:  # the loss that the search minimised is the proved one
+        if proved <= value * (1.0 + 1e-9) or not converged:  # the search minimised the proved loss, or was stopped
             break
     return Solution(found, best, None, limits.count, limits.elapsed, converged)
 
@@ -73,7 +75,10 @@ def optimize_banded_inverse(
 def _search(
     d: Array, steps: int, allowed: ParticipationLimits, errors: list[LogError], limits: SearchLimits, bounded: bool
 ) -> tuple[Array, float, bool]:
-    """Return coefficients that start with 1, the loss that the search assigns to them, and whether it converged."""
+    """Minimise the loss, starting from coefficients `d`.
+
+    Returns the coefficients, scaled to d_0 = 1, the loss that the search computed, and whether the search converged.
+    """
     value, converged = math.inf, True
     for error in errors:
         end = lbfgs_minimize(_function(steps, allowed, error, bounded), d, limits)
@@ -82,7 +87,7 @@ def _search(
 
 
 def _function(steps: int, allowed: ParticipationLimits, error: LogError, bounded: bool) -> ValueAndGradient:
-    """Return log(loss) as a function of d, which does not depend on the scale of d."""
+    """Return a function from the coefficients d to log(loss). It does not depend on the scale of d."""
 
     def function(d: Array, gradient: Array) -> float:
         c = impulse_response(d, np.ones(1), steps)
@@ -104,7 +109,7 @@ def _function(steps: int, allowed: ParticipationLimits, error: LogError, bounded
 
 
 def _majorant(c: Array) -> tuple[Array, NDArray[np.int64]]:
-    """Return m_i = max over j >= i of |c_j|, and the j that attains it.
+    """Return m with m_i = max_{j >= i} |c_j|, and for each i the index j of this maximum.
 
     >>> _majorant(np.array([1.0, 0.25, -0.5]))
     (array([1. , 0.5, 0.5]), array([0, 2, 2]))
@@ -115,7 +120,10 @@ def _majorant(c: Array) -> tuple[Array, NDArray[np.int64]]:
 
 
 def _errors(workload: Workload, objective: Objective, steps: int, bands: int) -> list[LogError]:
-    """Return log(error) as a function of d: one function, or a sequence that tends to the objective."""
+    """Return functions from d to log(error), to be minimised in turn.
+
+    There is one function, or a sequence of functions that tends to the objective.
+    """
     inverse = workload.toeplitz_inverse
     if isinstance(objective, Curvatures):
         return [_mixed(workload, objective, steps, bands)]
@@ -125,15 +133,20 @@ def _errors(workload: Workload, objective: Objective, steps: int, bands: int) ->
 
 
 def _closed(inverse: Array, steps: int, objective: Objective) -> LogError:
-    """Return log(error) under a Toeplitz workload."""
+    """Return a function from d to log(error) under a Toeplitz workload."""
     return _logarithm(squared_error_of_inverse(inverse, steps, counted=steps if objective == "rms" else 1))
 
 
 def _mixed(workload: Workload, objective: Curvatures, steps: int, bands: int) -> LogError:
-    """Return log sqrt(J) for several curvatures: J = d^T Q d, where Q is the weighted sum over the curvatures."""
+    """Return a function from d to log sqrt(J) for `Curvatures`: J = d^T Q d, with Q summed over the curvatures."""
     Q = np.zeros((bands, bands))
-    for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
-        Q += share * _quadratic_form(A, steps, objective.counted_steps(steps), bands)
+    if objective.averaged_steps(steps) > 1:
+        Q += _shifted_products(objective.last_rows(workload, steps), bands)
+    else:
+        for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
+            Q += share * _quadratic_form(A, steps, objective.counted_steps(steps), bands)
+    if objective.way is not None:
+        Q += trajectory_weight(workload, objective, steps) * _quadratic_form(workload, steps, steps, bands)
 
     def square(d: Array) -> tuple[float, Array]:
         gradient = 2.0 * np.einsum("rs,s->r", Q, d)
@@ -142,10 +155,20 @@ def _mixed(workload: Workload, objective: Curvatures, steps: int, bands: int) ->
     return _logarithm(square)
 
 
-def _quadratic_form(workload: Workload, steps: int, counted: int, bands: int) -> Array:
-    """Return Q with d^T Q d = the mean variance of the last `counted` steps.
+def _shifted_products(rows: Array, bands: int) -> Array:
+    """Return Q with d^T Q d = sum_i |D^T a_i|^2 for the columns a_i of `rows`, where d is the first column of D."""
+    n, count = rows.shape
+    shifted = np.zeros((bands, n, count))
+    for r in range(bands):
+        shifted[r, : n - r] = rows[r:]
+    flat = shifted.reshape(bands, -1)
+    return flat @ flat.T
 
-    For long runs at a constant rate, it comes from the responses to each coefficient, which stop early.
+
+def _quadratic_form(workload: Workload, steps: int, counted: int, bands: int) -> Array:
+    """Return the matrix Q such that d^T Q d is the mean variance of the last `counted` steps.
+
+    For long runs with a constant learning rate, Q is computed from truncated impulse responses.
     """
     from antiphase._kernels import shifted_gram
 
@@ -158,7 +181,7 @@ def _quadratic_form(workload: Workload, steps: int, counted: int, bands: int) ->
 
 
 def _logarithm(square: Callable[[Array], tuple[float, Array]]) -> LogError:
-    """Return log sqrt(square) as a function of d, with its gradient."""
+    """Return a function from d to log sqrt(square(d)) and its gradient."""
 
     def error(d: Array) -> tuple[float, Array]:
         value, gradient = square(d)
@@ -168,9 +191,10 @@ def _logarithm(square: Callable[[Array], tuple[float, Array]]) -> LogError:
 
 
 def _recursive(inverse: Array, power: float, bands: int) -> LogError:
-    """Return log(error) under any workload.
+    """Return a function from d to log(error) under any workload, given the bands of A^-1.
 
-    The variances are d^T Q_i d, so the gradient of their weighted sum is 2 Q d, where Q is the weighted sum of Q_i.
+    The variance of step i is d^T Q_i d, so the gradient of a weighted sum of the variances is 2 Q d, where Q is the
+    weighted sum of the Q_i.
     """
     from antiphase._kernels import moving_sum_variances, shifted_gram
 

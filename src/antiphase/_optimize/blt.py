@@ -28,8 +28,8 @@ from antiphase.strategies import BLT
 OWNER = "optimize('blt')"
 MAX_BUFFERS = 10
 MAX_PARTICIPATIONS = 10**7
-FIRST_ITERATIONS, KEPT_STARTS = 5, 3  # iterations from every start, and starts that are kept after them
-MIN_BUFFER_GAIN = 0.005  # one more buffer must lower the loss by this fraction
+FIRST_ITERATIONS, KEPT_STARTS = 5, 3  # iterations from every starting point, and points that are continued afterwards
+MIN_BUFFER_GAIN = 0.005  # another buffer is added only if it lowers the loss by at least this fraction
 
 
 def optimize_blt(
@@ -44,20 +44,20 @@ def optimize_blt(
     """Minimise sensitivity x error over the decays and scales of a BLT.
 
     The 2 d decays of C and C^-1 are kept interlaced, so that the coefficients of C are positive and non-increasing, and
-    the earliest pattern is the worst. The search starts from several spacings of the decays and from the best BLT with
-    one buffer less. Under a Toeplitz workload, loss and gradient have closed forms, and the cost does not depend on the
-    number of steps. Under other workloads, the error comes from the covariance recursion in O(n d^2).
+    the worst participation pattern is the earliest one. The search starts from several spacings of the decays and from
+    the best BLT with one buffer less. Under a Toeplitz workload, loss and gradient have closed forms, and the cost does
+    not depend on the number of steps. Under other workloads, a covariance recursion computes the error in O(n d^2).
 
     **Guarantee**: `lower_bound`, given for the prefix sum, holds for every strategy, not only for BLTs.
 
     Args:
         steps: number of steps, n.
-        participation: in which steps an example can take part.
+        participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: which error over the steps to minimise, "rms" or "max".
+        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
         limits: when to stop early.
         buffers: number of buffers, d, from 1 to 10; by default, buffers are added as long as each one lowers the loss
-            by half a percent. If a limit stops the search, the result may have fewer.
+            by half a percent. If a limit stops the search, the result may have fewer buffers.
 
     Reference: Dvijotham et al. 2024; McMahan, Xu and Zhang 2024, sections 3.1 to 3.3.
 
@@ -74,7 +74,7 @@ def optimize_blt(
         )
     if buffers is not None and not 1 <= _check.positive_integer(OWNER, "buffers", buffers) <= MAX_BUFFERS:
         raise _check.invalid(OWNER, "buffers", f"at most {MAX_BUFFERS}", buffers, "a few buffers are nearly optimal")
-    check_one_pass(steps)  # before a search whose result could not be accounted for
+    check_one_pass(steps)  # raise before the search if the accountant could not handle its result
     search = _Search(steps, allowed, workload, objective, limits)
     point, log_loss = search.best(buffers)
     strategy = blt_at(point, steps)
@@ -87,7 +87,7 @@ def optimize_blt(
 
 
 class _Search:
-    """Search from one buffer up to the requested number, or as long as another buffer pays off."""
+    """Searches for BLTs with 1, 2, ... buffers, up to the requested number or while another buffer lowers the loss."""
 
     def __init__(
         self,
@@ -120,11 +120,11 @@ class _Search:
         return found, value
 
     def _candidates(self, buffers: int, previous: Array) -> Array:
-        """Return local optima of the closed-form loss, best first, no two with the same loss."""
+        """Return local optima of the closed-form loss, best first. Optima with nearly the same loss appear once."""
         limits = self._limits
         quiet = SearchLimits(seconds=limits.seconds, started=limits.started)
         starts = to_points(_starts(self._steps, self._allowed.separation, buffers, previous))
-        if isinstance(self._objective, Curvatures):  # an evaluation costs more: go on from the most promising starts
+        if isinstance(self._objective, Curvatures):  # evaluations are slow: continue only from the best starting points
             short = SearchLimits(limits.seconds, FIRST_ITERATIONS, started=limits.started)
             points, values = newton_minimize(self._closed, starts, clipped, short)
             starts = points[np.argsort(values, kind="stable")[:KEPT_STARTS]]
@@ -155,17 +155,17 @@ class _Search:
 def closed_loss(
     steps: int, allowed: ParticipationLimits, workload: Workload, objective: Objective, run: int | None = None
 ) -> tuple[ClosedLoss, bool]:
-    """Return log(loss) for a batch of points, and whether it is the loss of the problem itself.
+    """Return a formula for log(loss) of a batch of points, and whether it is exact for this problem.
 
-    Over several steps of a learning-rate schedule there is no such formula, and the loss for a constant rate is used
-    instead.
+    If the error of several steps counts under a learning rate schedule, there is no exact formula. The formula is then
+    that for a constant learning rate.
 
     Args:
         steps: number of steps, n.
         allowed: separation and number of participations.
         workload: the workload matrix, A.
-        objective: which error to minimise.
-        run: number of steps of the workload, if the loss is for its last `steps` steps only.
+        objective: the error to minimise.
+        run: number of steps of the workload, if the loss is for its last `steps` steps only; None for `steps`.
     """
     inverse, flat = workload.toeplitz_inverse, np.array([1.0, -1.0])
     if not isinstance(objective, Curvatures):
@@ -180,7 +180,8 @@ def closed_loss(
 def _starts(steps: int, separation: int, buffers: int, previous: Array) -> Array:
     """Return starting logits: evenly spaced over several ranges, and the previous optimum with one pair inserted.
 
-    A first decay of 1 is often optimal, but the loss is flat on the way there, so some starts begin with it.
+    A first decay of 1 is often optimal, but the loss is nearly flat close to it. So some starting points have a first
+    decay of 1.
 
     Args:
         steps: number of steps, n.
@@ -203,13 +204,13 @@ def _starts(steps: int, separation: int, buffers: int, previous: Array) -> Array
 
 
 def blt_at(point: Array, steps: int) -> BLT:
-    """Return the BLT at a point, after checking that its coefficients are non-negative and non-increasing."""
+    """Return the BLT at a point. Raises `NotProved` unless its coefficients are non-negative and non-increasing."""
     found = decays(point[None])
     decay, scale = found.value[0, 0::2], np.exp(found.log_scale[0, 0::2])
-    scale = scale / max(1.0, float(scale.sum()))  # undo rounding: c_1 is at most c_0 = 1
+    scale = scale / max(1.0, float(scale.sum()))  # correct rounding errors, so that c_1 <= c_0 = 1
     if not ((decay <= 1.0).all() and (scale >= 0.0).all() and scale.sum() <= 1.0 + 1e-15):
         raise NotProved(
-            "The search ended at a BLT with increasing coefficients, whose worst pattern may not be the earliest.",
+            "The search ended at a BLT with increasing coefficients, whose sensitivity is not known.",
             hint="use fewer buffers",
         )
     return BLT(decay, scale, steps)

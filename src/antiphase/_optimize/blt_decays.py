@@ -1,12 +1,14 @@
-"""Unconstrained coordinates of a BLT: 2 d interlaced decays, such that every point is feasible.
+"""Unconstrained coordinates for BLTs with d buffers, whose 2 d decays are interlaced. Every point is a valid BLT.
+
+The decays theta_j of C and that_j (theta hat) of C^-1 satisfy
 
     1 > theta_1 > that_1 > theta_2 > that_2 > ... > theta_d > that_d,   C(x) = prod(1 - that_j x) / prod(1 - theta_j x).
 
-The scales of C are then positive, so its coefficients are positive and decrease from the second on. The first 2 d - 1
-decays are positive and given by a decreasing sequence of logits. The last one may be negative, down to where the second
-coefficient, c_1 = sum of theta - sum of that, reaches c_0 = 1: it is theta_d - W sigmoid(z), with
-W = 1 - (c_1 without the last pair) > 0. Differences of decays and 1 - decay are sums of positive terms, which keeps
-them accurate near 1.
+Therefore the scales of C are positive, and its coefficients are positive and decrease from the second on. The first
+2 d - 1 decays are positive; they are given by a decreasing sequence of logits. The last decay, that_d, may be negative,
+as long as the second coefficient, c_1 = sum_j theta_j - sum_j that_j, is at most c_0 = 1. It is parametrised as
+that_d = theta_d - W sigmoid(z), with W = 1 - (c_1 without the last pair) > 0. All differences of decays, and all
+1 - decay, are computed as sums of positive terms, so they are accurate even if the decays are close to 1.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 
 from antiphase._check import Array
 
-MAX_LOGIT = 36.0  # 1 - decay is then less than half a unit in the last place of 1
+MAX_LOGIT = 36.0  # here 1 - decay is less than half a unit in the last place of 1
 MIN_LOG_GAP, MAX_LOG_GAP = -12.0, 4.0  # bounds on the logarithms of the differences of logits
 
 
@@ -27,9 +29,9 @@ class Decays:
 
     Args:
         value: the decays.
-        rest: 1 - decay.
-        rate: -log|decay|.
-        log_scale: log of the scale of C for theta_j, and log of minus the scale of C^-1 for that_j.
+        rest: 1 - decay, for each decay.
+        rate: -log|decay|, for each decay.
+        log_scale: for theta_j, the logarithm of the scale of C; for that_j, the logarithm of minus the scale of C^-1.
         by_value: entry [s, i, j] is the derivative of log_scale[s, i] with respect to value[s, j].
         by_point: entry [s, i, j] is the derivative of value[s, i] with respect to coordinate j.
     """
@@ -42,13 +44,16 @@ class Decays:
     by_point: Array
 
     def pull_back(self, by_value: Array, by_log_scale: Array) -> Array:
-        """Turn gradients with respect to the decays and log scales into that with respect to the coordinates."""
+        """Return the gradient with respect to the coordinates, given those with respect to decays and log scales."""
         total = by_value + np.einsum("si,sij->sj", by_log_scale, self.by_value)
         return np.einsum("si,sij->sj", total, self.by_point)
 
 
 def decays(points: Array) -> Decays:
-    """Return the decays at a batch of points (first logit, logs of the gaps to the next logits, z)."""
+    """Return the decays at a batch of points, of shape (batch, 2 d).
+
+    The coordinates of a point are the first logit, the logarithms of the gaps to the next logits, and z.
+    """
     logits, size = _logits(points), points.shape[1]
     value, rest = 1.0 / (1.0 + np.exp(-logits)), 1.0 / (1.0 + np.exp(logits))
     gaps = -np.expm1(-np.exp(points[:, 1:-1])) * value[:, :-1] * rest[:, 1:]  # between neighbours
@@ -69,9 +74,10 @@ def _logits(points: Array) -> Array:
 
 
 def _scales(gaps: Array) -> tuple[Array, Array]:
-    """Return the logs of the scales and their derivatives, from the differences of neighbouring decays.
+    """Return the logarithms of the scales and their derivatives, given the differences of neighbouring decays.
 
-    |scale_i| is the product of |t_i - t_k| over the decays t_k of the other kind, divided by that over its own kind.
+    |scale_i| is the product of |t_i - t_k| over all decays t_k of the other kind (theta or that), divided by the same
+    product over all other decays of its own kind.
 
     Reference: Dvijotham et al. 2024, Lemma 5.2.
     """
@@ -114,14 +120,14 @@ def to_points(logits: Array) -> Array:
 
 
 def to_logits(points: Array) -> Array:
-    """Return 2 d decreasing logits close to a batch of points: those of the decays, with the last made positive."""
+    """Return the 2 d decreasing logits of the decays at a batch of points. A negative last decay is made positive."""
     logits, value = _logits(points), decays(points).value
     last = np.maximum(value[:, -1:], 0.3 * value[:, -2:-1])
     return np.concatenate([logits, np.log(last) - np.log1p(-last)], axis=1)
 
 
 def clipped(points: Array) -> Array:
-    """Return the points with their coordinates clipped to a range in which floating point can tell decays apart."""
+    """Return the points with coordinates clipped to a range in which all decays are distinct in floating point."""
     out = np.clip(points, MIN_LOG_GAP, MAX_LOG_GAP)
     out[:, 0] = np.minimum(points[:, 0], MAX_LOGIT)
     out[:, -1] = np.clip(points[:, -1], -MAX_LOGIT, MAX_LOGIT)

@@ -1,7 +1,8 @@
 """Squared error of a BLT with its gradient.
 
-It has a closed form for the prefix sum and takes O(log n) for other Toeplitz workloads. For the last iterate in
-directions of several curvatures, it comes from the last rows of the workloads.
+For the prefix sum, the squared error has a closed form. For other Toeplitz workloads, it takes O(log n) operations. For
+the last iterate under `Curvatures`, it is computed from the last rows of the workloads. The decays theta and that
+(theta hat) of a BLT are defined in `blt_decays`.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ from collections.abc import Callable
 import numpy as np
 
 from antiphase._check import Array
+from antiphase._error import trajectory_weight
 from antiphase._objective import Curvatures, Objective
 from antiphase._optimize.blt_decays import Decays
-from antiphase._optimize.curvature_error import MAX_SOLVED_STEPS, remembered_rows
+from antiphase._optimize.curvature_error import MAX_SOLVED_STEPS, remembered_rows, sampled_rows
 from antiphase._workload import Workload
 
 
 class PrefixSumSquaredError:
     """Squared error for the prefix sum: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
 
-    The response of A C^-1 to an impulse is w_i = w + sum_j r_j that_j^i with w, r_j > 0, so all sums are geometric and
-    no terms cancel.
+    Here w is the first column of A C^-1. Its entries are w_i = w_inf + sum_j r_j that_j^i with w_inf, r_j > 0, so all
+    sums are geometric and no terms cancel.
 
     Args:
         steps: number of steps, n.
-        objective: which error over the steps to minimise, "rms" or "max".
+        objective: the error over the steps to minimise, "rms" or "max".
     """
 
     def __init__(self, steps: int, objective: Objective) -> None:
@@ -50,7 +52,7 @@ class PrefixSumSquaredError:
         return 0.5 * by_log_r.sum(axis=1), found.pull_back(by_value, by_log_scale)
 
     def _weights(self, ratio: Array, rate: Array) -> tuple[Array, Array]:
-        """Return the sum of weight_i x ratio^i, and its derivative with respect to the ratio."""
+        """Return sum_i weight_i ratio^i with the weights of the objective, and its derivative for the ratio."""
         plain, slope, second = self._sums(ratio, rate)
         if self._objective == "max":
             return plain, slope
@@ -60,9 +62,9 @@ class PrefixSumSquaredError:
 class ToeplitzSquaredError:
     """Squared error under a Toeplitz workload: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
 
-    The response w of A C^-1 to an impulse is an entry of F^i x, where F updates the buffers of C^-1 and the last
-    outputs of A. Let P and Q be the sums over i < m of F^i x (F^i x)^T, weighted by 1 and by i. Doubling the number of
-    terms gives
+    Here w is the first column of A C^-1. Its entry w_i is one entry of F^i x, where the matrix F advances the buffers
+    of C^-1 and the last outputs of A by one step, and x is the state after the first step. Let P_m and Q_m be the sums
+    over i < m of F^i x (F^i x)^T, weighted by 1 and by i. Doubling the number of terms gives
 
         P_2m = P_m + F^m P_m F^mT,        Q_2m = Q_m + F^m (Q_m + m P_m) F^mT,
 
@@ -70,7 +72,7 @@ class ToeplitzSquaredError:
 
     Args:
         steps: number of steps, n.
-        objective: which error over the steps to minimise, "rms" or "max".
+        objective: the error over the steps to minimise, "rms" or "max".
         inverse: the first column of A^-1.
     """
 
@@ -91,7 +93,7 @@ class ToeplitzSquaredError:
         return value, found.pull_back(by_value, by_log_scale)
 
     def _system(self, decay: Array, scale: Array) -> tuple[Array, Array]:
-        """Return F and the state x after an impulse."""
+        """Return F, and the state x after the first step with input 1."""
         (count, d), e = decay.shape, self._inverse
         q = len(e) - 1
         F = np.zeros((count, d + q, d + q))
@@ -119,7 +121,7 @@ class ToeplitzSquaredError:
         return value, self._reverse(F, x, entry, tape)
 
     def _reverse(self, F: Array, x: Array, entry: int, tape: list[tuple[Array, Array, Array, int, str]]) -> Array:
-        """Return the derivative with respect to F; here P, Q and M are the derivatives with respect to P, Q and M."""
+        """Return the derivative with respect to F. Here P, Q and M hold the derivatives with respect to P, Q and M."""
         P, Q, M, slope = (np.zeros_like(F) for _ in range(4))
         P[:, entry, entry], Q[:, entry, entry] = 1.0, self._by_index
         for M_before, P_before, Q_before, m, kind in reversed(tape):
@@ -137,13 +139,14 @@ class ToeplitzSquaredError:
 
 
 class LastIterateSquaredError:
-    """J of the last iterate for several curvatures: |C^-1 x_i|^2, summed over the last rows x_i of A_i, backwards.
+    """Squared error J of the last iterate under `Curvatures`: J = sum_i |C^-T a_i|^2 for the last rows a_i.
 
-    Once all rows are zero, in steps that have been forgotten, the buffers only decay and the rest of the sum is
-    geometric: the cost does not depend on the number of steps.
+    a_i is the last row of sqrt(p_i) A_i. C^-T is C^-1 applied backwards in time. Before the steps in which some a_i is
+    nonzero, the buffers only decay and the rest of the sum is geometric, so the cost does not depend on the number of
+    steps.
 
     Args:
-        rows: the last rows of sqrt(p_i) A_i, of shape (remembered steps, curvatures).
+        rows: the rows a_i without leading zeros, of shape (remembered steps, curvatures).
         steps: number of steps, n.
     """
 
@@ -169,7 +172,10 @@ class LastIterateSquaredError:
         return value + rest, found.pull_back(by_value, by_log_scale)
 
     def _decaying(self, decay: Array, rate: Array, scale: Array, B: Array, D: Array) -> tuple[Array, Array, Array]:
-        """Return the sum over the remaining steps of (sum_j scale_j decay_j^t B_j)^2, and its derivatives."""
+        """Return the sum over the remaining steps t of (sum_j scale_j decay_j^t B_j)^2, and its derivatives.
+
+        B_j is the value of buffer j at the start, for every curvature, and D_j its derivative with respect to decay_j.
+        """
         plain, slope, _ = self._rest(decay[:, :, None] * decay[:, None, :], rate[:, :, None] + rate[:, None, :])
         gram, mixed = B @ B.swapaxes(1, 2), D @ B.swapaxes(1, 2)
         by_scale = 2.0 * np.einsum("sjl,sl->sj", gram * plain, scale)
@@ -178,15 +184,16 @@ class LastIterateSquaredError:
 
 
 class MeanSquaredError:
-    """J over several steps for several curvatures under a constant learning rate.
+    """Squared error J over several steps under `Curvatures`, for a constant learning rate.
 
-    If W_n is the sum of the variances of the first n steps, the mean over the last m is (W_n - W_{n-m}) / m.
+    If W_n is the sum of the variances of the first n steps, the mean variance of the last m steps is
+    (W_n - W_{n-m}) / m.
 
     Args:
-        inverses: the first columns of A_i^-1.
-        shares: the weights p_i.
+        inverses: the first columns of A_i^-1, one for each curvature.
+        shares: the weights p_i of the curvatures.
         steps: number of steps, n.
-        counted: number of steps that count, m.
+        counted: number of steps at the end whose error counts, m.
     """
 
     def __init__(self, inverses: list[Array], shares: Array, steps: int, counted: int) -> None:
@@ -213,17 +220,22 @@ SquaredErrorFormula = Callable[[Decays], tuple[Array, Array]]
 def curvatures_formula(
     workload: Workload, objective: Curvatures, run: int, steps: int | None = None
 ) -> SquaredErrorFormula | None:
-    """Return J as a function of the decays; None over several steps of a learning-rate schedule.
+    """Return a function from the decays of a BLT to the squared error J of `Curvatures`.
+
+    Returns None if there is no such formula: if the error of several steps counts under a learning rate schedule.
 
     Args:
         workload: the workload matrix for curvature 0.
-        objective: the curvatures, and the steps that count.
+        objective: the curvatures, and the steps whose error counts.
         run: number of steps of the workload.
-        steps: number of steps at its end that C covers; by default all of them.
+        steps: number of steps at the end of the run that C covers; by default all of them.
     """
     n = run if steps is None else steps
+    if objective.way is not None:
+        return _with_trajectory(workload, objective, run, n)
     counted, is_constant = objective.counted_steps(n), workload.toeplitz_inverse is not None
-    if counted == 1 and (not is_constant or n <= MAX_SOLVED_STEPS or objective.values.min() > 0.0):
+    short = n <= MAX_SOLVED_STEPS or objective.values.min() > 0.0 or objective.averaged_steps(n) > 1
+    if counted == 1 and (short or not is_constant):
         return LastIterateSquaredError(remembered_rows(workload, objective, run), n)
     if not is_constant:
         return None
@@ -231,12 +243,31 @@ def curvatures_formula(
     return MeanSquaredError([i for i in inverses if i is not None], objective.shares, n, counted)
 
 
+def _with_trajectory(workload: Workload, objective: Curvatures, run: int, steps: int) -> SquaredErrorFormula | None:
+    """Return the formula at the end plus the weighted one over all steps, or over some of them under a schedule."""
+    at_end = curvatures_formula(workload, objective.destination, run, steps)
+    if at_end is None:
+        return None
+    weight, inverse = trajectory_weight(workload, objective, run), workload.toeplitz_inverse
+    over_steps: SquaredErrorFormula
+    if inverse is None:
+        over_steps = LastIterateSquaredError(sampled_rows(workload, run, steps), steps)
+    else:
+        over_steps = MeanSquaredError([inverse], np.ones(1), steps, steps)
+
+    def formula(found: Decays) -> tuple[Array, Array]:
+        (end, by_end), (mean, by_mean) = at_end(found), over_steps(found)
+        return end + weight * mean, by_end + weight * by_mean
+
+    return formula
+
+
 def squared_error_formula(
     steps: int, objective: Objective, inverse: Array
 ) -> PrefixSumSquaredError | ToeplitzSquaredError:
-    """Return the cheaper formula for the squared error under the workload with this first column of A^-1.
+    """Return a formula for the squared error under a Toeplitz workload, given the first column of A^-1.
 
-    For a scaled prefix sum, the error is that of the prefix sum itself, without the scale.
+    For a scaled prefix sum, the formula is the closed form for the prefix sum without the scale.
     """
     if len(inverse) == 2 and inverse.sum() == 0.0:
         return PrefixSumSquaredError(steps, objective)
@@ -249,11 +280,11 @@ def _congruence(M: Array, S: Array) -> Array:
 
 
 class GeometricSums:
-    """Geometric sums and their derivatives, to full accuracy for every ratio from -1 to 1.
+    """Computes geometric sums and their derivatives, to full accuracy for every ratio from -1 to 1.
 
-    The sums are P = sum x^i, P' = sum i x^(i-1) and R = sum i^2 x^(i-1) over 0 <= i < count, so that
-    sum i x^i = x P'. (1 - x) times each sum telescopes to lower sums. Where x is so close to 1 that this would cancel,
-    the sums come from their series in -log x, whose coefficients are sums of powers of integers.
+    For a ratio x, the sums are P = sum x^i, P' = sum i x^(i-1) and R = sum i^2 x^(i-1) over 0 <= i < count, so that
+    sum i x^i = x P'. Multiplied by 1 - x, each sum telescopes to lower sums. If x is so close to 1 that this would lose
+    digits, the sums are computed from their series in -log x, whose coefficients are sums of powers of integers.
 
     Args:
         count: number of terms.

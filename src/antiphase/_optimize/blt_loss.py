@@ -1,4 +1,4 @@
-"""Loss of a BLT with its gradient: in closed form for a batch of BLTs, or step by step for any workload."""
+"""Loss of a BLT with its gradient: in closed form for a Toeplitz workload, or step by step for any workload."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SquareFormula = Callable[[Array, Array], tuple[Array, Array, Array]]
 
 
 class BLTSquaredSensitivity:
-    """Squared sensitivity under the earliest pattern: |C u|^2 for u = 1 at steps 0, b, ..., (k - 1) b.
+    """Squared sensitivity under the earliest pattern: |C u|^2, where u is 1 at steps 0, b, ..., (k - 1) b and else 0.
 
-    Block m consists of the steps after participation m, up to the next. There C u is a sum of d geometric sequences,
-    the contribution of buffer j starts with A_mj = 1 + q + ... + q^m, q = theta_j^b, and the entry at the
-    participation itself is 1 + sum_j scale_j theta_j^(b - 1) A_(m-1)j.
+    Block m consists of the steps between participation m and the next one. Within the block, C u is a sum of d
+    geometric sequences. The sequence of buffer j starts with scale_j A_mj, where A_mj = 1 + q + ... + q^m and
+    q = theta_j^b. At participation m itself, the entry of C u is 1 + sum_j scale_j theta_j^(b - 1) A_(m-1)j.
 
     Args:
         steps: number of steps, n.
@@ -84,14 +84,14 @@ def _decaying_square(
 
 
 class ClosedLoss:
-    """log(loss) under a Toeplitz workload for a batch of points in the coordinates of `blt_decays`.
+    """Computes log(loss) under a Toeplitz workload for a batch of points in the coordinates of `blt_decays`.
 
     Args:
         steps: number of steps, n.
         allowed: separation and number of participations.
         inverse: the first column of A^-1.
-        objective: which error over the steps to minimise, "rms" or "max".
-        error: the squared error to use instead of that of the workload and the objective.
+        objective: the error over the steps to minimise, "rms" or "max"; ignored if `error` is given.
+        error: formula for the squared error; None for that of the workload and the objective.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ClosedLoss:
         is_prefix_sum = isinstance(self._error, PrefixSumSquaredError)
         self._log_learning_rate = -np.log(inverse[0]) if is_prefix_sum else 0.0
         self._square = BLTSquaredSensitivity(steps, allowed.separation, allowed.count)
-        self._max_entries = max(1, (1 << 22) // allowed.count)  # 2^22 participations x coordinates fit in memory
+        self._max_entries = max(1, (1 << 22) // allowed.count)  # at most 2^22 participations x coordinates at once
 
     def __call__(self, points: Array) -> tuple[Array, Array]:
         """Return values and gradients, evaluating as many points at a time as fit in memory."""
@@ -123,14 +123,15 @@ class ClosedLoss:
 
 
 class StepwiseLoss:
-    """log(loss) under any workload at one point, with the error from the covariance recursion in O(n d^2).
+    """Computes log(loss) under any workload at one point, with a covariance recursion in O(n d^2) for d buffers.
 
     Args:
         steps: number of steps, n.
-        square: the squared sensitivity.
+        square: formula for the squared sensitivity.
         workload: the workload matrix, A.
         power: exponent of the power mean of the variances; 1 for "rms" and for several curvatures.
-        objective: the curvatures, with one recursion for each; None for the workload as it is.
+        objective: the curvatures, with one recursion for each, over all steps or at the last one, without a trajectory
+            term; None for the workload as it is.
     """
 
     def __init__(
@@ -150,7 +151,10 @@ class StepwiseLoss:
         self._inverse, self._is_mixed = self._parts[0][1], objective is not None
 
     def __call__(self, point: Array, gradient: Array) -> float:
-        """Return the value at the point clipped to its bounds; coordinates that were clipped have derivative 0."""
+        """Return the value at `point`, clipped to its bounds, and write its gradient into `gradient`.
+
+        The derivative with respect to a clipped coordinate is 0.
+        """
         inside = clipped(point[None])
         found = decays(inside)
         decay, scale = found.value[0, 1::2].copy(), np.exp(found.log_scale[0, 1::2])
@@ -165,7 +169,7 @@ class StepwiseLoss:
         return float(error + 0.5 * np.log(square[0]))
 
     def _mixed(self, decay: Array, scale: Array) -> tuple[float, Array | None]:
-        """Return log sqrt(J), and its derivatives with respect to decays and scales."""
+        """Return log sqrt(J) for the squared error J of `Curvatures`, and its derivatives for decays and scales."""
         from antiphase._kernels import weighted_variances
 
         total, slopes = 0.0, np.zeros(2 * len(decay))

@@ -1,17 +1,21 @@
-"""Squared error J in directions of several curvatures, with its gradient, for Toeplitz and banded strategies.
+"""Squared error J of the objective `Curvatures`, with its gradient, for Toeplitz and banded strategies.
 
-For the last iterate, only the last rows a_i of the workloads A_i count:
+Each curvature i has a workload A_i and a weight p_i. The error of the last iterate depends only on a_i, the last row of
+sqrt(p_i) A_i:
 
-    J = sum_i |y_i|^2,    y_i = C^-T a_i,    dJ / dC[t, j] = -2 sum_i u_i[j] y_i[t],    u_i = C^-1 y_i,
+    J = sum_i |y_i|^2,    y_i = C^-T a_i,    dJ / dC[t, j] = -2 sum_i u_i[j] y_i[t],    u_i = C^-1 y_i.
 
 with the weights of the curvatures inside a_i. Two solves with C give the value and the whole gradient. If more steps
-count, J is a sum of covariance recursions, one for each curvature.
+count, J is a sum of covariance recursions, one for each curvature. The trajectory term, the mean over all steps in a
+flat direction, has a closed form at a constant rate. Under a schedule, the searches over Toeplitz and BLT strategies
+take the mean over a few evenly spaced steps instead, whose rows join the last ones.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -24,15 +28,18 @@ from antiphase._workload import Workload
 
 MAX_SOLVED_STEPS = 1 << 16  # for more steps at a constant rate, responses that stop early are faster
 FORGOTTEN = 1e-16  # entries of a row this much smaller than the largest count as zero
+SAMPLED_STEPS = 8  # steps that stand for all of them in the trajectory term of a search
 DIED_OUT = 1e-13  # steps before C^-T a has decayed to this relative size are left out
 
 SquareAndGradient = Callable[[Array], tuple[float, Array]]  # coefficients of C -> squared error, and its gradient
 
 
 def toeplitz_squared_error(workload: Workload, objective: Objective, steps: int) -> SquareAndGradient | None:
-    """Return the squared error as a function of the coefficients of a Toeplitz C, without a covariance recursion.
+    """Return a function from the coefficients of a Toeplitz C to the squared error and its gradient.
 
-    Return None if only that recursion can compute it: if several steps count under a learning-rate schedule.
+    Returns None if the squared error needs a covariance recursion. This is the case for "rms" and "max" under a
+    workload that is not Toeplitz, and for `Curvatures` if the error of several steps counts under a learning rate
+    schedule.
     """
     if isinstance(objective, Curvatures):
         return _curvatures_error(workload, objective, steps)
@@ -43,9 +50,12 @@ def toeplitz_squared_error(workload: Workload, objective: Objective, steps: int)
 
 
 def _curvatures_error(workload: Workload, objective: Curvatures, steps: int) -> SquareAndGradient | None:
+    if objective.way is not None:
+        return _with_trajectory(workload, objective, steps)
     counted, is_constant = objective.counted_steps(steps), workload.toeplitz_inverse is not None
-    if counted == 1 and (steps <= MAX_SOLVED_STEPS or not is_constant):
-        return LastIterateToeplitzError(workload, objective, steps)
+    averages = objective.averaged_steps(steps) > 1
+    if counted == 1 and (steps <= MAX_SOLVED_STEPS or averages or not is_constant):
+        return RowsToeplitzError(remembered_rows(workload, objective, steps), steps)
     if not is_constant:
         return None
     inverses = [A.toeplitz_inverse for A in objective.workloads(workload)]
@@ -62,24 +72,59 @@ def _curvatures_error(workload: Workload, objective: Curvatures, steps: int) -> 
     return error
 
 
-class LastIterateToeplitzError:
-    """J of the last iterate as a function of the coefficients of a Toeplitz C.
+def _with_trajectory(workload: Workload, objective: Curvatures, steps: int) -> SquareAndGradient | None:
+    """Return the error at the end plus the weighted trajectory term."""
+    at_end = _curvatures_error(workload, objective.destination, steps)
+    if at_end is None:
+        return None
+    weight, inverse = trajectory_weight(workload, objective, steps), workload.toeplitz_inverse
+    over_steps: SquareAndGradient = RowsToeplitzError(sampled_rows(workload, steps, steps), steps)
+    if inverse is not None:
+        over_steps = partial(_mean_over_steps, inverse, steps)
 
-    In directions that forget, only the end of the run counts: steps before the first entry of a_i that is not
-    negligible, and before y_i has died out, are left out.
+    def error(c: Array) -> tuple[float, Array]:
+        (end, by_end), (mean, by_mean) = at_end(c), over_steps(c)
+        return end + weight * mean, by_end + weight * by_mean
+
+    return error
+
+
+def _mean_over_steps(inverse: Array, steps: int, c: Array) -> tuple[float, Array]:
+    return squared_error(c, inverse, steps, steps)
+
+
+def sampled_rows(workload: Workload, run: int, steps: int) -> Array:
+    """Return evenly spaced rows of A over the last `steps` steps of a run, divided by the root of their number.
+
+    Shape (steps, rows). The sum of the squares of rows C^-1 is the mean variance at these steps.
+    """
+    from antiphase._kernels import last_row
+
+    inverse = workload.inverse_bands(run)[run - steps :]
+    count = min(SAMPLED_STEPS, steps)
+    rows = np.zeros((steps, count))
+    for k in range(count):
+        end = math.ceil((k + 0.5) * steps / count)
+        rows[:end, k] = last_row(inverse[:end], 1) / math.sqrt(count)
+    return rows
+
+
+class RowsToeplitzError:
+    """J = sum_i |C^-T a_i|^2 as a function of the coefficients of a Toeplitz C, for given rows a_i.
+
+    In directions with positive curvature, early noise is forgotten. So early steps are left out if all a_i are
+    negligible there and y_i has decayed.
 
     Args:
-        workload: the workload matrix for curvature 0.
-        objective: the curvatures, for the last iterate.
+        rows: the rows a_i, of shape (remembered steps, rows); the last entry belongs to the last step.
         steps: number of steps, n.
     """
 
-    def __init__(self, workload: Workload, objective: Curvatures, steps: int) -> None:
-        self._steps = steps
-        self._rows = remembered_rows(workload, objective, steps)
+    def __init__(self, rows: Array, steps: int) -> None:
+        self._steps, self._rows = steps, rows
 
     def __call__(self, c: Array) -> tuple[float, Array]:
-        """Return J and its gradient; infinity where C^-1 grows too fast."""
+        """Return J and its gradient. J is infinite if C^-1 grows too fast."""
         length = min(self._steps, len(self._rows) + max(1024, 16 * len(c)))
         while True:
             rows = np.concatenate([np.zeros((length - len(self._rows), self._rows.shape[1])), self._rows])
@@ -93,22 +138,23 @@ class LastIterateToeplitzError:
 
 
 def remembered_rows(workload: Workload, objective: Curvatures, steps: int) -> Array:
-    """Return the last rows of sqrt(p_i) A_i without the first steps, which all of them have forgotten.
+    """Return the last rows a_i of sqrt(p_i) A_i, without the first steps if all a_i are negligible there.
 
-    Shape (remembered steps, curvatures); the last entry belongs to the last step.
+    The shape is (remembered steps, curvatures). The last entry along the first axis belongs to the last step.
     """
     from antiphase._kernels import last_row
 
-    rows = []
+    rows, counted = [], objective.averaged_steps(steps)
     for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
-        inverse, length = None if A.toeplitz_inverse is not None else A.inverse_bands(steps), min(steps, 4096)
+        inverse = None if A.toeplitz_inverse is not None else A.inverse_bands(steps)
+        length = min(steps, max(4096, 2 * counted))
         while True:
-            row = last_row(_constant_bands(A, length) if inverse is None else inverse[steps - length :])
+            row = last_row(_constant_bands(A, length) if inverse is None else inverse[steps - length :], counted)
             small = np.abs(row) <= FORGOTTEN * np.abs(row).max()
             if length == steps or small[: length // 4].all():
                 break
             length = min(steps, 4 * length)
-        first = int(np.argmin(small))  # the first entry that counts
+        first = int(np.argmin(small))  # the first entry that is not negligible
         rows.append(math.sqrt(share) * row[first:])
     out = np.zeros((max(map(len, rows)), len(rows)))
     for i, row in enumerate(rows):
@@ -117,14 +163,14 @@ def remembered_rows(workload: Workload, objective: Curvatures, steps: int) -> Ar
 
 
 def _constant_bands(workload: Workload, steps: int) -> Array:
-    """Return the bands of the inverse of a Toeplitz workload for any number of steps."""
+    """Return the bands of A^-1 for a Toeplitz workload A, of shape (steps, bands)."""
     first = workload.toeplitz_inverse
     assert first is not None
     return np.tile(first, (steps, 1))
 
 
 def _solved(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
-    """Return y = C^-T rows, and a function that computes the gradient of |y|^2 with respect to c."""
+    """Return y = C^-T rows, and a function that returns the gradient of |y|^2 with respect to c."""
     if series_is_faster(c, len(rows)):
         return _solved_by_series(c, rows)
     from antiphase._kernels import outer_bands, solve_columns, solve_transposed
@@ -140,7 +186,7 @@ def _solved(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
 
 
 def _solved_by_series(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
-    """Do the same by FFTs, for many coefficients: C^-T is the series 1 / c(x) applied backwards in time."""
+    """Return the same as `_solved`, computed by FFTs. C^-T is the power series 1 / c(x) applied backwards in time."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     n = len(rows)
@@ -158,11 +204,11 @@ def _solved_by_series(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]
 
 
 class LastIterateBandedError:
-    """log error of the last iterate for a banded C, with the interface of `BandedError`.
+    """Computes log(error) of the last iterate for a banded C, with the interface of `BandedError`.
 
     Args:
         workload: the workload matrix for curvature 0.
-        objective: the curvatures, for the last iterate.
+        objective: the curvatures, with the error of the last iterate.
         steps: number of steps, n.
     """
 
@@ -170,11 +216,11 @@ class LastIterateBandedError:
         self.rows = objective.last_rows(workload, steps)
 
     def reach(self) -> Array:
-        """Return how strongly the error depends on each step: the diagonal of sum_i a_i a_i^T."""
+        """Return the influence of each step on the error: the diagonal of sum_i a_i a_i^T."""
         return np.einsum("ti,ti->t", self.rows, self.rows)
 
     def tangent(self, columns: Array, power: float, gradient: Array) -> float:
-        """Return J and fill in its gradient."""
+        """Return J and, if it is finite, write its gradient into `gradient`."""
         from antiphase._kernels import outer_bands, solve_columns, solve_transposed
 
         y = solve_transposed(columns, self.rows)
@@ -189,11 +235,11 @@ class LastIterateBandedError:
 
 
 class MeanBandedError:
-    """log error over several steps for a banded C, with the interface of `BandedError`.
+    """Computes log(error) over several steps for a banded C, with the interface of `BandedError`.
 
     Args:
         workload: the workload matrix for curvature 0.
-        objective: the curvatures, and the steps that count.
+        objective: the curvatures, and the steps whose error counts.
         steps: number of steps, n.
         bands: number of bands of C.
     """
@@ -206,7 +252,7 @@ class MeanBandedError:
         self._part = np.empty((steps, bands))
 
     def reach(self) -> Array:
-        """Return how strongly the error depends on each step: the diagonal of sum_i p_i A_i^T A_i."""
+        """Return the influence of each step on the error: the diagonal of sum_i p_i A_i^T A_i."""
         pairs = zip(self._shares, self._inverses, strict=True)
         return np.sum([share * column_squares(inverse) for share, inverse in pairs], axis=0)
 
@@ -232,7 +278,7 @@ class MeanBandedError:
 
 
 def _logarithm(square: float, gradient: Array) -> float:
-    """Return log sqrt(square), and turn the gradient of the square into that of the logarithm."""
+    """Return log sqrt(square), and change `gradient` in place from the gradient of the square to that of the result."""
     if not math.isfinite(square):
         return math.inf
     gradient *= 0.5 / square
@@ -240,10 +286,11 @@ def _logarithm(square: float, gradient: Array) -> float:
 
 
 class SumBandedError:
-    """log error of a weighted sum of squared errors, with the interface of `BandedError`.
+    """Computes log(error) for a weighted sum of squared errors, with the interface of `BandedError`.
 
     Args:
-        parts: errors and the weights of their squares.
+        parts: pairs of weight and error; the weight multiplies the squared error.
+        steps: number of steps, n.
         bands: number of bands of C.
     """
 
@@ -253,7 +300,7 @@ class SumBandedError:
         self._parts, self._gradient = parts, np.empty((steps, bands))
 
     def reach(self) -> Array:
-        """Return how strongly the error depends on each step."""
+        """Return the influence of each step on the error."""
         return np.sum([weight * error.reach() for weight, error in self._parts], axis=0)
 
     def tangent(self, columns: Array, power: float, gradient: Array) -> float:
@@ -276,7 +323,7 @@ LogBandedError = BandedError | LastIterateBandedError | MeanBandedError | SumBan
 
 
 def banded_error(workload: Workload, objective: Objective, steps: int, bands: int) -> LogBandedError:
-    """Return the error of a banded C under an objective, as a function of its columns."""
+    """Return an object that computes log(error) of a banded C, given its columns, under an objective."""
     if not isinstance(objective, Curvatures):
         return BandedError(workload, steps, bands)
     check_columns(steps, bands)

@@ -1,18 +1,15 @@
-"""`optimize`: find the best strategy of a family."""
+"""The function `optimize`, which finds the best strategy of a family."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from antiphase import _check
 from antiphase._accounting import Budget
-from antiphase._error import error
 from antiphase._errors import InvalidArgument
-from antiphase._objective import Curvatures, Objective, resolved
+from antiphase._objective import Objective, resolved
 from antiphase._optimize.amplified import AmplifiedProblem, amplified_banded, amplified_blt, amplified_toeplitz
 from antiphase._optimize.banded import optimize_banded
 from antiphase._optimize.banded_inverse import optimize_banded_inverse
@@ -54,9 +51,9 @@ def optimize(
 ) -> Solution:
     """Find the strategy of a family with the smallest loss, sensitivity x error.
 
-    With a budget, the loss is noise_std x error instead, where the noise is what the budget requires under
-    balls-in-bins. Sampling then amplifies privacy, which favours strategies that cancel less noise. The result is never
-    worse than the best strategy of the family without amplification, because the search starts there.
+    With a budget, the loss is noise_std x error instead, where noise_std is the noise that the budget requires under
+    balls-in-bins sampling. Sampling amplifies privacy, which favours strategies that cancel less noise. The result is
+    never worse than the best strategy of the family without amplification, because the search starts there.
 
     The same arguments give the same result on every run. If a limit stops the search, the best strategy so far is
     returned with `converged=False`.
@@ -64,11 +61,12 @@ def optimize(
     Args:
         family: "banded", "banded-inverse", "blt", "dense" or "toeplitz".
         steps: number of steps, n.
-        participation: in which steps an example can take part; a random participation is replaced by its worst case.
+        participation: the steps in which an example can take part. A random participation is replaced by its worst
+            case, unless a budget is given.
         workload: the workload matrix, A.
         objective: which error to minimise: "rms" or "max" over the steps, that of several `Curvatures`, or "training".
-            Stationary families (Toeplitz, BLT, banded inverse) are searched without its trajectory term, which is then
-            included in the loss.
+            Under a learning-rate schedule, Toeplitz and BLT strategies are searched with a few steps in place of all of
+            them in the trajectory term; the loss is that over all steps.
         time_limit: largest number of seconds, or None.
         max_iterations: largest number of iterations, or None.
         progress: called as progress(iteration, loss) after every iteration.
@@ -82,7 +80,7 @@ def optimize(
     """
     owner = "optimize"
     if family not in OPTIMIZERS:
-        raise _check.invalid(owner, "family", f"one of {', '.join(OPTIMIZERS)}", family, "names are in lower case")
+        raise _check.invalid(owner, "family", f"one of {', '.join(OPTIMIZERS)}", family, "use the lower-case name")
     if not isinstance(participation, Participation):
         hint = "such as SingleParticipation() or MinSeparation(100)"
         raise _check.invalid(owner, "participation", "a participation", participation, hint)
@@ -95,21 +93,6 @@ def optimize(
     if max_iterations is not None:
         _check.positive_integer(owner, "max_iterations", max_iterations, "None means no limit")
     limits = SearchLimits(time_limit, max_iterations, progress)
-    if isinstance(objective, Curvatures) and objective.trajectory and _is_stationary(family, options):
-        at_end = partial(optimize, family, steps=n, participation=participation, workload=workload)
-        found = at_end(
-            objective=objective.destination,
-            time_limit=time_limit,
-            max_iterations=max_iterations,
-            progress=progress,
-            budget=budget,
-            **options,
-        )
-        ratio = (
-            error(found.strategy, workload, objective).value
-            / error(found.strategy, workload, objective.destination).value
-        )
-        return replace(found, loss=found.loss * ratio)
     if budget is not None:
         solve = _amplified_optimizer(family, participation, budget)
         _check_options(family, solve, options)
@@ -120,13 +103,8 @@ def optimize(
     return solve(n, participation, workload, objective, limits, **options)
 
 
-def _is_stationary(family: str, options: dict[str, Any]) -> bool:
-    """Whether all columns of C are shifts of one another, so that no step can be drowned in noise to favour another."""
-    return family in ("toeplitz", "blt", "banded-inverse") and not options.get("column_normalized")
-
-
 def _amplified_optimizer(family: str, participation: Participation, budget: Any) -> Optimizer:
-    """Return the optimiser of a family under amplification."""
+    """Return the optimiser of a family under amplification. Raises `InvalidArgument` if there is none."""
     owner = "optimize"
     if not isinstance(budget, Budget):
         raise _check.invalid(owner, "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")

@@ -1,7 +1,7 @@
-"""L-BFGS without copies, for functions that are infinite outside their domain.
+"""L-BFGS in preallocated arrays, for functions that are infinite outside their domain.
 
-At some trial points C^-1 grows without bound over the steps; the value there is infinite, and the line search
-backtracks. A vector can take hundreds of megabytes, so all work happens in preallocated arrays.
+At some trial points C^-1 grows without bound over the steps. The value there is infinite, and the line search
+backtracks. A vector can take hundreds of megabytes, so all work is done in preallocated arrays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ValueAndGradient = Callable[[Array, Array], float]  # f(x, gradient) fills the g
 
 MAX_PAIRS = 10
 MAX_PAIR_BYTES = 1 << 30
-FIRST_STEP = 0.01  # norm of the first step relative to that of the start
+FIRST_STEP = 0.01  # norm of the first step relative to the norm of the starting point
 SUFFICIENT_DECREASE = 1e-4  # the Armijo constant
 PATIENCE = 5  # iterations over which the decrease is averaged
 
@@ -43,13 +43,13 @@ class LBFGSResult:
 def lbfgs_minimize(
     function: ValueAndGradient, start: Array, limits: SearchLimits, tolerance: float = 1e-11
 ) -> LBFGSResult:
-    """Minimise log(loss) from `start`, reporting every iteration to `limits`.
+    """Minimise log(loss) from `start`, and report every iteration to `limits`.
 
     Args:
-        function: writes the gradient at its first argument into its second, and returns the value.
-        start: a flat array.
+        function: function of (point, gradient) that returns the value at the point and writes into `gradient`.
+        start: starting point, a flat array.
         limits: when to stop early.
-        tolerance: stop when the mean decrease over the last few iterations is below this.
+        tolerance: stop when the mean decrease per iteration over the last few iterations is at most this.
 
     Reference: Liu and Nocedal 1989.
     """
@@ -93,7 +93,7 @@ def _line_search(
     x_new: Array,
     g_new: Array,
 ) -> float | None:
-    """Backtrack until the value has decreased enough; return it, or None if rounding prevents any decrease."""
+    """Backtrack until the value has decreased enough. Returns the new value, or None if no step decreases it."""
     for _ in range(30):
         np.multiply(direction, step, out=x_new)
         x_new += x
@@ -124,7 +124,7 @@ class _CurvaturePairs:
         self._next = 0
 
     def add(self, x: Array, x_new: Array, g: Array, g_new: Array) -> None:
-        """Replace the oldest pair, unless the curvature along the new one is not positive."""
+        """Replace the oldest pair by a new pair, if the curvature along the new pair is positive."""
         s, y = self._s[self._next], self._y[self._next]
         np.subtract(x_new, x, out=s)
         np.subtract(g_new, g, out=y)
@@ -135,7 +135,7 @@ class _CurvaturePairs:
             self.count = min(self.count + 1, self._capacity)
 
     def direction(self, g: Array) -> Array:
-        """Return minus the inverse Hessian times g, by the two-loop recursion."""
+        """Return minus the approximate inverse Hessian times g, by the two-loop recursion."""
         d = -g
         newest_first = [(self._next - 1 - i) % self._capacity for i in range(self.count)]
         weights = []

@@ -1,6 +1,6 @@
 """Vector and matrix operations that avoid waiting for BLAS threads.
 
-BLAS and LAPACK split even small operations across threads. When other work occupies the cores, those threads wait for
+BLAS and LAPACK split even small operations across threads. When other processes use the cores, these threads wait for
 each other, up to a hundred times longer than the operation itself takes.
 """
 

@@ -1,4 +1,4 @@
-"""A lower bound on the loss of every strategy for the prefix sum, cheap for any number of steps."""
+"""A lower bound on the loss of every strategy for the prefix sum, which is fast for any number of steps."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 from antiphase._optimize.participation_limits import ParticipationLimits
 
-SUMMED_TERMS = 1 << 20  # singular values that are summed one by one; the others are bounded by an integral
+SUMMED_TERMS = 1 << 20  # number of singular values that are summed one by one; the rest is bounded by an integral
 
 
 def prefix_sum_bound(steps: int, allowed: ParticipationLimits) -> float:
-    """Return a lower bound on the rms loss of every C for the prefix sum, and therefore on the max loss too.
+    """Return a lower bound on the "rms" loss of every C for the prefix sum. It also holds for the "max" loss.
 
-    This is the dual function at the multiplier U = I: ||A C^-1||_F ||C||_F is at least the sum of the singular values
-    of A. The mean squared column norm of C is at most sens^2 x max(b, n / k) / n, because b residue classes of steps,
-    or patterns of k steps, cover all steps equally often. The singular values of A are
-    1 / (2 sin((2 j - 1) pi / (4 n + 2))).
+    The bound is the dual function at the multiplier U = I: ||A C^-1||_F ||C||_F is at least the sum of the singular
+    values of A. The mean squared column norm of C is at most sens^2 x max(b, n / k) / n, because either b residue
+    classes of steps, or patterns of k steps, cover all steps equally often. The singular values of A are
+    1 / (2 sin((2 j - 1) pi / (4 n + 2))) for j = 1, ..., n.
 
     Args:
         steps: number of steps, n.
@@ -35,8 +35,8 @@ def prefix_sum_bound(steps: int, allowed: ParticipationLimits) -> float:
 def _nuclear_norm(n: int) -> float:
     """Return a lower bound on the sum of the singular values of the prefix sum.
 
-    The largest are summed one by one. 1 / sin decreases on (0, pi / 2), so each of the others is at least the integral
-    up to the next.
+    The largest singular values are summed one by one. 1 / sin decreases on (0, pi / 2), so each of the others is at
+    least the integral from its angle to the next angle.
     """
     j = np.arange(1, min(n, SUMMED_TERMS) + 1)
     angles = (2 * j - 1) * (math.pi / (4 * n + 2))

@@ -1,4 +1,4 @@
-"""Newton's method from many starts at once, for functions of a few variables that are cheap to evaluate in batches."""
+"""Newton's method from many starting points at once, for functions of a few variables that are evaluated in batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BatchedValueAndGradient = Callable[[Array], tuple[Array, Array]]
 FINITE_DIFFERENCE = 1e-5
 FIRST_RADIUS, MAX_RADIUS, MIN_RADIUS = 1.0, 4.0, 1e-7
 MAX_ITERATIONS = 150
-PATIENCE, MIN_DECREASE = 15, 1e-9  # stop when the best value decreases by less over this many iterations
+PATIENCE, MIN_DECREASE = 15, 1e-9  # stop if the best value decreases by less than MIN_DECREASE in PATIENCE iterations
 
 
 def newton_minimize(
@@ -26,18 +26,18 @@ def newton_minimize(
     limits: SearchLimits,
     tolerance: float = 1e-12,
 ) -> tuple[Array, Array]:
-    """Minimise log(loss) from every start, and return the final points and the values there.
+    """Minimise log(loss) from every starting point, and return the final points and their values.
 
-    Hessians are finite differences of gradients. Steps use the absolute values of their eigenvalues, so that saddle
-    points repel, and move no coordinate by more than a radius that shrinks when a step fails. Every iteration is
-    reported to `limits`.
+    Hessians are finite differences of gradients. Newton steps use the absolute values of the eigenvalues, so that they
+    move away from saddle points. No coordinate moves by more than a radius, which shrinks when a step fails. Every
+    iteration is reported to `limits`.
 
     Args:
-        function: values and gradients of a batch of points.
+        function: returns the values and gradients of a batch of points.
         starts: the starting points, of shape (batch, size).
         clip: moves points back within their bounds.
         limits: when to stop early.
-        tolerance: stop a start when its next step promises a smaller decrease.
+        tolerance: the search from a starting point stops when the predicted decrease of a step is at most this.
     """
     points = clip(starts)
     values, gradients = function(points)
@@ -69,7 +69,7 @@ def _steps(
     radius: Array,
     clip: Callable[[Array], Array],
 ) -> Array:
-    """Return Newton steps for a Hessian with positive eigenvalues, at most `radius` long in every coordinate."""
+    """Return Newton steps that use the absolute eigenvalues of the Hessian and move no coordinate beyond `radius`."""
     count, size = points.shape
     free = _free(points, gradients, clip)
     moved = points[:, None, :] + FINITE_DIFFERENCE * np.eye(size)

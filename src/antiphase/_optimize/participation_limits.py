@@ -1,4 +1,4 @@
-"""Participation limits: how far apart the participations of one example are, and how many there can be."""
+"""Participation limits: the separation and the largest number of participations of one example."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from antiphase._participation import (
 
 @dataclass(frozen=True)
 class ParticipationLimits:
-    """The facts about a participation that the optimisers use.
+    """The properties of a participation that the optimisers use.
 
     Args:
-        separation: participations of one example are at least this many steps apart, b.
+        separation: smallest number of steps between two participations of one example, b.
         count: largest number of participations of one example, k.
-        shuffled: each example takes part once in every `separation` steps, at an arbitrary position among them.
+        shuffled: if true, `separation` is the number of steps per epoch, and each example takes part once per epoch, at
+            an arbitrary step.
     """
 
     separation: int
@@ -35,13 +36,13 @@ class ParticipationLimits:
 def worst_case_limits(
     owner: str, participation: Participation, steps: int, allow_shuffled: bool = False
 ) -> ParticipationLimits:
-    """Return the limits within `steps` steps; a random participation is replaced by its worst case.
+    """Return the participation limits for `steps` steps. A random participation is replaced by its worst case.
 
     Args:
         owner: the name of the caller, for error messages.
-        participation: in which steps an example can take part.
+        participation: the steps in which an example can take part.
         steps: number of steps, n.
-        allow_shuffled: accept `ShuffledEpochs`; otherwise raise `NotProved`.
+        allow_shuffled: whether to accept `ShuffledEpochs`; if false, it raises `NotProved`.
     """
     worst = participation.worst_case
     assert isinstance(worst, Deterministic)
@@ -59,12 +60,15 @@ def worst_case_limits(
             return ParticipationLimits(min(worst.steps_per_epoch, steps), count, shuffled=True)
     raise NotProved(
         f"{owner} has no sensitivity formula for {type(worst).__name__}.",
-        hint="use family='toeplitz', or FixedEpochs or MinSeparation with a sampler that guarantees it",
+        hint="use family='toeplitz', or FixedEpochs or MinSeparation together with a sampler that guarantees them",
     )
 
 
 def check_bands(owner: str, bands: int | None, steps: int, separation: int) -> int:
-    """Return the number of bands, by default the smallest of 32, `steps` and `separation`."""
+    """Return the number of bands; if None, the smallest of 32, `steps` and `separation`.
+
+    Raises `InvalidArgument` if there are more bands than steps.
+    """
     if bands is None:
         return min(32, steps, separation)
     count = _check.positive_integer(owner, "bands", bands, "1 band is a diagonal matrix")

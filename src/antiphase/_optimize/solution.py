@@ -20,7 +20,8 @@ class Solution:
 
     Args:
         strategy: the best strategy found.
-        loss: its sensitivity x error under the requested objective.
+        loss: sensitivity x error of the strategy under the requested objective; noise_std x error if `optimize` was
+            given a budget.
         lower_bound: a proved lower bound on the loss, or None.
         iterations: number of iterations of the optimiser.
         seconds: wall-clock time.
@@ -37,13 +38,13 @@ class Solution:
 
 @dataclass
 class SearchLimits:
-    """When to stop a search early. The best strategy so far is then returned with `converged=False`.
+    """Limits that stop a search early. The search then returns the best strategy so far, with `converged=False`.
 
     Args:
         seconds: wall-clock limit, or None.
         iterations: iteration limit, or None.
         progress: called as progress(iteration, loss) after every iteration.
-        started: when the clock started.
+        started: time at which the search started, from `time.perf_counter`.
         count: number of iterations so far.
     """
 

@@ -42,21 +42,21 @@ def optimize_toeplitz(
 ) -> Solution:
     """Minimise sensitivity x error over the coefficients of a banded Toeplitz C.
 
-    The sensitivity is that of the earliest pattern. With more bands than the separation, and for shuffled epochs, the
-    coefficients are kept non-negative and non-increasing, so that the worst pattern is known. Under a Toeplitz
-    workload, error and gradient are two filters that stop where the impulse response has become constant, so n = 10^9
-    takes no longer than n = 10^5. Under other workloads, and with normalised columns, they come from the covariance
-    recursion.
+    The sensitivity is that of the earliest pattern: participations as early as possible. With more bands than the
+    separation, and for shuffled epochs, the coefficients are kept non-negative and non-increasing, so that the worst
+    pattern is known. Under a Toeplitz workload, the error and its gradient are computed by two filters that stop where
+    the impulse response has become constant, so n = 10^9 takes no longer than n = 10^5. Under other workloads, and with
+    normalised columns, they are computed by a covariance recursion.
 
     Args:
         steps: number of steps, n.
-        participation: in which steps an example can take part.
+        participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: which error over the steps to minimise, "rms" or "max".
+        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
         limits: when to stop early.
-        bands: largest number of coefficients, up to `steps`; by default the smallest of 32, the steps and the
+        bands: largest number of coefficients, up to `steps`; by default the smallest of 32, the number of steps and the
             separation. Trailing zeros are removed.
-        column_normalized: scale every column of C to norm 1; requires bands <= separation.
+        column_normalized: whether to scale every column of C to norm 1; requires bands <= separation.
 
     Reference: McKenna 2024 (scaling), section 3.2; starting point from Fichtenberger, Henzinger and Upadhyay 2023.
     """
@@ -115,7 +115,10 @@ def _functions(
     bands: int,
     column_normalized: bool,
 ) -> list[ValueAndGradient]:
-    """Return log(loss) as a function of the coefficients: one function, or a sequence that tends to the objective."""
+    """Return functions from the coefficients to log(loss), to be minimised in turn.
+
+    There is one function, or a sequence of functions that tends to the objective.
+    """
     if allowed.shuffled:
         square: SquaredSensitivity = partial(adjacent_pattern_square, count=allowed.count)
     else:
@@ -130,11 +133,11 @@ def _functions(
 
 
 def earliest_pattern_square(coefficients: Array, steps: int, separation: int, count: int) -> tuple[float, Array]:
-    """Return |C u|^2 for the earliest participation pattern u, and its gradient.
+    """Return |C u|^2 for the earliest participation pattern u, and its gradient with respect to the coefficients.
 
-    **Guarantee**: this is the squared sensitivity in two cases: if there are at most `separation` coefficients, because
-    the columns of a pattern are then orthogonal and the end of the run shortens later ones; and if the coefficients
-    are non-negative and non-increasing.
+    **Guarantee**: this is the squared sensitivity in two cases. First, if there are at most `separation` coefficients:
+    then the columns of a pattern are orthogonal, and the earliest columns are the longest, because columns near the end
+    of the run are truncated. Second, if the coefficients are non-negative and non-increasing.
 
     Reference: Kalinin and Lampert 2024, Thm 2; Choquette-Choo et al. 2023 (amplified banded), Thm 2.
 
@@ -152,11 +155,12 @@ def earliest_pattern_square(coefficients: Array, steps: int, separation: int, co
 
 
 def adjacent_pattern_square(coefficients: Array, count: int) -> tuple[float, Array]:
-    """Return |C u|^2 for shuffled epochs, and its gradient, where u pairs up epochs that meet in adjacent steps.
+    """Return |C u|^2 for a pattern u of shuffled epochs, and its gradient with respect to the coefficients.
 
-    The value is k rho_0 + 2 floor(k / 2) rho_1, where rho is the autocorrelation of the coefficients, for at most as
-    many coefficients as there are steps per epoch. It only guides the search: the reported loss is that of the worst
-    pattern.
+    The pattern pairs epochs 1 and 2, epochs 3 and 4, and so on. In each pair, the example takes part in the last step
+    of the first epoch and in the first step of the second. The value is k rho_0 + 2 floor(k / 2) rho_1 for k = `count`,
+    where rho is the autocorrelation of the coefficients. There must be at most as many coefficients as steps per epoch.
+    The value only guides the search: the reported loss is that of the worst pattern.
 
     >>> adjacent_pattern_square(np.array([1.0, 0.5]), count=2)[0]
     3.5
@@ -168,7 +172,7 @@ def adjacent_pattern_square(coefficients: Array, count: int) -> tuple[float, Arr
 
 
 def _closed(square: SquaredSensitivity, squared_error: SquareAndGradient) -> ValueAndGradient:
-    """Return log(loss) from the squared error as a function of the coefficients."""
+    """Return log(loss) as a function of the coefficients, given formulas for squared sensitivity and squared error."""
 
     def function(c: Array, gradient: Array) -> float:
         error, error_gradient = squared_error(c)
@@ -184,7 +188,7 @@ def _closed(square: SquaredSensitivity, squared_error: SquareAndGradient) -> Val
 def _recursive(
     steps: int, bands: int, square: SquaredSensitivity, error: LogBandedError, power: float
 ) -> ValueAndGradient:
-    """Return log(loss) under any workload, by the covariance recursion."""
+    """Return log(loss) as a function of the coefficients under any workload, by the covariance recursion."""
     inside = _inside(steps, bands)
     columns_gradient = np.empty(inside.shape)
 
@@ -198,7 +202,10 @@ def _recursive(
 
 
 def _normalized(steps: int, bands: int, count: int, error: LogBandedError, power: float) -> ValueAndGradient:
-    """Return log(loss) with every column scaled to norm 1, so that the sensitivity is sqrt(k)."""
+    """Return log(loss) as a function of the coefficients, if every column is scaled to norm 1.
+
+    The sensitivity is then sqrt(k) for k = `count` participations.
+    """
     inside = _inside(steps, bands)
     columns_gradient = np.empty(inside.shape)
 
@@ -215,7 +222,7 @@ def _normalized(steps: int, bands: int, count: int, error: LogBandedError, power
 
 
 def _inside(steps: int, bands: int) -> Array:
-    """Return 1 where entry r of column j lies within C, and 0 elsewhere."""
+    """Return a matrix with entry [j, r] = 1 if entry r of column j lies within C, and 0 otherwise."""
     j, r = np.ogrid[:steps, :bands]
     return (j + r < steps).astype(np.float64)
 
@@ -225,10 +232,10 @@ def _unit(c: Array) -> Array:
 
 
 def _minimize_decreasing(function: ValueAndGradient, c: Array, bands: int, limits: SearchLimits) -> tuple[Array, bool]:
-    """Minimise over non-negative, non-increasing coefficients, and return them and whether the search converged.
+    """Minimise over non-negative, non-increasing coefficients. Returns them and whether the search converged.
 
-    The variables are the differences c_r - c_{r+1} >= 0. All roots of such a c(x) lie outside the open unit disc
-    (Enestrom-Kakeya theorem), so the value is always finite.
+    The variables are the differences c_r - c_{r+1} >= 0. All roots of the polynomial c(x) with such coefficients lie
+    outside the open unit disc (Enestrom-Kakeya theorem), so the value is always finite.
     """
     from scipy.optimize import minimize
 

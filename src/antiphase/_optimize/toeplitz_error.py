@@ -1,8 +1,9 @@
-"""Error of a Toeplitz strategy under a Toeplitz workload, with its gradient, at a cost that stops growing with n.
+"""Error of a Toeplitz strategy under a Toeplitz workload, with its gradient. Beyond some n, the cost is constant.
 
-B = A C^-1 is Toeplitz. Its first column is w = A u, where u holds the coefficients of C^-1, so step t has variance
-w_0^2 + ... + w_t^2. The derivative of w with respect to coefficient r of C is -C^-1 w, shifted by r, so one more
-filter, run backwards in time, gives the whole gradient. Once w is constant, the rest of the sum has a closed form.
+B = A C^-1 is Toeplitz. Its first column is w = A u, where u is the first column of C^-1, so the variance of step t is
+w_0^2 + ... + w_t^2. The derivative of w with respect to coefficient r of C is -C^-1 w, shifted by r. So one more
+filter, run backwards in time, gives the whole gradient. Once w has become constant, the rest of the sum has a closed
+form.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from antiphase._errors import NotEnoughMemory
 from antiphase._optimize.linear_algebra import inner
 
 MAX_RESPONSE_LENGTH = 1 << 24
-CONSTANT_TOLERANCE = 1e-12  # relative distance to its limit at which the response counts as constant
-DIVERGED = 1e6  # relative distance to its limit at which the response counts as unbounded
+CONSTANT_TOLERANCE = 1e-12  # w is treated as constant if its relative distance to its limit is at most this
+DIVERGED = 1e6  # w is treated as unbounded if its relative distance to its limit is at least this
 
 
 def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[float, Array]:
-    """Return sum_i weight_i w_i^2 and its gradient with respect to the coefficients of C.
+    """Return the mean variance of the last m steps, and its gradient with respect to the coefficients of C.
+
+    The mean variance is sum_i weight_i w_i^2 with weight_i = min(1, (n - i) / m).
 
     Args:
-        c: coefficients of C.
-        inverse: coefficients of A^-1, its first column.
+        c: first column of C.
+        inverse: first column of A^-1.
         steps: number of steps, n.
-        counted: number m of steps at the end whose mean variance is returned, by weight_i = min(1, (n - i) / m): all of
-            them for the mean over the run, 1 for the last step, whose variance is the largest.
+        counted: number of steps m; n for the mean over the run, 1 for the last step, whose variance is the largest.
 
     Reference: McKenna 2024 (scaling), Prop. 3.1 and C.1.
 
@@ -47,7 +49,9 @@ def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[f
 
 
 def squared_error_of_inverse(inverse: Array, steps: int, counted: int) -> Callable[[Array], tuple[float, Array]]:
-    """Return the same sum as a function of the coefficients d of C^-1, a quadratic form because w = A d.
+    """Return a function from the first column d of C^-1 to the mean variance of the last `counted` steps.
+
+    The function is a quadratic form in d, because w = A d. It also returns its gradient.
 
     >>> squared_error_of_inverse(np.array([1.0, -1.0]), 4, counted=1)(np.array([1.0, -1.0]))[0]
     1.0
@@ -82,16 +86,20 @@ def _weights(length: int, steps: int, counted: int) -> tuple[Array, float]:
 
 
 def _limit(c: Array, inverse: Array) -> float:
-    """Return lim w_i, which is 0 unless A^-1(1) = 0 (no weight decay); then A^-1(x) = (1 - x) E(x)."""
+    """Return the limit of w_i for large i.
+
+    It is 0 unless the coefficients of A^-1 sum to 0 (no weight decay). In that case A^-1(x) = (1 - x) E(x), and the
+    limit is 1 / (c(1) E(1)).
+    """
     if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
         return 0.0
     return float(1.0 / (c.sum() * np.cumsum(inverse)[:-1].sum()))
 
 
 def impulse_response(c: Array, inverse: Array, steps: int) -> Array | None:
-    """Return w = A C^-1 e_0 up to where it becomes constant, or None if it is unbounded or converges too slowly.
+    """Return w = A C^-1 e_0 up to the point where it becomes constant; None if it is unbounded or converges too slowly.
 
-    A comes first and C^-1 second: rounding errors of C^-1 die out, whereas a running sum would accumulate them.
+    A is applied before C^-1, because rounding errors in C^-1 die out, whereas A would accumulate them.
     """
     limit = _limit(c, inverse)
     if series_is_faster(c, steps):
@@ -123,7 +131,7 @@ def _filter(denominator: Array, x: Array, state: Array) -> Any:
 
 
 def pull_back(c: Array, w: Array, g: Array) -> Array:
-    """Turn the gradient g with respect to w = C^-1 a into that with respect to the coefficients of C.
+    """Return the gradient with respect to the coefficients of C, given the gradient g with respect to w = C^-1 a.
 
     Entry r is -sum_i v_i w_{i-r}, with v = C^-T g.
     """
@@ -143,12 +151,12 @@ def _product(p: Array, q: Array) -> Array:
 
 
 def series_is_faster(c: Array, steps: int) -> bool:
-    """Return whether a power series by FFT is faster than a filter: for long filters and not many more steps."""
+    """Return whether FFTs are faster than a recursive filter: if c is long and `steps` is not much larger."""
     return len(c) > 128 and 16 * len(c) >= steps
 
 
 def series_inverse(c: Array, length: int) -> Array:
-    """Return the first coefficients of 1 / c(x), by Newton's iteration with FFTs in O(n log n)."""
+    """Return the first `length` coefficients of 1 / c(x), by Newton's iteration with FFTs in O(length log length)."""
     from scipy.signal import fftconvolve
 
     inverse = np.array([1.0 / c[0]])

@@ -1,9 +1,10 @@
-"""Participation: which steps of a run one example may take part in.
+"""Participations: promises about the steps of a run in which one example takes part.
 
-A deterministic participation is a set of allowed patterns, each a set of steps (numbered from 0). A random
-participation draws the pattern; its `worst_case` is a deterministic participation that always holds.
+A pattern is the set of steps, numbered from 0, in which an example takes part. A deterministic participation is a set
+of allowed patterns. A random participation draws the pattern of each example; its `worst_case` is a deterministic
+participation that allows every pattern it can draw.
 
-Each class knows its batch size, its sampler, its wording for reports, and how it extends to a longer run.
+Each class defines its batch size, its sampler, its description in reports, and how it extends to a longer run.
 """
 
 from antiphase._participation.base import Deterministic, Participation, Pattern

@@ -1,4 +1,4 @@
-"""The base classes of participations, and the checks that they share."""
+"""Base classes of participations, and checks of their fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Participation(ABC):
     @property
     @abstractmethod
     def worst_case(self) -> Deterministic:
-        """A deterministic participation that always holds; for a deterministic participation, itself."""
+        """A deterministic participation that allows every possible pattern; `self` if it is deterministic already."""
 
     @abstractmethod
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -36,16 +36,16 @@ class Participation(ABC):
 
     @abstractmethod
     def describe(self, unit: str, steps: int) -> str:
-        """Return the promise in plain words.
+        """Return one or two sentences that describe the promise, for reports.
 
         Args:
-            unit: what is protected, such as "example" or "user".
+            unit: the unit of privacy, such as "example" or "user".
             steps: number of steps of the run.
         """
 
     @property
     def max_batch(self) -> int | None:
-        """Size to which batches are truncated and padded; None if they are not."""
+        """Fixed size to which batches are truncated or padded; None if they are not."""
         return None
 
     @property
@@ -55,32 +55,32 @@ class Participation(ABC):
 
     @property
     def sampling_groups(self) -> int | None:
-        """Number of groups that take turns, if each step samples one group independently; otherwise None."""
+        """Number of groups if steps sample from the groups in turn, independently in each step; otherwise None."""
         return None
 
     def step_probability(self) -> float:
-        """Return an upper bound on the probability that a step draws a given example, if draws are independent.
+        """Return an upper bound on the probability that a given example takes part in a given step.
 
-        It is 1 for participations that do not draw examples independently.
+        The bound is 1 for participations that do not draw examples independently of each other.
         """
         return 1.0
 
     def distinct_batches(self, steps: int) -> int:
-        """Return the number of different batches drawn in `steps` steps, which is smaller if batches repeat."""
+        """Return the number of distinct batches in `steps` steps; fewer than `steps` if batches repeat."""
         return steps
 
     def for_steps(self, steps: int) -> Participation:
-        """Return the same promise, with more epochs if `steps` steps need them."""
+        """Return this participation, with more epochs if `steps` steps need them."""
         return self
 
     def sampler(self, examples: int, steps: int, secret: Secret) -> Sampler:
-        """Return the sampler whose batches keep this promise: `sampler.batch(step)` returns (indices, mask).
+        """Return a sampler whose batches keep this promise: `sampler.batch(step)` returns (indices, mask).
 
-        **Guarantee**: see the sampler. Its `independent_assignment` says whether it supports add-or-remove adjacency
-        in addition to zero-out.
+        **Guarantee**: see the docstring of the sampler's class. All samplers support zero-out adjacency;
+        `sampler.independent_assignment` says whether this one also supports add-or-remove.
 
         Args:
-            examples: number of units to sample from, numbered from 0; users for user-level privacy.
+            examples: number of examples to sample from, or of users for user-level privacy. They are numbered from 0.
             steps: number of batches.
             secret: determines the batches; use one secret per run, or `secret.child(run)`.
 
@@ -91,15 +91,15 @@ class Participation(ABC):
         return self._sampler_class()(self, examples, steps, secret)
 
     def _sampler_class(self) -> type[Any]:
-        """Return the class of sampler that keeps this promise."""
+        """Return the sampler class for this participation."""
         raise NotProved(
-            f"There is no sampler that keeps the promise of {type(self).__name__}.",
+            f"There is no sampler for {type(self).__name__}.",
             hint="use one of the participations in antiphase; each of them has a sampler",
         )
 
 
 class Deterministic(Participation):
-    """A participation given by its set of allowed patterns; every subset of a pattern is allowed too."""
+    """A participation defined by a set of allowed patterns. Every subset of an allowed pattern is also allowed."""
 
     @property
     def worst_case(self) -> Deterministic:
@@ -108,7 +108,7 @@ class Deterministic(Participation):
 
     @abstractmethod
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """Yield all maximal patterns within `steps` steps. There can be exponentially many: for small cases only."""
+        """Yield all maximal patterns within `steps` steps. Their number can be exponential in `steps`."""
 
     @abstractmethod
     def largest_count(self, steps: int) -> int:
@@ -116,11 +116,11 @@ class Deterministic(Participation):
 
     @abstractmethod
     def spacing(self, steps: int) -> int:
-        """Return the number of steps from one participation to the next: epoch length or minimum separation."""
+        """Return the nominal number of steps from one participation to the next: epoch length or minimum separation."""
 
     @property
     def exact_spacing(self) -> int:
-        """Distance between participations if the promise fixes it, which is the epoch length; otherwise 1."""
+        """The epoch length if participations are always exactly one epoch apart; otherwise 1."""
         return 1
 
     @property
@@ -129,12 +129,12 @@ class Deterministic(Participation):
         return None
 
     def expected_batch(self, examples: int, steps: int) -> float:
-        """Return the batch size if every example takes part once every `spacing` steps."""
+        """Return the average batch size if every example takes part once every `spacing` steps."""
         return examples * (1 / self.spacing(steps))
 
 
-# Numbers are stored as Python ints and floats: a rate stored as a NumPy float16 would give epsilon with three digits,
-# and a small NumPy integer could overflow.
+# Fields are stored as Python ints and floats. Epsilon computed from a NumPy float16 would have only three correct
+# digits, and small NumPy integers can overflow.
 
 
 def store_count(self: Participation, name: str, hint: str = "counts start at 1") -> None:
@@ -145,7 +145,7 @@ def store_count(self: Participation, name: str, hint: str = "counts start at 1")
 
 def store_rate(self: Participation, rate: float) -> None:
     """Check the field `rate`, and store it as a Python float."""
-    hint = "it is a probability; with 0, no data would be used"
+    hint = "pass a sampling probability above 0; a rate of 0 would use no data"
     object.__setattr__(self, "rate", _check.real(type(self).__name__, "rate", rate, SMALLEST_RATE, 1.0, hint))
 
 

@@ -1,4 +1,4 @@
-"""Deterministic participations: each is a set of allowed patterns."""
+"""Deterministic participations, each defined by a set of allowed patterns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SingleParticipation(Deterministic):
     """
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """Yield one pattern per step."""
+        """Yield one pattern for each step, which contains only that step."""
         return ((t,) for t in range(steps))
 
     def largest_count(self, steps: int) -> int:
@@ -58,7 +58,7 @@ class EveryStep(Deterministic):
     """
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """Yield the one pattern of all steps."""
+        """Yield a single pattern, which contains all steps."""
         return iter([tuple(range(steps))])
 
     def largest_count(self, steps: int) -> int:
@@ -82,9 +82,9 @@ class EveryStep(Deterministic):
 @final
 @record
 class FixedEpochs(Deterministic):
-    """(k, b)-participation: the same order in every epoch, so an example takes part in steps i, i + b, i + 2b, ...
+    """Every epoch has the same order, so an example takes part in steps i, i + b, i + 2b, ... ((k, b)-participation).
 
-    With fewer than epochs x steps_per_epoch steps, patterns are truncated; more steps raise an error.
+    A run with fewer than epochs x steps_per_epoch steps truncates the patterns. A longer run raises an error.
 
     Args:
         epochs: number of epochs, k.
@@ -103,7 +103,7 @@ class FixedEpochs(Deterministic):
         store_epochs(self)
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """Yield the residue classes modulo steps_per_epoch."""
+        """Yield one pattern for each step of an epoch: the steps that are congruent modulo steps_per_epoch."""
         _check_fits(self, steps)
         b = self.steps_per_epoch
         return (tuple(range(i, steps, b)) for i in range(min(b, steps)))
@@ -119,12 +119,12 @@ class FixedEpochs(Deterministic):
 
     @property
     def exact_spacing(self) -> int:
-        """steps_per_epoch."""
+        """The epoch length, steps_per_epoch."""
         return self.steps_per_epoch
 
     @property
     def max_steps(self) -> int:
-        """epochs x steps_per_epoch."""
+        """Number of steps in all epochs, epochs x steps_per_epoch."""
         return self.epochs * self.steps_per_epoch
 
     def for_steps(self, steps: int) -> FixedEpochs:
@@ -139,7 +139,7 @@ class FixedEpochs(Deterministic):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"The data are in the same order in each of {self.epochs} epochs: each {unit} takes part again after "
+            f"The order of the data is the same in each of {self.epochs} epochs: each {unit} takes part again after "
             f"exactly {self.steps_per_epoch} steps."
         )
 
@@ -147,9 +147,9 @@ class FixedEpochs(Deterministic):
 @final
 @record
 class ShuffledEpochs(Deterministic):
-    """Each example takes part once per epoch, at any step of it, as with a data loader that reshuffles every epoch.
+    """Each example takes part once per epoch, at any step, as with a data loader that reshuffles every epoch.
 
-    Two participations can be in adjacent steps: the last of one epoch and the first of the next.
+    Two participations can be in adjacent steps: the last step of one epoch and the first step of the next.
 
     Args:
         epochs: number of epochs, k.
@@ -182,7 +182,7 @@ class ShuffledEpochs(Deterministic):
 
     @property
     def max_steps(self) -> int:
-        """epochs x steps_per_epoch."""
+        """Number of steps in all epochs, epochs x steps_per_epoch."""
         return self.epochs * self.steps_per_epoch
 
     def for_steps(self, steps: int) -> ShuffledEpochs:
@@ -205,9 +205,9 @@ class ShuffledEpochs(Deterministic):
 @final
 @record
 class MinSeparation(Deterministic):
-    """b-min-sep: two participations of an example are at least `separation` steps apart.
+    """Any two participations of an example are at least `separation` steps apart (b-min-sep).
 
-    An example that took part in step s is eligible again from step s + separation on.
+    An example that took part in step s may take part again from step s + separation on.
 
     Args:
         separation: smallest difference of two step numbers, b >= 1; 1 allows every step.
@@ -228,7 +228,7 @@ class MinSeparation(Deterministic):
             store_count(self, "max_participations", "None means no limit")
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """Yield all patterns to which no step can be added."""
+        """Yield all maximal patterns, to which no further step can be added."""
         return (p for p in self._extend((), 0, steps) if self._is_largest(p, steps))
 
     def largest_count(self, steps: int) -> int:

@@ -1,4 +1,4 @@
-"""Random participations, in which the run draws the batches."""
+"""Random participations, in which the run draws the batches at random."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class Poisson(Participation):
 @final
 @record
 class CyclicPoisson(Participation):
-    """Examples are split once into groups; step t draws from group t mod groups with probability `rate`.
+    """Poisson sampling from groups in turn: step t draws each example of group t mod groups with probability `rate`.
+
+    Each example is assigned to a random group once, at the start.
 
     Args:
         groups: number of groups, at least the number of bands of the strategy.
@@ -110,8 +112,8 @@ class CyclicPoisson(Participation):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"{self.groups} groups take turns; when it is its group's turn, each {unit} is drawn independently with "
-            f"probability {self.rate:.6g}."
+            f"Each {unit} is assigned to one of {self.groups} groups. The groups take turns, and each step draws every "
+            f"{unit} of one group independently with probability {self.rate:.6g}."
             f" {_DRAWN_BY_THE_RUN}"
         )
 
@@ -155,8 +157,8 @@ class FixedSize(Participation):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"{self.groups} group(s) take turns; each step draws {self.batch_size} {unit}s of one group without "
-            "replacement."
+            f"Each {unit} is assigned to one of {self.groups} group(s). The groups take turns, and each step draws "
+            f"{self.batch_size} {unit}s of one group without replacement."
             f" {_DRAWN_BY_THE_RUN}"
         )
 
@@ -169,11 +171,13 @@ class FixedSize(Participation):
 @final
 @record
 class BallsInBins(Participation):
-    """Each example independently draws one bin, once; step t of every epoch takes bin t.
+    """Each example is assigned once to a uniformly random step of the epoch and keeps it in all epochs.
+
+    The steps of an epoch are the bins, and the examples are the balls.
 
     Args:
         epochs: number of epochs, k.
-        steps_per_epoch: number of bins, b.
+        steps_per_epoch: number of steps in an epoch, which is the number of bins, b.
         max_batch: size to which batches are truncated and padded; None keeps their random size.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification), section 3.
@@ -198,7 +202,7 @@ class BallsInBins(Participation):
 
     @property
     def max_steps(self) -> int:
-        """epochs x steps_per_epoch."""
+        """Number of steps in all epochs, epochs x steps_per_epoch."""
         return self.epochs * self.steps_per_epoch
 
     def for_steps(self, steps: int) -> BallsInBins:
@@ -230,17 +234,18 @@ class BallsInBins(Participation):
 @final
 @record
 class PoissonMinSeparation(Participation):
-    """An example joins each step with probability `rate` once `separation` steps have passed since it last joined.
+    """Poisson sampling in which an example becomes eligible again `separation` steps after it was last drawn.
 
-    Without a warm start every example is eligible in step 0, so the first batches are larger than the
-    later ones. With a warm start each example begins in the stationary state, as if training had always
-    been running: it is drawn in every step with probability rate / (1 + (separation - 1) rate).
+    In each step, every eligible example is drawn independently with probability `rate`. Without a warm start all
+    examples are eligible in step 0, so the first batches are larger than the later ones. With a warm start each example
+    begins in the stationary state, as if training had always been running. Each step then draws it with the same
+    overall probability, rate / (1 + (separation - 1) rate).
 
     Args:
-        separation: smallest difference of two step numbers, b >= 1.
+        separation: smallest allowed difference between two step numbers, b >= 1.
         rate: sampling probability of an eligible example, in (0, 1].
         max_batch: size to which batches are truncated and padded; None keeps their random size.
-        warm_start: whether to begin in the stationary state.
+        warm_start: whether examples begin in the stationary state.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification).
     """

@@ -29,21 +29,22 @@ class Candidate:
 
     Args:
         family: family of the strategy, such as "banded"; "unknown" if an older plan file does not state it.
-        error: expected error under the problem's objective, noise_std x error of the strategy, for clipping norm 1.
+        error: expected error under the problem's objective, which is noise_std x error of the strategy, for clipping
+            norm 1.
         noise_std: standard deviation of the noise z in C x + z.
         noise_multiplier: effective noise multiplier.
         epsilon: epsilon at the budget's delta.
         kind: kind of the bound on epsilon: "exact", "upper" or "confident".
         memory_copies: number of model-sized buffers that the noise needs.
-        seconds: time to optimize and calibrate it.
-        participation: participation it was calibrated for.
+        seconds: time in seconds to optimize and calibrate the candidate.
+        participation: participation that the noise was calibrated for.
         per_step: standard deviation of the noise in the model after each of `curve_steps`, for clipping norm 1; empty
             if not computed.
         size: number of bands, buffers or repeats; see `size_unit`. None for families without a size.
-        variant: text that distinguishes it from others of the same family and size.
+        variant: text that distinguishes the candidate from others of the same family and size.
         rms_error: root mean square over the steps of the noise in the model, as if gradients did not depend on the
             parameters; None if an older plan file does not state it.
-        name: display name. Omit it: it is derived from family, size and variant.
+        name: display name. Omit this argument: the name is derived from family, size and variant.
 
     >>> from antiphase import Poisson
     >>> Candidate("banded", 1.0, 1.0, 1.0, 1.0, "exact", 15, 0.1, Poisson(0.1), size=16).name
@@ -75,7 +76,7 @@ class Candidate:
 
     @property
     def size_unit(self) -> str:
-        """What `size` counts: "bands", "buffers" or "repeats"; empty for families without a size."""
+        """The unit of `size`: "bands", "buffers" or "repeats"; empty for families without a size."""
         return SIZE_UNITS.get(self.family, "")
 
     @property
@@ -111,28 +112,32 @@ def curve_steps(steps: int) -> Array:
 
 
 def digestible(candidate: Candidate) -> dict[str, Any]:
-    """Return the fields that the digest in a ledger covers, in the form of version 0.1.0 so that old ledgers match.
+    """Return the fields of a candidate that the digest in a ledger covers.
 
-    The name determines family, size and variant, so the digest covers them too.
+    They have the form of version 0.1.0, so that digests in older ledgers still match. The name determines family, size
+    and variant, so the digest covers these as well.
     """
     data = to_json(candidate) | {"participation": repr(candidate.participation)}
     return {name: value for name, value in data.items() if name not in ("family", "size", "variant")}
 
 
 def upgraded(data: Any) -> Any:
-    """Convert the JSON of a candidate to the current form. Version 0.1.0 had no family, and participations as text."""
+    """Convert the JSON of a candidate to the current form.
+
+    Version 0.1.0 stored no family, and stored participations as text.
+    """
     if not isinstance(data, dict) or "family" in data:
         return data
     name, text = data.get("name"), data.get("participation")
     if not isinstance(name, str) or not isinstance(text, str):
-        return data  # from_json raises and explains
+        return data  # `from_json` raises an error that explains what is wrong
     family, size, variant = _identity_of_stored(name)
     typed = {"family": family, "size": size, "variant": variant, "participation": _participation_of_stored(text)}
     return {**data, **typed}
 
 
 def _identity_of_stored(name: str) -> tuple[str, int | None, str]:
-    """Return family, size and variant of a name written by version 0.1.0, which did not record the variant separately.
+    """Return family, size and variant of a display name written by version 0.1.0. The variant is always empty.
 
     >>> _identity_of_stored("banded inverse (4 bands)"), _identity_of_stored("tree, online, x 4")
     (('banded-inverse', 4, ''), ('stamped', 4, ''))

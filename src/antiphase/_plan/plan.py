@@ -1,4 +1,4 @@
-"""A plan: the mechanism chosen for a problem, with its guarantee and the candidates it was chosen from."""
+"""The `Plan` class: the mechanism chosen for a problem, its guarantee, and the candidates it was chosen from."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
 
 from antiphase import _check
 from antiphase._accounting import Mechanism, epsilon, restated
-from antiphase._bound import Bound
+from antiphase._bound import Bound, rounded_up
 from antiphase._durable import OWNER_ONLY, write_output
 from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
 from antiphase._participation import Participation
@@ -21,7 +22,7 @@ from antiphase._record import fingerprint, from_json, json_digest, parse_json, r
 
 FORMAT = 1
 # Relative tolerances.
-BETWEEN_MACHINES = 2e-3  # between sampled epsilons derived on different machines
+BETWEEN_MACHINES = 2e-3  # between sampled epsilons computed on different machines with the same entropy
 BETWEEN_SAMPLES = 1e-2  # between two sampled epsilons of the same mechanism
 ABOVE_BUDGET = 1e-8  # rounding may put a guarantee above the budget by this much
 
@@ -31,28 +32,31 @@ ABOVE_BUDGET = 1e-8  # rounding may put a guarantee above the budget by this muc
 class Plan:
     """The mechanism to run, its guarantee and the problem it solves, in one record so that they cannot disagree.
 
-    A plan whose fields contradict each other raises; see `contradictions`. An original plan is within its budget. An
-    extended plan states the epsilon of the longer run, which may exceed the budget.
+    If the fields contradict each other (see `contradictions`), the constructor raises `InvalidArgument`. An original
+    plan is within its budget. An extended plan states the epsilon of the longer run, which may exceed the budget.
 
-    **Guarantee**: running `mechanism` for all its steps, with batches from its participation's own sampler, is
+    **Guarantee**: for plans made by `plan`, `extend` and `load`, running `mechanism` for all its steps is
     (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`, with ideal Gaussian
-    noise, for plans made by `plan`, `extend` and `load`. `Run.report` states what holds for the noise of an actual run.
-    If you build a plan by hand, `guarantee` is your own claim; `load` and `Run.open` recompute it and raise if the
-    claim is better than what the mechanism gives.
+    noise and with batches from its participation's own sampler. `Run.report` states the guarantee for the noise of an
+    actual run. If you build a plan by hand, `guarantee` is your own claim; `load` and `Run.open` compute it again and
+    raise an error if the claim is better than what the mechanism gives.
 
     Args:
         problem: the problem that the plan solves.
         mechanism: strategy, participation, noise and adjacency.
         guarantee: bound on epsilon at the budget's delta.
         error: expected error under the problem's objective, for clipping norm 1; an extended plan keeps the error of
-            the original. Informational: no guarantee depends on it.
-        candidates: all mechanisms that were tried, best first. Informational.
-        notes: advice for the user. Informational.
+            the original plan. No guarantee depends on it.
+        candidates: all mechanisms that were tried, the chosen one first. No guarantee depends on them.
+        notes: advice for the user. No guarantee depends on it.
         root: fingerprint of the original plan if this plan extends one, else empty. Noise keys depend on it, so that an
-            extended run continues with the same noise.
+            extended run continues with the same noise. The root is not authenticated: a file can name any plan whose
+            fingerprint its author knows, even one with other coefficients or another noise_std. `Run.open` never
+            repeats noise because of this, since every new run has a new run id and a resumed run must extend its own
+            plan. With `NoiseStream`, use a new run id for a plan from someone else.
         deviation: explanation of why the mechanism differs from what the problem asks for, if a server enforces another
-            participation or adds other noise; empty otherwise. The guarantee is that of the mechanism, whether or not
-            it is within the budget.
+            participation or adds other noise; empty otherwise. With a deviation, the guarantee is still that of the
+            mechanism, but it may exceed the budget.
     """
 
     problem: Problem
@@ -87,6 +91,36 @@ class Plan:
                 hint="make the plan with antiphase.plan(problem), or pass a problem and a mechanism that agree",
             )
 
+    def __repr__(self) -> str:
+        return (
+            f"<Plan: {type(self.mechanism.strategy).__name__}, {self.steps} steps, "
+            f"epsilon {rounded_up(self.guarantee.value)} at delta {self.problem.budget.delta:g}>"
+        )
+
+    def __str__(self) -> str:
+        """Return a summary of a few lines. `save` writes everything."""
+        problem, mechanism = self.problem, self.mechanism
+        name = self.candidates[0].name if self.candidates else type(mechanism.strategy).__name__
+        lines = [
+            f"Plan: {name}, {self.steps} steps, {in_words(mechanism.participation)}",
+            f"  guarantee: epsilon {rounded_up(self.guarantee.value)} at delta {problem.budget.delta:g} "
+            f"({self.guarantee.kind}), {mechanism.adjacency}, for one {problem.unit}",
+            f"  noise: standard deviation {mechanism.noise_std:.6g} x clip_norm {problem.clip_norm:g}, "
+            f"{mechanism.strategy.memory_copies} model-sized buffers",
+            f"  expected error ({_objective_name(problem.objective)}): {self.error:.4g}, "
+            f"best of {len(self.candidates)} candidates",
+        ]
+        lattice = mechanism.lattice
+        if lattice is not None:
+            lines.append(
+                f"  lattice: integers in units of 2^{lattice.exponent}, clipping norm {lattice.norm} units, up to "
+                f"{lattice.entries} parameters"
+            )
+        lines += [f"  note: {note}" for note in self.notes]
+        if self.deviation:
+            lines.append(f"  deviation: {self.deviation}")
+        return "\n".join(lines)
+
     @property
     def steps(self) -> int:
         """Number of steps, n."""
@@ -108,7 +142,7 @@ class Plan:
 
     @property
     def details(self) -> str:
-        """SHA-256 digest of what the fingerprint omits and no check recomputes: error, candidates, notes, deviation."""
+        """SHA-256 digest of error, candidates, notes and deviation, which the fingerprint does not cover."""
         candidates = [digestible(candidate) for candidate in self.candidates]
         return json_digest([to_json(self.error), candidates, to_json(self.notes), self.deviation])
 
@@ -129,15 +163,15 @@ class Plan:
 
         Raises `Corrupted` if the file was truncated, if problem, mechanism or root were edited, if they contradict each
         other, or if the stated guarantee is better than what the mechanism gives. Error, candidates and notes are not
-        authenticated: whoever can write the file can change them. A sampled guarantee is certified again with the
-        entropy stored in the file, so the result is the same every time. Whoever wrote the file chose that entropy.
-        Before you rely on a plan from someone else, call `verify`, which draws fresh entropy.
+        authenticated: anyone who can write the file can change them. A guarantee based on samples is certified again
+        with the entropy stored in the file, so the result is the same every time. That entropy was chosen by the author
+        of the file. Before you rely on a plan from someone else, call `verify`, which draws fresh entropy.
         """
         return cls._load(path)
 
     @classmethod
     def _load(cls, path: str | Path, deviation: str = "") -> Plan:
-        """Load a plan; `deviation` is used for server plans written before plans had that field."""
+        """Load a plan. `deviation` is used if the file has no such field, as in server plans of older versions."""
         data = _read(Path(path))
         try:
             plan = from_json(_upgraded(data["plan"], deviation))
@@ -162,10 +196,11 @@ class Plan:
         )
 
     def extend(self, steps: int) -> Plan:
-        """Return the plan extended to more steps, with the same C and noise and the guarantee of the whole longer run.
+        """Return the plan extended to more steps, with the same strategy and noise.
 
-        Works for Identity, Toeplitz without column normalization, BLT, BandedInverse and the online Tree. Extend a Tree
-        before its last step, because that step completes the tree.
+        The guarantee of the new plan covers the whole longer run. This works for Identity, Toeplitz without column
+        normalization, BLT, BandedInverse and the online Tree. Extend a Tree before its last step, because that step
+        completes the tree.
 
         Args:
             steps: new total number of steps.
@@ -188,6 +223,12 @@ class Plan:
             participation=self.mechanism.participation.for_steps(n),
         )
         given = self.problem.participation
+        rates = getattr(self.problem.workload, "learning_rates", None)
+        if rates is not None and len(rates) < n:
+            raise Refused(
+                f"The plan cannot be extended: its workload has learning rates for {self.steps:,} steps only.",
+                hint="plan with a constant learning rate, or start a new run and account for both with compose",
+            )
         problem = replace(self.problem, steps=n, participation=given and given.for_steps(n))
         return replace(
             self,
@@ -201,23 +242,27 @@ class Plan:
 
 
 def contradictions(plan: Plan) -> list[str]:
-    """Describe every pair of fields that cannot both be true; empty for a consistent plan.
+    """Return descriptions of all fields that contradict each other; an empty list for a consistent plan.
 
-    | field | agrees with |
+    | field | must be |
     |---|---|
-    | problem.steps | the steps of the strategy |
-    | problem.adjacency | mechanism.adjacency |
-    | problem.examples | mechanism.examples, if both are given |
-    | problem.participation * | mechanism.participation; if None, that one must fit steps and batch size |
+    | problem.steps | equal to the number of steps of the strategy |
+    | problem.adjacency | equal to mechanism.adjacency |
+    | problem.examples | equal to mechanism.examples, if both are given |
+    | problem.participation * | equal to mechanism.participation; or None, if that one fits steps and batch size |
     | problem.budget.epsilon * | at least the guarantee, unless the plan extends another |
     | problem.memory_copies * | at least those of the strategy, unless the plan extends another |
-    | candidates[0] * | the mechanism: noise, participation, memory, error |
+    | candidates[0] * | consistent with the mechanism: noise, participation, memory, error |
     | root | empty, or a fingerprint |
+    | mechanism.strategy | extensible and of two steps or more, if there is a root |
+    | candidates | empty, if there is a root |
+    | mechanism.lattice | given if and only if problem.lattice; for the clipping norm and parameters of the problem |
 
-    A plan that states a deviation from the problem may differ in the rows with an asterisk.
+    A plan that states a deviation from the problem need not meet the rows with an asterisk.
 
-    Budget.delta, unit, clipping norm, workload and objective appear only once, in the problem. This function does not
-    check whether the mechanism has the guarantee, because that may take minutes: `Plan.load` and `Run.open` do.
+    Budget.delta, unit, clipping norm, workload and objective appear only once, in the problem, so they cannot
+    contradict anything. This function does not check whether the mechanism has the stated guarantee, because that may
+    take minutes: `Plan.load` and `Run.open` check it.
     """
     problem, mechanism = plan.problem, plan.mechanism
     promised = None if plan.deviation else problem.participation
@@ -233,13 +278,41 @@ def contradictions(plan: Plan) -> list[str]:
     ]
     if plan.root and not re.fullmatch("[0-9a-f]{64}", plan.root):
         found.append(f"root is {plan.root!r}, which is not the fingerprint of a plan")
+    found += _impossible_extension(plan)
+    found += _wrong_lattice(plan)
     if plan.deviation:
         return found
     return [*found, *_unsuitable_participation(plan), *_exceeded_limits(plan), *_wrong_first_candidate(plan)]
 
 
+def _impossible_extension(plan: Plan) -> Iterator[str]:
+    """Yield descriptions of why a plan with a root cannot have come from `Plan.extend`, as far as it shows."""
+    strategy = plan.mechanism.strategy
+    if plan.root and not strategy.is_extensible:
+        yield f"root names a plan that this plan extends, but a {type(strategy).__name__} strategy cannot be extended"
+    if plan.root and plan.steps < 2:
+        yield "root names a plan that this plan extends, but no plan has fewer than 1 step"
+    if plan.root and plan.candidates:
+        yield "root names a plan that this plan extends, but an extended plan has no candidates"
+
+
+def _wrong_lattice(plan: Plan) -> Iterator[str]:
+    """Yield descriptions of why the lattice of the mechanism does not fit the problem."""
+    problem, lattice = plan.problem, plan.mechanism.lattice
+    if problem.lattice != (lattice is not None):
+        yield f"problem.lattice is {problem.lattice}, but mechanism.lattice is {lattice}"
+    elif lattice is not None:
+        if Fraction(lattice.norm) * Fraction(2) ** lattice.exponent > Fraction(problem.clip_norm):
+            yield f"problem.clip_norm is {problem.clip_norm}, but mechanism.lattice allows {lattice.clip_norm}"
+        if problem.parameters is not None and problem.parameters > lattice.entries:
+            yield f"problem.parameters is {problem.parameters}, but mechanism.lattice allows {lattice.entries}"
+
+
 def _unsuitable_participation(plan: Plan) -> Iterator[str]:
-    """If the problem names no participation, check the chosen one against its steps, examples and batch size."""
+    """Yield a description if the participation does not fit the problem's steps, examples or batch size.
+
+    Only for problems that name no participation.
+    """
     problem, participation = plan.problem, plan.mechanism.participation
     if problem.participation is None:
         try:
@@ -249,7 +322,7 @@ def _unsuitable_participation(plan: Plan) -> Iterator[str]:
 
 
 def _exceeded_limits(plan: Plan) -> Iterator[str]:
-    """Yield the limits of the problem that the mechanism exceeds; an extended plan may exceed them."""
+    """Yield descriptions of the problem's limits that the mechanism exceeds. An extended plan may exceed them."""
     if plan.root:
         return
     bound, budget = plan.guarantee, plan.problem.budget
@@ -261,7 +334,7 @@ def _exceeded_limits(plan: Plan) -> Iterator[str]:
 
 
 def _wrong_first_candidate(plan: Plan) -> Iterator[str]:
-    """Yield the fields in which the first candidate differs from the mechanism."""
+    """Yield descriptions of the fields in which the first candidate differs from the mechanism."""
     if not plan.candidates:
         return
     mechanism, first = plan.mechanism, plan.candidates[0]
@@ -276,7 +349,7 @@ def _wrong_first_candidate(plan: Plan) -> Iterator[str]:
 
 
 def require_plan(owner: str, value: object) -> Plan:
-    """Return `value` if it is a Plan, else raise."""
+    """Return `value`. Raises `InvalidArgument` if it is not a Plan."""
     if not isinstance(value, Plan):
         hint = "make one with antiphase.plan(problem), or read one with Plan.load(path)"
         raise _check.invalid(owner, "plan", "a Plan", type(value).__name__, hint)
@@ -284,10 +357,11 @@ def require_plan(owner: str, value: object) -> Plan:
 
 
 def with_derived_guarantee(plan: Plan) -> Plan:
-    """Return the plan with its guarantee recomputed from the mechanism.
+    """Return the plan with its guarantee computed again from the mechanism.
 
-    Raises if the stated guarantee is better than that of the mechanism, as it may be in a plan built by hand. A sampled
-    guarantee is compared up to sampling error: this catches made-up numbers, but is not a second certificate.
+    Raises `InvalidArgument` if the stated guarantee is better than that of the mechanism, as it may be in a plan built
+    by hand. A guarantee based on samples is compared up to sampling error: this detects made-up numbers, but does not
+    certify the guarantee again.
     """
     derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
     share = BETWEEN_SAMPLES if derived.kind == "confident" else _tolerance(plan.mechanism)
@@ -301,9 +375,10 @@ def with_derived_guarantee(plan: Plan) -> Plan:
 
 
 def _tolerance(mechanism: Mechanism) -> float:
-    """Return the fraction by which a stated epsilon may be below the recomputed one, which then replaces it.
+    """Return the fraction by which a stated epsilon may be below the computed one, which then replaces it.
 
-    Some plans were written before sensitivities were rounded up; epsilon grows as a small power of the sensitivity.
+    Older plans were written before sensitivities were rounded up, so their stated epsilon may be slightly too small.
+    The tolerance is proportional to the effect of this rounding on the sensitivity.
     """
     reduction = mechanism.reduction
     return 1e-9 + 4.0 * (reduction.sensitivity.value / reduction.nominal - 1.0)
@@ -321,12 +396,16 @@ def in_words(participation: Participation) -> str:
     return ", ".join([type(participation).__name__, *parts])
 
 
+def _objective_name(objective: object) -> str:
+    return objective if isinstance(objective, str) else type(objective).__name__
+
+
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"{value}"
 
 
 def stored_fingerprint(path: Path) -> str:
-    """Return the fingerprint stated in a plan file without checking it against the plan."""
+    """Return the fingerprint stated in a plan file, without comparing it with the plan."""
     return str(_read(path)["fingerprint"])
 
 

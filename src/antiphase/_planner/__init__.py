@@ -1,9 +1,19 @@
-"""The planner: tries the mechanisms that fit a problem and chooses the one with the least error."""
+"""The planner tries the mechanisms that fit a problem and chooses the best of them by error and memory."""
 
 from antiphase._planner.advice import affordable_copies
 from antiphase._planner.families import FAMILIES
+from antiphase._planner.learning_rate import rate_for_error
 from antiphase._planner.pipelines import PIPELINES
-from antiphase._planner.planner import plan
+from antiphase._planner.planner import default_pipelines, plan, ranked_problem
 from antiphase._planner.published_strategies import published
 
-__all__ = ["FAMILIES", "PIPELINES", "affordable_copies", "plan", "published"]
+__all__ = [
+    "FAMILIES",
+    "PIPELINES",
+    "affordable_copies",
+    "default_pipelines",
+    "plan",
+    "published",
+    "ranked_problem",
+    "rate_for_error",
+]

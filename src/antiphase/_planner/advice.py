@@ -1,34 +1,30 @@
-"""The notes of a plan: what other pipelines would cost, and where the error is a poor guide."""
+"""The notes of a plan: how it was ranked, and how it compares with other candidates."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from antiphase import _check
 from antiphase._accounting import Mechanism
-from antiphase._error import error
 from antiphase._objective import Curvatures, resolved
 from antiphase._plan import Candidate
 from antiphase._planner.families import MAX_TOEPLITZ_WORK
+from antiphase._planner.learning_rate import rate_for_error, rates_to_try
 from antiphase._problem import Problem
-from antiphase._workload import PrefixSum
 from antiphase.strategies import Identity
 
-RATE_SLOPE, RATE_OFFSET, RATE_GRID = -0.95, -4.64, 1.7
 FEW_COPIES = 8
 
 
 def advice(problem: Problem, candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
-    """Notes on a plan, most useful first. The first candidate is the one that was chosen."""
+    """Yield the notes on a plan, most useful first. `candidates[0]` is the chosen candidate."""
     yield _ranking(problem)
     yield from _memory(problem, candidates)
     yield from _gain(candidates, best)
     yield from _pipelines(candidates)
     yield from _by_rms(problem, candidates)
     yield from _more_bands(problem, candidates[0])
-    if problem.batch_size is not None:
-        yield _learning_rate(problem.batch_size, best)
+    yield from _learning_rate(problem, candidates[0])
 
 
 def _ranking(problem: Problem) -> str:
@@ -37,33 +33,40 @@ def _ranking(problem: Problem) -> str:
         low, high = objective.values.min(), objective.values.max()
         span = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
         when = {"last": "at the end of training", "all": "over all steps"}.get(str(objective.steps))
-        when = when or f"over the last {float(objective.steps):.0%} of the steps"
-        return f"Ranked by the noise left in the model {when}, where curvature x learning rate is {span}."
+        when = when or f"averaged over the last {float(objective.steps):.0%} of the steps"
+        also = " plus that over all steps" if objective.trajectory else ""
+        return f"Ranked by the noise left in the model {when}{also}, where curvature x learning rate is {span}."
     over = "rms over" if objective == "rms" else "the largest over"
     return f"Ranked by the noise in the model, {over} the steps, as if gradients did not depend on the parameters."
 
 
 def _memory(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """What more memory would gain, and what less would cost if the plan needs a lot."""
+    """Yield notes on a candidate with less error but more memory, and on candidates with much less memory."""
     chosen, least = candidates[0], min(candidates, key=lambda c: c.error)
     if least.error < chosen.error:
         gain = 100.0 * (1.0 - least.error / chosen.error)
         yield (
-            f"Chosen for its memory, {memory_in_words(chosen.memory_copies, problem.parameters)}. The least "
-            f"error, {gain:.2g} % less, is that of {least.name} ({least.batches} batches), with "
-            f"{memory_in_words(least.memory_copies, problem.parameters)}; memory_tolerance=0 selects it."
+            f"Chosen because it needs little memory: {_in_words(chosen.memory_copies, problem)}. The "
+            f"candidate with the least error, {gain:.2g} % less, is {least.name} ({least.batches} batches) with "
+            f"{_in_words(least.memory_copies, problem)}; memory_tolerance=0 selects it."
         )
     if chosen.memory_copies > FEW_COPIES:
-        yield f"The noise needs {memory_in_words(chosen.memory_copies, problem.parameters)}."
+        yield f"The noise needs {_in_words(chosen.memory_copies, problem)}."
         smaller = [c for c in candidates if c.memory_copies <= chosen.memory_copies // 2]
         if smaller:
             other = min(smaller, key=lambda c: c.error)
-            words = memory_in_words(other.memory_copies, problem.parameters)
+            words = _in_words(other.memory_copies, problem)
             yield f"With {words}, {other.name} has {_more(other, chosen)}."
 
 
-def memory_in_words(copies: int, parameters: int | None) -> str:
-    """Number of model-sized buffers, with their size as float32 if the number of parameters is known.
+def _in_words(copies: int, problem: Problem) -> str:
+    return memory_in_words(copies, problem.parameters, 8 if problem.lattice else 4)
+
+
+def memory_in_words(copies: int, parameters: int | None, item_bytes: int = 4) -> str:
+    """Return the number of model-sized buffers as text, with their size if the parameter count is known.
+
+    `item_bytes` is the size of a number: 4 for float32, 8 on a lattice.
 
     >>> memory_in_words(3, None), memory_in_words(1, 7_000_000_000)
     ('3 model-sized buffers', '1 model-sized buffer (28 GB)')
@@ -71,7 +74,7 @@ def memory_in_words(copies: int, parameters: int | None) -> str:
     words = f"{copies:,} model-sized buffer" + ("" if copies == 1 else "s")
     if parameters is None or copies == 0:
         return words
-    size, unit = 4.0 * copies * parameters, "bytes"
+    size, unit = float(item_bytes) * copies * parameters, "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000.0:
             break
@@ -80,7 +83,7 @@ def memory_in_words(copies: int, parameters: int | None) -> str:
 
 
 def _by_rms(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """What the ranking by rms error would put first."""
+    """Yield a note if ranking by rms error would put another candidate first."""
     known = [c for c in candidates if c.rms_error is not None]
     if problem.objective in ("rms", "max") or not known:
         return
@@ -89,20 +92,10 @@ def _by_rms(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
         yield f'By rms error over the steps (objective="rms"), {first.name} ({first.batches} batches) would be first.'
 
 
-def suggested_learning_rate(effective_error: float) -> float:
-    """A learning rate to start from: ln rate = -0.95 ln error - 4.64, rounded to a power of 1.7. Fitted on one task.
-
-    Reference: Choquette-Choo et al. 2023 (amplified banded), App. I, Eq. 11 and Fig. 13.
-
-    >>> round(suggested_learning_rate(0.05), 4)
-    0.2035
-    """
-    rate = RATE_SLOPE * math.log(effective_error) + RATE_OFFSET
-    return RATE_GRID ** round(rate / math.log(RATE_GRID))
-
-
 def affordable_copies(parameters: int, memory_bytes: int, machines: int = 1) -> int:
-    """Number of model-sized float32 buffers that fit into the memory of all machines; about as many bands.
+    """Return the number of model-sized float32 buffers that fit into the memory of all machines together.
+
+    This is about the number of bands that a banded strategy can have.
 
     Reference: McKenna 2024, Examples 3.1 to 3.3.
 
@@ -116,7 +109,7 @@ def affordable_copies(parameters: int, memory_bytes: int, machines: int = 1) -> 
 
 
 def _gain(candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
-    """The best candidate compared with independent noise, each with the batches that suit it."""
+    """Yield a comparison of the chosen candidate with independent noise, each with its own participation."""
     plain = next((c for c in candidates if c.family == "identity"), None)
     if plain is not None and not isinstance(best.strategy, Identity):
         less = 100.0 * (1.0 - candidates[0].error / plain.error)
@@ -124,7 +117,7 @@ def _gain(candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
 
 
 def _pipelines(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """The best candidate of each kind of participation compared with the best of all."""
+    """Yield a comparison of the chosen candidate with the best candidate of every other kind of participation."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         best.setdefault(candidate.batches, candidate)
@@ -139,12 +132,11 @@ def _more_bands(problem: Problem, best: Candidate) -> Iterator[str]:
         yield f"The search stopped at {most:,} bands to limit its time; more bands may give less error."
 
 
-def _learning_rate(batch_size: int, best: Mechanism) -> str:
-    effective = best.noise_std * error(best.strategy, PrefixSum()).rms / batch_size
-    return (
-        f"Effective error {effective:.4g} (prefix sums, per example in the batch). A regression on one task, "
-        f"next-word prediction, suggests a learning rate near {suggested_learning_rate(effective):.3g}."
-    )
+def _learning_rate(problem: Problem, chosen: Candidate) -> Iterator[str]:
+    rate = None if chosen.rms_error is None else rate_for_error(problem, chosen.rms_error)
+    if rate is not None:
+        grid = " or ".join(f"{value:g}" for value in rates_to_try(rate))
+        yield f"For SGD, a model of bias and noise suggests a largest learning rate near {rate:.2g}: try {grid}."
 
 
 def _more(candidate: Candidate, chosen: Candidate) -> str:

@@ -1,9 +1,9 @@
-"""Banded strategies with amplification by sampling: the search for the number of bands, which is also that of groups.
+"""Search for banded strategies with amplification by sampling, where the number of groups equals the number of bands.
 
-More bands cancel more noise, but an example's group is then sampled at a higher rate: b bands in b groups give rate
-b B / N over n / b rounds. The best b is found by exact evaluation of the best Toeplitz strategy, first at powers of
-two and at the rule of thumb epsilon sqrt(n) / k, then between the neighbours of the best. For the best b, every column
-is then optimized separately.
+More bands cancel more noise, but the sampling rate within a group is then higher: for n steps, N examples and batch
+size B, b bands with b groups mean a rate of b B / N over n / b rounds. The search evaluates the best Toeplitz strategy
+for several b: first for powers of two and for the rule of thumb epsilon sqrt(n) / k with k epochs, then between the
+neighbours of the best b. For the best b, every column is then optimized separately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ ParticipationForBands = Callable[[int], Participation]
 
 
 def try_amplified(search: Search, families: set[str], pipelines: tuple[str, ...]) -> None:
-    """Try the given sampling; if the participation is open, sampling with as many groups as bands."""
+    """Try mechanisms with amplification by sampling.
+
+    If the problem names no participation, sampling with as many groups as bands is tried.
+    """
     problem, given = search.problem, search.problem.participation
     if given is not None:
         if given.sampling_groups is not None:
@@ -37,12 +40,15 @@ def try_amplified(search: Search, families: set[str], pipelines: tuple[str, ...]
     if "cyclic-poisson" in pipelines or "poisson" in pipelines:
         most = most_groups(problem) if "cyclic-poisson" in pipelines else 1
         _search(search, families, partial(in_groups, problem), most)
-    if "fixed-size" in pipelines and problem.adjacency == "replace":  # the only adjacency for which it is proved
+    if "fixed-size" in pipelines and problem.adjacency == "replace":  # proved for this adjacency only
         _search(search, families, partial(in_fixed_sizes, problem), most_groups(problem))
 
 
 def rule_of_thumb(problem: Problem) -> int:
-    """Number of bands near epsilon sqrt(n) / k for k epochs, with k = 1 if unknown (McKenna 2024, section 4.4)."""
+    """Return epsilon sqrt(n) / k, rounded, as a number of bands for n steps and k epochs; k = 1 if unknown.
+
+    Reference: McKenna 2024, section 4.4.
+    """
     epochs = problem.epochs or 1.0
     return max(1, round(problem.budget.epsilon * math.sqrt(problem.steps) / max(epochs, 1.0)))
 
@@ -71,7 +77,7 @@ def _search(search: Search, families: set[str], chosen: ParticipationForBands, m
 
 
 def _refine(tried: dict[int, Evaluation], attempt: Callable[[int], None]) -> None:
-    """Halve the gaps on both sides of the best number of bands, down to an eighth of it."""
+    """Try numbers of bands in the middle of the gaps around the best one, until a gap is at most an eighth of it."""
     for _ in range(MAX_REFINEMENTS):
         known = sorted(tried)
         best = known.index(min(known, key=lambda b: tried[b].candidate.error))
@@ -90,7 +96,7 @@ def _toeplitz(problem: Problem, bands: int, participation: Participation) -> Pro
 
 
 def _free_columns(search: Search, families: set[str], chosen: ParticipationForBands, bands: int) -> None:
-    """For the best number of bands, optimize every column separately; normalizing Toeplitz columns is a quick start."""
+    """Optimize every column separately for the best number of bands, and try Toeplitz columns scaled to norm 1."""
     problem = search.problem
     if bands == 1 or not free_columns_pay(problem.steps, bands):
         return
@@ -103,7 +109,10 @@ def _free_columns(search: Search, families: set[str], chosen: ParticipationForBa
 
 
 def _best(family: str, problem: Problem, **options: Any) -> Strategy:
-    """The best strategy for its largest column norm, the sensitivity that sampling amplifies."""
+    """Return the best strategy of a family for a single participation.
+
+    Its sensitivity is the largest column norm, which is the quantity that amplification by sampling uses.
+    """
     return optimize(
         family,
         steps=problem.steps,

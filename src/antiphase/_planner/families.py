@@ -1,4 +1,4 @@
-"""The strategies of each family that are worth trying under a participation without amplification."""
+"""For each family, the strategies that the planner tries under a participation without amplification."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from antiphase._problem import Problem
 from antiphase._workload import PrefixSum
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
-# Limits on the work, in steps, steps x bands, or steps x bands^2 (one evaluation of a banded strategy).
-QUICK_DENSE_STEPS = 512  # above this, the dense optimum is first found to within COARSE_TOLERANCE
+# Limits on the work, as a number of steps, steps x bands, or steps x bands^2 (one evaluation of a banded strategy).
+# A banded strategy with free columns has coefficients of its own for every column; a Toeplitz strategy has not.
+QUICK_DENSE_STEPS = 512  # for more steps, the dense optimum is first approximated to within COARSE_TOLERANCE
 COARSE_TOLERANCE = 0.01
 MAX_FOURIER_STEPS = 16_384
-QUICK_BANDED_WORK = 1 << 23  # steps x bands^2: seconds
-MINUTE_BANDED_WORK = 1 << 26
-MAX_BANDED_WORK = 1 << 30  # minutes, spent only if free columns may win
+QUICK_BANDED_WORK = 1 << 23  # steps x bands^2; takes seconds
+MINUTE_BANDED_WORK = 1 << 26  # steps x bands^2; takes about a minute
+MAX_BANDED_WORK = 1 << 30  # steps x bands^2; takes minutes, and is tried only if free columns may win
 MAX_TOEPLITZ_WORK = 1 << 30  # steps x bands
 MAX_INVERSE_WORK = 1 << 24  # steps x bands
 
 # Which sizes to try.
-MAX_FREE_COLUMN_GAIN = 0.05  # measured: free columns gain less than this over Toeplitz with as many bands
-MIN_BANDS_PER_STEP = 1e-4  # measured: with fewer bands, free columns gain only about 0.03 %
+MAX_FREE_COLUMN_GAIN = 0.05  # measured: free columns lower the error of Toeplitz with as many bands by less than this
+MIN_BANDS_PER_STEP = 1e-4  # measured: with fewer bands per step, free columns lower the error by only about 0.03 %
 MIN_FREE_COLUMN_BANDS = 8
 BAND_POWERS = 10
 MAX_BUFFERS = 6
 MIN_BUFFER_GAIN = 0.005  # one more buffer must reduce the error by this fraction
 STAMPED_REPEATS = (2, 4, 5, 8, 10, 16, 20)
 INVERSE_BANDS = (2, 4, 8, 16, 32)
-SMALL_BANDED_BANDS = 32  # an option if memory is scarce
+SMALL_BANDED_BANDS = 32  # number of bands of a second candidate with less memory
 
 TryFamily = Callable[[Search, Participation], None]
 
@@ -67,7 +68,7 @@ def _stamped(search: Search, participation: Participation) -> None:
 
 
 def _dividing(steps: int) -> list[int]:
-    """Numbers of repeats that divide the steps into equal parts of more than one step."""
+    """Return the numbers of repeats that divide the steps into equal parts of more than one step."""
     return [r for r in STAMPED_REPEATS if steps % r == 0 and steps // r > 1]
 
 
@@ -80,15 +81,18 @@ def _banded(search: Search, participation: Participation) -> None:
     counts = band_counts(search.problem, participation)
     widest = [b for b in counts if search.problem.steps * b**2 <= QUICK_BANDED_WORK][-1:]
     if widest != counts[-1:] and widest < [MIN_FREE_COLUMN_BANDS]:
-        widest = []  # with many steps and so few bands, free columns gain nothing over Toeplitz
-    # Without amplification more bands are never worse; a smaller number is offered to those with less memory.
+        widest = []  # with many steps and so few bands, free columns are no better than Toeplitz
+    # Without amplification, more bands are never worse. A smaller number is also tried, because it needs less memory.
     few = [SMALL_BANDED_BANDS] if widest > [SMALL_BANDED_BANDS] and SMALL_BANDED_BANDS in counts else []
     for bands in [*few, *widest, *_worth_the_time(search, participation, counts)]:
         search.attempt(_optimized("banded", search, participation, bands, bands=bands))
 
 
 def _worth_the_time(search: Search, participation: Participation, counts: list[int]) -> list[int]:
-    """The largest number of bands that takes only minutes, if Toeplitz with as many comes close to the best so far."""
+    """Return, in a list, the largest number of bands for which optimizing all columns takes only minutes.
+
+    The list is empty unless Toeplitz with as many bands has an error close to the least error so far.
+    """
     steps = search.problem.steps
     bands = max((b for b in counts if free_columns_pay(steps, b)), default=0)
     near = search.error_of("toeplitz", bands, participation) <= (1.0 + MAX_FREE_COLUMN_GAIN) * search.least_error
@@ -96,7 +100,7 @@ def _worth_the_time(search: Search, participation: Participation, counts: list[i
 
 
 def free_columns_pay(steps: int, bands: int) -> bool:
-    """Whether optimizing every column separately takes only minutes and gains something over Toeplitz.
+    """Return whether optimizing every column separately takes only minutes and is expected to improve on Toeplitz.
 
     >>> free_columns_pay(65_536, 64), free_columns_pay(1_000_000, 8), free_columns_pay(1_000_000, 32)
     (True, True, False)
@@ -136,13 +140,13 @@ def _dense(search: Search, participation: Participation) -> None:
     if n > QUICK_DENSE_STEPS and _has_rivals(search, participation):
         share = COARSE_TOLERANCE
         found = search.attempt(_optimized("dense", search, participation, variant=f"to {share:.0%}", tolerance=share))
-        if found is None or found.candidate.error > (1.0 + share) * others:  # then the optimum cannot win either
+        if found is None or found.candidate.error > (1.0 + share) * others:  # so the exact optimum cannot win either
             return
     search.attempt(_optimized("dense", search, participation))
 
 
 def _ruled_out(search: Search, participation: Participation) -> bool:
-    """Whether no matrix can beat the best candidate so far, by the closed-form bound for prefix sums."""
+    """Return whether the closed-form lower bound for prefix sums proves that no matrix beats the best candidate."""
     noise, problem = search.least_multiplier(participation), search.problem
     if noise is None or problem.objective not in ("rms", "max") or not isinstance(problem.workload, PrefixSum):
         return False
@@ -151,7 +155,10 @@ def _ruled_out(search: Search, participation: Participation) -> bool:
 
 
 def _has_rivals(search: Search, participation: Participation) -> bool:
-    """Whether a candidate may beat the dense optimum: one with sampling, or with more bands than the separation."""
+    """Return whether another candidate may beat the dense optimum.
+
+    That can be a candidate with sampling or, under minimum separation, one with more bands than the separation.
+    """
     sampled = any(found.candidate.participation != participation for found in search.evaluations)
     return sampled or (isinstance(participation.worst_case, MinSeparation) and bool(search.evaluations))
 
@@ -170,9 +177,9 @@ FAMILIES: dict[str, TryFamily] = {
 
 
 def least_copies(family: str, steps: int, participation: Participation | None = None) -> int:
-    """The fewest model-sized buffers that a family needs.
+    """Return the smallest number of model-sized buffers that a strategy of this family needs.
 
-    Under a minimum separation the dense optimum has as many bands as the separation.
+    Under minimum separation, the dense optimum has as many bands as the separation.
 
     >>> least_copies("identity", 100), least_copies("dense", 100), least_copies("dense", 100, MinSeparation(20))
     (0, 100, 19)
@@ -189,7 +196,10 @@ def least_copies(family: str, steps: int, participation: Participation | None = 
 
 
 def band_counts(problem: Problem, participation: Participation) -> list[int]:
-    """Powers of two up to the separation, and the separation: with more bands, one example's columns would overlap."""
+    """Return the numbers of bands to try: powers of two up to the separation, and the separation itself.
+
+    With more bands than the separation, the columns of one example would overlap.
+    """
     widest = participation.worst_case.spacing(problem.steps)
     widest = min(widest, problem.steps, MAX_TOEPLITZ_WORK // problem.steps)
     if problem.memory_copies is not None:
@@ -199,7 +209,7 @@ def band_counts(problem: Problem, participation: Participation) -> list[int]:
 
 
 def affords(problem: Problem, copies: int) -> bool:
-    """Whether `copies` model-sized buffers are within the memory limit."""
+    """Return whether `copies` model-sized buffers are within the memory limit."""
     return problem.memory_copies is None or copies <= problem.memory_copies
 
 
@@ -212,7 +222,7 @@ def _optimized(
     variant: str = "",
     **options: Any,
 ) -> Proposal:
-    """Propose the best strategy of a family for the participation's worst case."""
+    """Return a proposal for the best strategy of a family under the worst case of the participation."""
     problem, name = search.problem, display_name(family, size, variant)
 
     def make() -> Strategy:

@@ -1,21 +1,26 @@
-"""Participations whose amplification is accounted for by Monte Carlo: balls-in-bins and random min-separation.
+"""Participations with Monte Carlo accounting: balls-in-bins and Poisson sampling with a minimum separation.
 
 Accounting for one mechanism takes seconds, so only a few are compared: under balls-in-bins, strategies optimized for
 the amplified noise; where the problem names the participation, also the best of each family without amplification. They
-are compared with few samples; those that may be chosen are then calibrated with many.
+are compared with few samples; those that may be chosen are then calibrated with many. For the end of training, BLTs
+with one, two and three buffers are tried, as long as one more gains 0.5 %; Toeplitz strategies, which took longer to
+optimize and were no better, only if BLTs are left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from antiphase._errors import NotProved
 from antiphase._montecarlo import MonteCarlo
-from antiphase._optimize import optimize
+from antiphase._objective import Curvatures
+from antiphase._optimize import AmplifiedProblem, optimize, quick_amplified_blt
 from antiphase._participation import BallsInBins, Participation, PoissonMinSeparation
-from antiphase._planner.families import FAMILIES, QUICK_BANDED_WORK, affords
+from antiphase._planner.families import FAMILIES, MIN_BUFFER_GAIN, QUICK_BANDED_WORK, affords
 from antiphase._planner.search import Evaluation, Proposal, Search
 from antiphase._problem import Problem
 from antiphase.strategies import Strategy
@@ -23,7 +28,7 @@ from antiphase.strategies import Strategy
 COARSE = MonteCarlo(slack=0.2)
 OVER_STEPS_BUFFERS = (3,)
 TRAINING_BUFFERS = (1, 2, 3)
-TRAINING_BANDS = (64,)
+TRAINING_BANDS = 64
 NEAR = 1.05  # if memory also decides, candidates within this factor of the least error get many samples
 MAX_BINS = 1024  # the accountant works with bins x bins matrices
 MAX_STEPS = 1 << 17
@@ -31,20 +36,23 @@ MAX_BINS_WORK = 1 << 21  # steps x bands
 
 
 def needs_monte_carlo(participation: Participation) -> bool:
-    """Whether the accounting draws samples."""
+    """Return whether the accounting for this participation draws samples."""
     return isinstance(participation, (BallsInBins, PoissonMinSeparation))
 
 
 def bins_are_quick(problem: Problem, participation: Participation) -> bool:
-    """Whether balls-in-bins can be accounted for within seconds."""
+    """Return whether balls-in-bins can be accounted for within seconds."""
     assert isinstance(participation, BallsInBins)
     quick = participation.steps_per_epoch <= MAX_BINS and problem.steps <= MAX_STEPS
     return quick and problem.adjacency != "replace"
 
 
 def try_monte_carlo(search: Search, families: set[str], participation: Participation) -> None:
-    """Try the few mechanisms worth the time."""
+    """Try a few promising mechanisms with few samples, then evaluate the best of them with many samples."""
     problem, before = search.problem, len(search.evaluations)
+    if isinstance(problem.objective, Curvatures) and problem.participation is None:
+        _try_for_training(search, families, participation)
+        return
     proposals = list(_amplified(problem, families, participation))
     if _counts_all_steps(problem) or problem.participation is not None:
         proposals = [*_unamplified(search, families, participation), *proposals]
@@ -55,12 +63,41 @@ def try_monte_carlo(search: Search, families: set[str], participation: Participa
         search.attempt(_again(found, participation))
 
 
+def _try_for_training(search: Search, families: set[str], participation: Participation) -> None:
+    """Try few strategies, each calibrated with many samples.
+
+    A BLT with one more buffer is calibrated only if it gains enough by an estimate from few samples, the same for all.
+    """
+    problem, best = search.problem, math.inf
+    for proposal in _amplified(problem, families, participation):
+        if proposal.family != "blt" or proposal.size is None:
+            search.attempt(proposal)
+            continue
+        assert isinstance(participation, BallsInBins)
+        search.tell(proposal.name, search.share)
+        n, workload = problem.steps, problem.workload
+        asked = AmplifiedProblem(n, participation, workload, problem.objective, problem.budget)
+        try:
+            strategy, estimate = quick_amplified_blt(asked, proposal.size)
+        except NotProved as error:
+            search.refusals.append(error)
+            return
+        if estimate > (1.0 - MIN_BUFFER_GAIN) * best:
+            return
+        best = estimate
+        search.attempt(replace(proposal, make=partial(_same, strategy)))
+
+
+def _same(strategy: Strategy) -> Strategy:
+    return strategy
+
+
 def _counts_all_steps(problem: Problem) -> bool:
     return problem.objective in ("rms", "max")
 
 
 def _contenders(found: list[Evaluation], near: float) -> list[Evaluation]:
-    """The candidates within a factor of the least error that no other one beats in both error and memory."""
+    """Return the Pareto front in error and memory, limited to candidates within a factor `near` of the least error."""
     front: list[Evaluation] = []
     for one in sorted(found, key=lambda evaluation: evaluation.candidate.error):
         is_near = not front or one.candidate.error <= near * front[0].candidate.error
@@ -70,7 +107,7 @@ def _contenders(found: list[Evaluation], near: float) -> list[Evaluation]:
 
 
 def _unamplified(search: Search, families: set[str], participation: Participation) -> list[Proposal]:
-    """The best of each family for the worst case, which is quick to account for."""
+    """Return proposals for the best strategy of each family under the worst case, which is quick to account for."""
     problem = replace(search.problem, adjacency="zero-out", participation=participation.worst_case, batch_size=None)
     kept = []
     for name, family in FAMILIES.items():
@@ -85,10 +122,10 @@ def _unamplified(search: Search, families: set[str], participation: Participatio
 
 
 def _amplified(problem: Problem, families: set[str], participation: Participation) -> Iterator[Proposal]:
-    """Strategies optimized for the amplified noise that the budget needs."""
+    """Yield proposals for strategies optimized for the noise that the budget requires with amplification."""
     if not isinstance(participation, BallsInBins) or participation.max_batch is not None:
         return
-    for family, size in _sizes(problem, participation):
+    for family, size in _sizes(problem, families, participation):
         fits = affords(problem, size if family == "blt" else size - 1) and size <= problem.steps
         if fits and family in families:
             option = "buffers" if family == "blt" else "bands"
@@ -96,11 +133,13 @@ def _amplified(problem: Problem, families: set[str], participation: Participatio
             yield Proposal(family, make, participation, size, "for the bins")
 
 
-def _sizes(problem: Problem, participation: BallsInBins) -> Iterator[tuple[str, int]]:
+def _sizes(problem: Problem, families: set[str], participation: BallsInBins) -> Iterator[tuple[str, int]]:
     """Families and sizes to optimize for the bins."""
     if not _counts_all_steps(problem):
-        yield from (("blt", buffers) for buffers in TRAINING_BUFFERS)
-        yield from (("toeplitz", bands) for bands in TRAINING_BANDS if problem.steps * bands <= MAX_BINS_WORK)
+        if "blt" in families:
+            yield from (("blt", buffers) for buffers in TRAINING_BUFFERS)
+        elif problem.steps * TRAINING_BANDS <= MAX_BINS_WORK:
+            yield "toeplitz", TRAINING_BANDS
         return
     widest = min(problem.steps, 2 * participation.steps_per_epoch)
     if problem.memory_copies is not None:
@@ -123,6 +162,6 @@ def _best(family: str, problem: Problem, participation: Participation, **options
 
 
 def _again(found: Evaluation, participation: Participation) -> Proposal:
-    """Propose a strategy that was found before."""
+    """Return a proposal for a strategy that was found before."""
     candidate, strategy = found.candidate, found.mechanism.strategy
     return Proposal(candidate.family, lambda: strategy, participation, candidate.size, candidate.variant)

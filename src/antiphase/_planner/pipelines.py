@@ -17,38 +17,44 @@ from antiphase._problem import Problem
 SAMPLED = ("poisson", "cyclic-poisson", "fixed-size")
 PROMISED = ("fixed-epochs", "balls-in-bins", "shuffled-epochs")
 PIPELINES = (*SAMPLED, *PROMISED)
-DEFAULT = (*SAMPLED, "fixed-epochs")  # shuffled epochs never beat these; balls-in-bins need Monte Carlo accounting
+DEFAULT = (*SAMPLED, "fixed-epochs")  # shuffled epochs are never better; balls-in-bins needs Monte Carlo accounting
 
 
 def check_pipelines(pipelines: tuple[str, ...]) -> None:
-    """Raise InvalidArgument for unknown names, or none at all."""
+    """Raise `InvalidArgument` if a name is unknown or if there are no names."""
     for name in pipelines:
         if name not in PIPELINES:
-            raise invalid("plan", "pipelines", f"any of {', '.join(PIPELINES)}", name, "or give a participation")
+            raise invalid(
+                "plan",
+                "pipelines",
+                f"any of {', '.join(PIPELINES)}",
+                name,
+                "use one of these names, or pass a participation in the problem",
+            )
     if not pipelines:
-        raise invalid("plan", "pipelines", "at least one name", "none", "leave it out to try the usual ones")
+        raise invalid("plan", "pipelines", "at least one name", "none", "omit pipelines to try the default ones")
 
 
 def most_groups(problem: Problem) -> int:
-    """The largest number of groups such that each has enough examples for a batch."""
+    """Return the largest number of groups such that each group has enough examples for a batch."""
     examples, batch_size = sizes(problem)
     return examples // batch_size
 
 
 def in_groups(problem: Problem, groups: int) -> CyclicPoisson | Poisson:
-    """Poisson sampling from groups in turn, at the rate that gives the batch size on average."""
+    """Return Poisson sampling from `groups` groups in turn, with the batch size as the expected batch size."""
     examples, batch_size = sizes(problem)
     rate = batch_size * groups / examples
     return Poisson(rate) if groups == 1 else CyclicPoisson(groups, rate)
 
 
 def in_fixed_sizes(problem: Problem, groups: int) -> FixedSize:
-    """Batches of exactly the batch size, from groups in turn."""
+    """Return sampling of fixed-size batches from `groups` groups in turn."""
     return FixedSize(groups, sizes(problem)[1])
 
 
 def promised(problem: Problem, pipeline: str) -> Participation:
-    """Epochs that use every example once."""
+    """Return the participation of a pipeline that uses every example once per epoch."""
     examples, batch_size = sizes(problem)
     steps_per_epoch = -(-examples // batch_size)
     kinds = {"fixed-epochs": FixedEpochs, "shuffled-epochs": ShuffledEpochs, "balls-in-bins": BallsInBins}
@@ -56,12 +62,12 @@ def promised(problem: Problem, pipeline: str) -> Participation:
 
 
 def sizes(problem: Problem) -> tuple[int, int]:
-    """Number of examples and batch size; raises InvalidArgument if either is missing."""
+    """Return the number of examples and the batch size. Raises `InvalidArgument` if either is missing."""
     if problem.examples is None or problem.batch_size is None:
         raise invalid(
             "Problem",
             "participation",
-            "given, unless examples and batch_size are",
+            "given if examples or batch_size is missing",
             None,
             "pass examples=... and batch_size=..., or participation=FixedEpochs(epochs, steps_per_epoch)",
         )

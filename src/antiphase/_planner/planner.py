@@ -1,4 +1,4 @@
-"""How `plan` chooses: try every family under every participation that fits, then take the least error or memory."""
+"""The function `plan`, which tries every suitable family and participation and chooses by error and memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from antiphase._planner.families import FAMILIES, least_copies
 from antiphase._planner.monte_carlo import bins_are_quick, needs_monte_carlo, try_monte_carlo
 from antiphase._planner.pipelines import DEFAULT, PROMISED, check_pipelines, promised, sizes
 from antiphase._planner.search import Evaluation, Progress, Search
+from antiphase._planner.training import with_objective
 from antiphase._problem import Problem
 
-FREE_COLUMN_FAMILIES = {"banded", "dense"}
+NOT_FOR_TRAINING = {"banded", "banded-inverse", "dense", "fourier", "stamped", "tree"}
+NOT_ON_A_LATTICE = {"banded", "dense", "fourier", "stamped", "tree"}
 MEMORY_TOLERANCE = 0.01  # fraction of the error that may be given up to save memory
 
 
@@ -32,31 +34,37 @@ def plan(
 ) -> Plan:
     """Find the mechanism with the least expected error within the privacy budget and the memory limit.
 
-    The error is the problem's objective. Of all mechanisms within `memory_tolerance` of the least error, the plan takes
-    the one that needs the least memory.
+    The error is the problem's objective. For "training", it counts the directions that matter at the learning rate of
+    the problem, or at the one predicted from its noise; the notes state their range. Among all mechanisms whose error
+    is within `memory_tolerance` of the least error, the plan uses the one that needs the least memory.
 
-    Tries every family that the participation allows, with the amplification that the participation offers. If the
-    problem leaves the participation open, compares those that a program can enforce, given the number of examples and
-    the batch size.
+    The planner tries every family that the participation allows, with the amplification that the participation
+    provides. If the problem does not specify a participation, the planner compares all participations in `pipelines`,
+    given the number of examples and the batch size.
 
-    **Guarantee**: the plan keeps the budget, by the accountant that the table in docs/accounting.md names. No candidate
-    in its table has an expected error that is smaller by more than `memory_tolerance`, and trying any single family
-    alone would not find one either, up to the accuracy of the optimizers (0.01 %, or 2 % for the dense family under
-    `Curvatures`) and, if the accounting draws samples, up to the accuracy of a comparison with few samples. A family is
-    left out only if a proved bound shows that it cannot win. Sizes that are not tried may give slightly less error:
-    numbers of bands between two that differ by an eighth, buffers that gain less than 0.5 %, and free columns of a
-    banded strategy that takes more work than steps x bands^2 = 2^30, or than 2^26 with fewer bands than steps / 10,000,
-    which may take hours. The dense family may take minutes above 2,000 steps, up to its limit of 8,192; exclude it with
-    a memory limit or `families`.
+    **Guarantee**: the plan is within the budget, as proved by the accountant that the table in docs/accounting.md
+    names. No candidate of the plan has an expected error that is smaller by more than `memory_tolerance`. Calling
+    `plan` with any single family would not find such a candidate either, up to the accuracy of the optimizers (0.01 %,
+    or 2 % for the dense family under `Curvatures`) and, if the accounting draws samples, up to the accuracy of a
+    comparison with few samples. A family is left out only if a proved bound shows that it cannot win.
+
+    Sizes that are not tried may give slightly less error. These are numbers of bands between two tried numbers that
+    differ by an eighth; further buffers after one that gained less than 0.5 %; and banded strategies with separately
+    optimized columns, if steps x bands^2 is above 2^30, or above 2^26 with fewer bands than steps / 10,000, because
+    they may take hours. The dense family may take minutes above 2,000 steps, up to its limit of 8,192 steps; exclude it
+    with a memory limit or `families`.
 
     Args:
-        problem: what to train, and at what cost.
+        problem: the training problem: steps, budget, participation, objective and limits.
         families: any of "identity", "tree", "fourier", "stamped", "toeplitz", "banded", "banded-inverse", "blt",
-            "dense"; None tries all; for the objective "training", all but "banded" and "dense", whose free columns took
-            minutes to optimize and did not train better (docs/training.md).
+            "dense". None tries all for "rms" and "max". For "training" and `Curvatures` it leaves out "banded" and
+            "dense", whose free columns take minutes to optimize and did not train better (docs/training.md), and
+            "tree", "fourier", "stamped" and "banded-inverse", which take most of the remaining time and were never
+            best.
         pipelines: what the data pipeline can do, if the problem leaves the participation open: any of "poisson",
             "cyclic-poisson", "fixed-size", "fixed-epochs", "balls-in-bins", "shuffled-epochs"; None tries the first
-            four and, for the objective "training" or `Curvatures`, also balls-in-bins.
+            four and, for the objective "training" or `Curvatures`, also balls-in-bins. Leave out "balls-in-bins" to
+            save about half of the time.
         memory_tolerance: fraction of the least error that may be given up to save memory; 0 takes the least error. By
             default 0.01 for the objective "training" or `Curvatures`, and 0 for "rms" and "max".
         progress: called with the name of the next candidate and the fraction of the work that is done.
@@ -68,10 +76,10 @@ def plan(
     ('toeplitz (16 bands)', 'toeplitz', 16)
     """
     chosen = _checked(families, problem)
-    names = _default_pipelines(problem) if pipelines is None else tuple(pipelines)
+    names = default_pipelines(problem) if pipelines is None else tuple(pipelines)
     check_pipelines(names)
     tolerance = _tolerance(problem, memory_tolerance)
-    search = Search(problem, progress)
+    search = Search(with_objective(problem, names), progress)
     _try_all(search, chosen, names)
     if not search.evaluations:
         raise _nothing_fits(search, chosen)
@@ -79,8 +87,16 @@ def plan(
     thrifty = least_memory(ranked, tolerance)
     best = _certified(thrifty, problem)
     candidates = (best.candidate, *(found.candidate for found in ranked if found is not thrifty))
-    notes = tuple(advice(problem, candidates, best.mechanism))
+    notes = tuple(advice(search.problem, candidates, best.mechanism))
     return Plan(problem, best.mechanism, best.guarantee, best.candidate.error, candidates, notes=notes)
+
+
+def ranked_problem(problem: Problem, pipelines: Iterable[str] | None = None) -> Problem:
+    """Return the problem with the objective that `plan` ranks by: `Curvatures` in place of "training".
+
+    Errors of plans are comparable if they were ranked by the same objective.
+    """
+    return with_objective(problem, default_pipelines(problem) if pipelines is None else tuple(pipelines))
 
 
 def _tolerance(problem: Problem, given: float | None) -> float:
@@ -90,14 +106,17 @@ def _tolerance(problem: Problem, given: float | None) -> float:
 
 
 def least_memory(evaluations: Sequence[Evaluation], tolerance: float) -> Evaluation:
-    """The evaluation that needs the least memory among those within a fraction `tolerance` of the least error."""
+    """Return the evaluation with the least memory among those within a fraction `tolerance` of the least error."""
     least = min(found.candidate.error for found in evaluations)
     near = [found for found in evaluations if found.candidate.error <= (1.0 + tolerance) * least]
     return min(near, key=lambda found: (found.candidate.memory_copies, found.candidate.error))
 
 
 def _certified(best: Evaluation, problem: Problem) -> Evaluation:
-    """Certify a sampled guarantee with fresh entropy, since the samples so far were used to choose."""
+    """Return the evaluation with a newly certified guarantee, if its guarantee is based on samples.
+
+    Certification draws fresh entropy, because the earlier samples were used to choose the mechanism.
+    """
     if best.guarantee.kind != "confident":
         return best
     guarantee = certified(best.mechanism, best.guarantee, problem.budget)
@@ -105,7 +124,7 @@ def _certified(best: Evaluation, problem: Problem) -> Evaluation:
 
 
 def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> None:
-    """Try mechanisms amplified by sampling first, then those whose guarantee holds for any order of the batches."""
+    """Try mechanisms with amplification by sampling first, then all other participations."""
     given = search.problem.participation
     if given is None:
         sizes(search.problem)
@@ -120,8 +139,11 @@ def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> 
                 try_family(search, participation)
 
 
-def _default_pipelines(problem: Problem) -> tuple[str, ...]:
-    """The pipelines to try by default, with balls-in-bins if the end of training counts and accounting is quick."""
+def default_pipelines(problem: Problem) -> tuple[str, ...]:
+    """Return the pipelines to try by default.
+
+    They include balls-in-bins if the objective is not "rms" or "max" and its accounting takes only seconds.
+    """
     if problem.objective in ("rms", "max") or problem.participation is not None:
         return DEFAULT
     quick = bins_are_quick(problem, promised(problem, "balls-in-bins"))
@@ -129,7 +151,7 @@ def _default_pipelines(problem: Problem) -> tuple[str, ...]:
 
 
 def _promises(problem: Problem, given: Participation | None, pipelines: tuple[str, ...]) -> list[Participation]:
-    """The participations to try besides those amplified by sampling."""
+    """Return the participations to try, except those with amplification by sampling."""
     if given is None:
         return [promised(problem, name) for name in pipelines if name in PROMISED]
     return [given] if given.sampling_groups is None else []
@@ -137,38 +159,41 @@ def _promises(problem: Problem, given: Participation | None, pipelines: tuple[st
 
 def _checked(families: Iterable[str] | None, problem: Problem) -> set[str]:
     chosen = set(_default_families(problem) if families is None else families)
+    if problem.lattice and families is None:
+        chosen -= NOT_ON_A_LATTICE
     for name in sorted(chosen - set(FAMILIES)):
-        raise check.invalid("plan", "families", f"any of {', '.join(FAMILIES)}", name, "leave it out to try all")
+        raise check.invalid("plan", "families", f"any of {', '.join(FAMILIES)}", name, "omit families to try all")
     if not chosen:
-        raise check.invalid("plan", "families", "at least one name", "none", "leave it out to try all")
+        raise check.invalid("plan", "families", "at least one name", "none", "omit families to try all")
     return chosen
 
 
 def _default_families(problem: Problem) -> set[str]:
-    """All families; if the end of training counts, without those with free columns, which then train no better."""
+    """All families; if the end of training counts, without those that were never near the best or trained worse."""
     if problem.objective in ("rms", "max"):
         return set(FAMILIES)
-    return set(FAMILIES) - FREE_COLUMN_FAMILIES
+    return set(FAMILIES) - NOT_FOR_TRAINING
 
 
 def _nothing_fits(search: Search, families: set[str]) -> AntiphaseError:
-    """The error to raise if no mechanism fits; its hint names the nearest problem that works."""
+    """Return the error to raise if no mechanism fits. If possible, its hint names the nearest problem that works."""
     problem = search.problem
     limit = problem.memory_copies
     least = min(least_copies(family, problem.steps, problem.participation) for family in families)
     names = ", ".join(sorted(families))
     if limit is not None and least > limit:
         return Refused(
-            f"No mechanism of {names} fits into memory_copies={limit}.",
-            hint=f"the nearest problem that works has memory_copies={least}; family identity needs none",
+            f"No mechanism of the families {names} fits into memory_copies={limit}.",
+            hint=f"use memory_copies={least} or more; the family identity needs no memory",
         )
     proofs = [error for error in search.refusals if isinstance(error, NotProved)]
     if proofs:
-        return NotProved(f"No mechanism of {names} fits. {proofs[0].message}", hint=proofs[0].hint)
+        return NotProved(f"No mechanism of the families {names} fits. {proofs[0].message}", hint=proofs[0].hint)
     if search.refusals:
-        return Refused(f"No mechanism of {names} fits. {search.refusals[0].message}", hint=search.refusals[0].hint)
+        first = search.refusals[0]
+        return Refused(f"No mechanism of the families {names} fits. {first.message}", hint=first.hint)
     return NotProved(
-        f"No mechanism of {names} can be tried with {problem.participation or 'these pipelines'} and {problem.steps} "
-        "steps.",
+        f"No mechanism of the families {names} can be tried with {problem.participation or 'these pipelines'} and "
+        f"{problem.steps} steps.",
         hint="omit families to try all of them; sampling is proved only for identity, toeplitz and banded",
     )

@@ -1,7 +1,7 @@
-"""BLTs published for production, ready to use without optimization.
+"""Published BLTs that were used in production; they need no optimization.
 
-Reference: McMahan, Xu and Zhang 2024, App. F: four buffers, optimized for 4,000 steps at three separations. They found
-the one for 400 competitive over a wide range of separations.
+Reference: McMahan, Xu and Zhang 2024, App. F. The BLTs have four buffers and were optimized for 4,000 steps at three
+separations. The authors found the BLT for separation 400 competitive over a wide range of separations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARAMETERS = {
 
 
 def nearest(separation: int) -> int:
-    """The published separation with the ratio nearest to 1.
+    """Return the published separation whose ratio to `separation` is nearest to 1.
 
     >>> nearest(1), nearest(250), nearest(5000)
     (100, 400, 1000)
@@ -38,6 +38,6 @@ def nearest(separation: int) -> int:
 
 
 def published(separation: int, steps: int) -> BLT:
-    """The BLT published for a separation. It may be used with any other separation; its sensitivity then differs."""
+    """Return the BLT published for a separation. It can be used with any separation; its sensitivity then differs."""
     decay, scale = PARAMETERS[separation]
     return BLT(np.array(decay), np.array(scale), steps)

@@ -1,4 +1,4 @@
-"""The search for a plan: each proposed strategy is calibrated to the budget and its error measured."""
+"""The search for a plan, which calibrates each proposed strategy to the budget and computes its error."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from antiphase._accounting import Mechanism, seeded_calibration
 from antiphase._bound import Bound
 from antiphase._error import ErrorProfile, error
 from antiphase._errors import AntiphaseError, NotEnoughMemory, NotProved
+from antiphase._lattice import choose_lattice, rounded_strategy
 from antiphase._montecarlo import MonteCarlo
 from antiphase._participation import Participation
 from antiphase._plan import Candidate, curve_steps, display_name
@@ -30,10 +31,10 @@ class Proposal:
 
     Args:
         family: family of the strategy.
-        make: builds the strategy, which may take a while.
+        make: function that creates the strategy; it may take a while.
         participation: participation to calibrate for.
         size: number of bands, buffers or repeats, for families that have a size.
-        variant: what sets it apart from others of the same family and size, in words.
+        variant: text that distinguishes it from other proposals of the same family and size.
     """
 
     family: str
@@ -44,13 +45,13 @@ class Proposal:
 
     @property
     def name(self) -> str:
-        """The display name of the candidate it becomes."""
+        """The display name of the candidate."""
         return display_name(self.family, self.size, self.variant)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A proposal calibrated to the budget: its row in the table, the mechanism and its guarantee."""
+    """A proposal calibrated to the budget: the candidate, the mechanism and its guarantee."""
 
     candidate: Candidate
     mechanism: Mechanism
@@ -78,18 +79,21 @@ class Search:
         return min((found.candidate.error for found in self.evaluations), default=math.inf)
 
     def error_of(self, family: str, size: int, participation: Participation) -> float:
-        """The error of a candidate without a variant; infinite if it was not tried."""
+        """Return the error of the candidate with an empty variant; infinite if it was not tried."""
         wanted = (family, size, "", participation)
         tried = (found.candidate for found in self.evaluations)
         return next((c.error for c in tried if (c.family, c.size, c.variant, c.participation) == wanted), math.inf)
 
     def least_multiplier(self, participation: Participation) -> float | None:
-        """The smallest noise multiplier of any candidate under this participation; None if there is no candidate."""
+        """Return the smallest noise multiplier of the candidates under this participation; None if there are none."""
         tried = (found.candidate for found in self.evaluations)
         return min((c.noise_multiplier for c in tried if c.participation == participation), default=None)
 
     def attempt(self, proposal: Proposal, sampling: MonteCarlo = MonteCarlo()) -> Evaluation | None:
-        """Evaluate a proposal and keep the result; return None if nothing is proved for it or memory is too small."""
+        """Evaluate a proposal and keep the result.
+
+        Returns None, and keeps the error, if no guarantee is proved for the proposal or if it needs too much memory.
+        """
         self.tell(proposal.name, self.share)
         try:
             found = evaluate(proposal, self.problem, sampling)
@@ -100,7 +104,7 @@ class Search:
             self.refusals.append(
                 NotEnoughMemory(
                     f"{proposal.name} with {self.problem.steps:,} steps does not fit in the memory of this machine.",
-                    hint="plan for fewer steps, or leave this family out",
+                    hint="plan for fewer steps, or omit this family from families",
                 )
             )
             return None
@@ -109,17 +113,23 @@ class Search:
 
 
 def evaluate(proposal: Proposal, problem: Problem, sampling: MonteCarlo) -> Evaluation:
-    """Calibrate a proposal: find the least noise that keeps the budget."""
+    """Calibrate a proposal: find the smallest noise for which the mechanism is within the budget."""
     start = perf_counter()
-    strategy = proposal.make()
+    strategy = rounded_strategy(proposal.make()) if problem.lattice else proposal.make()
     if problem.memory_copies is not None and strategy.memory_copies > problem.memory_copies:
         raise NotEnoughMemory(
             f"{proposal.name} needs {strategy.memory_copies} model-sized buffers. The problem allows "
             f"{problem.memory_copies}.",
-            hint=f"the nearest problem that works has memory_copies={strategy.memory_copies}",
+            hint=f"use memory_copies={strategy.memory_copies} or more",
         )
     promise, budget = proposal.participation, problem.budget
     found = seeded_calibration(strategy, promise, budget, problem.adjacency, problem.examples, sampling)
+    if problem.lattice:
+        assert problem.parameters is not None
+        given = (found.mechanism.noise_std, problem.parameters, problem.clip_norm)
+        lattice = choose_lattice(strategy, promise, *given)
+        found = seeded_calibration(strategy, promise, budget, problem.adjacency, problem.examples, sampling, lattice)
+        lattice.check(strategy, found.mechanism.noise_std)
     mechanism = found.mechanism
     over_steps = error(strategy, problem.workload)
     candidate = Candidate(
@@ -141,7 +151,7 @@ def evaluate(proposal: Proposal, problem: Problem, sampling: MonteCarlo) -> Eval
 
 
 def _curve(mechanism: Mechanism, size: ErrorProfile) -> tuple[float, ...]:
-    """The error at `curve_steps`; empty for long runs, where it would take longer than everything else."""
+    """Return the error at `curve_steps`; empty for long runs, for which computing it would take too long."""
     n = mechanism.strategy.steps
     if n > MAX_STEPS_FOR_CURVE:
         return ()

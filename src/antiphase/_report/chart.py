@@ -1,6 +1,6 @@
 """Line charts as SVG, with a text summary for screen readers.
 
-Lines differ in colour, dashes and name, so that nothing depends on colour alone.
+Lines differ in colour, dash pattern and name, so that they can be told apart without colours.
 """
 
 from __future__ import annotations
@@ -32,25 +32,30 @@ class Series:
     Args:
         name: name in the legend.
         x, y: coordinates of the points.
-        faint: whether to draw it in the background, without an entry in the legend.
+        faint: whether to draw the line in the background, without an entry in the legend.
+        dots: whether to mark every point.
+        joined: whether to connect the points by a line.
     """
 
     name: str
     x: Array
     y: Array
     faint: bool = False
+    dots: bool = False
+    joined: bool = True
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines that share their axes.
+    """A line chart.
 
     Args:
         title: title of the chart.
         x_label, y_label: labels of the axes, with units.
         series: lines to draw.
         log_x, log_y: whether the axis is logarithmic.
-        marks: vertical lines as (x, label), such as the step that a run has reached.
+        marks: labelled vertical lines, as (x, label), such as the number of steps that ran.
+        x_ticks: labelled ticks of the x axis, as (x, label); empty to choose round numbers.
     """
 
     title: str
@@ -60,6 +65,7 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     marks: tuple[tuple[float, str], ...] = ()
+    x_ticks: tuple[tuple[float, str], ...] = ()
 
     @property
     def summary(self) -> str:
@@ -70,11 +76,13 @@ class Chart:
         return f"{self.y_label} against {self.x_label}. " + "; ".join(lines) + "." + more
 
 
-def series(name: str, x: ArrayLike, y: ArrayLike, *, faint: bool = False) -> Series:
-    """Return a line through the points that are finite."""
+def series(
+    name: str, x: ArrayLike, y: ArrayLike, *, faint: bool = False, dots: bool = False, joined: bool = True
+) -> Series:
+    """Return a line through the finite points among (x, y)."""
     across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     kept = np.isfinite(across) & np.isfinite(up)
-    return Series(name, across[kept], up[kept], faint)
+    return Series(name, across[kept], up[kept], faint, dots, joined)
 
 
 def thinned(count: int, most: int = 256) -> Array:
@@ -87,7 +95,13 @@ def thinned(count: int, most: int = 256) -> Array:
 
 
 def draw(chart: Chart, name: str, style: str = "") -> str:
-    """Return the chart as an SVG element. Give `style`, CSS to include, for a standalone file."""
+    """Return the chart as an SVG element.
+
+    Args:
+        chart: chart to draw.
+        name: prefix of the ids of the SVG elements; must be unique on the page.
+        style: CSS to include, for a standalone file; empty inside an HTML page.
+    """
     below = TOP + PLOT_HEIGHT
     clear = [s for s in chart.series if not s.faint]
     rows = _legend_rows(clear)
@@ -101,7 +115,7 @@ def draw(chart: Chart, name: str, style: str = "") -> str:
         f"<style>{style}</style>" if style else "",
         f'<title id="{name}-title">{html_text(chart.title)}</title>',
         f'<desc id="{name}-text">{html_text(chart.summary)}</desc>',
-        *_grid(x, y, below),
+        *_grid(x, y, below, chart.x_ticks),
         *_marks(chart, x, below),
         *(_line(s, FAINT, x, y) for s in chart.series if s.faint),
         *(_line(s, _stroke(i), x, y) for i, s in enumerate(clear)),
@@ -114,16 +128,16 @@ def draw(chart: Chart, name: str, style: str = "") -> str:
     return "".join(parts)
 
 
-def _grid(x: Axis, y: Axis, below: float) -> list[str]:
+def _grid(x: Axis, y: Axis, below: float, x_ticks: tuple[tuple[float, str], ...]) -> list[str]:
     found = []
     for value in y.ticks():
         at = y.place(value)
         found.append(f'<line class="grid" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{at:.1f}" y2="{at:.1f}"/>')
         found.append(_text(LEFT - 6, at + 4, tick_text(value), "end"))
-    for value in x.ticks():
+    for value, label in x_ticks or [(value, tick_text(value)) for value in x.ticks()]:
         at = x.place(value)
         found.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP:g}" y2="{below:g}"/>')
-        found.append(_text(at, below + 17, tick_text(value), "middle"))
+        found.append(_text(at, below + 17, label, "middle"))
     return found
 
 
@@ -138,12 +152,21 @@ def _marks(chart: Chart, x: Axis, below: float) -> list[str]:
 
 
 def _line(line: Series, look: str, x: Axis, y: Axis) -> str:
-    points = [f"{x.place(a):.1f} {y.place(b):.1f}" for a, b in zip(line.x, line.y, strict=True)]
-    return f'<path {look} d="M{" L".join(points)}"><title>{html_text(line.name)}</title></path>'
+    places = [(x.place(a), y.place(b)) for a, b in zip(line.x, line.y, strict=True)]
+    title = f"<title>{html_text(line.name)}</title>"
+    points = " L".join(f"{a:.1f} {b:.1f}" for a, b in places)
+    path = f'<path {look} d="M{points}">{title}</path>' if line.joined else ""
+    if not line.dots:
+        return path
+    shape = look.replace("line", "dot", 1).partition(" stroke-dasharray")[0]
+    return path + "".join(f'<circle {shape} cx="{a:.1f}" cy="{b:.1f}" r="3.6">{title}</circle>' for a, b in places)
 
 
 def _stroke(index: int) -> str:
-    """Return the attributes for colour and dashes: unique for the first 36 lines; among the first six, both differ."""
+    """Return the SVG attributes for colour and dashes of a line.
+
+    The first 36 lines all differ in colour or dashes. The first six lines differ in both.
+    """
     dash = DASHES[(index + index // COLOURS) % len(DASHES)]
     return f'class="line c{index % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
@@ -200,7 +223,7 @@ class Axis:
 
 
 def axis(values: list[Array], start: float, end: float, log: bool) -> Axis:
-    """Return an axis that shows all values; a linear one starts at 0 if that wastes little space."""
+    """Return an axis that shows all values. A linear axis starts at 0 if this wastes little space."""
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
     if log:
         return Axis(low / 1.1, high * 1.1, start, end, True) if high > low else Axis(low / 2, low * 2, start, end, True)

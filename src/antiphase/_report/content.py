@@ -1,4 +1,4 @@
-"""Everything a report says, computed once; the output formats only lay it out."""
+"""The content of a report, which is computed once for all output formats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from antiphase._plan import Plan
 from antiphase._report.chart import Chart
-from antiphase._report.curves import by_delta, by_step, coefficients, error_by_step
+from antiphase._report.curves import (
+    by_delta,
+    by_step,
+    clients_by_release,
+    coefficients,
+    error_by_step,
+    updates_by_release,
+)
 from antiphase._report.heat_map import HeatMap
 from antiphase._report.reading import ReportSource
 from antiphase._report.statement import Item, headline, statement
@@ -17,23 +24,29 @@ from antiphase.strategies import Strategy
 MAX_MATRIX_STEPS = 1024
 SHOWN_MATRIX_STEPS = 512
 
+NOT_PRIVATE = (
+    "This report contains counts of replies. They depend on the clients' data, no noise was added to them, and no "
+    "guarantee covers them. Before you publish the report, make it again with --public, which leaves them out."
+)
+NO_EPSILON = "Epsilon: no curves and no table of changes, because no guarantee is stated for this run."
+
 Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class Content:
-    """Everything a report says.
+    """The content of a report.
 
     Args:
-        source: plan, and run if there is one.
+        source: the plan, and the run if there is one.
         headline: guarantee in one sentence.
         statement: items of the privacy statement, as (term, text).
-        remarks: differences between plan and run, and anything that weakens the claim.
+        remarks: differences between plan and run, and anything that weakens the guarantee.
         advice: notes of the planner, for a plan that has not run.
         charts: charts by name.
         heat_maps: C and its inverse; empty if the matrix is too large to draw.
-        changes: what more steps or a smaller separation would cost.
-        left_out: what was not computed, and why.
+        changes: epsilon with more steps or a smaller separation.
+        left_out: parts that were not computed, and why.
     """
 
     source: ReportSource
@@ -51,27 +64,34 @@ def gather(source: ReportSource, progress: Progress = lambda what, share: None) 
     """Compute the content of a report.
 
     Args:
-        source: plan, and run if there is one.
+        source: the plan, and the run if there is one.
         progress: called with the name of the next part and the fraction of the work that is done.
     """
-    plan, left_out = source.plan, list(source.left_out)
+    plan, left_out, remarks = source.plan, list(source.left_out), source.run.remarks if source.run else ()
+    stated, charts = True, _federated_charts(source)
+    if source.federated is not None:
+        remarks = (*source.federated.remarks, *((NOT_PRIVATE,) if source.with_counts else ()))
+        stated = source.federated.guarantee is not None or not source.federated.releases
     progress("epsilon", 0.1)
-    charts = {"delta": by_delta(plan), "steps": by_step(plan, source.run.steps_run if source.run else None)}
+    if stated:
+        charts |= {"delta": by_delta(plan), "steps": by_step(plan, source.run.steps_run if source.run else None)}
+    else:
+        left_out.append(NO_EPSILON)
     progress("candidates", 0.6)
     charts["error"] = error_by_step(plan)
     if any(line.faint for line in charts["error"].series):
-        left_out.append("Error chart: only the best of each family is named; the other candidates are grey.")
+        left_out.append("Error chart: only the best candidate of each family is named; the others are grey.")
     if not all(candidate.per_step for candidate in plan.candidates):
-        left_out.append("Error chart: for this many steps only that of the plan is drawn.")
+        left_out.append("Error chart: only the chosen candidate is drawn, because there are too many steps.")
     progress("matrices", 0.7)
     heat_maps: tuple[HeatMap, ...] = ()
-    shown = _shown(plan)
+    shown = shown_strategy(plan)
     if shown is None:
         left_out.append("The matrices are too large to draw.")
     else:
         C, N = shown.encoder(), shown.noising()
         words = "" if shown.steps == plan.steps else f", the first {shown.steps:,} steps"
-        heat_maps = (HeatMap(f"Strategy C{words}", C), HeatMap(f"Its inverse, which makes the noise{words}", N))
+        heat_maps = (HeatMap(f"Strategy C{words}", C), HeatMap(f"Inverse of C, which shapes the noise{words}", N))
         if C.shape[0] == C.shape[1]:
             charts["coefficients"] = coefficients(C, N)
     progress("changes", 0.8)
@@ -79,17 +99,24 @@ def gather(source: ReportSource, progress: Progress = lambda what, share: None) 
         source,
         headline(source),
         tuple(statement(source)),
-        source.run.remarks if source.run else (),
+        remarks,
         () if source.run else plan.notes,
         charts,
         heat_maps,
-        (*more_steps(plan), *smaller_separation(plan)),
+        (*more_steps(plan), *smaller_separation(plan)) if stated else (),
         tuple(left_out),
     )
 
 
-def _shown(plan: Plan) -> Strategy | None:
-    """Return the strategy, or its first steps if it is long; None if it cannot be shortened."""
+def _federated_charts(source: ReportSource) -> dict[str, Chart]:
+    if source.federated is None or not source.federated.releases:
+        return {}
+    charts = {"clients": clients_by_release(source.federated)}
+    return charts | ({"updates": updates_by_release(source.federated)} if source.with_counts else {})
+
+
+def shown_strategy(plan: Plan) -> Strategy | None:
+    """Return the strategy, or its first steps if it has many steps; None if it cannot be shortened."""
     strategy = plan.mechanism.strategy
     if strategy.steps > MAX_MATRIX_STEPS:
         strategy = plan.mechanism.first(SHOWN_MATRIX_STEPS).strategy

@@ -1,4 +1,4 @@
-"""The charts of a report: epsilon against delta and against steps, and the error after each step."""
+"""The charts of a report: epsilon against delta and steps, the error after each step, and the clients of releases."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 from antiphase._accounting import drawn_like, epsilon, epsilon_after, restated
 from antiphase._check import Array
 from antiphase._error import error
+from antiphase._federated import DROPPED_OUT, FederatedReport
 from antiphase._plan import Candidate, Plan, curve_steps
 from antiphase._report.chart import Chart, Series, series, thinned
 
 CURVE_POINTS = 33
 MIN_POINTS = 5
-SECONDS = 15.0  # per curve, if each point takes samples
+SECONDS = 15.0  # time limit for each curve
 
 
 def by_delta(plan: Plan) -> Chart:
-    """Draw epsilon of the plan for deltas around that of the budget."""
+    """Return a chart of the plan's epsilon for deltas around that of the budget."""
     target = plan.problem.budget.delta
     deltas = np.geomspace(max(target * 1e-6, 1e-300), min(0.1, target * 1e4), CURVE_POINTS)
     drawn = drawn_like(plan.guarantee)
@@ -28,7 +29,10 @@ def by_delta(plan: Plan) -> Chart:
 
 
 def by_step(plan: Plan, steps_run: int | None) -> Chart:
-    """Draw epsilon of a run that stops early, for a stopping step chosen without looking at the outputs."""
+    """Return a chart of epsilon against the number of steps.
+
+    It holds for a run that stops early, if the stopping step does not depend on the outputs.
+    """
     n, delta, drawn = plan.steps, plan.problem.budget.delta, drawn_like(plan.guarantee)
     steps = np.unique(np.linspace(1, n, min(n, CURVE_POINTS)).round())
     whole = restated(plan.mechanism, plan.guarantee, delta)
@@ -38,9 +42,10 @@ def by_step(plan: Plan, steps_run: int | None) -> Chart:
 
 
 def error_by_step(plan: Plan) -> Chart:
-    """Draw the standard deviation of the noise in the model after each step, for clipping norm 1, for every candidate.
+    """Return a chart of the standard deviation of the noise in the model after each step, for clipping norm 1.
 
-    The legend names the chosen candidate and the best of each other family; the rest are in the background.
+    All candidates are drawn. The legend names the chosen candidate and the best of each other family; the rest are in
+    the background.
     """
     chosen = plan.candidates[0].name if plan.candidates else type(plan.mechanism.strategy).__name__
     values = plan.mechanism.noise_std * np.sqrt(error(plan.mechanism.strategy, plan.problem.workload).per_step)
@@ -53,7 +58,10 @@ def error_by_step(plan: Plan) -> Chart:
 
 
 def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
-    """Yield all candidates but the chosen one, best first, and whether each is the first of its family."""
+    """Yield (candidate, whether it is the best of its family) for all but the chosen candidate, best first.
+
+    In the family of the chosen candidate, no other candidate is the best.
+    """
     seen = {candidate.family for candidate in plan.candidates[:1]}
     for candidate in plan.candidates[1:]:
         yield candidate, candidate.family not in seen
@@ -61,14 +69,35 @@ def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
 
 
 def coefficients(C: Array, N: Array) -> Chart:
-    """Draw the first columns of C and of its inverse, which show how later steps cancel the noise of a step."""
+    """Return a chart of the first columns of C and of its inverse N.
+
+    The column of N shows how later steps cancel the noise of the first step.
+    """
     lag = np.arange(min(len(C), len(N), 64))
     lines = (series("C, first column", lag, C[lag, 0]), series("inverse, first column", lag, N[lag, 0]))
     return Chart("Coefficients", "lag in steps", "coefficient", lines)
 
 
+def clients_by_release(report: FederatedReport) -> Chart:
+    """Return a chart of the number of clients in each release, including those whose update counted as zero."""
+    at = thinned(len(report.releases))
+    clients = [report.releases[i].clients for i in at]
+    return Chart("Clients in each release", "release", "clients", (series("clients with a place", at + 1, clients),))
+
+
+def updates_by_release(report: FederatedReport) -> Chart:
+    """Return a chart of the number of updates in each release, and of clients that dropped out. Not private."""
+    at = thinned(len(report.releases))
+    counts = [report.releases[i].counts for i in at]
+    lines = (
+        series("updates added", at + 1, [count.get("accepted", 0) for count in counts]),
+        series("dropped out", at + 1, [sum(count.get(cause, 0) for cause in DROPPED_OUT) for count in counts]),
+    )
+    return Chart("Updates in each release", "release", "clients", lines)
+
+
 def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:
-    """Compute values at the points, coarse to fine, until the time is up if accounting draws samples."""
+    """Compute values at the points, from coarse to fine, until all are done or the time limit is reached."""
     start, found = perf_counter(), {}
     for i in _coarse_to_fine(len(points)):
         found[i] = value(points[i])
@@ -79,7 +108,7 @@ def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:
 
 
 def _coarse_to_fine(count: int) -> list[int]:
-    """Return all indices in the order ends, middle, quarters, and so on.
+    """Return the indices 0, ..., count - 1 ordered from coarse to fine: ends, middle, quarters, and so on.
 
     >>> _coarse_to_fine(5)
     [0, 4, 2, 1, 3]

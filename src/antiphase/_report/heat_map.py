@@ -1,4 +1,4 @@
-"""Matrices as images: blue below zero, white at zero, orange above, on a square-root scale."""
+"""Draws matrices as images: negative entries are blue, zeros white, positive entries orange, on a square-root scale."""
 
 from __future__ import annotations
 
@@ -37,7 +37,13 @@ class HeatMap:
 
 
 def draw_heat_map(heat: HeatMap, name: str, width: int | None = None) -> str:
-    """Return the matrix as an image in an SVG element, with a description. Give `width` for a standalone file."""
+    """Return the matrix as an image in an SVG element, with a description for screen readers.
+
+    Args:
+        heat: matrix to draw.
+        name: prefix of the ids of the SVG elements; must be unique on the page.
+        width: width in pixels, for a standalone file; None inside an HTML page.
+    """
     size = "" if width is None else f' width="{width}"'
     data = base64.b64encode(png(colours(condensed(heat.matrix)))).decode()
     return (
@@ -50,7 +56,7 @@ def draw_heat_map(heat: HeatMap, name: str, width: int | None = None) -> str:
 
 
 def condensed(matrix: Array, most: int = MAX_CELLS) -> Array:
-    """Reduce to at most `most` rows and columns; each cell is the entry of largest magnitude in its block.
+    """Reduce a matrix to at most `most` rows and columns. Each cell is the entry of largest magnitude in its block.
 
     >>> condensed(np.diag([1.0, 2.0, -3.0, 0.5]), 2).tolist()
     [[2.0, 0.0], [0.0, -3.0]]
@@ -65,7 +71,7 @@ def condensed(matrix: Array, most: int = MAX_CELLS) -> Array:
 
 
 def colours(matrix: Array) -> NDArray[np.uint8]:
-    """Return the RGB values of every cell; the entry of largest magnitude has the full colour."""
+    """Return the RGB values of every cell. The entry of largest magnitude has the strongest colour."""
     largest = float(np.abs(matrix).max()) or 1.0
     share = np.sqrt(np.abs(matrix) / largest)[..., None]
     full = np.where(matrix[..., None] < 0, NEGATIVE, POSITIVE)

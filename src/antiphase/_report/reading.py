@@ -1,4 +1,4 @@
-"""Reading what to report on: a plan file, or a run directory whose ledger is checked first."""
+"""Reads the input of a report: a plan file, or the directory of a run or a federated server, with checks."""
 
 from __future__ import annotations
 
@@ -6,72 +6,104 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from antiphase._errors import Corrupted, InvalidArgument
+from antiphase._federated import RELEASE, FederatedReport, is_federated, read_federated, report_on
+from antiphase._measured import Audit
 from antiphase._plan import Plan
-from antiphase._run import PrivacyReport, read_run
+from antiphase._run import PrivacyReport, RunRecord, read_run
 from antiphase._secret import Secret
 
 NOT_RECORDED = "Candidates: left out, because the ledger does not confirm that those in plan.json belong to this run."
-FEDERATED = "antiphase.flower release"  # prefix of the labels under which a federated server publishes
 
 
 @dataclass(frozen=True)
 class ReportSource:
-    """A plan, and the run of it if there is one.
+    """A plan, and the report of its run if there is one.
+
+    For a federated run, `run` is the report of the underlying run, and `federated` the one that counts.
 
     Args:
         plan: the plan; for a run, without the parts that its ledger does not confirm.
-        run: the report of the run.
-        left_out: which parts were removed from the plan, and why.
+        run: the report of the run; None if there is only a plan.
+        left_out: descriptions of the parts that were removed from the plan, and why.
+        federated: the report of a federated run; None for any other run.
+        with_counts: whether to show the counts of replies of a federated run, which are not private.
+        audit: an audit of the plan or run, if one was made. It is not part of the ledger.
     """
 
     plan: Plan
     run: PrivacyReport | None = None
     left_out: tuple[str, ...] = ()
+    federated: FederatedReport | None = None
+    with_counts: bool = False
+    audit: Audit | None = None
 
 
-def read(path: str | Path, secret: Secret | None = None) -> ReportSource:
+def read(
+    path: str | Path, secret: Secret | None = None, *, devices_per_user: int | None = None, with_counts: bool = True
+) -> ReportSource:
     """Read a plan file, or the plan and report of a run directory.
 
-    **Guarantee**: raises if the plan was edited, if the ledger is missing, truncated, edited or from another run, and
-    if it ends in lines that are not authentic. Nothing is changed or copied.
+    **Guarantee**: raises an error if the plan was edited, if the ledger is missing, truncated, edited or from another
+    run, or if the ledger ends in lines that are not authentic. Nothing is changed or copied.
 
     Args:
-        path: plan file or run directory.
+        path: plan file, run directory, or directory of a federated server.
         secret: secret of the run, if the run does not store it.
+        devices_per_user: for a federated run, the number of devices of a user, to state the guarantee for such a user.
+        with_counts: for a federated run, whether to show the counts of replies.
     """
     given = Path(path)
+    if devices_per_user is not None and not is_federated(given):
+        raise InvalidArgument(
+            f"{given} is not the directory of a federated server, so its users have no devices.",
+            hint="leave out --devices-per-user",
+        )
     if not given.exists():
-        raise InvalidArgument(f"{given} does not exist.", hint="give a plan file or a run directory")
+        raise InvalidArgument(f"{given} does not exist.", hint="pass a plan file or a run directory")
     if not given.is_dir():
         return ReportSource(Plan.load(given))
-    check_not_federated(given)
+    if is_federated(given):
+        found = read_federated(given, secret)
+        report = report_on(found, devices_per_user)
+        plan, left_out = _confirmed(found.run)
+        return ReportSource(plan, report.run, left_out, report, with_counts)
+    check_not_inner_run(given)
     record = read_run(given, secret)
     for file, size in record.torn.items():
         if size:
             raise Corrupted(
                 f"The ledger {file} ends in lines that are not authentic.",
                 hint="a crash truncated a line, or the file was edited; open and close the run, which removes such "
-                "lines, then report again",
+                "lines, then make the report again",
             )
-    report = record.report()
-    check_not_federated(given, report)
+    run = record.report()
+    check_not_inner_run(given, run)
+    plan, left_out = _confirmed(record)
+    return ReportSource(plan, run, left_out)
+
+
+def _confirmed(record: RunRecord) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan without the parts that the ledger does not confirm, and what was removed."""
     if record.details_recorded:
-        return ReportSource(record.plan, report)
-    return ReportSource(replace(record.plan, candidates=(), notes=()), report, (NOT_RECORDED,))
+        return record.plan, ()
+    return replace(record.plan, candidates=(), notes=()), (NOT_RECORDED,)
 
 
-def check_not_federated(directory: Path, run: PrivacyReport | None = None) -> None:
-    """Raise InvalidArgument for a federated run or the run inside it, whose epsilon ignores who took part.
+def check_not_inner_run(directory: Path, run: PrivacyReport | None = None) -> None:
+    """Raise `InvalidArgument` if a directory holds the inner run of a federated run.
+
+    The epsilon of the inner run does not account for which clients took part.
 
     Args:
         directory: run directory to check.
-        run: report of the run in it; the labels of its publications identify a federated run after it was copied.
+        run: report of the run in the directory. If the directory was copied out of a federated run, the labels of its
+            publications still identify it.
     """
     labels = () if run is None else (publication.label for publication in run.publications)
-    around = [d for d in (directory, directory.parent) if (d / "clients" / "private" / "heads").exists()]
-    if around or any(label.startswith(FEDERATED) for label in labels):
-        where = f'"{around[0]}"' if around else "the directory of DPFTRL"
+    inside = is_federated(directory.absolute().parent)
+    if inside or any(label.startswith(RELEASE) for label in labels):
+        where = f" {directory.absolute().parent}" if inside else ""
         raise InvalidArgument(
             f"{directory} belongs to a federated run, whose guarantee depends on the record of who took part.",
-            hint=f"in Python: print(antiphase.flower.report({where}).statement)",
+            hint=f"pass the directory of the server{where}, which was passed to DPFTRL",
         )

@@ -1,6 +1,6 @@
-"""The privacy statement: what is guaranteed, to whom, under which assumptions.
+"""The privacy statement: the guarantee, whom it protects, and its assumptions.
 
-The items are those reported in bandmf-amplified App. K.1, after Ponomareva et al. 2023, section 5.3.
+The items follow Choquette-Choo et al. 2023 (amplified banded), App. K.1, and Ponomareva et al. 2023, section 5.3.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from antiphase._accounting import zcdp
 from antiphase._bound import Bound, digits_up, rounded_up
 from antiphase._errors import NotProved
+from antiphase._federated import FederatedReport
 from antiphase._report.reading import ReportSource
 
 Item = tuple[str, str]
@@ -28,34 +29,60 @@ KIND = {
 
 
 def guarantee(source: ReportSource) -> Bound | None:
-    """Return the guarantee of the steps that ran, None if there are none; for a plan without a run, its guarantee."""
+    """Return the guarantee of the steps that ran, or None if there is none; for a plan without a run, its guarantee.
+
+    For a federated run, it is that of the participation that was achieved.
+    """
+    if source.federated is not None:
+        return source.federated.guarantee
     return source.plan.guarantee if source.run is None else source.run.guarantee
 
 
 def headline(source: ReportSource) -> str:
     """Return the guarantee in one sentence."""
     bound, delta = guarantee(source), source.plan.problem.budget.delta
+    if source.federated is not None:
+        return _federated_headline(source.federated)
     if bound is None:
-        return "No step has been taken: nothing has been released."
+        return "No step has been taken, so nothing has been released."
     what = "would be" if source.run is None else "is"
     text = f"Training {what} (epsilon = {rounded_up(bound.value)}, delta = {digits_up(delta)})-differentially private"
     if source.run is None or source.run.steps_run == source.plan.steps:
         return f"{text}."
     planned = rounded_up(source.plan.guarantee.value)
-    return f"{text} if the stopping step was fixed in advance, and with epsilon = {planned} otherwise."
+    return f"{text} if the stopping step was fixed in advance. Otherwise, epsilon is {planned}."
+
+
+def _federated_headline(report: FederatedReport) -> str:
+    bound, enforced = report.guarantee, report.run.guarantee
+    if not report.run.steps_run:
+        return "No release has been made."
+    if bound is None:
+        return "No guarantee is stated for this run; the remarks say why."
+    text = (
+        f"Training is (epsilon = {rounded_up(bound.value)}, delta = {digits_up(report.run.delta)})-differentially "
+        "private for the participation that was achieved"
+    )
+    assert enforced is not None
+    return f"{text}, and epsilon is at most {rounded_up(enforced.value)} for any participation that the server allows."
 
 
 def statement(source: ReportSource) -> Iterator[Item]:
     """Yield the items of the statement, in the order of the checklist."""
+    if source.federated is not None:
+        yield from source.federated.items
+        yield "Noise", _noise(source)
+        yield "Bits of releases", _bits(source)
+        return
     problem, mechanism, run = source.plan.problem, source.plan.mechanism, source.run
     unit = problem.unit
     yield (
         "Setting",
-        "Central: whoever runs the training is trusted to run it as stated and to keep the secret of the run.",
+        "Central: the party that runs the training is trusted to run it as stated and to keep the run's secret.",
     )
     yield "Data accesses covered", _covered(source)
     yield (
-        "What is protected as output",
+        "Outputs covered",
         "The noisy gradients of all steps, and therefore every intermediate model, the final model and anything "
         "computed from them.",
     )
@@ -72,12 +99,13 @@ def statement(source: ReportSource) -> Iterator[Item]:
     yield "Accounting", f"{bound.method}. {bound.reference}."
     yield "Kind of bound", f"{bound.kind}: {KIND[bound.kind]}."
     yield "Noise", _noise(source)
+    yield "Bits of releases", _bits(source)
     yield "Formal statement", _formal(source)
 
 
 def _covered(source: ReportSource) -> str:
     rest = (
-        "Not covered: choosing hyperparameters, this run among others, or a checkpoint by looking at the data; and "
+        "Not covered: using the data to choose hyperparameters, a checkpoint, or this run among several runs; and "
         "metrics computed on the same data without noise."
     )
     if source.run is None:
@@ -93,28 +121,45 @@ def _noise(source: ReportSource) -> str:
     )
 
 
+def _bits(source: ReportSource) -> str:
+    """Return which kind of noise ran, and whether the guarantee covers the exact bits of what is released."""
+    lattice = source.plan.mechanism.lattice
+    if lattice is None:
+        return (
+            "The noise is made in floating point. The guarantee is for real numbers: the exact bits of releases are "
+            "not covered. Noise on a lattice covers them."
+        )
+    return (
+        f"The noise is made in exact integers, in units of 2^{lattice.exponent}, for contributions of integer norm at "
+        f"most {lattice.norm} and up to {lattice.entries:,} parameters. The guarantee covers every bit of the released "
+        "integers, if contributions were put on the grid one by one."
+    )
+
+
 def _tail(source: ReportSource) -> str:
-    """Return what the report assumes or covers about the tail of the noise."""
+    """Return a sentence on how the guarantee accounts for the bounded range of the noise."""
+    if source.plan.mechanism.lattice is not None:
+        return "Its draws are exact, and delta accounts for the probability that a number does not fit into 62 bits."
     if source.run is None:
-        return "Accounted for as ideal Gaussian noise; the report of a run states what its own noise covers."
+        return "The guarantee is for ideal Gaussian noise; the report of a run accounts for the run's own noise."
     if source.run.smallest_delta is None:
         return "The noise is assumed to be normal; see the remarks."
     smallest = source.run.smallest_delta
-    limit = "any delta suffices" if smallest < NEGLIGIBLE_DELTA else f"a delta below {smallest:.2g} would be refused"
-    return f"Delta covers that the run's noise, unlike ideal noise, is bounded; at this epsilon {limit}."
+    limit = "this works for any delta" if smallest < NEGLIGIBLE_DELTA else f"delta must be at least {smallest:.2g}"
+    return f"The run's noise, unlike ideal noise, is bounded. Delta accounts for this; at this epsilon, {limit}."
 
 
 def _formal(source: ReportSource) -> str:
     bound, delta = guarantee(source), source.plan.problem.budget.delta
     if bound is None:
-        return "No step has been taken, so nothing is stated."
+        return "No step has been taken, so there is no guarantee to state."
     text = f"(epsilon = {rounded_up(bound.value)}, delta = {digits_up(delta)})-DP"
     if source.run is not None and source.run.steps_run != source.plan.steps:
         planned = rounded_up(source.plan.guarantee.value)
-        return f"{text} for the steps that ran; the plan is {source.plan.steps:,} steps at epsilon = {planned}."
+        return f"{text} for the steps that ran. For all {source.plan.steps:,} planned steps, epsilon = {planned}."
     try:
         rho = rounded_up(zcdp(source.plan.mechanism).value, 6)
     except NotProved:
         return f"{text}."
-    # Bounded draws have no finite rho: neighbouring data sets give outputs that the other one cannot.
+    # With bounded draws, rho is infinite: some outputs are possible for one of two neighbouring data sets only.
     return f"{text}; with ideal Gaussian noise, which is unbounded, rho = {rho} zCDP."

@@ -1,4 +1,4 @@
-"""The tables of a report, with cells as text."""
+"""The tables of a report. All cells are text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL_MEGABYTES = 4.0  # one million float32 parameters
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `text_columns` are the indices of columns with running text."""
+    """A table. `text_columns` are the indices of columns that contain sentences."""
 
     caption: str
     columns: tuple[str, ...]
@@ -24,7 +24,7 @@ class Table:
 
 
 def candidates(plan: Plan) -> Table:
-    """Return all candidates of a plan."""
+    """Return a table of all candidates of a plan."""
     return Table(
         "All candidates that the planner tried, best first, as recorded in the plan, at epsilon "
         f"{digits_up(plan.problem.budget.epsilon)} and delta {digits_up(plan.problem.budget.delta)}; memory for one "
@@ -47,7 +47,7 @@ def candidates(plan: Plan) -> Table:
 
 
 def comparison(content: Content) -> Table:
-    """Return the plan compared with the run, from the ledger."""
+    """Return a table that compares the plan with the run, as recorded in the ledger."""
     run = content.source.run
     assert run is not None
     rows = [
@@ -61,7 +61,7 @@ def comparison(content: Content) -> Table:
 
 
 def changes(content: Content) -> Table:
-    """Return the epsilon of each change."""
+    """Return a table with the epsilon of each change to the plan."""
     plan = content.source.plan
     now = ("as planned", rounded_up(plan.guarantee.value), plan.guarantee.kind, "")
     rows = tuple(
@@ -78,7 +78,7 @@ def changes(content: Content) -> Table:
 
 
 def chart_table(chart: Chart, most: int = 12) -> Table:
-    """Return the data of a chart, thinned."""
+    """Return the data of a chart as a table, with at most `most` points per line."""
     return Table(f"{chart.title}: data", ("line", chart.x_label, chart.y_label), tuple(_points(chart, most)))
 
 

@@ -1,4 +1,4 @@
-"""What-if tables: epsilon of the same noise with more steps, or with a smaller separation than promised."""
+"""What-if tables: epsilon with the same noise but more steps, or a smaller separation than planned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ SEPARATION_SHARES = (1.0, 0.9, 0.75, 0.5)
 
 @dataclass(frozen=True)
 class Change:
-    """A change to the plan and the bound it would have; if the bound is None, the reason."""
+    """A change to the plan.
+
+    Args:
+        what: description of the change.
+        bound: epsilon with this change; None if it cannot be computed.
+        reason: why the bound is None.
+    """
 
     what: str
     bound: Bound | None
@@ -35,16 +41,14 @@ def more_steps(plan: Plan) -> Iterator[Change]:
 
 
 def smaller_separation(plan: Plan) -> Iterator[Change]:
-    """Yield smaller separations with the same noise; nothing if the guarantee does not rest on a separation."""
+    """Yield smaller separations with the same noise; nothing if the guarantee does not depend on a separation."""
     worst = plan.mechanism.participation.worst_case
     if plan.mechanism.participation is not worst or not isinstance(worst, (FixedEpochs, MinSeparation)):
         return
     promised = worst.steps_per_epoch if isinstance(worst, FixedEpochs) else worst.separation
     limit = worst.max_participations if isinstance(worst, MinSeparation) else None
-    for share in SEPARATION_SHARES:
-        if share == 1.0 and isinstance(worst, MinSeparation):
-            continue
-        b = max(1, int(share * promised))
+    shares = SEPARATION_SHARES if isinstance(worst, FixedEpochs) else SEPARATION_SHARES[1:]
+    for b in dict.fromkeys(max(1, int(share * promised)) for share in shares):
         real = replace(plan.mechanism, participation=MinSeparation(b, limit))
         planned = "exactly" if isinstance(worst, FixedEpochs) else "at least"
         what = f"at least {b:,} steps apart instead of {planned} {promised:,}"

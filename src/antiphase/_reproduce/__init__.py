@@ -1,4 +1,4 @@
-"""The papers' tables and figures, computed again and compared with the published ones."""
+"""Computes tables and figures of published papers, and compares the results with the published values."""
 
 from antiphase._reproduce.catalogue import find, known, reproduce
 from antiphase._reproduce.markdown_page import page, read_page, write_page

@@ -1,4 +1,7 @@
-"""Amplified banded matrix factorization: all 110 cells of Table 3, and Figure 5, which shows the same grid."""
+"""Reproductions of Choquette-Choo et al. 2023 (amplified banded): all 110 cells of Table 3, and Figure 5.
+
+Figure 5 shows the same grid as Table 3.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ TABLE_3 = (
     "bandmf-amplified-table-3", "Optimal number of bands for 10 epsilons and 11 numbers of epochs", sizes=True
 )
 def table_3(full: bool) -> Iterator[Row]:
-    """n = 1024, delta = 1e-6; the full size optimises every column of C, the quick size uses the best Toeplitz C."""
+    """n = 1024, delta = 1e-6. The full size optimises every column of C; the quick size uses the best Toeplitz C."""
     near = 0
     for epsilon, row in zip(EPSILONS, TABLE_3, strict=True):
         for epochs, printed_bands in zip(EPOCHS, row, strict=True):
@@ -54,7 +57,10 @@ def table_3(full: bool) -> Iterator[Row]:
 
 @cache
 def rmse_by_bands(epsilon: float, epochs: int, exact: bool) -> dict[int, float]:
-    """Return the error of prefix sums of mean gradients by number of bands, for a fixed number of examples."""
+    """Return a dict from the number of bands to the rms error of prefix sums of mean gradients.
+
+    The number of examples is fixed, so the error is divided by the number of epochs.
+    """
     return {
         b: noise(epsilon, DELTA, STEPS, epochs, b) * error(STEPS, b, exact) / epochs for b in powers(STEPS // epochs)
     }

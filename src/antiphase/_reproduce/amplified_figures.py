@@ -1,4 +1,4 @@
-"""Amplified banded matrix factorization: Figures 8, 9 and 11."""
+"""Reproductions of Choquette-Choo et al. 2023 (amplified banded): Figures 8, 9 and 11."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _factorizations() -> Iterator[tuple[str, Strategy]]:
 
 @reproduction("bandmf-amplified-figure-8", "Factorizations of the prefix sum for n = 64, C and its inverse")
 def figure_8(full: bool) -> Iterator[Row | Picture]:
-    """Measures what the pictures show."""
+    """The rows check the paper's statements about these matrices."""
     matrices = {name: strategy.encoder() for name, strategy in _factorizations()}
     for name, C in matrices.items():
         yield HeatMap(f"{name}: C", C)
@@ -66,7 +66,7 @@ NEGATIVE_NOTE = "there are small positive entries between the negative diagonals
 
 @reproduction("bandmf-amplified-figure-9", "The binary tree's encoder and its pseudo-inverse")
 def figure_9(full: bool) -> Iterator[Row | Picture]:
-    """64 steps."""
+    """The tree has 64 steps."""
     tree = Tree(64, "full")
     C, N = tree.encoder(), tree.noising()
     yield HeatMap("encoder of the tree, transposed", C.T)
@@ -87,7 +87,7 @@ PRINTED_OPTIMUM = 6.53e5  # multi-epoch-mf Table 1, the lower bound
     "bandmf-amplified-figure-11", "Error of BandMF relative to DP-SGD and multi-epoch MF on CIFAR-10", sizes=True
 )
 def figure_11(full: bool) -> Iterator[Row | Picture]:
-    """20 epochs of 100 steps, delta = 1e-5; the quick size uses the paper's loss for multi-epoch MF."""
+    """20 epochs of 100 steps, delta = 1e-5. The quick size uses the paper's loss for multi-epoch MF."""
     n, k, delta = 2000, 20, 1e-5
     loss = dense_solution(20, 2000).loss if full else (PRINTED_OPTIMUM / n) ** 0.5
     against_sgd, against_mf, chosen = [], [], []

@@ -1,4 +1,4 @@
-"""Amplified banded matrix factorization: Tables 2, 4 and 5."""
+"""Reproductions of Choquette-Choo et al. 2023 (amplified banded): Tables 2, 4 and 5."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from antiphase.strategies import Identity, Strategy
 STEPS, EPOCHS = 2052, ap.FixedEpochs(6, 342)
 SEPARATED, SINGLE = ap.MinSeparation(342), ap.SingleParticipation()
 RATE = 1000 / 342_477
-SENSITIVITY = math.sqrt(6.0)  # of columns of norm 1; the paper scales C to sensitivity 1 under (6, 342)
-OPTIMUM = 8.15  # rms loss of the dense optimum, checked by tests/optimize/test_dense.py; the full size computes it
+SENSITIVITY = math.sqrt(6.0)  # for columns of norm 1; the paper scales C to sensitivity 1 for 6 epochs of 342 steps
+OPTIMUM = 8.15  # rms loss of the dense optimum, used in the quick size; checked by tests/optimize/test_dense.py
 
 TREE_AGG = ("0.32", "1.00", "1.53", "1.53")
-# name, bands, equal norms, printed: sensitivity for k = 1, under b-min-sep, errors (A) and (B)
+# name, bands, equal norms; then the printed sensitivity for k = 1, that under minimum separation, errors (A) and (B)
 TABLE_2 = (
     ("DP-SGD", 1, True, "0.41", "1.00", "9.63", "9.63"),
     ("MF, 128 bands", 128, False, "0.52", "1.04", "1.23", "1.29"),
@@ -33,7 +33,7 @@ QUICK_BANDS = 1
 
 @reproduction("bandmf-amplified-table-2", "Sensitivities and errors of eight mechanisms, n = 2052", sizes=True)
 def table_2(full: bool) -> Iterator[Row]:
-    """All mechanisms are scaled to sensitivity 1 under (6, 342); errors are relative to the dense optimum."""
+    """All mechanisms have sensitivity 1 for 6 epochs of 342 steps. Errors are relative to the dense optimum."""
     optimum = dense(False).loss if full else OPTIMUM
     tree = TreeAggregation(STEPS)
     scale, apart = tree.earliest_sensitivity(6, 342), tree.separated_sensitivity(342)
@@ -54,7 +54,7 @@ def table_2(full: bool) -> Iterator[Row]:
         yield printed(f"{name}: error (B)", b, error * apart, SHARPER if bands == 2052 else ROUNDING)
 
 
-ROUNDING = "the printed sensitivities and errors are those of a matrix that was optimised less"
+ROUNDING = "the printed values are for a matrix that was optimised less"
 SHARPER = "both numbers are upper bounds, for different optimised matrices"
 TREE = "the worst pattern of a tree under minimum separation is not the earliest one"
 
@@ -71,7 +71,7 @@ def _strategy(bands: int, equal: bool) -> Strategy:
 
 @cache
 def dense(equal: bool) -> ap.Solution:
-    """Return the dense optimum under (6, 342), which is computed once."""
+    """Return the dense optimum for 6 epochs of 342 steps. The result is cached."""
     return ap.optimize("dense", steps=STEPS, participation=EPOCHS, equal_norms=equal)
 
 
@@ -119,7 +119,7 @@ def table_5(full: bool) -> Iterator[Row]:
 
 
 def _at(noise: str, bands: int) -> str:
-    """Explain why the last digits differ, with the epsilon at the printed noise."""
+    """Return a note that explains why the last digits differ. It states the epsilon at the printed noise."""
     rounds = Identity(-(-STEPS // bands))
     bound = ap.epsilon(ap.Mechanism(rounds, ap.Poisson(RATE * bands), float(noise) * SENSITIVITY), 1e-6)
     return f"at the printed noise, epsilon is at most {bound.value:.4f}: the paper's accountant rounded up more"

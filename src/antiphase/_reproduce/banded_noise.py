@@ -1,7 +1,8 @@
 """Noise and error of banded mechanisms with cyclic Poisson sampling, shared by several tables and figures.
 
-With b bands in b groups, n steps and k epochs, each group is sampled ceil(n / b) times at rate min(1, b k / n). The
-noise for columns of norm 1 is that of DP-SGD with this number of steps and this rate (McKenna 2024, Prop. 2.1).
+With b bands, b groups, n steps and k epochs, each group is sampled ceil(n / b) times at rate min(1, b k / n). The
+required noise for columns of norm 1 is that of DP-SGD with ceil(n / b) steps and this sampling rate (McKenna 2024,
+Prop. 2.1).
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ def noise(epsilon: float, delta: float, steps: int, epochs: float, bands: int) -
 
 @cache
 def strategy(steps: int, bands: int, exact: bool) -> Strategy:
-    """Return the best banded C with columns of norm 1, or, unless `exact`, the best column-normalised Toeplitz C.
+    """Return the best banded C with columns of norm 1 if `exact`, otherwise the best column-normalised Toeplitz C.
 
-    With very many bands, normalising is omitted too: it takes minutes and gains less than 2 %.
+    If there are too many bands for that, it is the best Toeplitz C, whose error is less than 2 % larger.
     """
     if bands == 1:
         return Identity(steps)
@@ -42,7 +43,7 @@ def strategy(steps: int, bands: int, exact: bool) -> Strategy:
 
 @cache
 def error(steps: int, bands: int, exact: bool) -> float:
-    """Return the rms error of `strategy` on prefix sums, for a largest column norm of 1."""
+    """Return the rms error of `strategy` on prefix sums, scaled to a largest column norm of 1."""
     return ap.loss(strategy(steps, bands, exact), ap.PrefixSum(), ap.SingleParticipation())
 
 

@@ -1,4 +1,4 @@
-"""BLT-DP-FTRL: Figures 1, 3 to 10 and 12."""
+"""Reproductions of McMahan, Xu and Zhang 2024 (BLT-DP-FTRL): Figures 1, 3 to 10 and 12."""
 
 from __future__ import annotations
 
@@ -36,21 +36,24 @@ def blt(count: int, objective: Objective, buffers: int = 3, separation: int = 40
 
 @cache
 def banded(bands: int, steps: int = STEPS) -> Strategy:
-    """Return the BandMF strategy with columns of norm 1, optimised for the rms error."""
+    """Return the banded (BandMF) strategy with columns of norm 1, optimised for the rms error."""
     return ap.optimize(
         "banded", steps=steps, participation=ap.SingleParticipation(), bands=bands, max_iterations=60
     ).strategy
 
 
 def losses(strategy: Strategy, count: int, objective: str, separations: tuple[int, ...] = SEPARATIONS) -> Array:
-    """Return the loss at each actual separation."""
+    """Return the loss of a strategy for each actual separation, with `count` participations."""
     error = ap.error(strategy, ap.PrefixSum())
     size = error.rms if objective == "rms" else error.max
     return np.array([size * ap.sensitivity(strategy, ap.MinSeparation(b, count)).value for b in separations])
 
 
 def _tree_losses(count: int, objective: str) -> Array:
-    """Return the losses of TreeAgg for the earliest pattern, a lower bound on the sensitivity, as in the paper."""
+    """Return the loss of TreeAgg for each separation, with the sensitivity of the earliest pattern.
+
+    Like the paper, this uses a lower bound on the sensitivity.
+    """
     tree = TreeAggregation(STEPS)
     size = tree.rms if objective == "rms" else float(tree.per_step.max()) ** 0.5
     fits = [min(count, -(-STEPS // b)) for b in SEPARATIONS]
@@ -153,7 +156,7 @@ def figure_4(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("blt-dp-ftrl-figure-5", "Rms loss with separations that divide n = 2000", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """k = n / b. Only the full size includes BandMF."""
+    """The number of participations is k = n / b. Only the full size includes BandMF."""
     yield from _losses_by_counts({b: STEPS // b for b in (10, 20, 40, 50, 100, 200, 250, 400, 500, 1000)}, full)
 
 
@@ -195,7 +198,7 @@ def _losses_by_counts(counts: dict[int, int], full: bool) -> Iterator[Row | Pict
 
 @reproduction("blt-dp-ftrl-figure-6", "BLTs used for a different number of steps than they were optimised for")
 def figure_6(full: bool) -> Iterator[Row | Picture]:
-    """Separation 400; relative to the BLT with 5 buffers optimised for 2000 steps."""
+    """The separation is 400. Losses are relative to the BLT with 5 buffers optimised for 2000 steps."""
     at = tuple(range(200, 2001, 100))
     lines = {}
     for n in (800, 2000):
@@ -229,7 +232,7 @@ def _loss_after(strategy: Strategy, steps: int) -> float:
 
 @reproduction("blt-dp-ftrl-figure-7", "BLT against banded Toeplitz strategies, 5 participations")
 def figure_7(full: bool) -> Iterator[Row | Picture]:
-    """n = 2000, optimised for separation 400; BandFHU is the square root truncated to 400 coefficients."""
+    """n = 2000, optimised for separation 400. BandFHU is the matrix square root truncated to 400 coefficients."""
     toeplitz = ap.optimize("toeplitz", steps=STEPS, participation=ap.MinSeparation(400, 5), bands=400).strategy
     mechanisms = {
         "BLT, 3 buffers": blt(5, "rms"),
@@ -255,7 +258,7 @@ PLANNED_NOTE = "at the planned separation, the banded matrix is a few percent be
 
 @reproduction("blt-dp-ftrl-figure-8", "Coefficients of the production BLTs and of their inverses")
 def figure_8(full: bool) -> Iterator[Row | Picture]:
-    """The parameters of App. F."""
+    """The parameters are those of App. F."""
     at = np.unique(np.geomspace(1, 1000, 60).astype(int))
     direct, inverse = {}, {}
     for b in (100, 400, 1000):
@@ -271,7 +274,7 @@ def figure_8(full: bool) -> Iterator[Row | Picture]:
     yield claimed("at lag 200, b = 100, 400, 1000", "b = 100 decays fastest", text, values[0] < min(values[1:]))
 
 
-REPORT_GOAL = 6500  # clients per round, for which the paper used the following noise
+REPORT_GOAL = 6500  # clients per round; the following noise is for this number
 BLT_NOISE = {100: 3.12 * REPORT_GOAL / 3000, 400: 7.379, 1000: 8.681}  # by separation
 TREE_NOISE = 7.0
 
@@ -282,7 +285,7 @@ def _rho(strategy: ap.strategies.Strategy, separation: int, noise: float) -> flo
 
 @reproduction("blt-dp-ftrl-figure-9", "zCDP against report goal, population and rounds at equal utility")
 def figure_9(full: bool) -> Iterator[Row | Picture]:
-    """Separation is floor(population / goal); noise is proportional to the goal; BLT and TreeAgg for separation 400."""
+    """The separation is floor(population / goal), and the noise is proportional to the goal. The BLT is for b = 400."""
     goals = (1000, 2000, 3000, 4500, 6500, 9000, 12_000)
     lines = {}
     for population in (3_000_000, 10_000_000):
@@ -318,7 +321,7 @@ def figure_9(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("blt-dp-ftrl-figure-10", "zCDP against rounds for separations 100, 400 and 1000")
 def figure_10(full: bool) -> Iterator[Row | Picture]:
-    """k = ceil(n / b), noise for 6500 clients per round."""
+    """The number of participations is k = ceil(n / b). The noise is for 6500 clients per round."""
     rounds = (200, 500, 1000, 1500, 2000, 3000, 4000)
     for separation, noise in BLT_NOISE.items():
         blts = [_rho(published(separation, n), separation, noise) for n in rounds]

@@ -1,4 +1,7 @@
-"""BLT-DP-FTRL: Tables 1 (losses), 2 (privacy of the BLT rows), 3 (costs) and 4 (times)."""
+"""Reproductions of McMahan, Xu and Zhang 2024 (BLT-DP-FTRL).
+
+Tables 1 (losses), 2 (privacy of the BLT rows), 3 (costs) and 4 (times).
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ ROUNDS = {
 
 @reproduction("blt-dp-ftrl-table-3", "Cost, memory, noise and fragility of four mechanisms, measured")
 def table_3(full: bool) -> Iterator[Row]:
-    """n = 2000, b = 400, k = 5; the paper's ratings compared with our numbers."""
+    """n = 2000, b = 400, k = 5. The table compares the paper's ratings with our numbers."""
     setting = ap.MinSeparation(400, 5)
     made: dict[str, ap.strategies.Strategy] = {}
     for name, family, options in (("BLT", "blt", {"buffers": 4}), ("BandToep", "toeplitz", {"bands": 400})):
@@ -116,7 +119,7 @@ def table_3(full: bool) -> Iterator[Row]:
 
 
 def _fragility(strategy: ap.strategies.Strategy) -> float:
-    """Return the factor by which the sensitivity grows if the separation is a quarter smaller than planned."""
+    """Return the factor by which the sensitivity grows if the separation is 300 instead of the planned 400."""
     planned, real = (ap.sensitivity(strategy, ap.MinSeparation(b, 5)).value for b in (400, 300))
     return real / planned
 
@@ -138,7 +141,10 @@ def table_4(full: bool) -> Iterator[Row]:
 
 
 def _closed_inverse(strategy: BLT, n: int) -> Array:
-    """Return the coefficients of C^-1, whose state matrix is diag(theta) - 1 omega^T, by its eigendecomposition."""
+    """Return the first n coefficients of C^-1.
+
+    They are computed from the eigenvalues of diag(decay) - 1 scale^T, the state matrix of C^-1.
+    """
     M = np.diag(strategy.decay) - strategy.scale
     decays, V = np.linalg.eig(M)
     weights = -(strategy.scale @ V) * np.linalg.solve(V, np.ones(len(decays)))
@@ -153,7 +159,7 @@ def _filtered_inverse(coefficients: Array) -> Array:
 
 
 def _timed(work: Callable[[], Array]) -> tuple[float, Array]:
-    """Return the shorter time of two runs, and their result."""
+    """Call `work` twice, and return the shorter time in seconds and the result."""
     times = []
     for _ in range(2):
         start = perf_counter()

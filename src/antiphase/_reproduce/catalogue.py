@@ -1,4 +1,4 @@
-"""All reproductions, by name."""
+"""Functions to list and compute all reproductions by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def known() -> dict[str, Reproduction]:
 
 
 def find(name: str) -> Reproduction:
-    """Return the reproduction with this name; for an unknown name, raise an error that lists the known ones."""
+    """Return the reproduction with this name. Raises `InvalidArgument` with a list of names if there is none."""
     found = known().get(name)
     if found is None:
         raise invalid("reproduce", "name", "a known table or figure", name, "the known names are " + ", ".join(known()))
@@ -45,11 +45,12 @@ def find(name: str) -> Reproduction:
 
 
 def reproduce(name: str, full: bool = False) -> Result:
-    """Compute one table or figure and compare it with what the paper prints.
+    """Compute one table or figure and compare it with the published values.
 
     Args:
-        name: a name that `known` lists.
-        full: compute everything; otherwise some omit their slowest parts. The full size can take minutes.
+        name: one of the names that `known` returns.
+        full: whether to compute everything, which can take minutes; if false, some reproductions omit their slowest
+            parts.
     """
     found = find(name)
     start = perf_counter()

@@ -1,4 +1,4 @@
-"""Write the reproductions as a Markdown page of the documentation, with their pictures as SVG files."""
+"""Writes the reproductions as a Markdown page of the documentation, with charts and heat maps as SVG files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphase._report import Chart, draw, draw_heat_map, file_style
 from antiphase._reproduce.catalogue import known
 from antiphase._reproduce.reproduction import PAPERS, Picture, Result
 
-Entry = tuple[str, str]  # a row of the summary table, and a section
+Entry = tuple[str, str]  # (row of the summary table, section)
 PAPER_HEADING = "\n## "
 
 INTRODUCTION = """# Reproduction
@@ -25,7 +25,10 @@ writes this page; with a NAME, it updates one section.
 
 
 def write_page(results: Sequence[Result], path: Path) -> None:
-    """Write the page, and the pictures into the folder `images` next to it, keeping sections that are already there."""
+    """Write the page to `path`, and its pictures to the folder `images` next to it.
+
+    Sections of an existing page that are not in `results` are kept.
+    """
     images = path.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
     for result in results:
@@ -37,7 +40,7 @@ def write_page(results: Sequence[Result], path: Path) -> None:
 
 
 def read_page(text: str) -> dict[str, Entry]:
-    """Return the summary row and the section of every name on a page."""
+    """Return, for every reproduction on a page, its row of the summary table and its section."""
     rows = {line[3 : line.index("]")]: line for line in text.splitlines() if line.startswith("| [")}
     sections = {}
     for section in text.split("\n### ")[1:]:
@@ -63,7 +66,7 @@ def row(result: Result) -> str:
 
 
 def page(entries: dict[str, Entry]) -> Iterator[str]:
-    """Yield the page, line by line, in the order of the papers."""
+    """Yield the parts of the page, ordered by paper."""
     found = {name: entries[name] for name in known() if name in entries}
     yield INTRODUCTION
     yield "| name | agree | of | size | seconds |"

@@ -1,4 +1,4 @@
-"""Multi-epoch matrix factorization: Tables 1, 3 and 6, and Figures 4, 5, 6 and 14."""
+"""Reproductions of Choquette-Choo et al. 2023 (multi-epoch): Tables 1, 3 and 6, and Figures 4, 5, 6 and 14."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TREE_ONLINE = ("5.8e6", "3.3e6", "2.1e6", "2.0e6", "2.1e6")
 TREE_FULL = ("2.4e6", "1.6e6", "1.2e6", "1.4e6", "1.8e6")
 FFT = ("2.3e6", "1.8e6", "1.6e6", "1.9e6", "2.5e6")
 FFT_OPTIMAL = ("2.2e6", "1.5e6", "1.1e6", "1.2e6", "1.7e6")
-# epochs of the optimised block, steps of the block, repeats, printed
+# epochs of the optimised block, steps of the block, number of repeats of the block, printed loss
 DENSE = (
     (20, 2000, 1, "6.5e5"),
     (10, 1000, 2, "8.8e5"),
@@ -37,7 +37,7 @@ EPOCHS = ap.FixedEpochs(20, 100)
 
 @reproduction("multi-epoch-mf-table-1", "Prefix-sum loss of 29 factorizations, 20 epochs of 100 steps", sizes=True)
 def table_1(full: bool) -> Iterator[Row]:
-    """Squared loss n x (sens x rms error)^2; the FFT rows use the spectral sensitivity bound, as the paper does."""
+    """Squared loss n x (sens x rms error)^2. The FFT rows use the spectral sensitivity bound, as the paper does."""
     for decoder, words, column in (("online", "online Honaker", TREE_ONLINE), ("full", "optimal decoder", TREE_FULL)):
         for repeats, value in zip(STAMPS, column, strict=True):
             strategy = stamped(Tree(2000 // repeats, decoder), repeats)  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def _certificate() -> Iterator[Row]:
 
 @cache
 def dense_solution(epochs: int, steps: int) -> ap.Solution:
-    """Return the optimal dense factorization, which is computed once."""
+    """Return the optimal dense factorization. The result is cached."""
     participation = ap.FixedEpochs(epochs, 100) if epochs > 1 else ap.SingleParticipation()
     return ap.optimize("dense", steps=steps, participation=participation, tolerance=1e-5 if epochs == 1 else 1e-3)
 
@@ -81,12 +81,15 @@ def stamped(base: Strategy, repeats: int) -> Strategy:
 
 
 def squared_loss(strategy: Strategy) -> float:
-    """Return the loss of Eq. 4, sens^2 ||B||_F^2."""
+    """Return the squared loss of Eq. 4, sens^2 ||B||_F^2 with B = A C^-1."""
     return strategy.steps * ap.loss(strategy, ap.PrefixSum(), EPOCHS) ** 2
 
 
 def spectral_square(base: Fourier, repeats: int) -> float:
-    """Return the spectral bound of Thm 2.1 on sens^2, k max_pi lambda_max(X[pi, pi])."""
+    """Return the spectral bound of Thm 2.1 on sens^2: k max_pi lambda_max(X[pi, pi]).
+
+    Here X = C^T C, k = 20 is the number of participations, and pi runs over all participation patterns.
+    """
     g, block, largest = base.gram_column(), base.steps, 0.0
     for first in range(100):
         t = np.arange(first, block * repeats, 100)
@@ -96,7 +99,7 @@ def spectral_square(base: Fourier, repeats: int) -> float:
     return 20.0 * largest
 
 
-OLD = "the paper changed its accountant in the meantime; the smaller noise suffices"
+OLD = "the paper later changed its accountant; our smaller noise is sufficient"
 SELF = (
     "this is one Gaussian mechanism: the table's own MF column times sqrt(2052) gives our number, not the printed one"
 )
@@ -118,7 +121,7 @@ def _noise(strategy: Strategy, participation: ap.SingleParticipation | ap.Poisso
     return ap.calibrate(strategy, participation, ap.Budget(to, 1e-6)).mechanism.noise_std
 
 
-# workload, constraint, smallest entry of X, smallest within a pattern, error
+# workload, constraint, equation; then the printed smallest entry of X, smallest entry within a pattern, and error
 TABLE_6 = (
     ("prefix-sum", "scalar", "Eq. 34", "0.000", "0.000", "6.461"),
     ("prefix-sum", "pattern", "Eq. 36", "0.000", "0.000", "6.461"),
@@ -144,7 +147,7 @@ def table_6(full: bool) -> Iterator[Row]:
         what = f"{workload}, {equation}"
         yield printed(f"{what}: smallest entry of X", smallest, float(X.min()), TOLERANCE)
         yield printed(f"{what}: smallest entry within a pattern", within, float(pairs.min()), TOLERANCE)
-        # X is scaled to sensitivity 1 for the contributions of its own equation, which are scalars in Eq. 34.
+        # X is scaled to sensitivity 1 for the contributions of its own equation; in Eq. 34, these are scalars.
         yield printed(f"{what}: error", error, float(np.linalg.norm(A.matrix(6) @ np.linalg.inv(C))), TOLERANCE)
 
 
@@ -187,7 +190,7 @@ def figure_4(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("multi-epoch-mf-figure-5", "Variance of every iterate, momentum and learning-rate cooldown", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """Momentum 0.95, cooldown over the last quarter; 6 epochs of 342 steps, or of 34 steps in the quick size."""
+    """Momentum 0.95, cooldown over the last quarter. 6 epochs of 342 steps, or of 34 steps in the quick size."""
     per_epoch = 342 if full else 34
     n, epochs = 6 * per_epoch, ap.FixedEpochs(6, per_epoch)
     workload = ap.Momentum(0.95, ap.schedules.linear(n, warmup=0.0, cooldown=0.25, floor=0.05))
@@ -219,7 +222,7 @@ def figure_5(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("multi-epoch-mf-figure-6", "Optimal decoder, online decoder and optimal factorization", sizes=True)
 def figure_6(full: bool) -> Iterator[Row | Picture]:
-    """20 epochs of 100 steps, each tree with its best number of repeats. Only the full size includes the optimum."""
+    """20 epochs of 100 steps. Each tree has its best number of repeats. Only the full size includes the optimum."""
     mechanisms: dict[str, Strategy] = {
         "online Honaker x 10": stamped(Tree(200), 10),
         "optimal decoder x 5": stamped(Tree(400, "full"), 5),
@@ -272,12 +275,12 @@ def figure_14(full: bool) -> Iterator[Row | Picture]:
         root <= 1.2,
     )
     yield claimed(
-        "mean squared error against it, over all n",
+        "mean squared error against the lower bound, over all n",
         "within a factor of 1.2",
         f"{ours[-1] / least[-1]:.3f} to {ours[0] / least[0]:.3f}",
         max(a / b for a, b in zip(ours, least, strict=True)) <= 1.2,
-        "the claim can only mean the root: at n = 64 the proved optimum over all factorizations, 282.2014 / 64, is "
-        "itself 1.29 times the bound in mean square",
+        "the claim can only be about the root: at n = 64, the mean squared error of the proved optimum over all "
+        "factorizations, 282.2014 / 64, is itself 1.29 times the lower bound",
     )
     worse = analytic[-1] / least[-1]
     yield claimed("analytic bound against the lower bound", "about 6 times", f"{worse:.2f} times", 5 < worse < 7)
@@ -292,7 +295,10 @@ def _per_step(title: str, variances: dict[str, Array]) -> Chart:
 
 
 def _periodic_share(values: Array, period: int) -> float:
-    """Return how much of a curve minus its moving average repeats with the period, away from its ends."""
+    """Return the correlation of a curve, minus its moving average, with itself shifted by one period.
+
+    One period at each end of the curve is left out.
+    """
     kernel = np.ones(period) / period
     ripple = (values - np.convolve(values, kernel, "same"))[period:-period]
     return float(np.corrcoef(ripple[:-period], ripple[period:])[0, 1])

@@ -1,4 +1,7 @@
-"""Near-exact amplification: Figures 2, 3, 5, 24 to 26, 28 and 29, with certified Monte Carlo accounting."""
+"""Reproductions of Choquette-Choo et al. 2025 (near-exact amplification): Figures 2, 3, 5, 24 to 26, 28 and 29.
+
+Our accounting is certified Monte Carlo.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from antiphase._reproduce.reproduction import Picture, Row, claimed, drawn, prin
 
 DELTA = 1e-5
 STEPS, EPOCHS = 2048, 16
-COARSE = MonteCarlo(slack=0.2)  # costs about 1 % more noise than the finest setting
+COARSE = MonteCarlo(slack=0.2)  # requires about 1 % more noise than the finest setting
 
 
 @cache
@@ -104,7 +107,7 @@ def _best(epsilon: float, sampled: str) -> tuple[int, float]:
 
 @reproduction("near-exact-amplification-figure-3a", "Best number of bands: gain of amplification over none", sizes=True)
 def figure_3a(full: bool) -> Iterator[Row | Picture]:
-    """Like Figure 2, with the best number of bands for each epsilon, and 128 bands without amplification."""
+    """Like Figure 2, but with the best number of bands for each epsilon. The baseline is 128 bands without sampling."""
     at = _epsilons(full)
     gains = {}
     for sampled in ("Poisson", "balls-in-bins"):
@@ -146,7 +149,7 @@ def figure_26(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("near-exact-amplification-figure-5", "Gain by sampling probability, 128 steps, epsilon = 1", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """Each with its best number of bands; rms error of balls-in-bins relative to Poisson."""
+    """Rms error of balls-in-bins relative to Poisson, each with its best number of bands."""
     bins = (64, 32, 16, 8, 4) if full else (16, 8)
     ratios = []
     for b in bins:
@@ -176,7 +179,7 @@ TOEPLITZ = ("2.003", "1.182", "0.864", "0.639", "0.445")
 
 @reproduction("near-exact-amplification-figure-28", "Noise multipliers of the CIFAR-10 experiments", sizes=True)
 def figure_28(full: bool) -> Iterator[Row | Picture]:
-    """2000 steps, 20 epochs, C scaled to sensitivity 1; the quick size computes balls-in-bins only for epsilon 1."""
+    """2000 steps, 20 epochs, C scaled to sensitivity 1. The quick size computes balls-in-bins only for epsilon 1."""
     for target, (value, bands) in zip(TARGETS, POISSON, strict=True):
         found = noise(target, DELTA, 2000, 20, bands) / math.sqrt(20)
         yield printed(f"BandMF + Poisson, {bands} bands, epsilon {target:g}", value, found, _at(value, bands))
@@ -193,15 +196,15 @@ def figure_28(full: bool) -> Iterator[Row | Picture]:
                 )
 
 
-ROOM = "the paper calibrates to delta = 8e-6, to leave room for its verification, and its matrix is a different optimum"
+ROOM = "the paper calibrates to delta = 8e-6, so that it can be verified at 1e-5, and its matrix is a different optimum"
 SEARCH = "a different search finds a different matrix, and noise multipliers of different matrices are not comparable"
 
 
 def _at(value: str, bands: int) -> str:
-    """Explain why the last digit differs, with the epsilon at the printed noise."""
+    """Return a note that explains why the last digit differs. It states the epsilon at the printed noise."""
     rounds, rate = ap.strategies.Identity(-(-2000 // bands)), bands / 100
     bound = ap.epsilon(ap.Mechanism(rounds, ap.Poisson(rate), float(value) * math.sqrt(20)), DELTA)
-    return f"at the printed noise, epsilon is at most {bound.value:.4f}; ours stops up to 0.04 % below the budget"
+    return f"at the printed noise, epsilon is at most {bound.value:.4f}; ours is up to 0.04 % below the budget"
 
 
 def _banded(target: float, bands: int, full: bool) -> float:
@@ -220,7 +223,7 @@ def _optimized(family: str, target: float, options: dict[str, int]) -> float:
 
 @reproduction("near-exact-amplification-figure-29", "Number of bands in the CIFAR-10 experiments", sizes=True)
 def figure_29(full: bool) -> Iterator[Row]:
-    """The smallest rms error over powers of two. Only the full size includes balls-in-bins."""
+    """The number of bands with the smallest rms error among powers of two. Only the full size has balls-in-bins."""
     for target, (_, bands) in zip(TARGETS, POISSON, strict=True):
         errors = {b: noise(target, DELTA, 2000, 20, b) * error(2000, b, False) for b in powers(64)}
         yield _bands_row(f"Poisson, epsilon {target:g}", bands, errors)
@@ -250,7 +253,7 @@ def _optimized_under_bins(family: str, epsilon: float, epochs: int, per_epoch: i
 
 @reproduction("near-exact-amplification-figure-3b", "Optimised Toeplitz and BLT against the best banded", sizes=True)
 def figure_3b(full: bool) -> Iterator[Row | Picture]:
-    """n = 2048, 16 epochs, relative to banded strategies with Poisson sampling. Quick size: only epsilon 2 and BLT."""
+    """n = 2048, 16 epochs, relative to banded strategies with Poisson sampling. Quick size: only BLT at epsilon 2."""
     at = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0) if full else (2.0,)
     families: dict[str, tuple[str, dict[str, int]]] = {"BLT, 3 buffers": ("blt", {"buffers": 3})}
     if full:
@@ -271,7 +274,7 @@ def figure_3b(full: bool) -> Iterator[Row | Picture]:
 
 
 CERTIFIED_NOTE = "our noise is a certified bound, about 1 % above an estimate"
-# iterations per epoch, epochs, the paper's seconds with 131,072 samples
+# (iterations per epoch, epochs, the paper's seconds with 131,072 samples)
 SECONDS = (
     (32, 16, 376.88),
     (32, 32, 384.44),
@@ -287,7 +290,7 @@ SECONDS = (
 
 @reproduction("near-exact-amplification-figure-24", "Seconds to optimise C under amplification", sizes=True)
 def figure_24(full: bool) -> Iterator[Row]:
-    """epsilon = 1; the paper's times are for 300 iterations on a V100. The quick size computes only the first cell."""
+    """epsilon = 1. The paper's times are for 300 iterations on a V100. The quick size computes only the first cell."""
     times = {}
     for per_epoch, epochs, paper in SECONDS if full else SECONDS[:1]:
         found = _optimized_under_bins("toeplitz", 1.0, epochs, per_epoch)
@@ -305,7 +308,7 @@ def figure_24(full: bool) -> Iterator[Row]:
     sizes=True,
 )
 def figure_25(full: bool) -> Iterator[Row | Picture]:
-    """BLT with 3 buffers, n = 2048, 16 epochs, relative to the most samples. Quick size: only epsilon 1."""
+    """BLT with 3 buffers, n = 2048, 16 epochs, relative to the largest number of samples. Quick size: epsilon 1."""
     at = (0.5, 1.0, 2.0, 4.0) if full else (1.0,)
     counts = [1 << i for i in ((7, 9, 11, 13, 15) if full else (9, 13))]
     lost = {}
@@ -328,7 +331,7 @@ TILTED_NOTE = "our samples are drawn where the privacy loss is close to epsilon,
 
 
 def _error_found_with(samples: int, epsilon: float) -> float:
-    """Return the rms error, at calibrated noise, of the strategy that a search with this many samples finds."""
+    """Return the rms error, with calibrated noise, of the strategy found by a search with this many samples."""
     bins = ap.BallsInBins(EPOCHS, STEPS // EPOCHS)
     problem = AmplifiedProblem(STEPS, bins, ap.PrefixSum(), "rms", ap.Budget(epsilon, DELTA))
     starts, points = blt_starts(problem, 3)

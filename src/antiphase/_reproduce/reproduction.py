@@ -1,4 +1,4 @@
-"""A reproduction of a table or figure: its rows, each with what the paper prints or claims and what we compute."""
+"""Classes for reproductions of tables and figures. Each row compares a published number or claim with our result."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _NUMBER = re.compile(r"^[<>~]?(-?[\d.]+(?:e[+-]?\d+)?)$")
 
 @dataclass(frozen=True)
 class Row:
-    """One number or claim of a paper, compared with ours.
+    """One number or claim of a paper, compared with our result.
 
     Args:
-        what: which cell, point or sentence.
+        what: description of the cell, point or claim.
         paper: the number as printed, or the claim in words; empty if the paper only draws a curve.
         ours: our result, as text.
-        agrees: whether they agree; None if the paper prints nothing to compare with, and for times, which depend on the
-            machine.
-        difference: our number relative to the paper's, if both are numbers.
-        note: why they differ, or what else to know.
+        agrees: whether paper and result agree; None if the paper prints nothing to compare with, and for times, which
+            depend on the machine.
+        difference: relative difference, ours / paper - 1, if both are numbers.
+        note: why they differ, or other remarks.
     """
 
     what: str
@@ -45,13 +45,13 @@ class Row:
 
 
 def printed(what: str, paper: str, ours: float, otherwise: str = "", *, slack: float = 0.0) -> Row:
-    """Compare with a printed number, which agrees if ours rounds to it.
+    """Return a row that compares our number with a printed one. They agree if ours rounds to the printed digits.
 
     Args:
-        what: which number.
+        what: description of the number.
         paper: the number as printed.
         ours: our number.
-        otherwise: the note for the row if they do not agree.
+        otherwise: the note for the row if the numbers do not agree.
         slack: additional difference to accept, in units of the last printed digit.
 
     >>> printed("x", "0.52", 0.5249).agrees, printed("x", "5.8e6", 5.9e6).agrees
@@ -67,12 +67,20 @@ def printed(what: str, paper: str, ours: float, otherwise: str = "", *, slack: f
 
 
 def claimed(what: str, paper: str, ours: str, holds: bool, otherwise: str = "") -> Row:
-    """Compare a claim of the paper with what we find; `otherwise` is the note if the claim does not hold."""
+    """Return a row that compares a claim of the paper with our result.
+
+    Args:
+        what: description of the claim.
+        paper: the claim in words.
+        ours: our result, as text.
+        holds: whether our result supports the claim.
+        otherwise: the note for the row if the claim does not hold.
+    """
     return Row(what, paper, ours, bool(holds), None, "" if holds else otherwise)
 
 
 def timed(what: str, paper: str, ours: str) -> Row:
-    """Show what the paper says about times next to the times on this machine, without comparing them.
+    """Return a row with the paper's statement about times and the times on this machine. They are not compared.
 
     >>> timed("closed form", "far faster", "140 times").agrees is None
     True
@@ -81,7 +89,7 @@ def timed(what: str, paper: str, ours: str) -> Row:
 
 
 def drawn(what: str, ours: str, note: str = "") -> Row:
-    """Report a point of a curve that the paper draws without printing numbers."""
+    """Return a row for a point of a curve that the paper draws without printing numbers."""
     return Row(what, "", ours, None, None, note)
 
 
@@ -103,9 +111,9 @@ class Reproduction:
 
     Args:
         name: paper and number, such as "bandmf-amplified-table-3".
-        title: what it shows.
-        run: called with full=True or False; yields rows and pictures.
-        sizes: whether the quick size omits something.
+        title: description of the table or figure.
+        run: function of `full` (True or False) that yields rows and pictures.
+        sizes: whether the quick size (full=False) omits something.
     """
 
     name: str
@@ -115,12 +123,12 @@ class Reproduction:
 
     @property
     def paper_key(self) -> str:
-        """The key of its paper in `PAPERS`."""
+        """The key of the paper in `PAPERS`."""
         return next(key for key in PAPERS if self.name.startswith(key))
 
     @property
     def paper(self) -> str:
-        """Authors, year and title of its paper."""
+        """Authors, year and title of the paper."""
         return PAPERS[self.paper_key]
 
 
@@ -138,9 +146,9 @@ class Result:
     """The result of a reproduction.
 
     Args:
-        reproduction: which table or figure.
-        rows: its rows.
-        pictures: its charts and heat maps.
+        reproduction: the table or figure.
+        rows: rows that compare paper and result.
+        pictures: charts and heat maps.
         full: False if the quick size omitted something.
         seconds: wall-clock time.
     """
@@ -158,5 +166,5 @@ class Result:
 
     @property
     def compared(self) -> int:
-        """Number of printed numbers and claims to compare with."""
+        """Number of printed numbers and claims that were compared."""
         return sum(row.agrees is not None for row in self.rows)

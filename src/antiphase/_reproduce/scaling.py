@@ -1,4 +1,4 @@
-"""Scaling up banded matrix factorization: Example B.1 and Figures 2, 3, 4 and 7."""
+"""Reproductions of McKenna 2024 (scaling up banded matrix factorization): Example B.1 and Figures 2, 3, 4 and 7."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIAGONALS = (
 
 @reproduction("scaling-bandmf-example-b1", "The optimal 3-banded matrix for 9 steps, entry by entry")
 def example_b1(full: bool) -> Iterator[Row]:
-    """C with columns of norm 1."""
+    """The columns of C have norm 1."""
     C = ap.optimize("banded", steps=9, participation=SINGLE, bands=3).strategy.encoder()
     for lag, diagonal in enumerate(DIAGONALS):
         for j, value in enumerate(diagonal):
@@ -84,7 +84,7 @@ SMALL = "the ratio is largest where bands and steps are about equal; the paper d
 
 @reproduction("scaling-bandmf-figure-2c", "Seconds for one iteration by number of steps, 16 bands", sizes=True)
 def figure_2c(full: bool) -> Iterator[Row | Picture]:
-    """The paper used a V100 and we use two cores; times are shown but not compared."""
+    """The paper used a V100 and we use two cores, so times are shown but not compared."""
     steps = [1 << i for i in range(10, 20 if full else 17, 2)]
     banded = [_seconds("banded", n, 16) for n in steps]
     toeplitz = [_seconds("toeplitz", n, 16) for n in steps]
@@ -106,7 +106,7 @@ def figure_2d(full: bool) -> Iterator[Row | Picture]:
 
 
 def _seconds(family: str, n: int, bands: int) -> float:
-    """Return the mean time per iteration of the optimiser."""
+    """Return the mean time per iteration of the optimiser, in seconds."""
     solution = ap.optimize(family, steps=n, participation=SINGLE, bands=bands, max_iterations=5)
     return solution.seconds / max(1, solution.iterations)
 
@@ -133,7 +133,10 @@ DELTA = 1e-8
 
 @cache
 def rmse(epsilon: float, steps: int, epochs: int) -> dict[int, float]:
-    """Return the error of the best column-normalised Toeplitz C by number of bands, for a fixed number of examples."""
+    """Return a dict from the number of bands to the rms error of the best column-normalised Toeplitz C.
+
+    The number of examples is fixed, so the error is divided by the number of epochs.
+    """
     bands = powers(steps // epochs)
     return {b: noise(epsilon, DELTA, steps, epochs, b) * error(steps, b, False) / epochs for b in bands}
 
@@ -161,7 +164,7 @@ def figure_3a(full: bool) -> Iterator[Row | Picture]:
         yield drawn("BandMF with 2 epochs against full-batch", f"{two:.3f} times")
 
 
-NEARLY = "the paper's claim is about a picture; the ratio is ours"
+NEARLY = "the paper's claim is about its figure; the ratio is ours"
 
 
 @reproduction("scaling-bandmf-figure-7", "Rms error by number of bands and epochs, epsilon = 8", sizes=True)

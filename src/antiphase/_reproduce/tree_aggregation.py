@@ -1,7 +1,8 @@
-"""TreeAgg as the papers evaluate it: only the nodes that the run completes, decoded with the pseudo-inverse.
+"""TreeAgg as the papers evaluate it: only nodes that the run completes, decoded with the pseudo-inverse.
 
-If n is not a power of two, these nodes form several complete trees, with 2048 and 4 leaves for n = 2052, and C is block
-diagonal. `strategies.Tree` also keeps the nodes left incomplete by the end of the run, which raises its sensitivity.
+If n is not a power of two, these nodes form several complete trees and C is block diagonal. For n = 2052, the trees
+have 2048 and 4 leaves. `strategies.Tree` also has the nodes that are incomplete at the end of the run, which increases
+its sensitivity.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from antiphase.strategies import Tree
 
 
 class TreeAggregation:
-    """Complete binary trees, one for each binary digit 1 of n.
+    """TreeAgg as a list of complete binary trees, one for each 1 in the binary representation of n.
 
     Args:
         steps: number of steps, n.
@@ -29,7 +30,7 @@ class TreeAggregation:
 
     @cached_property
     def per_step(self) -> Array:
-        """Variance of each prefix sum with the optimal decoder, for sigma = 1."""
+        """Variance of each prefix sum with the optimal decoder, for noise of standard deviation 1."""
         parts, before = [], 0.0
         for size in self._sizes:
             own = ap.error(Tree(size, "full"), ap.PrefixSum()).per_step
@@ -39,20 +40,23 @@ class TreeAggregation:
 
     @property
     def rms(self) -> float:
-        """Root mean square of the errors."""
+        """Root mean square over the steps of the standard deviations."""
         return float(np.sqrt(self.per_step.mean()))
 
     @property
     def single_sensitivity(self) -> float:
-        """Sensitivity for a single participation, in the largest tree."""
+        """Sensitivity for a single participation, which is that of the largest tree."""
         return float(np.sqrt(self._sizes[0].bit_length()))
 
     def earliest_sensitivity(self, count: int, separation: int) -> float:
-        """Return |C u| for the steps 0, b, 2b, ...: a lower bound on the sensitivity under minimum separation."""
+        """Return |C u|, where u is 1 at `count` steps 0, b, 2b, ... for separation b.
+
+        This is a lower bound on the sensitivity under minimum separation.
+        """
         return self.pattern_norm(np.arange(count, dtype=np.int64) * separation)
 
     def pattern_norm(self, pattern: NDArray[np.int64]) -> float:
-        """Return |C u| for a set of steps."""
+        """Return |C u|, where u is 1 at the steps in `pattern` and 0 elsewhere."""
         u = np.zeros(self.steps)
         u[pattern[pattern < self.steps]] = 1.0
         total, at = 0.0, 0

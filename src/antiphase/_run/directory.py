@@ -2,7 +2,7 @@
 
 - run.json: the header, with run id, plan fingerprint, leaves, dtype and number of examples
 - plan.json: the plan
-- public/ledger.jsonl: what was released; safe to show
+- public/ledger.jsonl: record of committed steps and publications; safe to show
 - private/: the secret, noise states and batch sizes; readable by the owner only, to be stored apart from the model
 """
 
@@ -35,7 +35,7 @@ from antiphase._samplers import Sampler
 from antiphase._secret import Secret
 
 FORMAT = 1
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "int64")
 LEDGERS = ("public/ledger.jsonl", "private/ledger.jsonl")
 FILES = ("run.json", "plan.json", "private/secret", "private/heads", *LEDGERS)
 LONGEST_FIRST_LINE = 4096
@@ -43,13 +43,13 @@ LONGEST_FIRST_LINE = 4096
 
 @dataclass(frozen=True)
 class Header:
-    """What must stay the same as long as a run exists.
+    """The properties of a run that never change.
 
     Args:
         format: version of the directory layout.
         run_id: id of the run.
         root: fingerprint of the plan that the run was started with.
-        leaves: pairs of name and shape, as JSON.
+        leaves: pairs of parameter name and shape, as JSON.
         dtype: dtype of the noise.
         examples: size of the data set; None if the run draws no batches.
     """
@@ -63,11 +63,11 @@ class Header:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all fields. It is in the ledger, because the file itself is not authenticated."""
+        """SHA-256 of all fields. The ledger stores it, because the header file itself is not authenticated."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def check(self, other: Header) -> None:
-        """Raise if anything but the run id differs."""
+        """Raise `InvalidArgument` if any field of `other` except the run id differs from this header."""
         for name in ("format", "root", "leaves", "dtype", "examples"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
@@ -77,11 +77,11 @@ class Header:
                 )
 
     def sampler(self, plan: Plan, steps: int, secret: Secret) -> Sampler:
-        """The sampler that draws the batches of the run, for a given number of steps."""
+        """Return the sampler that draws the batches of the run, for a given number of steps."""
         if self.examples is None:
             raise InvalidArgument(
                 "The run was opened without the number of examples, so it has no batches.",
-                hint="open it with examples=len(data_set)",
+                hint="open the run with examples=len(data_set)",
             )
         batches = secret.child("batches", self.run_id)
         return plan.mechanism.participation.sampler(self.examples, steps, batches)
@@ -102,7 +102,7 @@ def read_header(directory: Path) -> Header | None:
 
 
 def _check_fields(header: Header) -> None:
-    """Raise ValueError if a field has a type or value that no run writes."""
+    """Raise `ValueError` if a field has an invalid type or value."""
     texts = (header.run_id, header.root, header.dtype)
     counts = (header.format,) if header.examples is None else (header.format, header.examples)
     if not all(isinstance(text, str) for text in texts) or not all(type(count) is int for count in counts):
@@ -122,7 +122,7 @@ def _is_named_leaf(item: Any) -> bool:
 
 
 def write_header(directory: Path, header: Header) -> None:
-    """Store the header. It is the last file of a new run to be written: with it, the directory holds a run."""
+    """Store the header. It is written last when a run is created, so a directory with a header holds a complete run."""
     write_atomically(directory / "run.json", (json.dumps(asdict(header), indent=1) + "\n").encode())
 
 
@@ -132,7 +132,10 @@ def fresh_run_id() -> str:
 
 
 def made_directory(given: Any) -> Path:
-    """Create the run directory if it is missing. Returns an absolute path: the working directory may change."""
+    """Create the run directory if it is missing, and return its absolute path.
+
+    The path is absolute because the working directory of the process may change.
+    """
     try:
         path = Path(given).absolute()
         make_directory(path)
@@ -141,15 +144,15 @@ def made_directory(given: Any) -> Path:
         why = error.strerror if isinstance(error, OSError) else error
         raise InvalidArgument(
             f"The run directory {shown(str(given))} cannot be created or opened: {why}.",
-            hint="give the path of a directory that exists or can be created",
+            hint="pass the path of a directory that exists or can be created",
         ) from error
     if not found:
-        raise InvalidArgument(f"{path} is not a directory.", hint="give the path of a directory for this run alone")
+        raise InvalidArgument(f"{path} is not a directory.", hint="pass the path of a directory for this run only")
     return path
 
 
 def check_layout(directory: Path) -> None:
-    """Refuse symbolic links, pipes and the like among the files of a run, and a private directory open to others."""
+    """Raise an error if a file of the run is not a regular file, or if others can access the private directory."""
     for name in ("public", "private"):
         if os.path.lexists(directory / name):
             check_directory(directory / name, private=name == "private")
@@ -158,9 +161,9 @@ def check_layout(directory: Path) -> None:
 
 
 def check_no_run(directory: Path) -> None:
-    """Refuse to start a run in a directory that has files of another run but no header.
+    """Raise `Corrupted` if a directory without a header holds files of a run.
 
-    What a process leaves that was killed while it created a run is allowed.
+    Files left by a process that was killed while it was creating a run are allowed.
     """
     traces = [name for name in FILES if file_exists(directory / name) and _is_of_a_run(directory / name)]
     traces += [f"private/{path.name}" for name in ("noise-*", "shard-*") for path in (directory / "private").glob(name)]
@@ -172,34 +175,39 @@ def check_no_run(directory: Path) -> None:
 
 
 def clear_unfinished(directory: Path) -> None:
-    """Remove the ledger of a process that was killed while it created the run. Call `check_no_run` first."""
+    """Remove the ledger left by a process that was killed while it was creating the run. Call `check_no_run` first."""
     for name in ("private/heads", *LEDGERS):
         (directory / name).unlink(missing_ok=True)
 
 
 def clear_temporary(directory: Path) -> None:
-    """Remove temporary files that interrupted writes left in a run directory. The caller must hold its lock."""
+    """Remove temporary files that interrupted writes left in a run directory. The caller must hold the lock on it."""
     shards = [path for path in (directory / "private").glob("shard-*") if path.is_dir() and not path.is_symlink()]
     for place in (directory, directory / "private", *shards):
         remove_unfinished(place)
 
 
 def own_secret(directory: Path, *, create: bool) -> Secret:
-    """Read the secret that the directory stores. With `create`, generate it if there is none."""
+    """Return the secret stored in the directory.
+
+    With `create`, generate and store one. It replaces a secret that is already there: a directory without a run has
+    not used it, and whoever put it there knows it.
+    """
     path = directory / "private" / "secret"
-    if not file_exists(path):
-        if not create:
-            raise Corrupted(
-                "The run's secret is missing: private/secret.",
-                hint="restore private/secret, or pass the secret that the run was created with",
-            )
+    if create:
         make_private_directory(path.parent)
+        path.unlink(missing_ok=True)
         Secret.generate().save(path)
+    elif not file_exists(path):
+        raise Corrupted(
+            "The run's secret is missing: private/secret.",
+            hint="restore private/secret, or pass the secret that the run was created with",
+        )
     return Secret.load(path)
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Whether a file shows that a run was started: heads or a ledger with more than the opening entry."""
+    """Return whether a file shows that a run was started: heads or a ledger with more than the opening entry."""
     if path.name == "heads":
         try:
             public, private = json.loads(read_file(path).split(b"\n")[0])

@@ -1,31 +1,31 @@
-"""The state of a run according to its ledger: which steps were committed, with which digests, what was published."""
+"""The state of a run according to its ledger: committed steps, their digests, and publications."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antiphase import _check
 from antiphase._errors import Corrupted, Refused
 from antiphase._escape import reorders
 from antiphase._ledger import Entry
-from antiphase._run.digests import DIGEST_BYTES
+from antiphase._run.digests import DIGEST_BYTES, KEYED, SHA256, DigestKind
 
 HOST = "host"  # the noise source of a ledger that names none
 LINEAGE_BYTES = 16
-NO_LINEAGE = bytes(LINEAGE_BYTES)  # of a step committed without one
+NO_LINEAGE = bytes(LINEAGE_BYTES)  # stored for a step that was committed without a lineage
 LONGEST_LABEL = 200
 NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line and paragraph separators
 
 
 @dataclass(frozen=True)
 class Publication:
-    """Something that was published.
+    """One publication recorded in the ledger.
 
     Args:
         label: the label given to `Run.publish`.
-        steps: number of steps that it depends on.
+        steps: number of steps that the publication depends on.
     """
 
     label: str
@@ -34,22 +34,24 @@ class Publication:
 
 @dataclass
 class History:
-    """The state that the public entries of a ledger add up to.
+    """The state of a run after all public entries of its ledger.
 
     Steps before `published` are frozen: their outputs may be known to others, so a replay must give the same digest.
 
-    A lineage is a keyed digest of all outputs up to a step. It tells an integration whether a training state follows
-    from the outputs in the ledger. Entries call it "mark".
+    A lineage is a keyed digest of all outputs up to a step. With it, an integration checks that a training state was
+    computed from the outputs in the ledger. Ledger entries store it under the name "mark".
 
     Args:
         digests: digests of the committed steps, concatenated.
         lineages: lineages of the committed steps, concatenated.
         start: lineage of the initial parameters.
         publications: all publications.
-        rewinds: how often steps were replaced or noisy outputs dropped.
-        extensions: how often the plan was extended.
-        source: what makes the noise.
-        details: hash of the plan's details when it was opened or last extended; None in older ledgers.
+        rewinds: number of times that steps were replaced or noisy outputs discarded.
+        extensions: number of times that the plan was extended.
+        source: source of the noise: "host" or the description of a device.
+        details: hash of the plan's details when the run was opened or last extended; None in older ledgers.
+        digest_kind: what `Run.digest` computes. A run keeps the kind it began with, since another one would make every
+            replay look like a rewind. Ledgers that do not name it have SHA-256.
     """
 
     digests: bytearray = field(default_factory=bytearray)
@@ -60,6 +62,16 @@ class History:
     extensions: int = 0
     source: str = HOST
     details: str | None = None
+    digest_kind: DigestKind = SHA256
+
+    def copy(self) -> History:
+        """Return a copy that later entries do not change."""
+        return replace(
+            self,
+            digests=bytearray(self.digests),
+            lineages=bytearray(self.lineages),
+            publications=list(self.publications),
+        )
 
     @property
     def committed(self) -> int:
@@ -72,17 +84,21 @@ class History:
         return max((p.steps for p in self.publications), default=0)
 
     def digest(self, step: int) -> bytes:
-        """The digest that a step was committed with."""
+        """Return the digest that a step was committed with."""
         return bytes(self.digests[step * DIGEST_BYTES : (step + 1) * DIGEST_BYTES])
 
     def lineage(self, step: int) -> bytes:
-        """The lineage that a step was committed with, or `NO_LINEAGE`; step -1 is the start of training."""
+        """Return the lineage that a step was committed with, or `NO_LINEAGE`; step -1 is the start of training."""
         if step < 0:
             return self.start
         return bytes(self.lineages[step * LINEAGE_BYTES : (step + 1) * LINEAGE_BYTES])
 
     def check_commit(self, step: int, digest: bytes) -> str:
-        """Classify a commit as "next", "same" (a free replay) or "rewind". Raises if it would leak."""
+        """Classify a commit as "next", "same" (a replay with the same output) or "rewind" (with another output).
+
+        Raises `Refused` if the step is not the next one or an earlier one, or if it is an earlier step with another
+        output that something published depends on.
+        """
         if step > self.committed:
             raise Refused(
                 f"Step {step} cannot be committed: the next step is {self.committed}.",
@@ -95,13 +111,13 @@ class History:
         if step >= self.published:
             return "rewind"
         raise Refused(
-            f"Step {step} was replayed with another output, but {self._label(step)!r} was published after it. "
+            f"Step {step} was replayed with another output, but {self._label(step)!r} was published after that step. "
             "The same noise on two outputs reveals their difference.",
             hint="continue from a checkpoint made at or after that publication, or start a new run and compose the two",
         )
 
     def check(self, entry: Entry) -> None:
-        """Raise if a public entry cannot follow those so far."""
+        """Raise `Corrupted` if a public entry cannot follow the entries so far."""
         match entry:
             case {"kind": "commit", "step": int(step), "digest": str()} if step == self.committed:
                 pass
@@ -115,16 +131,18 @@ class History:
                 pass
             case {"kind": "publish", "label": str(), "steps": int(steps)} if steps == self.committed:
                 pass
-            case {"kind": "open" | "extend", "steps": int(), "plan": str(), "header": str()}:
+            case {"kind": "open" | "extend", "steps": int(), "plan": str(), "header": str()} if entry.get(
+                "digests", SHA256
+            ) in (SHA256, KEYED):
                 pass
             case _:
                 raise Corrupted(
                     f"The ledger has an entry that cannot follow the entries before it: {entry}.",
-                    hint="another version wrote it; read it with that version",
+                    hint="another version of antiphase wrote it; read the ledger with that version",
                 )
 
     def apply(self, entry: Entry) -> None:
-        """Update the state by a public entry that passed `check`."""
+        """Update the state with a public entry that passed `check`."""
         match entry["kind"]:
             case "commit":
                 self.digests += bytes.fromhex(entry["digest"])
@@ -143,6 +161,7 @@ class History:
                 self.publications.append(Publication(entry["label"], entry["steps"]))
             case "open":
                 self.details = entry.get("details")
+                self.digest_kind = entry.get("digests", SHA256)
             case "extend":
                 self.details = entry.get("details")
                 self.extensions += 1
@@ -152,7 +171,7 @@ class History:
 
 
 def read_history(entries: Iterable[Entry]) -> tuple[History, Entry]:
-    """The state after all public entries, and the last entry that names plan and header."""
+    """Return the state after all public entries, and the last entry of kind "open" or "extend"."""
     history, last = History(), Entry()
     for entry in entries:
         history.check(entry)
@@ -163,11 +182,14 @@ def read_history(entries: Iterable[Entry]) -> tuple[History, Entry]:
 
 
 def check_label(label: object) -> str:
-    """Return the label of a publication if ledger and reports can show it: one line of text of limited length."""
-    text = _check.text("Run.publish", "label", str(label), "a few words that name what is published")
+    """Return the label of a publication. Raises `InvalidArgument` unless it is one short line of text."""
+    hint = "a few words that name what is published"
+    if not isinstance(label, (str, int)):  # an array's text would put its contents into the public ledger
+        raise _check.invalid("Run.publish", "label", "a string", f"a {type(label).__name__}", hint)
+    text = _check.text("Run.publish", "label", str(label), hint)
     if reorders(text):
         hint = "remove characters that change the writing direction, such as U+202E"
-        raise _check.invalid("Run.publish", "label", "text that is read in the order it is written", text, hint)
+        raise _check.invalid("Run.publish", "label", "text without bidirectional control characters", text, hint)
     if len(text) > LONGEST_LABEL or any(unicodedata.category(character) in NOT_TEXT for character in text):
         raise _check.invalid(
             "Run.publish",

@@ -1,14 +1,16 @@
-"""What the integrations use of a run beyond its public methods.
+"""Functions on runs for the framework integrations (PyTorch, JAX, Flower), beyond the public methods of `Run`.
 
-An integration that makes noise itself calls `set_noise_source` whenever it is given a run. The first call records the
-source in the ledger; from then on, every other source is refused.
+An integration that generates noise itself calls `set_noise_source` whenever it is given a run. The first call records
+the source in the ledger; from then on, every other source is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from antiphase._accounting import check_delta
 from antiphase._bound import Bound
@@ -19,10 +21,12 @@ from antiphase._run.digests import DIGEST_BYTES
 from antiphase._run.history import HOST, NO_LINEAGE
 from antiphase._run.locking import CriticalSection, synchronized
 from antiphase._run.noise_replay import ExternalNoise, NoiseReplay, StreamReplay
-from antiphase._run.privacy_report import guarantee_after
+from antiphase._run.privacy_report import early_stop_entropy, guarantee_after
 from antiphase._run.run import DeviceNoise, Run
 from antiphase._run.transport import Transport
+from antiphase._samplers import Batch
 from antiphase._secret import Secret
+from antiphase._traceback import without_locals
 
 
 def open_shared(
@@ -36,87 +40,146 @@ def open_shared(
     examples: int | None = None,
     secret: Secret | None = None,
     dtype: str = "float32",
+    background_noise: bool = False,
+    keep_source: bool = False,
 ) -> Run:
-    """Open a run that all ranks of `transport` share. Every rank calls it and gets a `Run`.
+    """Open a run that all ranks of `transport` share. Every rank must call this function and gets its own `Run`.
 
-    Rank 0 alone writes the ledger. `commit` and `publish` are collective: every rank must call them, and every rank
-    raises if rank 0 refuses. `report` works on rank 0 only. `noise` makes this rank's part of the noise.
+    Only rank 0 writes the ledger. `commit` and `publish` are collective: every rank must call them, and every rank
+    raises an error if rank 0 does. `report` works on rank 0 only. `unit_noise` returns this rank's part of the noise.
 
     Args:
         plan: as for `Run.open`; the same on every rank.
-        directory: run directory, shared by all ranks. Ranks that cannot see it must be given the same `secret`.
-        transport: how the ranks talk to each other.
-        leaves: all leaves, whole.
-        own_leaves: part of each leaf that this rank makes noise for.
-        device_noise: makes noise on a device, given the secret and the run id. None to make it on the host.
+        directory: run directory, shared by all ranks. Ranks without access to it must be given the same `secret`.
+        transport: collective operations among the ranks.
+        leaves: names and full shapes of all parameters.
+        own_leaves: for each parameter, the part that this rank generates noise for.
+        device_noise: function from (secret, run id) to a source of noise on a device. None to generate noise on the
+            host.
         examples: as for `Run.open`; the same on every rank.
         secret: as for `Run.open`; the same on every rank.
         dtype: as for `Run.open`; the same on every rank.
+        background_noise: as for `Run.open`; `start_noise` begins too.
+        keep_source: whether to keep the noise source of a run that was started with another one than the host, for an
+            integration that calls `set_noise_source` afterwards.
     """
-    return Run._open_shared(plan, directory, transport, leaves, own_leaves, device_noise, examples, secret, dtype)
+    return Run._open_shared(
+        plan,
+        directory,
+        transport,
+        leaves,
+        own_leaves,
+        device_noise,
+        examples,
+        secret,
+        dtype,
+        background_noise,
+        keep_source,
+    )
+
+
+def transport_of(run: Run) -> Transport:
+    """Return the collective operations among the processes that share the run."""
+    return run._transport
 
 
 def secret_of(run: Run) -> Secret:
-    """The secret that every key of the run is derived from."""
+    """Return the secret that every key of the run is derived from."""
     return run._secret
 
 
 def leaves_of(run: Run) -> dict[str, Leaf]:
-    """The arrays that the run makes noise for."""
+    """Return the names and shapes of the parameters that the run generates noise for."""
     return run._leaves
 
 
+def own_leaves_of(run: Run) -> dict[str, Leaf]:
+    """Return the parts of the parameters that this process makes noise for on the host; all, unless runs are shared."""
+    return run._replay.leaves if isinstance(run._replay, StreamReplay) else run._leaves
+
+
 def dtype_of(run: Run) -> str:
-    """The dtype of the run's noise."""
+    """Return the dtype of the run's noise. Raises `Refused` for lattice noise, which is not in floating point."""
+    if run.plan.mechanism.lattice is not None:
+        raise Refused(
+            "This integration adds noise in floating point, but the plan of the run has a lattice.",
+            hint="plan without lattice=True, or add the noise with Run.release in a loop of your own",
+        )
     return run._header.dtype
 
 
 def examples_of(run: Run) -> int | None:
-    """The number of examples that the run was opened with."""
+    """Return the number of examples that the run was opened with; None if the run draws no batches."""
     return run._header.examples
 
 
 def state_bytes_of(run: Run) -> int:
-    """Memory of the noise state that this process keeps on the host; 0 before the first step."""
+    """Return the size in bytes of the noise state that this process keeps on the host; 0 before the first step."""
     return run._replay.state_bytes if isinstance(run._replay, StreamReplay) else 0
 
 
 def epsilon_with_tail(run: Run, epsilon_at: Callable[[float], Bound], delta: float) -> Bound:
-    """The epsilon of the run, whose draws are bounded, from that of the ideal mechanism; see `antiphase._run.tail`."""
+    """Return the epsilon of the run at `delta`, corrected for the bounded range of its random draws.
+
+    See `antiphase._run.tail`.
+
+    Args:
+        run: open run.
+        epsilon_at: epsilon of the mechanism with ideal, unbounded draws as a function of delta.
+        delta: delta of the guarantee.
+    """
     return run._tail.covered(epsilon_at, delta)
 
 
 def epsilon_so_far(run: Run, delta: float) -> float:
-    """An upper bound on the epsilon of the committed steps at `delta`; 0 before the first step.
+    """Return an upper bound on the epsilon of the committed steps at `delta`; 0 before the first step.
 
-    It makes the same claim as `Run.report`, at any delta and on every rank.
+    Unlike `Run.report`, which states the same guarantee, this works at any delta and on every rank.
     """
+    run._journal.check_open()
     run._journal.check_not_failed()
-    target = check_delta("get_epsilon", delta)
-    bound = guarantee_after(run.plan, run.committed, target, run._tail)
+    target, steps = check_delta("get_epsilon", delta), run.committed  # another thread may commit meanwhile
+    entropy = early_stop_entropy(run.plan, steps, run._secret, run.run_id)
+    bound = guarantee_after(run.plan, steps, target, run._tail, entropy)
     return 0.0 if bound is None else bound.value
 
 
 def outputs_digest(run: Run, step: int) -> str:
-    """A digest of the outputs of all steps before `step`, as committed. It changes if any of them is replaced."""
+    """Return a digest of the committed outputs of all steps before `step`. It changes if any of them is replaced."""
     return hashlib.sha256(run._history.digests[: step * DIGEST_BYTES]).hexdigest()
+
+
+def is_committed(run: Run, step: int, digest: bytes) -> bool:
+    """Return whether `step` is committed with this digest of its output."""
+    return 0 <= step < run.committed and hmac.compare_digest(run._history.digest(step), run._keyed_output(digest))
+
+
+def unit_noise(run: Run, step: int) -> list[Any]:
+    """Return the noise of a step for clipping norm 1, in leaf order, before it is multiplied by the clipping norm."""
+    return run._unit_noise(step)
 
 
 @synchronized
 def set_noise_source(run: Run, source: str, replay: NoiseReplay | None = None) -> None:
-    """Make `source` the only source of noise of a run. Refused if the run was started with another one.
+    """Make `source` the only source of noise of a run. Raises `Refused` if the run was started with another source.
 
-    The z of two sources are independent. Noise of later steps would not cancel that of earlier steps, and the
-    covariance would not be the one that the guarantee is computed from.
+    Random draws of two sources are independent. After a change of source, noise of later steps would not cancel noise
+    of earlier steps, and the noise would not have the covariance that the guarantee is computed from.
+
+    In a run that several processes share, every process must call this function before the first step; afterwards, it
+    does not communicate.
 
     Args:
         run: open run. For a source other than the host, no step may have been committed with another source.
-        source: "host", or what makes the noise, in words that name everything its bits depend on; reports show them.
-        replay: what `run.noise` reads from now on. None to keep the host's; with another source, `noise` is then
-            refused and each step is announced with `record_noise_read`.
+        source: "host", or a description of the noise generator that names everything the noise bits depend on. Reports
+            show this text.
+        replay: noise source that `unit_noise` reads from now on. If None and `source` is "host", `unit_noise` keeps
+            reading the host's noise. If None and `source` is not "host", `unit_noise` raises `Refused`, and each step
+            must be announced with `record_noise_read`.
     """
     run._journal.check_open()
-    run._set_noise_source(source)
+    if source != run._history.source:  # in a shared run a collective operation, and only then
+        run._write(lambda: run._set_noise_source(source))
     if replay is not None:
         run._replay = replay
     elif source != HOST and not isinstance(run._replay, ExternalNoise):
@@ -125,47 +188,68 @@ def set_noise_source(run: Run, source: str, replay: NoiseReplay | None = None) -
 
 @synchronized
 def record_noise_read(run: Run, source: str, step: int) -> None:
-    """Tell the run that `source`, not the host, made the noise of a step, so that the step can be committed."""
+    """Record that the noise of `step` was read from `source` (not the host), so that the step can be committed."""
     if source == HOST:
-        raise Refused("Noise of the host is read from the run.", hint="call run.noise(step)")
+        raise Refused("Noise from the host must be read from the run.", hint="call run.gradient_noise(step)")
     set_noise_source(run, source)
     run._replay.read_steps.add(run._checked(step))
 
 
 @synchronized
+def read_noise(run: Run, step: int) -> list[Any]:
+    """As `unit_noise`, without a copy: the caller must neither change nor keep the arrays."""
+    t, replay = run._checked(step), run._replay
+    return replay.read_shared(t) if isinstance(replay, StreamReplay) else replay.read(t)
+
+
+def draw_batch(run: Run, step: int) -> Batch:
+    """As `run.batch`, but do not begin to compute the step's noise."""
+    return run._batch(step)
+
+
+def start_noise(run: Run, step: int) -> None:
+    """Begin to compute the noise of a step in the background, when its forward pass begins."""
+    run._start_noise(step)
+
+
+@synchronized
 def check_step(run: Run, step: int) -> None:
-    """Refuse a step that the run does not allow now."""
+    """Raise `Refused` unless `step` is the next step, or an earlier step as a replay."""
     run._checked(step)
 
 
+@without_locals
 @synchronized
 def commit_with_lineage(run: Run, step: int, digest: bytes, lineage: bytes) -> None:
-    """Call `run.commit`, with a lineage: bytes that identify the noisy outputs of this step and all before it."""
+    """Commit a step like `run.commit`, with a lineage: bytes that identify the noisy outputs up to this step."""
     run._commit(step, digest, lineage)
 
 
+@without_locals
 @synchronized
 def commit_after(run: Run, step: int, digest: bytes, check: Callable[[], None]) -> None:
-    """Call `run.commit`, after `check` on the rank that writes the ledger. If `check` raises, every rank raises."""
+    """Commit a step like `run.commit`, but first call `check` on rank 0. If `check` raises there, every rank raises."""
     run._commit(step, digest, check=check)
 
 
+@without_locals
 @synchronized
 def check_lineage(run: Run, step: int, lineage: bytes) -> None:
-    """Refuse to take a step from a training state that does not follow from the outputs in the ledger.
+    """Raise `Refused` if the training state before `step` was not computed from the outputs in the ledger.
 
-    If steps were replaced, the old and the new outputs contain the same noise: whoever sees what follows from both
-    learns their difference without noise. Likewise, a restart must use the initial parameters: a model that already
-    contains the noise of the first steps must not get it again.
+    When a step is replaced, its old and its new output contain the same noise. Anyone who sees models computed from
+    both can subtract them and learn the difference of the outputs without noise. For the same reason, a run that
+    restarts at step 0 must use its initial parameters: a model that already contains the noise of the first steps must
+    not get the same noise again.
 
     Args:
         run: open run.
         step: step to take.
-        lineage: lineage of the state, as given to `commit_with_lineage` with the step before; at step 0, bytes that
+        lineage: lineage of the state, as passed to `commit_with_lineage` for the previous step; at step 0, bytes that
             identify the parameters.
     """
     code = run._keyed_lineage(lineage)
-    if step == run.committed == 0 and code != run._history.start:
+    if step == run.committed == 0 and code != run._history.start and run._journal.is_writer:
         run._journal.append({"kind": "start", "mark": code.hex()})
     if step <= run.committed and run._history.lineage(step - 1) not in (NO_LINEAGE, code):
         raise _replaced(step) if step else _other_start()
@@ -173,37 +257,40 @@ def check_lineage(run: Run, step: int, lineage: bytes) -> None:
 
 def _replaced(step: int) -> Refused:
     return Refused(
-        f"This state does not follow from the outputs of the {step} steps before it in the ledger.",
+        f"This training state was not computed from the outputs of the {step} steps before it in the ledger.",
         hint="either these steps were replaced later, or this is a replica whose gradients were not summed with those "
-        "of the others before the noise was added. Both outputs contain the same noise: continue from a state of the "
-        "steps in the ledger, or start a new run and compose the two",
+        "of the other replicas before the noise was added. Both outputs contain the same noise: continue from a state "
+        "computed from the steps in the ledger, or start a new run and compose the two",
     )
 
 
 def _other_start() -> Refused:
     return Refused(
-        "The run has steps already, and it was started with other parameters.",
+        "The run already has committed steps, and it was started with other parameters.",
         hint="to resume, load the state of the run together with the parameters; to start over, use the parameters "
         "that the run was started with, or start a new run",
     )
 
 
 def awaits_commit(run: Run, step: int) -> bool:
-    """Whether the noise of a step was read and the step has not been committed since."""
+    """Return whether the noise of a step was read and the step has not been committed since."""
     return step in run._replay.read_steps
 
 
 def critical_section(run: Run) -> CriticalSection:
-    """Guard a write of the integration that must precede the ledger's. If it fails, the run must be reopened."""
+    """Return a context manager for a write that must complete before the ledger is written.
+
+    If the write fails, the run must be opened again.
+    """
     run._journal.check_usable()
     return run._journal.critical
 
 
 @synchronized
 def record_withdrawal(run: Run, step: int) -> None:
-    """Record that a noisy output was made and dropped before it was committed, which counts as a rewind.
+    """Record that a noisy output of `step` was computed and discarded before its commit. Reports count it as a rewind.
 
-    It is not collective: only the rank that writes the ledger records it.
+    This is not a collective operation: only rank 0, which writes the ledger, records it.
     """
     if run._journal.is_writer:
         run._journal.append({"kind": "withdraw", "step": run._checked(step)})

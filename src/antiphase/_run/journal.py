@@ -1,4 +1,4 @@
-"""The ledger of an open run together with its history, kept in step even if a write fails."""
+"""The ledger of an open run and the in-memory history, which stay consistent even if a write fails."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from antiphase._run.locking import CriticalSection
 
 @final
 class Journal:
-    """What a run has recorded so far, and how it records more.
+    """The history of a run and, on rank 0, its open ledger.
 
-    The rank that writes the ledger holds it, and the lock on the run directory. On all other ranks the journal has only
-    the history, which follows the entries that the writing rank sends.
+    Only rank 0 has the ledger and the lock on the run directory. On all other ranks the journal has only the history,
+    which is updated with the entries that rank 0 sends.
 
     Args:
         history: state after the entries so far.
@@ -46,13 +46,13 @@ class Journal:
             self._unsent.append(entry)
 
     def append_private(self, entry: Entry) -> None:
-        """Append an entry to the private part of the ledger, which no other rank is told."""
+        """Append an entry to the private part of the ledger. Private entries are not sent to other ranks."""
         ledger = self._own_ledger()
         with self.critical:
             ledger.private.append(entry)
 
     def private_entries(self) -> Iterable[Entry]:
-        """The private entries so far."""
+        """Return the private entries so far."""
         return self._own_ledger().private.entries()
 
     def flush(self) -> None:
@@ -62,31 +62,31 @@ class Journal:
                 self.ledger.keep()
 
     def take_unsent(self) -> list[Entry]:
-        """The public entries since the last call, for the other ranks to `follow`."""
+        """Return the public entries appended since the last call, to be sent to the other ranks (see `follow`)."""
         entries, self._unsent = self._unsent, []
         return entries
 
     def follow(self, entries: list[Entry]) -> None:
-        """Apply public entries that the writing rank appended."""
+        """Apply public entries that rank 0 appended to this rank's history."""
         for entry in entries:
             self.history.check(entry)
             self.history.apply(entry)
 
     def check_open(self) -> None:
-        """Raise if the run was closed or belongs to the parent process."""
+        """Raise `Refused` if the run was closed or belongs to the parent process."""
         if self.lock is not None:
             self.lock.check()
         elif self._is_closed:
             raise Refused("The run is closed.", hint="open it again")
 
     def check_usable(self) -> None:
-        """Raise if the directory was moved, during a write, and after a write that failed."""
+        """Raise `Refused` if the directory was moved, if a write is in progress, or if a write has failed."""
         self.critical.check()
         if self.lock is not None:
             self.lock.check_in_place()
 
     def check_not_failed(self) -> None:
-        """Raise after a write that failed; unlike `check_usable`, not while another thread is writing."""
+        """Raise `Refused` if a write has failed. Unlike `check_usable`, allow a write in progress."""
         if self.critical.failed:
             self.critical.check()
 
@@ -106,5 +106,5 @@ class Journal:
 
     def _own_ledger(self) -> Any:
         if self.ledger is None:
-            raise Refused("This rank does not write the ledger.", hint="rank 0 does; call it there")
+            raise Refused("Only rank 0 has the ledger.", hint="call this on rank 0 only")
         return self.ledger

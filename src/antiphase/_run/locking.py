@@ -1,6 +1,6 @@
-"""Locks around a run: one thread at a time, and no second write inside or after an interrupted one.
+"""Locks around a run: one thread at a time, and no further write during or after an interrupted write.
 
-Without them, two threads that read the noise of a step together could get the noise of two steps.
+Without these locks, two threads that read the noise of one step at the same time could get the noise of two steps.
 """
 
 from __future__ import annotations
@@ -21,24 +21,30 @@ R = TypeVar("R")
 
 
 def synchronized(method: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, P], R]:
-    """Run a method while holding the run's lock. Refused if the run is closed or its ledger could not be written."""
+    """Run a method while holding the run's lock. Raises `Refused` if the run is closed or a ledger write failed."""
 
     @wraps(method)
     def locked(run: Run, /, *args: P.args, **named: P.kwargs) -> R:
         run._journal.check_open()  # before waiting: in a forked child the thread that holds the lock may not exist
         with run._thread_lock:
             run._journal.check_usable()
-            return method(run, *args, **named)
+            before = run._calls
+            try:
+                run._calls = before + 1
+                return method(run, *args, **named)
+            finally:
+                run._calls = before
 
     return locked
 
 
 @final
 class CriticalSection:
-    """A write that must complete. If it is interrupted or fails, no other write can follow.
+    """Context manager for a write that must complete. If the write is interrupted or fails, all later writes raise.
 
-    Ctrl-C or a signal can interrupt a program anywhere, and a signal handler runs in the thread that holds the lock. If
-    the ledger had an entry that the run does not know of, later entries would contradict it.
+    Ctrl-C or a signal can interrupt a program anywhere, and a signal handler runs in the thread that holds the lock. An
+    interrupted write may leave an entry in the ledger that the run's in-memory state does not include. Later entries
+    would contradict that entry.
     """
 
     def __init__(self) -> None:
@@ -46,11 +52,11 @@ class CriticalSection:
         self.failed = False
 
     def check(self) -> None:
-        """Raise during a write, and forever after one that failed or was interrupted."""
+        """Raise `Refused` during a write, and always after a write that failed or was interrupted."""
         if self._entered or self.failed:
             raise Refused(
                 "The run is writing to its ledger, or a write failed or was interrupted.",
-                hint="close the run and open it again, which reads what the ledger holds",
+                hint="close the run and open it again, which reads the current contents of the ledger",
             )
 
     def __enter__(self) -> None:
@@ -66,10 +72,10 @@ class CriticalSection:
 
 @final
 class Exclusive:
-    """A block that one caller can be in at a time. A second caller is refused; it neither enters nor waits.
+    """Context manager that one caller at a time can enter. A second caller gets `Refused` immediately.
 
-    A signal handler runs in the thread that it interrupts. A reentrant lock would let it into the middle of a step, and
-    any other lock would wait forever.
+    A signal handler runs in the thread that it interrupts. A reentrant lock would let the handler into the middle of a
+    step, and with any other lock the handler would wait forever.
 
     Args:
         what: name of the operation, for the error message.
@@ -78,14 +84,22 @@ class Exclusive:
     def __init__(self, what: str) -> None:
         self._what, self._taken = what, threading.Lock()
 
+    def try_enter(self) -> bool:
+        """Enter if no one is inside; call `leave` afterwards."""
+        return self._taken.acquire(blocking=False)
+
+    def leave(self) -> None:
+        """Leave the block."""
+        self._taken.release()
+
     def __enter__(self) -> None:
-        if not self._taken.acquire(blocking=False):
+        if not self.try_enter():
             raise Refused(
-                f"{self._what} is in progress, and a signal handler or another thread called in the middle of it.",
-                hint="in a signal handler only set a flag, and act on it between two steps",
+                f"{self._what} is in progress, and a signal handler or another thread started it a second time.",
+                hint="in a signal handler only set a flag, and check the flag between two steps",
             )
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._taken.release()
+        self.leave()

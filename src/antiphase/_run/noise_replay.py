@@ -1,10 +1,11 @@
-"""The noise of a run at any step taken so far: a noise stream that can go back."""
+"""Noise of any step of a run so far, including replays of earlier steps."""
 
 from __future__ import annotations
 
 import os
 import re
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, final
 
@@ -17,15 +18,16 @@ from antiphase._run.locking import Exclusive
 from antiphase._secret import Secret
 from antiphase._traceback import without_locals
 
-KEPT_STATES = 2  # if a crash damages the newest one, the other is left
+KEPT_STATES = 2  # if a crash damages the newest state, the other remains
 SAVED = re.compile(r"noise-([0-9]{12,})\.state")
 
 
 class NoiseReplay(Protocol):
-    """What a run reads its noise from.
+    """Interface of the objects that a run reads its noise from.
 
     Args:
-        read_steps: steps whose noise this process has read and not yet committed. Only these can be committed.
+        read_steps: steps whose noise this process has read but that it has not committed since. Only these steps can
+            be committed.
     """
 
     read_steps: set[int]
@@ -39,18 +41,15 @@ class NoiseReplay(Protocol):
 
 @final
 class ExternalNoise:
-    """Stands in for noise that an integration makes itself, so that none can be read from the run."""
+    """Placeholder for a run whose noise an integration generates itself: `read` always raises `Refused`."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self.read_steps: set[int] = set()
 
     def read(self, step: int) -> NoReturn:
-        """Refuse: noise of the host would not be correlated with what was added before."""
-        raise Refused(
-            f"The noise of this run does not come from the host but from another source: {self._source}.",
-            hint="resume the run with the integration that it was started with",
-        )
+        """Raise `Refused`: noise from the host would not be correlated with the noise added before."""
+        raise not_from_host(self._source)
 
     def save(self) -> None:
         """Do nothing: there is no state."""
@@ -58,15 +57,15 @@ class ExternalNoise:
 
 @final
 class StreamReplay:
-    """Reads the noise of a step from a `NoiseStream`, which restarts from a saved state to go back.
+    """Reads the noise of a step from a `NoiseStream`. To go back, it restarts the stream from a saved state.
 
-    Saved states only save time. If one cannot be used, the noise is generated from an older one, or from the secret,
-    with a warning.
+    Saved states only save time. If a state cannot be used, a warning is issued, and the noise is generated from an
+    older state or from step 0.
 
     Args:
         directory: private directory for saved states.
         plan: plan of the run.
-        leaves: leaves, or parts of leaves, to make noise for.
+        leaves: names and shapes of the parameters, or of this rank's parts of them, to generate noise for.
         secret: secret of the run.
         run_id: id of the run.
         dtype: dtype of the noise.
@@ -75,7 +74,7 @@ class StreamReplay:
     def __init__(
         self, directory: Path, plan: Plan, leaves: dict[str, Leaf], secret: Secret, run_id: str, dtype: str
     ) -> None:
-        self._directory, self._plan, self._leaves = directory, plan, leaves
+        self._directory, self._plan, self.leaves = directory, plan, leaves
         self._secret, self._run_id, self._dtype = secret, run_id, dtype
         self._stream: NoiseStream | None = None
         self._last: tuple[int, list[NDArray[Any]]] | None = None
@@ -84,17 +83,50 @@ class StreamReplay:
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the noise state; 0 before the first step."""
+        """Size of the noise state in bytes; 0 before the first step."""
         return 0 if self._stream is None else self._stream.state_bytes
 
     @without_locals
     def read(self, step: int) -> list[NDArray[Any]]:
         """Return the noise of `step`; the same values every time."""
         with self._exclusive:
-            if self._last is None or self._last[0] != step:
-                self._last = (step, self._generate(step))
-            self.read_steps.add(step)
-            return [array.copy() for array in self._last[1]]
+            return [array.copy() for array in self._read(step)]
+
+    @without_locals
+    def read_shared(self, step: int) -> list[NDArray[Any]]:
+        """As `read`, without a copy: the caller must neither change nor keep the arrays."""
+        with self._exclusive:
+            return self._read(step)
+
+    def _read(self, step: int) -> list[NDArray[Any]]:
+        if self._last is None or self._last[0] != step:
+            self._last = None  # before the next array is made
+            self._last = (step, self._generate(step))
+        self.read_steps.add(step)
+        return self._last[1]
+
+    @without_locals
+    def start_ahead(self, step: int) -> None:
+        """Begin to compute the noise of `step` on a background thread, if it follows the one that was read last.
+
+        Only `read` hands it out. At most one step is computed ahead, in the memory of the one before. Does nothing
+        while another caller reads noise or saves.
+        """
+        if not self._exclusive.try_enter():
+            return
+        try:
+            if self._stream is not None and self._stream.step == step < self._stream.steps:
+                self._last = None
+                with suppress(Refused):  # after an interrupted step; `read` says so
+                    self._stream._start_ahead()
+        finally:
+            self._exclusive.leave()
+
+    def close(self) -> None:
+        """Stop computing ahead and end all threads. Errors of the background thread no longer matter."""
+        if self._stream is not None:
+            self._stream._abandon()
+            self._stream.close()
 
     def save(self) -> None:
         """Store the current state and delete all but the newest states."""
@@ -106,7 +138,7 @@ class StreamReplay:
                 old.unlink()
 
     def _generate(self, step: int) -> list[NDArray[Any]]:
-        """Take the next noise of the stream and check that it is that of `step`."""
+        """Generate the noise of `step`, and check that the stream advanced by exactly this step."""
         stream = self._stream_at(step)
         before, noise, after = stream.step, stream.next(), stream.step
         if (before, after) != (step, step + 1):
@@ -118,13 +150,14 @@ class StreamReplay:
 
     def _stream_at(self, step: int) -> NoiseStream:
         if self._stream is None or self._stream.step > step:
+            self.close()
             self._stream = self._stream_before(step)
         while self._stream.step < step:
             self._stream.next()
         return self._stream
 
     def _stream_before(self, step: int) -> NoiseStream:
-        """A stream at the newest usable saved state that is not after `step`, or at step 0."""
+        """Return a stream at the newest usable saved state that is not after `step`, or at step 0."""
         for path in reversed(saved_states(self._directory)):
             if _step_of(path) > step:
                 continue
@@ -133,28 +166,37 @@ class StreamReplay:
             except (Corrupted, InvalidArgument) as error:
                 warnings.warn(f"{error.message} The noise is replayed without it.", RuntimeWarning, stacklevel=2)
                 if isinstance(error, Corrupted):
-                    path.unlink(missing_ok=True)  # it can never be used, and would count as one of those to keep
+                    path.unlink(missing_ok=True)  # unusable, and it would count towards KEPT_STATES
         return self._make()
 
     def _make(self) -> NoiseStream:
-        return NoiseStream(self._plan, self._leaves, self._secret, self._run_id, dtype=self._dtype)
+        return NoiseStream(self._plan, self.leaves, self._secret, self._run_id, dtype=self._dtype)
 
     def _load(self, path: Path) -> NoiseStream:
-        stream = NoiseStream.load(path, self._plan, self._secret, leaves=self._leaves, dtype=self._dtype)
+        stream = NoiseStream.load(path, self._plan, self._secret, leaves=self.leaves, dtype=self._dtype)
         if not stream._continues(self._plan, self._run_id):
             raise Corrupted(
-                f"The noise state {path.name} belongs to another run, first plan or source of noise.",
-                hint="delete it; it can be replayed",
+                f"The noise state {path.name} belongs to another run, initial plan or noise source.",
+                hint="delete the file; the noise can be replayed without it",
             )
         if stream.step != _step_of(path):
             raise Corrupted(
-                f"The noise state {path.name} is that of step {stream.step}.", hint="delete it; it can be replayed"
+                f"The noise state {path.name} contains the state at step {stream.step}.",
+                hint="delete the file; the noise can be replayed without it",
             )
         return stream
 
 
+def not_from_host(source: str) -> Refused:
+    """Return the error for a request for the host's noise in a run whose noise an integration generates."""
+    return Refused(
+        f"The noise of this run does not come from the host but from another source: {source}.",
+        hint="use the integration that the run was started with; it adds the noise itself",
+    )
+
+
 def saved_states(directory: Path) -> list[Path]:
-    """The saved states in a directory, oldest first. Symbolic links and files with other names are ignored."""
+    """Return the saved states in a directory, oldest first. Symbolic links and files with other names are ignored."""
     with os.scandir(directory) as entries:
         found = [Path(e.path) for e in entries if SAVED.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
     return sorted(found, key=_step_of)

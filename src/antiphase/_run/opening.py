@@ -14,12 +14,12 @@ from antiphase import _check
 from antiphase._durable import DirectoryLock
 from antiphase._errors import Corrupted, InvalidArgument, Refused
 from antiphase._ledger import Entry, Ledger
-from antiphase._noise import check_host_noise, check_last_step, named
+from antiphase._noise import check_host_noise, check_last_step, check_lattice, named
 from antiphase._participation import Deterministic
 from antiphase._plan import Plan, stored_fingerprint, with_derived_guarantee
 from antiphase._record import to_json
+from antiphase._run.digests import KEYED
 from antiphase._run.directory import (
-    DTYPES,
     FORMAT,
     Header,
     check_layout,
@@ -43,11 +43,11 @@ class OpenDirectory:
     """A run directory that this process has locked.
 
     Args:
-        plan: plan of the run, with its guarantee computed again.
-        path: absolute path.
+        plan: plan of the run, with a newly computed guarantee.
+        path: absolute path of the directory.
         header: header of the run.
         secret: secret of the run.
-        journal: its ledger and history.
+        journal: ledger and history of the run.
     """
 
     plan: Plan
@@ -62,9 +62,10 @@ def open_directory(plan: Plan, directory: str | Path, given: Header, secret: Sec
 
     Args:
         plan: plan to run.
-        directory: run directory; made if it is missing.
-        given: header of a new run; must match that of an existing one in all but the run id.
-        secret: None to use the secret that the directory stores.
+        directory: run directory; created if it is missing.
+        given: header for a new run. If the directory already holds a run, its header must equal `given` except for the
+            run id.
+        secret: None to use the secret that is stored in the directory; a new run then generates and stores one.
     """
     plan = with_derived_guarantee(plan)
     path = made_directory(directory)
@@ -94,7 +95,7 @@ def open_directory(plan: Plan, directory: str | Path, given: Header, secret: Sec
 
 def _new_journal(plan: Plan, path: Path, header: Header, secret: Secret, lock: DirectoryLock) -> Journal:
     journal = Journal(History(), Ledger(path, secret, header.run_id, create=True), lock)
-    journal.append({"kind": "open", **_identity(plan, header)})
+    journal.append({"kind": "open", "digests": KEYED, **_identity(plan, header)})
     journal.flush()
     return journal
 
@@ -105,17 +106,20 @@ def _stored_journal(plan: Plan, path: Path, header: Header, secret: Secret, lock
     journal = Journal(history, ledger, lock)
     if last.get("header") != header.fingerprint:
         raise Corrupted(
-            "The header run.json is not the one that the ledger was started with.", hint="restore run.json from a copy"
+            "The header run.json differs from the header in the ledger.", hint="restore run.json from a copy"
         )
     if last["plan"] != plan.fingerprint:
         _extend(plan, path, header, secret, journal, last)
     elif stored_fingerprint(path / "plan.json") != plan.fingerprint:
-        plan.save(path / "plan.json")  # a crash came between the ledger's entry and this file
+        plan.save(path / "plan.json")  # after a crash between writing the ledger entry and writing this file
     return journal
 
 
 def _identity(plan: Plan, header: Header) -> Entry:
-    """What an entry says about plan and header. The ledger authenticates it; the files are compared with it."""
+    """Return the fields of a ledger entry that identify plan and header.
+
+    The ledger authenticates these fields; plan.json and run.json are compared with them.
+    """
     return {
         "steps": plan.steps,
         "plan": plan.fingerprint,
@@ -125,18 +129,18 @@ def _identity(plan: Plan, header: Header) -> Entry:
 
 
 def _extend(plan: Plan, path: Path, header: Header, secret: Secret, journal: Journal, last: Entry) -> None:
-    """Continue with a longer plan, which must extend the one that the ledger names."""
+    """Continue the run with a longer plan, which must be an extension of the plan in the ledger entry `last`."""
     before = Plan._load(path / "plan.json", plan.deviation)
     if before.fingerprint != last["plan"]:
         raise Corrupted(
             "The file plan.json is not the plan of this run.",
-            hint="if the process ended while it extended the run, start again with the extended plan; "
+            hint="if the process ended while it was extending the run, open the run with the extended plan; "
             "otherwise restore plan.json from a copy",
         )
     if plan.steps <= before.steps or before.extend(plan.steps).fingerprint != plan.fingerprint:
         raise InvalidArgument(
-            f"The run has a plan of {before.steps} steps already, and the given plan does not extend it.",
-            hint="resume with the run's own plan, or with plan.extend(steps) of that plan",
+            f"The run already has a plan of {before.steps} steps, and the given plan is not an extension of it.",
+            hint="resume with the run's own plan, or with plan.extend(steps), where plan is the run's own plan",
         )
     check_last_step(plan.mechanism.strategy, before.mechanism.strategy, journal.history.committed)
     if header.examples is not None and not header.sampler(plan, before.steps, secret).extendable:
@@ -145,14 +149,17 @@ def _extend(plan: Plan, path: Path, header: Header, secret: Secret, journal: Jou
             hint="start a new run and compose the two",
         )
     for state in saved_states(path / "private"):
-        state.unlink()  # they belong to the shorter plan; the noise is replayed from the secret
+        state.unlink()  # saved states belong to the shorter plan; the noise is replayed from the secret
     journal.append({"kind": "extend", **_identity(plan, header)})
     journal.flush()
     plan.save(path / "plan.json")
 
 
 def _check_examples(plan: Plan, examples: int | None) -> None:
-    """Refuse a new run with another number of examples than its problem, even if the guarantee ignores it."""
+    """Raise `InvalidArgument` if the number of examples of a new run differs from that of the plan's problem.
+
+    This holds even if the guarantee does not depend on the number of examples.
+    """
     if examples is not None and plan.problem.examples not in (None, examples):
         raise InvalidArgument(
             f"The plan's problem has {plan.problem.examples} examples. Got examples={examples} instead.",
@@ -160,15 +167,18 @@ def _check_examples(plan: Plan, examples: int | None) -> None:
         )
 
 
-def new_header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) -> Header:
-    """The header of a new run. Every field is checked, before anything is written."""
+def new_header(plan: Plan, leaves: Any, dtype: DTypeLike | None, examples: int | None) -> Header:
+    """Return the header of a new run after checking every field. Nothing is written.
+
+    If `dtype` is None, it is int64 for a plan with a lattice, and float32 for any other.
+    """
     mechanism = plan.mechanism
     if examples is not None:
         examples = _check.positive_integer("Run.open", "examples", examples)
     elif not isinstance(mechanism.participation, Deterministic):
         raise InvalidArgument(
             f"The guarantee needs random batches ({type(mechanism.participation).__name__}) drawn by the run itself.",
-            hint="open it with examples=len(data_set) and take every batch from run.batch(step)",
+            hint="open the run with examples=len(data_set) and take every batch from run.batch(step)",
         )
     if mechanism.examples is not None and examples != mechanism.examples:
         raise InvalidArgument(
@@ -185,11 +195,27 @@ def new_header(plan: Plan, leaves: Any, dtype: DTypeLike, examples: int | None) 
             "an exhausted generator gives none; pass a list, such as [p.shape for p in parameters]",
         )
     described = [[name, to_json(leaf)] for name, leaf in regions.items()]
+    name = _dtype_name(plan, dtype)
+    if mechanism.lattice is not None:
+        check_lattice(mechanism, regions)
+    else:
+        check_host_noise(mechanism, name, clip_norm=plan.problem.clip_norm)
+    return Header(FORMAT, fresh_run_id(), plan.root or plan.fingerprint, described, name, examples)
+
+
+def _dtype_name(plan: Plan, dtype: DTypeLike | None) -> str:
+    """Return the name of the dtype of the noise. Raises `InvalidArgument` if the plan's noise cannot have it."""
+    is_lattice = plan.mechanism.lattice is not None
+    allowed = ("int64",) if is_lattice else ("float32", "float64")
+    if dtype is None:
+        return allowed[0]
     try:
         name = np.dtype(dtype).name
     except TypeError:
         name = _check.shown(dtype)
-    if name not in DTYPES:
-        raise _check.invalid("Run.open", "dtype", "float32 or float64", name, "use float32 for bfloat16 gradients too")
-    check_host_noise(mechanism, name)
-    return Header(FORMAT, fresh_run_id(), plan.root or plan.fingerprint, described, name, examples)
+    if name in allowed:
+        return name
+    if is_lattice:
+        hint = "omit dtype; if an integration passes it, plan without lattice=True: it adds noise in floating point"
+        raise _check.invalid("Run.open", "dtype", "int64 for a plan with a lattice", name, hint)
+    raise _check.invalid("Run.open", "dtype", "float32 or float64", name, "use float32 for bfloat16 gradients too")

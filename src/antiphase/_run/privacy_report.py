@@ -1,19 +1,20 @@
-"""The guarantee of the steps that ran, next to what was planned."""
+"""The privacy report of a run: the guarantee of the steps that ran, and the planned guarantee."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from antiphase._accounting import drawn_like, epsilon_after, restated
-from antiphase._bound import Bound
+from antiphase._accounting import epsilon_after, restated
+from antiphase._bound import Bound, rounded_up
+from antiphase._montecarlo import MonteCarlo
 from antiphase._plan import Plan
 from antiphase._run.history import HOST, History, Publication
 from antiphase._run.tail import Tail, tail_words
 from antiphase._secret import Secret
 
 NO_BATCHES = (
-    "The run drew no batches. The guarantee holds if every example took part as the plan's participation allows, which "
-    "was not checked."
+    "The run drew no batches. The guarantee holds only if every example participated as the plan allows; this was not "
+    "checked."
 )
 
 
@@ -21,9 +22,9 @@ NO_BATCHES = (
 class PrivacyReport:
     """The privacy guarantee of a run, computed from its ledger.
 
-    **Guarantee**: `guarantee` covers every committed step, published or not; None if no step was taken. If the step at
-    which the run was stopped or extended was chosen by looking at its outputs, `guarantee` describes what was released,
-    and the guarantee that holds in advance is the plan's.
+    **Guarantee**: `guarantee` covers every committed step, published or not; it is None if no step was taken. If the
+    decision to stop or extend the run depended on its outputs, `guarantee` describes what was released; the only
+    guarantee that held in advance is `planned`.
 
     Args:
         run_id: id of the run.
@@ -32,13 +33,14 @@ class PrivacyReport:
         delta: delta at which epsilon is stated.
         planned: epsilon of all steps of the plan.
         guarantee: epsilon of the steps that ran. It accounts for the bounded range of the random draws.
-        smallest_delta: smallest delta that can be stated with this epsilon, because the draws are bounded; about 5e-324
-            if there is no limit. None if noise was made on a device; a remark then states what is assumed.
+        smallest_delta: smallest delta that can be stated with this epsilon, given that the draws are bounded; about
+            5e-324 if there is no limit. None if the noise was generated on a device; a remark then states what is
+            assumed.
         steps_planned: number of steps of the plan.
         steps_run: number of steps that ran.
-        publications: what was published, and after how many steps.
-        rewinds: how often unpublished steps were replayed with another output, or noisy outputs dropped.
-        remarks: where the run differs from the plan, and anything that weakens the claim.
+        publications: labels of the publications, with the number of steps committed before each.
+        rewinds: number of times that unpublished steps were replayed with another output, or noisy outputs discarded.
+        remarks: differences between run and plan, and anything that weakens the guarantee.
     """
 
     run_id: str
@@ -54,16 +56,35 @@ class PrivacyReport:
     rewinds: int
     remarks: tuple[str, ...]
 
+    def __str__(self) -> str:
+        """Return the report as a few lines of text. `antiphase report` writes it as a page, with charts."""
+        spent = "no step was taken" if self.guarantee is None else _in_words(self.guarantee, self.delta)
+        published = ", ".join(f"{p.label} (after step {p.steps})" for p in self.publications) or "nothing so far"
+        lines = [
+            f"privacy spent: {spent}",
+            f"planned: {_in_words(self.planned, self.delta)}",
+            f"steps: {self.steps_run:,} of {self.steps_planned:,}, replayed with another output {self.rewinds} time(s)",
+            f"protects: one {self.unit}, {self.adjacency} adjacency",
+            f"published: {published}",
+            *(f"remark: {remark}" for remark in self.remarks),
+        ]
+        return "\n".join(lines)
+
+
+def _in_words(bound: Bound, delta: float) -> str:
+    return f"epsilon {rounded_up(bound.value)} at delta {delta:g} ({bound.kind})"
+
 
 def report(
     plan: Plan, history: History, secret: Secret, run_id: str, examples: int | None, tail: Tail
 ) -> PrivacyReport:
-    """Report on a run with this plan and history. `examples` is None if the run draws no batches.
+    """Return the privacy report of a run with this plan and history. `examples` is None if the run draws no batches.
 
-    Refused if the plan's delta is too small for the bounded range of the draws.
+    Raises `Refused` if the plan's delta is too small for the bounded range of the draws.
     """
     delta = plan.problem.budget.delta
-    guarantee = guarantee_after(plan, history.committed, delta, tail)
+    entropy = early_stop_entropy(plan, history.committed, secret, run_id)
+    guarantee = guarantee_after(plan, history.committed, delta, tail, entropy)
     remarks = _remarks(plan, history, secret, guarantee, tail)
     return PrivacyReport(
         run_id=run_id,
@@ -81,8 +102,21 @@ def report(
     )
 
 
-def guarantee_after(plan: Plan, steps: int, delta: float, tail: Tail) -> Bound | None:
-    """The epsilon of the first `steps` steps of a run at `delta`; None before the first step."""
+def early_stop_entropy(plan: Plan, steps: int, secret: Secret, run_id: str) -> str:
+    """Return the entropy for a sampled epsilon of the first `steps` steps of a run, as hexadecimal digits.
+
+    It is derived from the secret, which was drawn at random for the run, and used for nothing else. So the mechanism
+    cannot depend on it, and all reports on the same steps state the same epsilon.
+    """
+    return secret.derive("epsilon of an early stop", run_id, plan.fingerprint, steps).hex()
+
+
+def guarantee_after(plan: Plan, steps: int, delta: float, tail: Tail, entropy: str) -> Bound | None:
+    """Return the epsilon of the first `steps` steps of a run at `delta`; None before the first step.
+
+    If the steps are fewer than planned, and their epsilon comes from samples, `entropy` seeds the samples and is the
+    entropy of the bound.
+    """
     if steps == 0:
         return None
     if steps == plan.steps:
@@ -90,7 +124,8 @@ def guarantee_after(plan: Plan, steps: int, delta: float, tail: Tail) -> Bound |
 
     def early(smaller: float) -> Bound:
         whole = restated(plan.mechanism, plan.guarantee, smaller)
-        return epsilon_after(plan.mechanism, steps, smaller, whole, drawn_like(plan.guarantee))
+        found = epsilon_after(plan.mechanism, steps, smaller, whole, MonteCarlo(seed=int(entropy, 16)))
+        return replace(found, entropy=entropy) if found is not whole and found.kind == "confident" else found
 
     return tail.covered(early, delta)
 
@@ -100,7 +135,7 @@ def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | No
     if guarantee is not None and guarantee.value > plan.problem.budget.epsilon:
         remarks.append(f"Epsilon is above the budget of {plan.problem.budget.epsilon}.")
     if plan.deviation:
-        known = history.details == plan.details  # otherwise anyone could have written the text in the file
+        known = history.details == plan.details  # otherwise the text in the file may have been edited
         why = f": {plan.deviation}." if known else ". The reason given in the plan is not in the ledger."
         remarks.append(f"The mechanism may differ from what the problem asks for{why}")
     if history.extensions:
@@ -120,7 +155,7 @@ def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | No
         )
     if history.rewinds:
         remarks.append(
-            f"Unpublished steps were replaced {history.rewinds} time(s). This costs nothing only if neither the "
-            "decision nor the new outputs used the withdrawn ones."
+            f"Unpublished steps were replaced {history.rewinds} time(s). This has no privacy cost only if neither the "
+            "decision to replace them nor the new outputs depended on the old outputs."
         )
     return remarks

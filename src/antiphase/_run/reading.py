@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hmac
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from antiphase._accounting import verify_claim
+from antiphase._bound import Bound
 from antiphase._errors import Corrupted
 from antiphase._ledger import Entry, Ledger
 from antiphase._plan import Plan
 from antiphase._record import from_json
+from antiphase._run.digests import DIGEST_BYTES, KEYED, KeyedDigest, digest, keyed_output
 from antiphase._run.directory import FORMAT, Header, check_layout, own_secret, read_header
-from antiphase._run.history import History, read_history
-from antiphase._run.privacy_report import PrivacyReport, report
-from antiphase._run.tail import tail_of
+from antiphase._run.history import History, Publication, read_history
+from antiphase._run.privacy_report import PrivacyReport, early_stop_entropy, report
+from antiphase._run.tail import Tail, tail_of
 from antiphase._samplers import Sampler
 from antiphase._secret import Secret
 
@@ -26,10 +32,11 @@ class RunRecord:
         plan: plan of the run.
         header: leaves, dtype and number of examples.
         secret: secret of the run.
-        history: state that the public entries add up to.
+        history: state after all public entries.
         public: number of public entries.
-        batches: private entries.
-        torn: number of bytes after the last authentic entry, by file; from a crash, or a write in progress.
+        batches: private entries, which record the batches.
+        torn: for each ledger file, the number of bytes after the last authentic entry. They come from a crash, or from
+            a write in progress.
     """
 
     plan: Plan
@@ -42,40 +49,93 @@ class RunRecord:
 
     def report(self) -> PrivacyReport:
         """Return the same as `Run.report`."""
+        return report(self.plan, self.history, self.secret, self.header.run_id, self.header.examples, self._tail)
+
+    def verify(self, stated: PrivacyReport, attempt: int) -> Bound | None:
+        """Verify with fresh samples the epsilon of the steps that ran. Return it, or raise `Refused`.
+
+        An epsilon that does not come from samples is returned as it is: `report` has just computed it.
+
+        Args:
+            stated: report on this run, which makes the claim.
+            attempt: as for `antiphase.verify`.
+        """
+        bound, plan = stated.guarantee, self.plan
+        if bound is None or bound.kind != "confident":
+            return bound
+        entropy = early_stop_entropy(plan, stated.steps_run, self.secret, self.header.run_id)
+        mechanism = plan.mechanism.first(stated.steps_run) if bound.entropy == entropy else plan.mechanism
+        delta = self._tail.ideal_delta(bound.value, stated.delta)
+        found = verify_claim(mechanism, bound.value, delta, attempt=attempt)
+        return replace(found, value=bound.value)
+
+    def epsilon_with_tail(self, epsilon_at: Callable[[float], Bound], delta: float) -> Bound:
+        """Return the epsilon at `delta`, corrected for the bounded range of the random draws of the run.
+
+        Args:
+            epsilon_at: epsilon of the mechanism with ideal, unbounded draws as a function of delta.
+            delta: delta of the guarantee.
+        """
+        return self._tail.covered(epsilon_at, delta)
+
+    def confirms(self, step: int, arrays: Mapping[str, Any]) -> bool:
+        """Return whether the ledger says that `step` was committed with this output."""
+        if not 0 <= step < self.history.committed:
+            return False
+        keyed = self.history.digest_kind == KEYED
+        found = KeyedDigest(self.secret, self.header.run_id)(step, arrays) if keyed else digest(arrays)
+        code = keyed_output(self.secret, self.header.run_id, found)
+        return hmac.compare_digest(self.history.digest(step), code)
+
+    def completed(self, steps: int, label: str) -> RunRecord:
+        """Return the record of a run with `steps` committed steps, the last of them published.
+
+        For an integration that makes a step durable by itself, and was stopped before the ledger had all of it. The
+        digest of a step that the ledger does not have is unknown, and `confirms` returns False for it.
+        """
+        history = replace(
+            self.history, digests=self.history.digests + bytes(DIGEST_BYTES * (steps - self.history.committed))
+        )
+        if history.published < steps:
+            history.publications = [*self.history.publications, Publication(label, steps)]
+        return replace(self, history=history)
+
+    @property
+    def _tail(self) -> Tail:
         leaves = {name: from_json(leaf) for name, leaf in self.header.leaves}
-        tail = tail_of(self.plan, leaves, self.header.dtype, self.history.source)
-        return report(self.plan, self.history, self.secret, self.header.run_id, self.header.examples, tail)
+        return tail_of(self.plan, leaves, self.header.dtype, self.history.source)
 
     @property
     def details_recorded(self) -> bool:
-        """Whether the ledger confirms the plan's error, candidates and notes. Older ledgers do not contain them."""
+        """Whether the plan's details (error, candidates, notes) match the ledger; false for older ledgers."""
         return self.history.details == self.plan.details
 
     @property
     def details_edited(self) -> bool:
-        """Whether the plan's details differ from those in the ledger."""
+        """Whether the plan's details (error, candidates, notes) differ from those in the ledger."""
         return self.history.details not in (None, self.plan.details)
 
     def sampler(self) -> Sampler:
-        """The sampler that draws the batches of the run."""
+        """Return the sampler that draws the batches of the run."""
         return self.header.sampler(self.plan, self.plan.steps, self.secret)
 
 
-def read_run(directory: Path, secret: Secret | None = None) -> RunRecord:
+def read_run(directory: Path, secret: Secret | None = None, deviation: str = "") -> RunRecord:
     """Read a run directory.
 
-    **Guarantee**: raises if a file of the run is missing, if header, plan or entries are not authentic under the run's
-    secret, or if committed steps have no record of their batches. Nothing is written.
+    **Guarantee**: raises an error if a file of the run is missing, if the header, plan or entries cannot be
+    authenticated with the run's secret, or if the batches of a committed step are not recorded. Nothing is written.
 
     Args:
         directory: run directory.
         secret: secret of the run, if the directory does not store it.
+        deviation: the plan's deviation, if its file is of a version without that field.
     """
     check_layout(directory)
     header = read_header(directory)
     if header is None:
         raise Corrupted(
-            f"{directory} holds no run: run.json is missing.", hint="give the directory that Run.open created"
+            f"{directory} holds no run: run.json is missing.", hint="pass the directory that was given to Run.open"
         )
     own = own_secret(directory, create=False) if secret is None else secret
     with closing(Ledger(directory, own, header.run_id, create=False, read_only=True)) as ledger:
@@ -85,13 +145,13 @@ def read_run(directory: Path, secret: Secret | None = None) -> RunRecord:
         public = ledger.public.head.entries
     if header.format != FORMAT or last.get("header") != header.fingerprint:
         raise Corrupted(
-            "The header run.json is not the one that the ledger was started with.", hint="restore run.json from a copy"
+            "The header run.json differs from the header in the ledger.", hint="restore run.json from a copy"
         )
-    plan = Plan.load(directory / "plan.json")
+    plan = Plan._load(directory / "plan.json", deviation)
     if last["plan"] != plan.fingerprint:
         raise Corrupted(
             "The file plan.json is not the plan of this run.",
-            hint="if the process ended while it extended the run, start again with the extended plan; "
+            hint="if the process ended while it was extending the run, open the run with the extended plan; "
             "otherwise restore plan.json from a copy",
         )
     _check_batches_recorded(header, history, batches)
@@ -106,5 +166,6 @@ def _check_batches_recorded(header: Header, history: History, batches: tuple[Ent
     if lost:
         raise Corrupted(
             f"The ledger private/ledger.jsonl has no batches for {lost} of {history.committed} committed steps.",
-            hint="entries were lost in a crash, or removed; Run.open draws the batches again and records them",
+            hint="entries were lost in a crash, or removed; open the run with Run.open, which draws these batches "
+            "again and records them",
         )

@@ -1,4 +1,4 @@
-"""The run: secret, batches, noise and ledger in one directory."""
+"""The `Run` class: secret, batches, noise and ledger of one training run in one directory."""
 
 from __future__ import annotations
 
@@ -6,55 +6,58 @@ import hashlib
 import hmac
 import shutil
 import threading
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, final
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from antiphase._check import shown
+from antiphase._check import invalid, shown
 from antiphase._durable import make_private_directory
 from antiphase._errors import InvalidArgument, Refused
+from antiphase._lattice import add_exactly
 from antiphase._noise import Leaf
 from antiphase._plan import Plan, require_plan
 from antiphase._record import from_json
-from antiphase._run.digests import DIGEST_BYTES
+from antiphase._run.digests import DIGEST_BYTES, KEYED, Arrays, KeyedDigest, digest, keyed_output
 from antiphase._run.directory import Header
 from antiphase._run.history import HOST, LINEAGE_BYTES, History, check_label
 from antiphase._run.journal import Journal
 from antiphase._run.locking import synchronized
-from antiphase._run.noise_replay import ExternalNoise, NoiseReplay, StreamReplay
+from antiphase._run.noise_replay import ExternalNoise, NoiseReplay, StreamReplay, not_from_host
 from antiphase._run.opening import OpenDirectory, new_header, open_directory
 from antiphase._run.privacy_report import PrivacyReport, report
 from antiphase._run.tail import Tail, tail_of
 from antiphase._run.transport import SingleProcess, Transport
 from antiphase._samplers import Batch, Sampler
 from antiphase._secret import Secret, require_secret
+from antiphase._traceback import without_locals
 
 Leaves = dict[str, Leaf]
 
 
 class NamedNoiseReplay(NoiseReplay, Protocol):
-    """Noise that an integration makes on a device.
+    """Noise that an integration generates on a device.
 
     Args:
-        source: what makes the noise, in words that change whenever its bits would.
+        source: description of the noise generator. It must change whenever the generated bits would change.
     """
 
     @property
     def source(self) -> str:
-        """What makes the noise."""
+        """Description of the noise generator."""
 
 
-DeviceNoise = Callable[[Secret, str], NamedNoiseReplay]  # from the secret and the run id
+DeviceNoise = Callable[[Secret, str], NamedNoiseReplay]  # arguments: secret, run id
 
 
 def refuse_pickle(held: object, protocol: object) -> NoReturn:
-    """Refuse to pickle or copy an object that holds a run; for its `__reduce_ex__`.
+    """Raise `Refused`. Classes that hold a run use this function as `__reduce_ex__`, so they cannot be pickled.
 
-    pickle, copy and torch.save call it. A pickle would contain the noise, and a copy would repeat it.
+    `pickle`, `copy` and `torch.save` call `__reduce_ex__`. A pickle would contain the noise, and a copy would repeat
+    it.
     """
     raise Refused(
         f"A {type(held).__name__} in private training cannot be pickled or copied: the file would contain its secret, "
@@ -63,20 +66,26 @@ def refuse_pickle(held: object, protocol: object) -> NoReturn:
     )
 
 
+class _RemovedMethod(Refused, AttributeError):
+    """The error of a removed method. `hasattr` and `getattr` with a default treat it as a missing attribute."""
+
+
 @final
 class Run:
     """One private training run, created or resumed by `Run.open`.
 
-    Each step: `batch(step)`, `noise(step)`, then `commit(step, digest)` with a digest of the step's output. Call
-    `publish(label)` before you release anything that depends on the run.
+    In each step, call `batch(step)` and `gradient_noise(step)`, then `commit(step, digest)` with a digest of the step's
+    output. Call `publish(label)` before you release anything that depends on the run.
 
     **Guarantee**: a step's batch and noise are functions of (secret, run id, step), so a replayed step repeats them
-    exactly. A replay costs nothing if its output is unchanged. It also costs nothing if nothing that depends on the
-    step was published, and neither the decision to replay nor the new output used the old output: restart from a
-    checkpoint, not from what the failed attempt showed. After a publication, a replay with another output is refused.
+    exactly. A replay with the same output has no privacy cost. A replay with another output has no privacy cost if
+    nothing that depends on the step was published, and if neither the decision to replay nor the new output depended
+    on the old output. So restart from a checkpoint, without using anything learned from the failed attempt. After a
+    publication, a replay with another output is refused.
+
     When `publish` has returned, its entry is on disk. After a write to the ledger has failed, or if the directory was
-    moved, only `close` works until the run is opened again. A run can be used by several threads, but a directory only
-    by one live process. A copy of a directory is the same run with the same noise; never use both.
+    moved, only `close` works until the run is opened again. Several threads can use a run, but only one live process
+    can use its directory. A copy of a directory is the same run with the same noise; never use both.
 
     Use it as a context manager, or call `close`.
     """
@@ -90,11 +99,14 @@ class Run:
         journal: Journal,
         transport: Transport,
     ) -> None:
-        self.plan, self.directory, self.run_id = plan, directory, header.run_id
+        self._plan, self._directory = plan, directory
         self._header, self._secret = header, secret
         self._journal, self._transport = journal, transport
         self._thread_lock = threading.RLock()
         self._sampler: Sampler | None = None
+        self._keyed_digest: KeyedDigest | None = None
+        self._background_noise = False
+        self._calls = 0  # of synchronized methods, in the thread that holds the lock
         self._replay = self._default_replay()
         self._record_lost_batches()
 
@@ -107,23 +119,29 @@ class Run:
         leaves: Any,
         examples: int | None = None,
         secret: Secret | None = None,
-        dtype: DTypeLike = "float32",
+        dtype: DTypeLike | None = None,
+        background_noise: bool = False,
     ) -> Run:
         """Create a run in an empty directory, or resume the run in it.
 
         A plan whose noise cannot be made correctly in `dtype` is refused before anything is written.
 
         Args:
-            plan: what to run; to continue with more steps, the extended plan. Its guarantee is computed again, and a
-                plan that claims a better guarantee than its mechanism has is refused.
+            plan: plan to run. To continue a run with more steps, pass the extended plan. The guarantee is computed
+                again, and a plan that claims a better guarantee than its mechanism has is refused.
             directory: run directory. It holds the secret and the noise state; store it apart from the model.
             leaves: shapes of the parameters, as for `NoiseStream`.
             examples: size of the data set; required if the guarantee relies on random batches.
             secret: None to generate one and store it in the directory. Pass one to store it elsewhere.
-            dtype: dtype of the noise, float32 or float64.
+            dtype: dtype of the noise, float32 or float64; None means float32, or int64 for a plan with a lattice.
+            background_noise: whether `batch` of the next step begins to compute the step's noise on a background
+                thread, so that it is ready when `gradient_noise` asks for it. The noise is the same, and takes no more
+                memory.
         """
         given = new_header(require_plan("Run.open", plan), leaves, dtype, examples)
-        return cls._from(open_directory(plan, directory, given, secret), SingleProcess())
+        run = cls._from(open_directory(plan, directory, given, secret), SingleProcess())
+        run._background_noise = bool(background_noise)
+        return run
 
     @classmethod
     def _open_shared(
@@ -137,13 +155,15 @@ class Run:
         examples: int | None,
         secret: Secret | None,
         dtype: str,
+        background_noise: bool,
+        keep_source: bool,
     ) -> Run:
-        """As `open`, for processes that share the run; see `antiphase._run.integration.open_shared`."""
+        """Open a run that several processes share; see `antiphase._run.integration.open_shared`."""
         shapes = [(name, leaf.global_shape) for name, leaf in leaves.items()]
         transport.check_same(
             (plan.fingerprint, examples, dtype, shapes),
             "plan, number of examples or model",
-            "give every rank the same: noise and clipping are calibrated to one plan",
+            "give every rank the same plan, examples and model: noise and clipping are calibrated to one plan",
         )
         opened: list[OpenDirectory] = []  # on rank 0
 
@@ -161,7 +181,9 @@ class Run:
                 path = Path(directory).absolute()
                 own = _same_secret(secret, path, header.run_id, proof, transport.rank)
                 run = cls(plan, path, header, own, Journal(history), transport)
-            run._make_noise_of(own_leaves, device_noise)
+            run._background_noise = background_noise
+            if not keep_source or run._history.source == HOST:
+                run._make_noise_of(own_leaves, device_noise)
             return run
         except BaseException:
             for mine in opened:
@@ -177,6 +199,21 @@ class Run:
             raise
 
     @property
+    def plan(self) -> Plan:
+        """The plan of the run. To take more steps, open the run again with an extended plan."""
+        return self._plan
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return self._directory
+
+    @property
+    def run_id(self) -> str:
+        """Identifier of the run, which its noise and batches are derived from, together with the secret."""
+        return self._header.run_id
+
+    @property
     def steps(self) -> int:
         """Number of steps of the plan."""
         return self.plan.steps
@@ -188,43 +225,120 @@ class Run:
 
     @property
     def published(self) -> int:
-        """Number of steps that publications so far depend on. A training checkpoint must not be older than this."""
+        """Number of steps that publications so far depend on. Do not resume from a checkpoint of an earlier step."""
         return self._history.published
 
+    @without_locals
     def batch(self, step: int) -> Batch:
-        """The examples of a step, drawn by the sampler that the plan's proof assumes."""
+        """Return the examples of a step, drawn by the sampler that the plan's privacy proof assumes."""
+        found = self._batch(step)
+        self._start_noise(step)
+        return found
+
+    def _batch(self, step: int) -> Batch:
         self._journal.check_open()
         self._journal.check_not_failed()
         if self._sampler is None:
             self._sampler = self._header.sampler(self.plan, self.steps, self._secret)
         return self._sampler.batch(step)
 
-    @synchronized
-    def noise(self, step: int) -> list[NDArray[Any]]:
-        """The noise of a step for clipping norm 1, in leaf order. A replayed step gets the same noise.
+    @without_locals
+    def gradient_noise(self, step: int) -> list[NDArray[Any]]:
+        """Return the noise to add to the sum of the clipped gradients of this step, in leaf order.
 
-        Refused if an integration makes the noise of this run itself, on a device.
+        It is already multiplied by `plan.problem.clip_norm`, the norm that each example's contribution must be clipped
+        to. A replayed step gets the same noise. Raises `Refused` if an integration generates the noise of this run
+        itself. With a lattice, the noise is an array of int64 in units of the grid, for contributions from
+        `plan.mechanism.lattice.contribution`; `release` adds it for you.
         """
+        if not isinstance(self._replay, StreamReplay):  # a device's noise is flat, and may be a view of its state
+            self._checked(step)
+            raise not_from_host(self._history.source)
+        noise, clip_norm = self._unit_noise(step), self.plan.problem.clip_norm
+        if clip_norm != 1.0 and self.plan.mechanism.lattice is None:
+            for array in noise:
+                np.multiply(array, clip_norm, out=array, dtype=np.float64, casting="same_kind")
+        return noise
+
+    @without_locals
+    def release(self, step: int, sums: Iterable[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+        """Return the sums of the contributions plus the step's noise, in units of the grid, for a plan with a lattice.
+
+        Convert the result with `plan.mechanism.lattice.value`. All of it may be released: the guarantee covers every
+        bit. Numbers that do not fit into 64 bits wrap around; fewer than 2^14 examples per step always fit.
+
+        Args:
+            step: the step.
+            sums: exact sums from `Lattice.clipped_sum`, one array of int64 for each leaf, in order.
+        """
+        if self.plan.mechanism.lattice is None:
+            raise Refused(
+                "The plan of this run has no lattice.", hint="plan with lattice=True, or add gradient_noise(step)"
+            )
+        given = [array if isinstance(array, np.ndarray) else np.asarray(array) for array in sums]
+        noise = self.gradient_noise(step)
+        if len(given) != len(noise):
+            got = f"{len(given)} arrays"
+            raise invalid("Run.release", "sums", f"{len(noise)} arrays, one for each leaf", got, "in leaf order")
+        add_exactly(noise, given)
+        return noise
+
+    @synchronized
+    def _unit_noise(self, step: int) -> list[Any]:
+        """Return the noise of a step for clipping norm 1, in leaf order."""
         return self._replay.read(self._checked(step))
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name == "noise":
+                raise _RemovedMethod(
+                    "Run.noise was removed: it returned noise for clipping norm 1.",
+                    hint="use gradient_noise(step), which is already multiplied by the clipping norm of the problem; "
+                    "do not multiply it again",
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def digest(self, step: int, arrays: Arrays) -> bytes:
+        """A keyed digest of a step's output, 32 bytes, for `commit`; several times faster than `antiphase.digest`.
+
+        Names, shapes, dtypes and contents of the arrays determine it, together with the run's secret and the step.
+        Without the secret it reveals nothing about the arrays. In runs that began before keyed digests existed, this is
+        `antiphase.digest(arrays)`, so that their replays are recognised. Use one function for all steps of a run.
+
+        Args:
+            step: the step.
+            arrays: a list of numeric arrays or tensors, or a mapping from names to them, such as the model after the
+                step.
+        """
+        if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < self.steps:
+            raise invalid("Run.digest", "step", f"in 0, ..., {self.steps - 1}", step, "steps are counted from 0")
+        if self._history.digest_kind != KEYED:
+            return digest(arrays)
+        if self._keyed_digest is None:
+            self._keyed_digest = KeyedDigest(self._secret, self.run_id)
+        return self._keyed_digest(int(step), arrays)
+
+    @without_locals
     @synchronized
     def commit(self, step: int, digest: bytes) -> None:
         """Record that a step is done.
 
-        Committing an earlier step again is a replay. It costs nothing with the same digest; with another digest it is
-        refused if something published depends on the step. If you read the noise of earlier steps again, commit them
-        again before the next step.
+        Committing an earlier step again is a replay. A replay with the same digest has no privacy cost. A replay with
+        another digest is refused if something published depends on the step. If you read the noise of earlier steps
+        again, commit those steps again before the next step.
 
         Args:
-            step: the step.
-            digest: 32 bytes that identify its output, such as `antiphase.digest(arrays)`.
+            step: step to commit, counting from 0.
+            digest: 32 bytes that identify the step's output, from `run.digest(step, arrays)` or
+                `antiphase.digest(arrays)`. Use the same function for all steps.
         """
         self._commit(step, digest)
 
     def _commit(
         self, step: int, digest: bytes, lineage: bytes | None = None, check: Callable[[], None] = lambda: None
     ) -> None:
-        """Commit a step on all ranks, after `check` on the rank that writes the ledger."""
+        """Commit a step on all ranks, after calling `check` on rank 0."""
 
         def record() -> None:
             check()
@@ -243,31 +357,49 @@ class Run:
 
     @synchronized
     def save(self) -> None:
-        """Store the noise state, so that resuming from here does not generate the noise from the start."""
+        """Store the noise state, so that a resumed run continues from it instead of replaying all noise from step 0."""
         self._journal.flush()
         self._replay.save()
 
     def report(self) -> PrivacyReport:
-        """The guarantee of the steps that ran, computed from the ledger, next to what was planned.
+        """Return the guarantee of the steps that ran, computed from the ledger, together with the planned guarantee.
 
-        Epsilon accounts for the bounded range of the run's random draws. It is refused if delta is too small for that,
-        which needs an epsilon above 700 (see `PrivacyReport.smallest_delta`). For noise made on a device, the report
-        states the assumption that the draws are normal.
+        Epsilon accounts for the bounded range of the run's random draws. Raises `Refused` if delta is too small to
+        account for this range, which can happen only for epsilon above 700 (see `PrivacyReport.smallest_delta`). For
+        noise generated on a device, the report states the assumption that the draws are normal.
+
+        Raises `Refused` if the run is closed, since another process may have continued it. The command
+        `antiphase report` reads a closed run.
         """
+        self._journal.check_open()
         self._journal.check_not_failed()
         if not self._journal.is_writer:
             raise Refused("Only rank 0 has the ledger.", hint="call report on rank 0 only")
-        return report(self.plan, self._history, self._secret, self.run_id, self._header.examples, self._tail)
+        with self._thread_lock:  # all of the report is about one state, also if another thread commits meanwhile
+            history, tail = self._history.copy(), self._tail
+        return report(self.plan, history, self._secret, self.run_id, self._header.examples, tail)
 
+    @without_locals
     def close(self) -> None:
-        """Write everything to disk and let other processes open the directory. The run cannot be used any more.
+        """Write all entries to disk and unlock the directory. The run cannot be used afterwards.
 
-        After a failed write, nothing more is written; opening the run again reads what the ledger holds.
+        After a failed write, `close` writes nothing. Open the run again to read the current contents of the ledger.
         """
         self._journal.check_open()
+        # An interrupt may leave `_calls` above 0. Then no thread is inside a call, and none holds the lock.
+        is_held_here = self._thread_lock._is_owned()  # type: ignore[attr-defined]
         with self._thread_lock:
             self._journal.check_open()
-            self._journal.close()
+            if self._calls and is_held_here:
+                raise Refused(
+                    "Another call of this run is in progress, and a signal handler would close the run in the middle.",
+                    hint="in a signal handler only set a flag, and close the run between two steps",
+                )
+            try:
+                self._journal.close()
+            finally:
+                if isinstance(self._replay, StreamReplay):
+                    self._replay.close()
 
     __reduce_ex__ = refuse_pickle
 
@@ -291,8 +423,18 @@ class Run:
     def _tail(self) -> Tail:
         return tail_of(self.plan, self._leaves, self._header.dtype, self._history.source)
 
+    def _start_noise(self, step: int) -> None:
+        """Begin to compute the noise of `step` in the background, if it is the next one to read. Never waits."""
+        if not (self._background_noise and isinstance(self._replay, StreamReplay)):
+            return
+        if step <= self.committed and self._thread_lock.acquire(blocking=False):
+            try:
+                self._replay.start_ahead(step)
+            finally:
+                self._thread_lock.release()
+
     def _write(self, act: Callable[[], None]) -> None:
-        """Call `act` on the rank that writes the ledger, and send the entries that it appended to the other ranks."""
+        """Call `act` on rank 0, and send the ledger entries that `act` appended to the other ranks."""
 
         def entries_of() -> list[dict[str, Any]]:
             act()
@@ -307,10 +449,9 @@ class Run:
         if not isinstance(digest, (bytes, bytearray)) or len(digest) != DIGEST_BYTES:
             raise InvalidArgument(
                 f"The 'digest' parameter of Run.commit must be {DIGEST_BYTES} bytes. Got {_kind(digest)} instead.",
-                hint="use antiphase.digest(arrays)",
+                hint="use run.digest(step, arrays)",
             )
-        # Plain digests of two outputs with the same noise would let a reader of the ledger test guesses; use a key.
-        code = hmac.digest(self._secret.derive("output digest", self.run_id), bytes(digest), "sha256")
+        code = self._keyed_output(digest)
         meaning = self._history.check_commit(t, code)
         read_steps = self._replay.read_steps
         if meaning == "same":
@@ -318,13 +459,13 @@ class Run:
         if t not in read_steps:
             raise Refused(
                 f"Step {t} cannot be committed: its noise has not been read since the run was opened.",
-                hint="call noise(step) and add it to the step's output before you commit the step",
+                hint="call gradient_noise(step) and add it to the step's output before you commit the step",
             )
         if meaning == "next":
             self._check_replays()
         if meaning == "rewind":
             self._journal.append({"kind": "rewind", "step": t})
-            # Outputs with the noise of later steps were computed from the output that is withdrawn.
+            # Noise already read for later steps was added to outputs that depend on the withdrawn output of step t.
             read_steps.difference_update([later for later in read_steps if later > t])
         if self._header.examples is not None:
             self._record_batch(t)
@@ -335,34 +476,39 @@ class Run:
         text = check_label(label)
         if any(step >= self.committed for step in self._replay.read_steps):
             raise Refused(
-                f"Nothing can be published now: the noise of step {self.committed} was read, but it is not committed.",
+                f"Nothing can be published now: the noise of step {self.committed} was read, but the step is not "
+                "committed.",
                 hint="commit the step first, so that the ledger covers what is published",
             )
         self._check_replays()
         self._journal.append({"kind": "publish", "label": text, "steps": self.committed})
         self._journal.flush()
 
+    def _keyed_output(self, digest: bytes) -> bytes:
+        return keyed_output(self._secret, self.run_id, digest)
+
     def _keyed_lineage(self, lineage: bytes) -> bytes:
         return hmac.digest(self._secret.derive("output mark", self.run_id), lineage, "sha256")[:LINEAGE_BYTES]
 
     def _check_replays(self) -> None:
-        """Refuse to continue from replayed steps whose new outputs are unknown: they may differ from the old ones."""
+        """Raise `Refused` if replayed steps were not committed again: their outputs may differ from the old ones."""
         uncommitted = sorted(step for step in self._replay.read_steps if step < self.committed)
         if uncommitted:
             raise Refused(
-                f"The noise of committed steps was read again, and they were not committed again: {uncommitted}.",
+                f"The noise of these committed steps was read again, but they were not committed again: {uncommitted}.",
                 hint="commit each of them with a digest of its output, or reopen the run and resume from a checkpoint",
             )
 
     def _record_batch(self, step: int, **more: Any) -> None:
-        indices, mask = self.batch(step)
+        indices, mask = self._batch(step)
         used = np.ascontiguousarray(indices[mask], dtype="<i8")
         content = hashlib.sha256(used.tobytes()).hexdigest()
         entry = {"kind": "batch", "step": step, "size": int(used.size), "indices": content, **more}
         self._journal.append_private(entry)
 
+    @without_locals
     def _record_lost_batches(self) -> None:
-        """Record the batches of committed steps again if a power loss took the last entries of the private ledger."""
+        """Record the batches of committed steps again if a crash lost the last entries of the private ledger."""
         if self._journal.is_writer and self._header.examples is not None and self.committed:
             recorded = {entry["step"] for entry in self._journal.private_entries()}
             for step in range(self.committed):
@@ -378,46 +524,49 @@ class Run:
         return StreamReplay(directory, self.plan, leaves, self._secret, self.run_id, self._header.dtype)
 
     def _make_noise_of(self, leaves: Leaves, device_noise: DeviceNoise | None) -> None:
-        """Make only this rank's part of the noise from now on. The header still names the whole leaves.
+        """Generate only this rank's part of the noise from now on.
 
-        So the run can be resumed with another number of processes.
+        The header still has the full shapes, so the run can be resumed with another number of processes.
         """
         device = None if device_noise is None else device_noise(self._secret, self.run_id)
         source = HOST if device is None else device.source
-        self._transport.check_same(source, "source of noise", "use the same kind of device and version of PyTorch")
+        self._transport.check_same(source, "noise source", "use the same kind of device and version of PyTorch")
         replay = device or self._stream_replay(self._shard_directory(), leaves)
         self._write(lambda: self._set_noise_source(source))
         self._replay = replay
 
     def _shard_directory(self) -> Path:
-        """The directory of this rank's noise states. Those for another number of ranks or another plan are deleted."""
+        """Create and return the directory of this rank's noise states.
+
+        Directories for another number of ranks or another plan are deleted.
+        """
         private, ranks = self.directory / "private", self._transport
         suffix = f"of-{ranks.size}-{self.plan.fingerprint[:16]}"
         if self._journal.is_writer:
             for other in private.glob("shard-*"):
                 if not other.name.endswith(suffix) and other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)
-        ranks.broadcast(None)  # wait until they are deleted
+        ranks.broadcast(None)  # wait until rank 0 has deleted them
         directory = private / f"shard-{ranks.rank}-{suffix}"
         make_private_directory(private)
         make_private_directory(directory)
         return directory
 
     def _set_noise_source(self, source: str) -> None:
-        """Record what makes the noise. Refused if the run was started with another source."""
+        """Record the noise source in the ledger. Raises `Refused` if the run was started with another source."""
         started = self._history.source
         if source == started:
             return
         if started != HOST or self.committed > 0 or self._replay.read_steps:
             raise Refused(
                 f"The run was started with noise from another source: {started}. Got {source} instead.",
-                hint="continue with the source, kind of device and version that it was started with, or start a new "
-                "run",
+                hint="continue with the noise source, kind of device and version that the run was started with, or "
+                "start a new run",
             )
         self._journal.append({"kind": "source", "source": source})
 
     def _checked(self, step: int) -> int:
-        """Return the step if it may be taken now: the next step, or an earlier one as a replay."""
+        """Return the step as an int. Raises `Refused` unless it is the next step, or an earlier one as a replay."""
         self._journal.check_open()
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step <= self.committed:
             raise Refused(
@@ -433,18 +582,23 @@ class Run:
 
 
 def _kind(given: object) -> str:
-    """Type and length of what was passed for a digest. It may be the noise itself, so its contents are not shown."""
+    """Return type and length of a value passed as digest. The value may be the noise itself, so it is not shown."""
     return f"{type(given).__name__} of length {len(given)}" if isinstance(given, Sized) else type(given).__name__
 
 
 def _proof(secret: Secret, run_id: str) -> bytes:
-    """A value that proves knowledge of the secret to whoever has it too, and tells others nothing about it."""
+    """Return bytes derived from the secret, by which two ranks can check that they have the same secret.
+
+    They reveal nothing about the secret itself.
+    """
     return secret.derive("same secret", run_id)
 
 
 def _same_secret(secret: Secret | None, directory: Path, run_id: str, proof: bytes, rank: int) -> Secret:
-    """The secret of this rank, which must be that of rank 0."""
+    """Return the secret of this rank. Raises `InvalidArgument` if it differs from that of rank 0."""
     own = Secret.load(directory / "private" / "secret") if secret is None else require_secret("Run.open", secret)
     if not hmac.compare_digest(_proof(own, run_id), proof):
-        raise InvalidArgument(f"Rank {rank} has another secret than rank 0.", hint="give every rank the same secret")
+        raise InvalidArgument(
+            f"The secret of rank {rank} differs from that of rank 0.", hint="give every rank the same secret"
+        )
     return own

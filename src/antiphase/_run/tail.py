@@ -1,23 +1,28 @@
-"""Accounts for the bounded range of random draws: the epsilon that a run has at a given delta, or a refusal.
+"""Corrects the epsilon of a run for the bounded range of its random draws.
 
 Accountants prove (epsilon, delta) for ideal Gaussian noise, which is unbounded. The draws of a run are bounded.
 
-**On the host.** All draws of a run together are within total variation distance tau of rounded ideal draws
-(`antiphase._noise.tail`; ln tau is `log_missing_mass`). So is everything released, for a data set D and for its
-neighbour D'. If the mechanism I with ideal draws is (epsilon, delta)-differentially private (proved for real numbers;
-rounding is not accounted for), the run R satisfies, for every event S,
+**On the host.** The joint distribution of all draws of a run is within total variation distance tau of that of rounded
+ideal draws (see `antiphase._noise.tail`; ln tau is `log_missing_mass`). The same bound holds for everything released,
+both for a data set D and for a neighbouring data set D'. Suppose that the mechanism I with ideal draws is (epsilon,
+delta)-differentially private. (This is proved for real numbers; rounding is not accounted for.) Then the run R
+satisfies, for every event S,
 
     P(R(D) in S) <= P(I(D) in S) + tau
                  <= e^epsilon P(I(D') in S) + delta + tau
                  <= e^epsilon (P(R(D') in S) + tau) + delta + tau,
 
-so it is (epsilon, delta + (1 + e^epsilon) tau)-differentially private, with or without amplification. Conversely, a run
-states at delta the ideal mechanism's epsilon at delta - (1 + e^epsilon) tau. If the second term is more than half of
-delta, the guarantee is refused. If it is too small to change delta as a floating-point number, nothing changes. ln tau
-is about -1430 for 10^12 draws, so only epsilons beyond 700 (for delta = 1e-300) or 1,400 (for 1e-6) are refused.
+so R is (epsilon, delta + (1 + e^epsilon) tau)-differentially private, with or without amplification. Therefore, the
+epsilon of a run at delta is the ideal mechanism's epsilon at delta - (1 + e^epsilon) tau. If the term (1 + e^epsilon)
+tau exceeds half of delta, the guarantee is refused. If it is too small to change delta as a floating-point number,
+epsilon does not change. For 10^12 draws, ln tau is about -1430, so only an epsilon beyond 700 (at delta = 1e-300) or
+1,400 (at delta = 1e-6) is refused.
 
-**On a device** the draws are those of JAX or PyTorch. Their bounds are much smaller, and tau for millions of draws
-would exceed any delta. Nothing is proved about them: the report states the assumption that they are normal.
+**On a lattice** the draws are exact, but a run stops if a number does not fit into 62 bits. tau is a bound on the
+probability of that (see `antiphase._lattice.range`), and the inequality above holds with it.
+
+**On a device** the draws are those of JAX or PyTorch. Their range is much smaller, and tau for millions of draws would
+exceed any delta. Nothing is proved about these draws; the report states the assumption that they are normal.
 """
 
 from __future__ import annotations
@@ -29,15 +34,17 @@ from typing import final
 
 from antiphase._bound import Bound, digits_up
 from antiphase._errors import Refused
+from antiphase._lattice import END_OF_TAIL, log_overflow
 from antiphase._noise import Leaf, end_of_tail, log_missing_mass
 from antiphase._plan import Plan
 from antiphase._run.history import HOST
 
-LARGEST_SHARE = 0.5  # largest fraction of delta that the tail may use
-MARGIN = 1.0  # how much epsilon may grow at the smaller delta before more of delta is reserved
+LARGEST_SHARE = 0.5  # largest fraction of delta that may be reserved for the bounded range
+MARGIN = 1.0  # the reserved part of delta is computed for epsilon + MARGIN, since epsilon grows at the smaller delta
 
-# Bounds on the scaled sum of two draws. JAX inverts the error function at 1 - 3 / 2^24 (float64: 2^53) at most;
-# PyTorch takes the radius sqrt(-2 ln u) with u at least 2^-24 (2^-53), and with cuRAND at least 2^-33 (2^-54).
+# Bounds, in standard deviations, on the scaled sum of two draws. JAX inverts the error function at 1 - 3 / 2^24 at most
+# (float64: 2^53 instead of 2^24). PyTorch uses the radius sqrt(-2 ln u), where u is at least 2^-24 (float64: 2^-53) on
+# the CPU and at least 2^-33 (float64: 2^-54) with cuRAND.
 DEVICE_ENDS = {
     "Threefry of JAX": {"float32": 7.38, "float64": 11.54},
     "PyTorch's generator on cpu": {"float32": 8.15, "float64": 12.12},
@@ -51,19 +58,20 @@ class Tail:
     """The bounded range of a run's draws.
 
     Args:
-        end: approximate largest absolute value of a draw; None if unknown.
-        log_mass: ln tau, where tau bounds the distance of all draws from ideal ones; None if nothing is proved.
+        end: approximate largest absolute value of a draw, in standard deviations; None if unknown.
+        log_mass: ln tau, where tau bounds the total variation distance of all draws from ideal ones; None if no bound
+            is proved.
     """
 
     end: float | None
     log_mass: float | None
 
     def smallest_delta(self, epsilon: float) -> float | None:
-        """The smallest delta at which this epsilon is not refused, rounded up; None if nothing is proved."""
+        """Return the smallest delta at which this epsilon is not refused, rounded up; None if no bound is proved."""
         return None if self.log_mass is None else self._reserved(epsilon) / LARGEST_SHARE
 
     def check(self, epsilon: float, delta: float) -> None:
-        """Raise if delta is too small for this epsilon, given the range of the draws."""
+        """Raise `Refused` if delta is too small for this epsilon, given the range of the draws."""
         smallest = self.smallest_delta(epsilon)
         if smallest is not None and delta < smallest:
             covers = "no delta" if smallest >= 1.0 else f"deltas from {digits_up(smallest, 2)}"
@@ -73,8 +81,12 @@ class Tail:
                 hint="plan with a larger delta or a smaller epsilon",
             )
 
+    def ideal_delta(self, epsilon: float, delta: float) -> float:
+        """Return a delta at which `epsilon` must hold for ideal draws, so that it holds at `delta` for the run."""
+        return delta if self.log_mass is None else delta - self._reserved(epsilon)
+
     def covered(self, epsilon_at: Callable[[float], Bound], delta: float) -> Bound:
-        """The epsilon that a run with this tail has at `delta`.
+        """Return the epsilon at `delta` of a run whose draws have this bounded range.
 
         Args:
             epsilon_at: epsilon of the ideal mechanism as a function of delta.
@@ -87,38 +99,40 @@ class Tail:
             if less == delta:
                 break
             found = epsilon_at(less)
-            if found.value <= bound.value + MARGIN:  # so the part of delta that was reserved is enough
+            if found.value <= bound.value + MARGIN:  # then the reserved part of delta is large enough
                 return replace(found, kind="upper") if found.kind == "exact" else found
             bound = found
         return bound
 
     def _reserved(self, epsilon: float) -> float:
-        """(1 + e^(epsilon + MARGIN)) tau, rounded up."""
+        """Return (1 + e^(epsilon + MARGIN)) tau, rounded up."""
         assert self.log_mass is not None
         log = self.log_mass + epsilon + MARGIN + math.log1p(math.exp(-epsilon - MARGIN))
         return math.inf if log > 0.0 else math.nextafter(math.exp(log) * (1.0 + 1e-12), 1.0)
 
 
 def tail_of(plan: Plan, leaves: Mapping[str, Leaf], dtype: str, source: str = HOST) -> Tail:
-    """The tail of the noise of a run.
+    """Return the bounded range of the random draws of a run.
 
     Args:
-        plan: plan, whose strategy determines the number of rows of z.
-        leaves: leaves; every entry has one draw in each row.
+        plan: plan, whose strategy determines the number of random draws per parameter entry.
+        leaves: names and shapes of the parameters.
         dtype: dtype of the noise.
-        source: "host", or what makes the noise on a device, as in the ledger.
+        source: "host", or the description of a device, as in the ledger.
     """
     if source != HOST:
         ends = next((ends for name, ends in DEVICE_ENDS.items() if source.startswith(name)), {})
         return Tail(ends.get(dtype), None)
     entries = sum(math.prod(leaf.global_shape) for leaf in leaves.values())
+    if plan.mechanism.lattice is not None:
+        return Tail(END_OF_TAIL, log_overflow(plan.mechanism.strategy, entries))
     return Tail(end_of_tail(dtype), log_missing_mass(plan.mechanism.strategy.rows * entries, dtype))
 
 
 def tail_words(end: float | None) -> str:
-    """State the assumption behind a guarantee with noise from a device."""
+    """Return the remark that states the assumption behind a guarantee with noise from a device."""
     limit = "bounded" if end is None else f"bounded by about {end:.1f} standard deviations"
     return (
-        f"The guarantee assumes that the draws of this generator are normal. They are {limit}, and what this adds to "
-        "delta is not proved."
+        f"The guarantee assumes that the draws of this generator are normal. They are {limit}, and no bound is proved "
+        "for what this adds to delta."
     )

@@ -1,7 +1,7 @@
-"""How the processes that share one run talk to each other.
+"""Collective operations among the processes (ranks) that share one run.
 
-Rank 0 alone opens the run directory and writes its ledger. The other ranks wait for it and learn the public entries
-that it wrote. Secrets are never sent: every rank reads the secret itself.
+Only rank 0 opens the run directory and writes the ledger. The other ranks wait for rank 0, which sends them the public
+entries that it wrote. Secrets are never sent: every rank reads the secret itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Transport(ABC):
-    """Collective operations among the ranks of a run; every rank must call each of them in the same order.
+    """Collective operations among the ranks of a run. Every rank must call the same operations in the same order.
 
     Args:
         rank: rank of this process, from 0 to size - 1.
@@ -35,9 +35,9 @@ class Transport(ABC):
         """Return the values of all ranks, in rank order."""
 
     def run_on_first(self, act: Callable[[], T]) -> T:
-        """Call `act` on rank 0 and return its result on every rank. If it raises there, every rank raises.
+        """Call `act` on rank 0 and return its result on every rank. If `act` raises, every rank raises.
 
-        The result is sent to the other ranks, so it must not hold secrets.
+        The result is sent to the other ranks, so it must not contain secrets.
         """
         if self.size == 1:
             return act()
@@ -52,7 +52,7 @@ class Transport(ABC):
         if problem is not None:
             raise problem
         if message is not None:
-            raise Refused(f"Rank 0 stopped: {message}", hint="fix the error on rank 0, which writes the ledger")
+            raise Refused(f"Rank 0 raised an error: {message}", hint="fix the error on rank 0")
         found: T = result
         return found
 
@@ -65,7 +65,7 @@ class Transport(ABC):
 
 @final
 class SingleProcess(Transport):
-    """The transport of a run that one process has to itself."""
+    """Transport of a run that only one process uses."""
 
     rank, size = 0, 1
 

@@ -1,7 +1,8 @@
-"""Samplers, which draw batches that keep the promise of a participation.
+"""Samplers, which draw the batches of a participation.
 
-Every random decision uses a fixed number of 128-bit draws from AES-256-CTR and integer arithmetic only, so the same
-arguments give the same batches on every machine. `stream.FORMAT` is part of every key.
+The same arguments give the same batches on every machine: random numbers come from AES-256 in counter mode, each random
+decision uses a fixed number of 128-bit draws, and all arithmetic on them is integer arithmetic. Every key depends on
+`stream.FORMAT`.
 """
 
 from antiphase._samplers.base import Batch, Sampler, shard

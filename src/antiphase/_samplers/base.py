@@ -1,4 +1,4 @@
-"""The base class of samplers, the batches that they return, and the split of a batch over workers."""
+"""The base class of samplers, the batches that they return, and a function that splits a batch among workers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from antiphase._participation import Participation
 from antiphase._record import tag_of
 from antiphase._samplers.stream import DrawStream, Ids
 from antiphase._secret import Secret, require_secret
+from antiphase._traceback import without_locals
 
 
 class Batch(NamedTuple):
-    """The examples of one step. Entries with mask False are padding; treat their gradients as zero."""
+    """Indices of the examples of one step, with a mask. Entries with mask False are padding and contribute nothing."""
 
     indices: Ids
     mask: NDArray[np.bool_]
@@ -26,23 +27,23 @@ class Batch(NamedTuple):
 class Sampler(ABC):
     """Draws the batch of any step, as a pure function of (participation, examples, steps, secret, step).
 
-    Indices are sorted and distinct; an empty batch is an empty array. With `max_batch` the arrays have
-    exactly that length: smaller batches are padded (index 0, mask False), and larger batches are truncated
-    to a uniformly random subset.
+    The indices of a batch are sorted and distinct. An empty batch is an empty array. With `max_batch` the arrays have
+    exactly that length: smaller batches are padded (index 0, mask False), and larger batches are truncated to a
+    uniformly random subset.
 
-    **Guarantee**: the steps of every example form a pattern of `participation.worst_case`. Which examples
-    `max_batch` drops depends only on the secret and the step, never on the data, so it does not affect
-    zero-out adjacency without amplification. Amplified accounting includes the cost of batches that
-    overflow.
+    **Guarantee**: the steps of every example form a pattern that `participation.worst_case` allows. The examples that
+    `max_batch` drops depend only on the secret and the step, never on the data. Without amplification, truncation
+    therefore does not change the guarantee under zero-out adjacency. Amplified accounting includes the cost of batches
+    that overflow.
 
     Attributes:
         participation: the promise that the batches keep.
         examples: number of examples.
         steps: number of steps.
-        independent_assignment: whether each example's steps depend only on (secret, example id), so that
-            adding an example does not change the steps of any other, as add-or-remove adjacency requires.
-            Always false with `max_batch`, where one example can displace another.
-        extendable: whether the batches stay the same if the number of steps (or epochs) grows.
+        independent_assignment: whether the steps of each example depend only on (secret, example id). Adding an example
+            then does not change the steps of any other, as add-or-remove adjacency requires. False with `max_batch`,
+            because one example can displace another.
+        extendable: whether a sampler with more steps (or epochs) begins with the same batches.
     """
 
     participation: Participation
@@ -59,7 +60,7 @@ class Sampler(ABC):
         require_secret(owner, secret)
         self.examples = _check.positive_integer(owner, "examples", examples, "there must be at least one example")
         self.steps = _check.positive_integer(owner, "steps", steps)
-        participation.worst_case.largest_count(self.steps)  # raises if the promise does not cover that many steps
+        participation.worst_case.largest_count(self.steps)  # raises if the participation covers fewer steps
         self.participation = participation
         self._largest = participation.max_batch
         self._labels = (tag_of(participation), *parameters)
@@ -67,6 +68,7 @@ class Sampler(ABC):
         self.independent_assignment = self._largest is None
         self.extendable = True
 
+    @without_locals
     def batch(self, step: int) -> Batch:
         """Return the batch of `step`, in [0, steps)."""
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < self.steps:
@@ -84,7 +86,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def _draw(self, step: int) -> Ids:
-        """Return the sorted indices before truncation, in a new array."""
+        """Return the sorted indices of the batch before truncation, as a new array."""
 
     def _fit(self, indices: Ids, step: int, size: int) -> Batch:
         if indices.size > size:
@@ -96,17 +98,16 @@ class Sampler(ABC):
         return Batch(np.pad(indices, (0, padding)), mask)
 
     def __repr__(self) -> str:
-        if not hasattr(self, "extendable"):  # __init__ raised an error, and a debugger shows the object
+        if not hasattr(self, "extendable"):  # __init__ raised an error and a debugger prints the object
             return f"<{type(self).__name__}, not initialised>"
         return f"<sampler of {self.participation!r}: {self.examples} examples, {self.steps} steps>"
 
 
 def shard(indices: NDArray[np.int64], mask: NDArray[np.bool_], rank: int, world: int) -> Batch:
-    """Return the part of a batch that worker `rank` of `world` processes: every world-th entry.
+    """Return the part of a batch for worker `rank`: entries rank, rank + world, rank + 2 world, and so on.
 
-    **Guarantee**: the parts of all ranks together contain each entry of the batch exactly once, and their
-    sizes differ by at most one. Every worker draws the whole batch from the same secret, so no
-    communication is needed.
+    **Guarantee**: the parts of all ranks together contain each entry of the batch exactly once, and their sizes differ
+    by at most one. Every worker draws the whole batch from the same secret, so no communication is needed.
 
     Args:
         indices: indices of the batch.

@@ -1,4 +1,7 @@
-"""Random subsets that contain each position independently with equal probability, in time linear in their size."""
+"""Random subsets in which each position is included independently with the same probability.
+
+Drawing a subset takes time proportional to its size.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,17 @@ BLOCKS_AT_ONCE = CHUNK // MEAN_COUNT
 class Bernoulli:
     """Independent coin flips for positions 0, 1, 2, ...; `heads` returns the positions that show heads.
 
-    Positions are split into blocks of about 8 / rate. The number of heads in a block is binomial, and the heads
-    are a uniform subset of that size. Together these are independent coin flips, at a cost proportional to the
-    number of heads.
+    Positions are split into blocks of about 8 / rate. For each block, the number of heads is drawn from a binomial
+    distribution, and then a uniformly random subset of that size. This has the same distribution as independent coin
+    flips, at a cost proportional to the number of heads.
 
-    **Guarantee**: the joint distribution differs from independent coins with probability `rate` by less than
-    2^-80 in total variation per head drawn (2^-128 per outcome of each draw). Whether position i shows
-    heads depends only on (secret, address, i), not on the population.
+    **Guarantee**: the total variation distance from independent coins with probability `rate` is less than 2^-80 per
+    head drawn (2^-128 for each outcome of each draw). Whether position i shows heads depends only on
+    (secret, address, i), not on the population.
 
     Args:
-        secret, labels: as for `DrawStream`.
+        secret: as for `DrawStream`.
+        labels: as for `DrawStream`.
         rate: probability of heads, in [0, 1].
     """
 
@@ -39,11 +43,16 @@ class Bernoulli:
         self._table = binomial(self._block, rate)
 
     def heads(self, address: int, population: int) -> Ids:
-        """Return the positions below `population` that show heads, sorted."""
+        """Return the sorted positions below `population` that show heads.
+
+        Args:
+            address: number of the sequence of coins, such as the step; different addresses are independent.
+            population: number of positions.
+        """
         return np.concatenate([np.empty(0, np.int64), *self.pieces(address, population)])
 
     def pieces(self, address: int, population: int) -> Iterator[Ids]:
-        """Yield the heads in chunks that fit in the CPU cache."""
+        """Yield the result of `heads` in consecutive chunks that fit in the CPU cache."""
         from antiphase._kernels import invert_cdf, scatter_in_blocks
 
         if self._block == 0 or population == 0:

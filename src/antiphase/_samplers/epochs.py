@@ -1,4 +1,4 @@
-"""Samplers for participations that repeat: fixed order, shuffled epochs, balls in bins."""
+"""Samplers of epochs: fixed order, shuffled epochs, and balls in bins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ CACHED_EPOCHS = 2  # the current epoch and, for prefetching, the next
 
 @final
 class CycleSampler(Sampler):
-    """Step t takes slot t mod period, in a fixed order that the secret determines.
+    """Splits the examples into `period` batches, called slots, and repeats them: step t uses slot t mod period.
+
+    The secret determines the split.
 
     | participation | period |
     |---|---|
@@ -28,13 +30,13 @@ class CycleSampler(Sampler):
     | FixedEpochs | steps_per_epoch |
     | MinSeparation | separation, or ceil(steps / max_participations) if that is more |
 
-    **Guarantee**: participations of an example are exactly `period` steps apart, so there are at most
-    ceil(steps / period), which keeps the promise for each row of the table. Batch sizes differ by at
-    most one. Supports zero-out, replace and add-or-remove adjacency, since `Slots` assigns by id only. There
-    is no amplification: the order may be public.
+    **Guarantee**: participations of an example are exactly `period` steps apart, so an example has at most
+    ceil(steps / period) of them. This keeps the promise of each participation in the table. Batch sizes differ by at
+    most one. Zero-out, replace and add-or-remove adjacency are supported, because `Slots` assigns each example by its
+    id only. The accounting uses no amplification, so the order may be public.
 
-    The sampler is not extendable if the period depends on the number of steps: for SingleParticipation, and
-    for MinSeparation with max_participations.
+    The sampler is not extendable if the period depends on the number of steps: for SingleParticipation, and for
+    MinSeparation with max_participations.
     """
 
     def __init__(self, participation: Deterministic, examples: int, steps: int, secret: Secret) -> None:
@@ -52,9 +54,11 @@ class CycleSampler(Sampler):
 class ShuffledEpochsSampler(Sampler):
     """Shuffles all examples in every epoch and splits them into steps_per_epoch batches.
 
-    **Guarantee**: each example takes part once per epoch; orders are uniform and independent across epochs;
-    batch sizes differ by at most one. Supports zero-out and replace adjacency, but not add-or-remove, since one
-    more example changes the whole order. The first batch of an epoch shuffles all examples; the others are slices.
+    **Guarantee**: each example takes part once per epoch. The order of each epoch is uniformly random and independent
+    of the others. Batch sizes differ by at most one. Zero-out and replace adjacency are supported, but not
+    add-or-remove, because adding an example changes the whole order.
+
+    The first batch of an epoch shuffles all examples. The other batches are slices of the result.
     """
 
     def __init__(self, participation: ShuffledEpochs, examples: int, steps: int, secret: Secret) -> None:
@@ -82,11 +86,11 @@ class ShuffledEpochsSampler(Sampler):
 
 @final
 class BallsInBinsSampler(Sampler):
-    """Each example draws a bin once; step t takes bin t mod steps_per_epoch, in every epoch.
+    """Assigns each example to a random bin once; step t uses bin t mod steps_per_epoch.
 
-    **Guarantee**: bins are independent and uniform and drawn only once, as the dominating pair of balls-in-bins
-    batching assumes. Supports zero-out adjacency, and add-or-remove without `max_batch`. With `max_batch` the
-    bins stay the same, and the examples to drop are drawn independently in each step.
+    **Guarantee**: each example has one bin for the whole run. Bins are uniform and independent, as the privacy analysis
+    of balls-in-bins batching assumes. Zero-out adjacency is supported, and add-or-remove without `max_batch`. With
+    `max_batch` the bins stay the same, and the examples to drop are drawn independently in each step.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification), Def. 3.1 and App. I.
     """

@@ -1,4 +1,4 @@
-"""Assignment of examples to groups, balanced (`Slots`) or independent (`Groups`)."""
+"""Random assignment of examples to groups: balanced (`Slots`) or independent (`Groups`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from antiphase._secret import Secret
 
 @final
 class Slots:
-    """A balanced assignment of ids to slots 0, ..., period - 1 in which no id depends on which others exist.
+    """A balanced random assignment of example ids to slots 0, ..., period - 1.
 
-    Each run of `period` consecutive ids is spread over all slots in its own uniformly random order. So the
-    sizes of the slots differ by at most one, and adding ids at the end does not move any other id.
+    Ids are split into blocks of `period` consecutive ids. Each block is assigned to all slots in its own uniformly
+    random order. The sizes of the slots therefore differ by at most one, and adding ids at the end does not move any
+    other id.
 
-    **Guarantee**: slot(i) is uniform and depends only on (secret, i). Ids from different runs are
-    independent; ids from the same run are in different slots.
+    **Guarantee**: the slot of id i is uniform and depends only on (secret, i). Ids from different blocks are assigned
+    independently; ids from the same block are in different slots.
 
     Args:
-        secret, labels: as for `DrawStream`.
+        secret: as for `DrawStream`.
+        labels: as for `DrawStream`.
         examples: number of examples.
         period: number of slots.
     """
@@ -36,17 +38,17 @@ class Slots:
     def members(self, slot: int) -> Ids:
         """Return the ids in `slot`, sorted; the array is cached and read-only."""
         row = self._table[slot]
-        return row if row[-1] < self._examples else row[:-1]  # only the last run can be incomplete
+        return row if row[-1] < self._examples else row[:-1]  # only the last block can be incomplete
 
     @cached_property
     def _table(self) -> NDArray[np.int64]:
         from antiphase._kernels import shuffle_blocks
 
-        runs = -(-self._examples // self._period)
-        table = np.empty((self._period, runs), np.int64)
+        blocks = -(-self._examples // self._period)
+        table = np.empty((self._period, blocks), np.int64)
         together = max(1, CHUNK // self._period)
-        for first in range(0, runs, together):
-            ids = min(together, runs - first) * self._period
+        for first in range(0, blocks, together):
+            ids = min(together, blocks - first) * self._period
             shuffle_blocks(table, first, self._stream.draws(0, ids, first * self._period))
         table.setflags(write=False)
         return table
@@ -54,13 +56,14 @@ class Slots:
 
 @final
 class Groups:
-    """An independent assignment of examples to groups; example i uses draw i of the stream.
+    """An independent random assignment of examples to groups. Example i uses draw i of the stream.
 
-    **Guarantee**: the group depends only on (secret, example id), is uniform up to 2^-128 per group, and is
-    independent across examples.
+    **Guarantee**: the group of an example depends only on (secret, example id). Groups are independent across examples
+    and uniform: the probability of each group is accurate to 2^-128.
 
     Args:
-        secret, labels: as for `DrawStream`.
+        secret: as for `DrawStream`.
+        labels: as for `DrawStream`.
         examples: number of examples.
         count: number of groups.
     """

@@ -1,4 +1,4 @@
-"""The sampler of random min-separation: each eligible example joins each step with a fixed probability."""
+"""The sampler for Poisson sampling with a minimum separation (`PoissonMinSeparation`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ LONGEST_SEPARATION = 2**20  # the table of waiting times has one row per step of
 
 
 class Window(NamedTuple):
-    """The participations in `separation` consecutive steps: ids and offsets, and their order by offset."""
+    """The participations in a window of `separation` consecutive steps.
+
+    `ids[i]` joins at step `offsets[i]` of the window. `order[starts[j] : starts[j + 1]]` are the positions i of the
+    examples that join at offset j.
+    """
 
     ids: Ids
     offsets: NDArray[np.int32]
@@ -30,26 +34,30 @@ class Window(NamedTuple):
 
 @final
 class PoissonMinSeparationSampler(Sampler):
-    """Each example is an independent renewal process: it waits `separation` steps, then flips a coin until heads.
+    """Draws each eligible example with probability `rate`; a drawn example is eligible again `separation` steps later.
 
-    Steps are split into windows of b = separation steps. In one window an example joins at most once. It is
-    eligible from the offset at which it joined in the previous window (0 if it did not), and then waits a
-    geometric time. Because that time is memoryless, it can be drawn again in each window. So for each window
-    the sampler draws the examples whose time is below b (independent coins with probability 1 - (1 - rate)^b)
-    and their times, and keeps those that fall inside the window. The cost is proportional to the number of
-    participations.
+    The steps of each example are an independent renewal process. The sampler draws it in windows of b = separation
+    steps, in which an example joins at most once:
 
-    With a cold start every example is eligible in step 0. A warm start draws the stationary state instead: an
-    example is eligible with probability 1 / (1 + (b - 1) rate), otherwise its wait is uniform in 1, ..., b - 1.
-    Every step then takes an example with the same probability rate / (1 + (b - 1) rate).
+    1. An example becomes eligible at the offset at which it joined in the previous window, or at offset 0 if it did not
+       join. It then waits a geometric time. This time is memoryless, so each window can draw it again.
+    2. The sampler draws the set of examples whose time is below b, by independent coins with probability
+       1 - (1 - rate)^b, and then the times of these examples.
+    3. It keeps the examples whose eligible offset plus time falls inside the window.
 
-    **Guarantee**: participations are at least `separation` steps apart. An eligible example joins with
-    probability `rate`, independently of everything else, to the accuracy of `Bernoulli`. Supports zero-out
-    adjacency, and add-or-remove without `max_batch`. With `max_batch` a dropped example waits as if it had
-    taken part, so examples are independent of each other before any are dropped.
+    The cost is proportional to the number of participations.
 
-    Each window is computed from the previous one, and the last two are cached: consecutive steps take time
-    proportional to their batch, and a resumed run recomputes the earlier windows once.
+    With a cold start every example is eligible in step 0. A warm start draws the stationary state instead: an example
+    is eligible with probability 1 / (1 + (b - 1) rate), and otherwise its wait is uniform in 1, ..., b - 1. Each step
+    then draws a given example with the same probability, rate / (1 + (b - 1) rate).
+
+    **Guarantee**: participations are at least `separation` steps apart. An eligible example joins with probability
+    `rate`, independently of everything else, to the accuracy of `Bernoulli`. Zero-out adjacency is supported, and
+    add-or-remove without `max_batch`. With `max_batch` a dropped example waits as if it had taken part, so the draws of
+    different examples are independent until batches are truncated.
+
+    Each window is computed from the previous one, and the last two are cached. Consecutive steps take time proportional
+    to their batch size. A resumed run recomputes all earlier windows once.
     """
 
     def __init__(self, participation: PoissonMinSeparation, examples: int, steps: int, secret: Secret) -> None:
@@ -80,7 +88,7 @@ class PoissonMinSeparationSampler(Sampler):
         return chosen
 
     def _window(self, number: int) -> Window:
-        # `_cached` is replaced as a whole, so in a race threads only repeat the same work.
+        # `_cached` is replaced in one assignment, so threads that race only repeat the same work.
         cached = self._cached
         before = [item for item in cached if item[0] <= number]
         at, window = max(before, key=_number) if before else (-1, self._start())

@@ -1,7 +1,7 @@
-"""The source of randomness of samplers: AES-256 in counter mode under a key derived from a Secret.
+"""Random bits for samplers: AES-256 in counter mode, with a key derived from a `Secret`.
 
-A stream maps (address, number) to 128 random bits. The address is a step, an epoch or 0; the number is that of
-the AES block, often an example id. Any part can be read without generating the parts before it.
+A stream maps (address, number) to 128 random bits. The address is a step, an epoch or 0. The number counts AES blocks
+and is often an example id. Any part of a stream can be read without generating the parts before it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Ids = NDArray[np.int64]
 
 @final
 class DrawStream:
-    """128-bit draws indexed by (address, number), for one purpose.
+    """A stream of 128-bit random draws, indexed by (address, number).
 
     **Guarantee**: the draws of all streams and addresses are independent and uniform, assuming that AES-256 and
-    HKDF-SHA256 are indistinguishable from random functions. A stream cannot be pickled, since it holds a key.
+    HKDF-SHA256 are indistinguishable from random functions. A stream cannot be pickled, because it holds a key.
 
     Args:
         secret: secret from which the key is derived.
-        labels: the name of the participation, the parameters that determine its draws (not the number of
-            steps, so that a longer run begins with the same batches), and the purpose.
+        labels: the name of the participation, the parameters that determine its draws, and the purpose of the stream.
+            The number of steps is not among them, so that a longer run begins with the same batches.
     """
 
     __slots__ = ("_key",)
@@ -42,7 +42,7 @@ class DrawStream:
         self._key = secret.derive("sampler", FORMAT, *labels)
 
     def draws(self, address: int, count: int, first: int = 0) -> Draws:
-        """Return draws first, ..., first + count - 1 of the address, as rows (high, low)."""
+        """Return draws first, ..., first + count - 1 at `address`, shape (count, 2); each row is (high, low)."""
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
         from cryptography.hazmat.primitives.ciphers.modes import CTR
@@ -51,8 +51,22 @@ class DrawStream:
         data = Cipher(AES(self._key), CTR(counter)).encryptor().update(bytes(count * BLOCK_BYTES))
         return np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False).reshape(count, 2)
 
+    def draws_at(self, address: int, numbers: Ids) -> Draws:
+        """Return the draws with these numbers at `address`, in this order, as `draws` does for consecutive ones."""
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import AES
+        from cryptography.hazmat.primitives.ciphers.modes import ECB
+
+        counters = np.empty((numbers.size, 2), ">u8")
+        counters[:, 0], counters[:, 1] = address, numbers
+        data = Cipher(AES(self._key), ECB()).encryptor().update(counters.tobytes())
+        return np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False).reshape(numbers.size, 2)
+
     def decide(self, kernel: Callable[[Draws, Any], Ids], argument: Any, address: int, count: int) -> Ids:
-        """Return `kernel(draw, argument)` for draws 0, ..., count - 1, in chunks that fit in the CPU cache."""
+        """Return `kernel(draws, argument)` for draws 0, ..., count - 1 at `address`, shape (count,).
+
+        The kernel is called on chunks that fit in the CPU cache.
+        """
         out = np.empty(count, np.int64)
         for start in range(0, count, CHUNK):
             part = out[start : start + CHUNK]

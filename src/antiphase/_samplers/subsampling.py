@@ -20,10 +20,12 @@ from antiphase._secret import Secret
 class PoissonSampler(Sampler):
     """Each example joins each step independently with probability `rate`.
 
-    **Guarantee**: participations are independent across examples and steps, to the accuracy of `Bernoulli`.
-    Supports zero-out adjacency, and add-or-remove without `max_batch`. With `max_batch`, add-or-remove requires the
-    accounting for truncated Poisson sampling, which assumes that a uniform subset is kept, as here. A batch takes
-    time proportional to its size.
+    **Guarantee**: participations are independent across examples and steps, to the accuracy of `Bernoulli`. Zero-out
+    adjacency is supported, and add-or-remove without `max_batch`. With `max_batch`, add-or-remove requires the
+    accounting for truncated Poisson sampling. That accounting assumes that a uniformly random subset is kept, as this
+    sampler does.
+
+    Drawing a batch takes time proportional to its size.
     """
 
     def __init__(self, participation: Poisson, examples: int, steps: int, secret: Secret) -> None:
@@ -37,12 +39,13 @@ class PoissonSampler(Sampler):
 
 @final
 class CyclicPoissonSampler(Sampler):
-    """Each example draws a group once; in step t each member of group t mod groups joins with probability `rate`.
+    """Assigns each example to a random group once, and draws step t from group t mod groups with probability `rate`.
 
-    **Guarantee**: groups are independent and uniform, and members join independently. So the distance between two
-    participations is a multiple of `groups`, and each step is Poisson sampling from one group. Supports zero-out
-    adjacency, and add-or-remove without `max_batch`. The first batch assigns all examples to groups; each later
-    batch takes time proportional to its size.
+    **Guarantee**: groups are independent and uniform, and members join independently. The distance between two
+    participations of an example is a multiple of `groups`, and each step is Poisson sampling from one group. Zero-out
+    adjacency is supported, and add-or-remove without `max_batch`.
+
+    The first batch assigns all examples to groups. Each later batch takes time proportional to its size.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Alg. 2 and Thm 4.
     """
@@ -61,12 +64,12 @@ class CyclicPoissonSampler(Sampler):
 
 @final
 class FixedSizeSampler(Sampler):
-    """Step t draws batch_size examples of group t mod groups; every subset of that size is equally likely.
+    """Draws a uniformly random subset of batch_size examples from group t mod groups in step t.
 
-    **Guarantee**: draws are independent across steps. Groups have examples // groups members or one more, so
-    the largest sampling probability is batch_size / (examples // groups). The group of an example depends only
-    on (secret, example id), so replacing an example does not move any other. Supports replace adjacency, but not
-    add-or-remove: one more example can displace another from the batch.
+    **Guarantee**: draws are independent across steps. Groups have examples // groups members or one more, so the
+    largest sampling probability is batch_size / (examples // groups). The group of an example depends only on
+    (secret, example id), so replacing an example does not move any other. Replace adjacency is supported, but not
+    add-or-remove: an added example can displace another one from the batch.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Alg. 2.
     """

@@ -1,7 +1,8 @@
-"""Distributions as tables of 128-bit cumulative thresholds, computed without hardware floating point.
+"""Discrete distributions as tables of 128-bit cumulative thresholds, computed without hardware floating point.
 
-A draw u in [0, 2^128) maps to the number of thresholds at or below it, so the error of each probability is at
-most 2^-128 for any rate. Probabilities are decimals with 400 digits; masses are integers in units of 2^-256.
+A random draw u in [0, 2^128) maps to the number of thresholds that are at most u. The error of each probability is at
+most 2^-128, for any rate. Probabilities are computed as decimals with 400 digits and then stored as integers, called
+masses, in units of 2^-256.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from decimal import Context, Decimal, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
-# 324 digits would suffice for 1 - rate to be exact for every float64 rate down to 2^-1074; the rest is headroom.
+# For a rate of 2^-1074, the smallest float64, 1 - rate differs from 1 only in the 324th digit; the rest is headroom.
 PRECISE = Context(prec=400, Emin=-999_999, Emax=999_999)
 MEAN_COUNT = 8
 LARGEST_BLOCK = 2**40
@@ -21,13 +22,13 @@ _NEGLIGIBLE = 2**126  # 2^-130
 
 
 def block_size(rate: Decimal) -> int:
-    """Return the number of positions in a block, of which about MEAN_COUNT show heads."""
+    """Return the number of positions in a block, such that about MEAN_COUNT of them show heads."""
     with localcontext(PRECISE):
         return min(LARGEST_BLOCK, int(MEAN_COUNT / rate))
 
 
 def binomial(trials: int, rate: Decimal) -> NDArray[np.uint64]:
-    """Return the table of the number of successes in `trials` trials.
+    """Return the table of the number of successes in `trials` trials with probability `rate`, shape (thresholds, 2).
 
     >>> binomial(2, Decimal("0.5"))[:, 0] / 2.0**64
     array([0.25, 0.75])
@@ -37,7 +38,7 @@ def binomial(trials: int, rate: Decimal) -> NDArray[np.uint64]:
 
 
 def truncated_geometric(length: int, rate: Decimal) -> NDArray[np.uint64]:
-    """Return the table of the number of failures before the first success, given that it is below `length`.
+    """Return the table of the number of failures before the first success, given that there are fewer than `length`.
 
     >>> truncated_geometric(2, Decimal("0.5"))[:, 0] / 2.0**64
     array([0.66666667])
@@ -48,15 +49,16 @@ def truncated_geometric(length: int, rate: Decimal) -> NDArray[np.uint64]:
 
 
 def at_least_once(trials: int, rate: Decimal) -> Decimal:
-    """Return 1 - (1 - rate)^trials."""
+    """Return the probability of at least one success in `trials` trials, 1 - (1 - rate)^trials."""
     with localcontext(PRECISE):
         return 1 - (1 - rate) ** trials
 
 
 def waiting_rate(separation: int, rate: Decimal) -> Decimal:
-    """Return the stationary probability that an example is not eligible under random min-separation.
+    """Return the stationary probability that an example is not eligible under `PoissonMinSeparation`.
 
-    With remaining wait r, balance gives pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
+    Let pi(r) be the stationary probability that an example waits r more steps; it is eligible if r = 0. The balance
+    equations give pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
     """
     with localcontext(PRECISE):
         waits = (separation - 1) * rate
@@ -64,7 +66,7 @@ def waiting_rate(separation: int, rate: Decimal) -> Decimal:
 
 
 def _binomial_masses(trials: int, rate: Decimal) -> Iterator[Decimal]:
-    if rate > Decimal("0.5"):  # count failures instead: that recurrence starts from a large mass
+    if rate > Decimal("0.5"):  # count failures instead, so that the recurrence starts from a larger mass
         yield from reversed(list(_binomial_masses(trials, 1 - rate)))
         return
     mass, odds = (1 - rate) ** trials, rate / (1 - rate)
@@ -81,7 +83,10 @@ def _geometric_masses(length: int, first: int, ratio: int) -> Iterator[int]:
 
 
 def _thresholds(masses: Iterable[int]) -> NDArray[np.uint64]:
-    """Return rows (high, low) of floor(2^128 * cumulative probability); the last value gets the remaining mass."""
+    """Return floor(2^128 * cumulative probability) as rows (high, low) of 64-bit words.
+
+    The table ends where the remaining mass is negligible, and the value after the last threshold gets that mass.
+    """
     rows, total = [], 0
     for mass in masses:
         total += mass

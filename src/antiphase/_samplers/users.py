@@ -17,11 +17,14 @@ from antiphase import _check
 from antiphase._errors import InvalidArgument
 from antiphase._samplers.stream import DrawStream, Ids
 from antiphase._secret import Secret, require_secret
+from antiphase._traceback import without_locals
 
-_MISSING = "give those examples an id each, or leave them out: a missing id does not say whose example it is"
-_NUMBERS = "iufcbmM"  # kinds of NumPy arrays that sort totally once NaN and NaT are refused
+_ONE_TYPE = "convert all of them to one type: 1 and '1' would count as two users"
+_MISSING = "give every example a user id, or leave out the examples without one"
+_NUMBERS = "iufcbmM"  # NumPy dtype kinds with a total order once NaN and NaT are excluded
 _OTHERS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal)
-# Type, name in errors, and what makes a plain value of a subclass; bool comes before int, and datetime before date.
+# Type, its name in errors, and a function that converts an instance of a subclass to the type itself. The order
+# matters: bool is a subclass of int, and datetime is a subclass of date.
 _VALUES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (bool, "bool", bool),
     (int, "number", int.__index__),
@@ -35,7 +38,7 @@ _VALUES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
 
 
 class UserBatch(NamedTuple):
-    """The examples of a batch of users: `indices[i]` belongs to the user at position `places[i]` of the batch."""
+    """Examples of a batch of users. Example `indices[i]` belongs to the user at position `places[i]` of the batch."""
 
     indices: Ids
     places: Ids
@@ -43,21 +46,21 @@ class UserBatch(NamedTuple):
 
 @final
 class UserIndex:
-    """Maps users to their examples; users are numbered in the order in which they first appear.
+    """Maps users to their examples. Users are numbered in the order in which they first appear.
 
-    Create the participation's sampler with `examples=index.users`, and expand each of its batches.
-    To protect users, clip each user's total contribution: sum over equal `places`, then clip each sum.
+    Create the participation's sampler with `examples=index.users`, and pass each of its batches to `expand`. To protect
+    users, clip each user's total contribution: add up the gradients with equal `places`, then clip each sum.
 
-    **Guarantee**: users are sampled, so the participation holds for users. With `max_examples`, a user with
-    more examples contributes a uniformly random subset of that size, drawn independently for every step and
-    user. Examples with equal ids belong to the same user. Missing ids and ids of several types are refused,
-    because one user might count as several.
+    **Guarantee**: the sampler draws users, so the participation holds for users. With `max_examples`, a user with more
+    examples contributes a uniformly random subset of that size, drawn independently for every step and user. Examples
+    with equal ids belong to the same user. Missing ids and ids of several types raise an error, because one user might
+    count as several.
 
     Args:
         user_of_example: the user of each example, in an array or a list: integers, strings, bytes, floats, dates,
             UUIDs, enumerations, or tuples or frozensets of these.
         max_examples: largest number of examples of one user in one batch; None for no limit.
-        secret: determines which examples are taken; needed only with `max_examples`.
+        secret: secret from which the subsets of examples are drawn; needed only with `max_examples`.
 
     >>> index = UserIndex(["ann", "bob", "ann"])
     >>> index.users
@@ -82,8 +85,18 @@ class UserIndex:
         """Number of users; pass it to a sampler as `examples`."""
         return self._sizes.size
 
+    @without_locals
     def expand(self, step: int, users: Ids, mask: NDArray[np.bool_]) -> UserBatch:
-        """Return the examples of a sampler's batch of `users` at `step`; padding contributes none."""
+        """Return the examples of all users in a sampler's batch, or in a part of it, such as that of one rank.
+
+        The examples chosen of a user are the same in every part.
+
+        Args:
+            step: step of the batch.
+            users: indices of the batch, which are user numbers.
+            mask: mask of the batch; entries with mask False are padding and have no examples.
+        """
+        at = _check_batch(step, users, mask)
         places = np.flatnonzero(mask)
         chosen = np.asarray(users)[places]
         if chosen.size and not (chosen.min() >= 0 and chosen.max() < self.users):
@@ -91,28 +104,54 @@ class UserIndex:
                 f"The batch contains users outside 0 to {self.users - 1}.",
                 hint="create the sampler with examples=index.users",
             )
+        if np.unique(chosen).size < chosen.size:
+            raise InvalidArgument(
+                "The batch contains a user twice, who would contribute twice.",
+                hint="pass indices and mask of a batch as the sampler returned them",
+            )
         sizes = self._sizes[chosen]
         taken = np.minimum(sizes, self.max_examples or self._order.size)
-        inside = self._inside(int(step), sizes, int(taken.sum()))
-        return UserBatch(self._order[np.repeat(self._starts[chosen], taken) + inside], np.repeat(places, taken))
+        starts = np.repeat(self._starts[chosen], taken)
+        return UserBatch(self._order[starts + self._inside(at, sizes, taken, starts)], np.repeat(places, taken))
 
-    def _inside(self, step: int, sizes: Ids, total: int) -> Ids:
-        """Return the positions taken from each user's examples, one user after another."""
+    def _inside(self, step: int, sizes: Ids, taken: Ids, starts: Ids) -> Ids:
+        """Return the chosen positions within each user's list of examples, concatenated over users.
+
+        A user's draws have the numbers of the user's examples, so that they are the same whichever other users are
+        expanded in the same call, and no two users share any.
+        """
         from antiphase._kernels import random_subsets
 
         if self._stream is None or self.max_examples is None:
             return random_subsets(np.empty((0, 2), np.uint64), sizes, self._order.size)
-        return random_subsets(self._stream.draws(step, total), sizes, self.max_examples)
+        ends = np.cumsum(taken)
+        first = np.arange(starts.size) - np.repeat(ends - taken, taken)
+        return random_subsets(self._stream.draws_at(step, starts + first), sizes, self.max_examples)
 
     def _choice(self, max_examples: int, secret: Secret | None) -> DrawStream:
         _check.positive_integer("UserIndex", "max_examples", max_examples, "None takes all examples of a user")
         return DrawStream(require_secret("UserIndex", secret), ("UserIndex", max_examples, "choice"))
 
 
+def _check_batch(step: Any, users: Any, mask: Any) -> int:
+    """Return the step as an int. Raises `InvalidArgument` unless the arguments of `expand` are those of a batch."""
+    if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < 1 << 53:
+        raise _check.invalid("UserIndex.expand", "step", "an integer >= 0", step, "steps are counted from 0")
+    numbers, used = np.asarray(users), np.asarray(mask)
+    hint = "pass indices and mask of a batch as the sampler returned them"
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        got = f"shape {numbers.shape} of {numbers.dtype}"
+        raise _check.invalid("UserIndex.expand", "users", "a list of integers", got, hint)
+    if used.shape != numbers.shape or (used.size and used.dtype.kind != "b"):
+        got = f"shape {used.shape} of {used.dtype}"
+        raise _check.invalid("UserIndex.expand", "mask", "one True or False for each user", got, hint)
+    return int(step)
+
+
 def _number(given: Any) -> Ids:
-    """Return the number of each example's user, in the order in which the users first appear."""
+    """Return the user number of each example. Users are numbered in the order in which they first appear."""
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
-        # Not through NumPy, which turns [1, 1.0, "x"] into the strings "1", "1.0" and "x".
+        # Do not convert to a NumPy array, which would turn [1, 1.0, "x"] into the strings "1", "1.0" and "x".
         return _number_objects(list(given))
     if np.ma.is_masked(given):
         raise _refused("an id for every example", "a masked array", _MISSING)
@@ -139,10 +178,15 @@ def _refuse_nan(owners: np.ndarray[Any, Any]) -> None:
     missing = np.isnan(owners) if kind in "fc" else np.isnat(owners) if kind in "mM" else np.zeros(1, bool)
     if missing.any():
         raise _missing(owners[missing.argmax()].item(), int(missing.argmax()))
+    if kind == "f":
+        # From here on not every integer is a float, so two users could have the same id. Infinity is such a float too.
+        rounded = np.abs(owners) >= 2.0 ** (np.finfo(owners.dtype).nmant + 1)
+        if rounded.any():
+            raise _imprecise(owners[rounded.argmax()].item(), int(rounded.argmax()))
 
 
 def _number_objects(owners: list[Any]) -> Ids:
-    """Number ids by hash and equality, which unlike sorting need no order."""
+    """Return the user number of each id, using hash and equality, because ids may have no order."""
     if not owners:
         raise _refused("a non-empty list of users", "no user", "give one user per example")
     types = set(map(type, owners))
@@ -157,24 +201,38 @@ def _number_objects(owners: list[Any]) -> Ids:
             raise _refused(
                 "ids of one type",
                 " and ".join(f"a {kind} for example {i}" for kind, i in kinds.items()),
-                "convert all of them to one type: 1 and '1' would count as two users",
+                _ONE_TYPE,
             )
     numbers: dict[Any, int] = {}
     return np.fromiter((numbers.setdefault(owner, len(numbers)) for owner in owners), np.int64, len(owners))
 
 
 def _plain(owner: Any, i: int) -> tuple[str, Any]:
-    """Return the kind of an id and its plain value, which has the hash and the equality of Python's own types."""
+    """Return the name of an id's type, and the id converted to a built-in type with the usual hash and equality."""
+    if np.ma.is_masked(owner):  # before item(), which makes it 0.0
+        raise _missing(owner, i)
+    if isinstance(owner, np.floating):
+        _refuse_nan(np.asarray([owner]))
     if getattr(owner, "ndim", None) == 0 and not isinstance(owner, (np.datetime64, np.timedelta64)):
         owner = owner.item()  # a NumPy scalar, or a tensor without dimensions, whose hash is its address
+    if isinstance(owner, float) and not abs(owner) < 2.0**53 and not _is_missing(owner):
+        raise _imprecise(owner, i)
     if isinstance(owner, tuple):
-        return "tuple", tuple(_plain(part, i)[1] for part in tuple.__iter__(owner))
+        parts = [_plain(part, i) for part in tuple.__iter__(owner)]
+        return f"tuple ({', '.join(kind for kind, _ in parts)})", tuple(value for _, value in parts)
     if isinstance(owner, frozenset):
-        return "frozenset", frozenset(_plain(part, i)[1] for part in frozenset.__iter__(owner))
+        parts = [_plain(part, i) for part in frozenset.__iter__(owner)]
+        kinds = sorted({kind for kind, _ in parts})
+        if len(kinds) > 1:
+            raise _refused("ids of one type", f"a frozenset of {' and '.join(kinds)} for example {i}", _ONE_TYPE)
+        return f"frozenset of {kinds[0]}" if kinds else "empty frozenset", frozenset(value for _, value in parts)
     if _is_missing(owner):
         raise _missing(owner, i)
     if isinstance(owner, enum.Enum):
         return type(owner).__name__, owner
+    if isinstance(owner, datetime.datetime | datetime.time):  # times with and without a time zone are never equal
+        zone = "without" if owner.utcoffset() is None else "with"
+        return f"{type(owner).__name__} {zone} a time zone", owner
     for kind, name, plain in _VALUES:
         if isinstance(owner, kind):
             return name, plain(owner)
@@ -186,7 +244,7 @@ def _plain(owner: Any, i: int) -> tuple[str, Any]:
 
 
 def _is_missing(owner: Any) -> bool:
-    """Whether an id is None, NaN, NaT, or pandas.NA, whose comparison has no truth value."""
+    """Return whether an id is None, NaN, NaT or pandas.NA. Comparing pandas.NA with itself has no truth value."""
     try:
         return owner is None or not bool(owner == owner)  # noqa: PLR0124
     except (TypeError, ValueError, ArithmeticError):
@@ -195,6 +253,11 @@ def _is_missing(owner: Any) -> bool:
 
 def _missing(owner: Any, i: int) -> InvalidArgument:
     return _refused("an id for every example", f"{_check.shown(owner)} for example {i}", _MISSING)
+
+
+def _imprecise(owner: Any, i: int) -> InvalidArgument:
+    hint = "read the ids as integers or strings; a column with missing values often becomes floats"
+    return _refused("ids that differ between users", f"{_check.shown(owner)}, a rounded float, for example {i}", hint)
 
 
 def _refused(must: str, got: str, hint: str) -> InvalidArgument:

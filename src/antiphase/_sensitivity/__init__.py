@@ -1,4 +1,4 @@
-"""Sensitivity: the worst case of ||C u|| over what one example can contribute."""
+"""Sensitivity: the largest ||C u|| over all contributions u that one example can make."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ __all__ = [
 
 
 def sensitivity(strategy: Strategy, participation: Participation, method: str | None = None) -> Bound:
-    """Return the worst case of ||C u|| over the contributions u that one example can make.
+    """Return the sensitivity: the largest ||C u|| over all contributions u that one example can make.
 
-    An example contributes a vector of norm at most 1 in each step of its pattern pi and nothing elsewhere, so that
+    An example contributes a vector of norm at most 1 in each step of its pattern and nothing in other steps, so that
 
-        sens^2 = max over patterns pi, and correlation matrices K, of tr(X K) on pi,     X = C^T C.
+        sens^2 = max of tr(X K) over all patterns, with X = C^T C restricted to the steps of the pattern,
+                 and over all correlation matrices K (positive semidefinite with unit diagonal).
 
-    **Guarantee**: never below the true value for vector contributions of any dimension under zero-out adjacency
-    (replacing contributions costs twice as much), rounding included: the value is raised by a bound on the rounding
-    errors, about 1e-14 of it for tens of bands and 1e-12 for a thousand steps without structure. An "exact" value is
-    attained in a large enough dimension, up to that rounding. If the methods prove less, the bound is labelled "upper".
+    **Guarantee**: never below the true value, for contributions of any dimension under zero-out adjacency. Under
+    replace adjacency, the sensitivity is twice as large. Rounding is included: the value is raised by a bound on the
+    rounding errors, which is about 1e-14 of it for tens of bands and 1e-12 for a thousand steps without structure. An
+    "exact" value is attained by contributions of large enough dimension, up to that rounding. Any other value is an
+    "upper" bound.
 
     Args:
         strategy: strategy matrix, C.
@@ -58,10 +60,10 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
 
 
 def measured(strategy: Strategy, participation: Participation, method: str | None = None) -> tuple[Bound, float]:
-    """Return the sensitivity as a bound, and the same number before it was rounded outward.
+    """Return the sensitivity as a bound, and its value before it was raised to cover rounding errors.
 
-    Noise is calibrated with the second and accounted for with the first. So the allowance for rounding affects the last
-    digits of epsilon but not the noise, and making a plan again gives the same plan.
+    Noise is calibrated with the second number and accounted for with the first. A change of the rounding allowance then
+    affects the last digits of epsilon but not the noise, so that planning again gives the same plan.
     """
     case = Case(*_checked(strategy, participation))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -103,5 +105,5 @@ def _named(case: Case, name: str) -> Bracket:
     except NotProved as error:
         works = solve(case)[1]
         raise NotProved(
-            f"The method {name!r} does not apply here. {error.message}", hint=f"method={works!r} works for this pair"
+            f"The method {name!r} does not apply here. {error.message}", hint=f"use method={works!r}, which applies"
         ) from error

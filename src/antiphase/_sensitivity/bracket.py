@@ -1,4 +1,4 @@
-"""The result of a method: proved lower and upper bounds on the squared sensitivity."""
+"""Brackets, which are proved lower and upper bounds on the squared sensitivity."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CLOSED = 1e-9  # relative gap below which the bounds agree up to rounding
 
 @dataclass(frozen=True)
 class Bracket:
-    """lower <= sens^2 <= upper; the upper bound is the one that is reported.
+    """Proved bounds lower <= sens^2 <= upper. The upper bound is the one that is reported.
 
-    The lower bound is the value of an allowed pattern and allowed contributions, or 0 if none is known.
+    The lower bound is attained by an allowed pattern with allowed contributions, or 0 if none is known.
     """
 
     lower: float
@@ -33,18 +33,18 @@ class Bracket:
 
     @property
     def kind(self) -> Kind:
-        """Exact if the two bounds agree, else upper."""
+        """The kind of the reported bound: "exact" if the two bounds agree up to rounding, otherwise "upper"."""
         return "exact" if self.upper - self.lower <= CLOSED * self.upper else "upper"
 
 
 def exactly(value: float) -> Bracket:
-    """Return the bracket of a squared sensitivity that a theorem states exactly."""
+    """Return a bracket with lower = upper = value."""
     return Bracket(value, value)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One strategy under one participation, with cached quantities that the methods share."""
+    """A strategy and a participation, with cached quantities that several methods use."""
 
     strategy: Strategy
     participation: Deterministic
@@ -66,10 +66,10 @@ class Case:
 
     @cached_property
     def period(self) -> int:
-        """The distance between participations if the participation fixes it, at most n; else 1."""
+        """The epoch length, at most n, if participations are always exactly one epoch apart; otherwise 1."""
         return min(self.participation.exact_spacing, self.steps)
 
     @cached_property
     def class_sums(self) -> tuple[Indices, Array, Array]:
-        """Sums of X over the residue classes modulo the period."""
+        """The result of `Gram.class_sums` for the period."""
         return self.gram.class_sums(self.period)

@@ -1,4 +1,7 @@
-"""Epochs in a fixed order, whose patterns are the residue classes of the steps, and shuffled epochs."""
+"""Sensitivity for epochs in a fixed order and for shuffled epochs.
+
+With a fixed order, the patterns are the residue classes of the steps modulo the epoch length, called the period.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from antiphase._sensitivity.toeplitz import earliest_square, has_column, one_pas
 from antiphase._sensitivity.windows import windows
 from antiphase.strategies import Indices
 
-MOST_BLOCK_ENTRIES = 1 << 24  # of X on all patterns that are examined
-LARGEST_PROGRAM = 100  # participations in a semidefinite program
-LARGEST_SPECTRUM = 1024  # participations for which the eigenvalues of X on each pattern are computed
+MOST_BLOCK_ENTRIES = 1 << 24  # most entries of X on all patterns that are examined together
+LARGEST_PROGRAM = 100  # most participations in a semidefinite program
+LARGEST_SPECTRUM = 1024  # most participations for which the eigenvalues of X on each pattern are computed
 
 
 def orthogonal(case: Case) -> Bracket:
-    """Return the sum of the squared norms of the columns of a pattern, if they do not overlap."""
+    """Return the largest sum of squared column norms over patterns, if the columns of a pattern do not overlap."""
     if case.gram.bands > case.period:
         raise NotProved(
             f"Columns {case.period} steps apart overlap: C^T C has {case.gram.bands} bands.",
-            hint="use at most as many bands as steps between participations",
+            hint="use a strategy with at most as many bands as there are steps between participations",
         )
     if case.gram.norms_decrease:
         return exactly(earliest_square(case.strategy, case.period, case.count, "signed"))
@@ -33,10 +36,11 @@ def orthogonal(case: Case) -> Bracket:
 
 
 def nonnegative(case: Case) -> Bracket:
-    """Return the sum of |X| over a pattern, if X >= 0 on it after flipping the signs of some contributions.
+    """Return the largest sum of |X| over a pattern, if X >= 0 on it after flipping the signs of some contributions.
 
-    Equal contributions, some with their sign flipped, then attain the bound. If each participation interacts only with
-    the next one, such signs always exist: choose them one after the other.
+    Equal contributions with these signs then attain the bound. If X is tridiagonal on a pattern, that is, if each
+    participation interacts only with the one before and the one after it, such signs always exist: choose them one
+    after another.
     """
     if one_pass(case.strategy) is not None and (found := _first_pattern(case)).kind == "exact":
         return found
@@ -47,14 +51,14 @@ def nonnegative(case: Case) -> Bracket:
         found = Bracket(max(found.lower, _signed_value(case, found.lower)), found.upper)
     if found.kind != "exact":
         raise NotProved(
-            "X has a negative entry on a pattern, and flipping the signs of contributions does not remove it.",
+            "X = C^T C has a negative entry on a pattern, and flipping the signs of contributions does not remove it.",
             hint="method='semidefinite' is exact for patterns of a few dozen steps",
         )
     return found
 
 
 def semidefinite(case: Case) -> Bracket:
-    """Return the worst contributions over all patterns that can be the worst one."""
+    """Return a bracket from semidefinite programs for the worst contributions to each pattern that may be worst."""
     if case.count > LARGEST_PROGRAM:
         raise NotProved(
             f"The semidefinite program is solved for up to {LARGEST_PROGRAM} participations, not {case.count}.",
@@ -72,11 +76,14 @@ def semidefinite(case: Case) -> Bracket:
         bounds[worst], lower = 0.0, max(lower, found.lower)
         solved = max(solved, found.upper)
         _tighten(bounds, blocks, np.pad(y, (0, blocks.shape[1] - size)))
-    return Bracket(lower, max(solved, float(bounds.max()), lower))  # patterns left out have bounds below `lower`
+    return Bracket(lower, max(solved, float(bounds.max()), lower))  # patterns not examined have bounds below `lower`
 
 
 def row_sum(case: Case) -> Bracket:
-    """Return the sum of |X| on the pattern where it is largest; the sum of X is attained."""
+    """Return a bracket whose upper bound is the largest sum of |X| over a pattern.
+
+    The lower bound is the largest sum of X, which equal contributions attain.
+    """
     if one_pass(case.strategy) is not None and not has_column(case.strategy):
         return _first_pattern(case)
     absolute, plain = case.class_sums[1:]
@@ -84,7 +91,7 @@ def row_sum(case: Case) -> Bracket:
 
 
 def spectral(case: Case) -> Bracket:
-    """Return k times the largest eigenvalue of X on a pattern, or of the whole X if patterns are large."""
+    """Return the upper bound k x the largest eigenvalue of X on a pattern, or of the whole X if patterns are large."""
     residues = case.gram.residues(case.period)
     if case.count > LARGEST_SPECTRUM or len(residues) * case.count**2 > MOST_BLOCK_ENTRIES:
         return Bracket(0.0, case.count * largest_eigenvalue(case.gram))
@@ -95,11 +102,12 @@ def spectral(case: Case) -> Bracket:
 
 
 def shuffled_dynamic_program(case: Case) -> Bracket:
-    """Return the largest sum of |X| along a chain of epochs; epochs that are not adjacent count by row sums.
+    """Return the largest sum of |X| over patterns with one step per epoch, by a dynamic program over the epochs.
 
     If only adjacent epochs interact (bands <= steps_per_epoch + 1, or two epochs), X on a pattern is tridiagonal.
-    Flipping the signs of contributions one after the other makes it non-negative, so the sum of |X| is attained
-    whatever the signs of X. Otherwise X[i, j] is bounded by its largest value over the epoch of j.
+    Flipping the signs of contributions one after another makes it non-negative, so the sum of |X| is attained, and the
+    result is exact. Otherwise the result is an upper bound: for epochs that are not adjacent, |X[i, j]| is replaced by
+    its largest value over the epoch of j.
     """
     from antiphase._kernels import shuffled_chain
 
@@ -113,19 +121,21 @@ def shuffled_dynamic_program(case: Case) -> Bracket:
 
 
 def shuffled_row_sum(case: Case) -> Bracket:
-    """Bound each diagonal by its largest entry, made non-increasing in the lag; takes O(n) once these are known.
+    """Return an upper bound in which each diagonal of X is replaced by its largest absolute entry.
 
-    A step at place o of epoch e is at least m b - o steps from the epoch m later and (m - 1) b + o + 1 from the epoch
-    m earlier.
+    These entries are made non-increasing in the lag. A step at position o of an epoch of b steps is at least m b - o
+    steps away from every step of the m-th next epoch, and (m - 1) b + o + 1 steps from every step of the m-th previous
+    one. Given the largest entries, this takes O(n) time.
     """
     b, k = _epoch_length(case), case.count
+    largest = case.gram.envelope()
     envelope = np.zeros(k * b)
-    envelope[: case.gram.bands] = case.gram.envelope()
+    envelope[: len(largest)] = largest
     envelope = np.maximum.accumulate(envelope[::-1])[::-1]
     place, distance = np.arange(b), np.arange(1, k)[:, None]
     later = np.vstack([np.zeros(b), envelope[distance * b - place].cumsum(axis=0)])
     earlier = np.vstack([np.zeros(b), envelope[(distance - 1) * b + place + 1].cumsum(axis=0)])
-    rows = envelope[0] + later[::-1] + earlier  # row e of the sum has k - 1 - e epochs after it and e before
+    rows = envelope[0] + later[::-1] + earlier  # row e is for epoch e, with e epochs before it and k - 1 - e after it
     return Bracket(0.0, float(rows.max(axis=1).sum()))
 
 
@@ -134,13 +144,13 @@ def _epoch_length(case: Case) -> int:
 
 
 def _first_pattern(case: Case) -> Bracket:
-    """Bracket by C and |C| on the first pattern, the worst one of a Toeplitz matrix."""
+    """Return a bracket from C and |C| on the first pattern, which is the worst pattern of a Toeplitz matrix."""
     lower, upper = (earliest_square(case.strategy, case.period, case.count, signs) for signs in ("signed", "absolute"))
     return Bracket(lower, upper)
 
 
 def _candidates(case: Case, residues: Indices, bounds: Array, lower: float) -> tuple[Indices, Array]:
-    """Return the patterns whose bound exceeds `lower` or is the largest, and X on them."""
+    """Return the residues of the patterns whose bound exceeds `lower` or is the largest, and X on these patterns."""
     kept = residues[(bounds > lower) | (bounds == bounds.max())]
     if len(kept) * case.count**2 > MOST_BLOCK_ENTRIES:
         raise NotProved(
@@ -162,7 +172,10 @@ def _signed_value(case: Case, lower: float) -> float:
 
 
 def _tighten(bounds: Array, blocks: Array, y: Array) -> None:
-    """Lower the bounds of other patterns with y, shifted until Diag(y) - X is positive semidefinite for them too."""
+    """Lower the bounds of the remaining patterns in place, using the dual solution y of another pattern.
+
+    For each pattern, y is raised until Diag(y) - X is positive semidefinite. The sum of its entries is then a bound.
+    """
     left = np.flatnonzero(bounds > 0)
     for chunk in _chunks(left, max(1, (1 << 20) // blocks.shape[1] ** 2)):
         lack = np.linalg.eigvalsh(blocks[chunk] - np.diag(y))[:, -1]

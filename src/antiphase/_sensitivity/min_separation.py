@@ -1,4 +1,4 @@
-"""Minimum separation: the largest sum over patterns whose steps are far enough apart."""
+"""Sensitivity for a minimum separation between participations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from antiphase._sensitivity.bracket import Bracket, Case, exactly
 from antiphase._sensitivity.toeplitz import coefficients, column_square, earliest_square, has_column, one_pass
 from antiphase._sensitivity.windows import windows
 
-LARGEST_CHAIN = 1 << 33  # entries that the dynamic program visits
-LARGEST_SHARING = 1 << 27  # ways to split participations over blocks
+LARGEST_CHAIN = 1 << 33  # most entries of X that the dynamic program visits
+LARGEST_SHARING = 1 << 27  # most operations to split the participations over blocks
 Solve = Callable[[Case], tuple[Bracket, str]]
 
 
@@ -28,44 +28,49 @@ def orthogonal(case: Case) -> Bracket:
     if case.gram.bands > separation(case) and case.count > 1:
         raise NotProved(
             f"Columns {separation(case)} steps apart overlap: C^T C has {case.gram.bands} bands.",
-            hint="use at most as many bands as the separation",
+            hint="use a strategy with at most as many bands as the separation",
         )
     if case.gram.norms_decrease:
         return exactly(earliest_square(case.strategy, separation(case), case.count, "signed"))
+    if case.count == 1:
+        return exactly(case.gram.largest_square())
     return _largest_sum(case, np.ascontiguousarray(case.gram.diagonal(0)))
 
 
 def majorant(case: Case) -> Bracket:
-    """Bound by the earliest pattern for the smallest non-increasing m_i >= |c_i|.
+    """Return a bracket from the smallest non-increasing coefficients m_i >= |c_i|, where c is the first column of C.
 
-    |C u| <= M |u| row by row, and the pattern 0, b, 2b, ... is the worst for M, which is non-negative and
-    non-increasing. That pattern is allowed for C itself, so its value is a lower bound. The two agree if c is
-    non-negative and non-increasing; if c violates this only by rounding, the two values differ only by rounding.
+    Let M be the Toeplitz matrix with first column m. Then |C u| <= M |u| in every row, and the earliest pattern
+    0, b, 2b, ... is the worst one for M, because m is non-negative and non-increasing. Its value for M is the upper
+    bound. Its value for C is a lower bound, because the pattern is allowed. The two agree if c is non-negative and
+    non-increasing. If c violates this only by rounding, the two bounds differ only by rounding.
     """
     b, k = separation(case), case.count
     lower, upper = (earliest_square(case.strategy, b, k, signs) for signs in ("signed", "majorant"))
     found = Bracket(lower, upper)
     if found.kind != "exact" and one_pass(case.strategy) is not None and has_column(case.strategy):
-        column = coefficients(case.strategy)  # with scales of both signs the column may still decrease
+        column = coefficients(case.strategy)  # even if the scales have both signs, the column may be non-increasing
         found = Bracket(lower, min(upper, column_square(column, case.steps, b, k, "majorant")))
     return found
 
 
 def earliest(case: Case) -> Bracket:
-    """Return the value of 0, b, 2b, ..., the worst pattern for non-negative, non-increasing coefficients."""
+    """Return the value of the pattern 0, b, 2b, ..., which is worst for non-negative, non-increasing coefficients."""
     found = majorant(case)
     if found.kind != "exact":
         raise NotProved(
-            "The earliest pattern need not be the worst: C needs non-negative, non-increasing coefficients for that.",
+            "The earliest pattern may not be the worst, because the coefficients of C are not all non-negative and "
+            "non-increasing.",
             hint="method='majorant' gives an upper bound",
         )
     return found
 
 
 def dynamic_program(case: Case) -> Bracket:
-    """Return the largest sum of |X| over patterns on which X is tridiagonal, because only neighbours interact.
+    """Return the largest sum of |X| over patterns, if X is tridiagonal on every pattern.
 
-    This is so if bands <= 2 separation, and for two participations. The sum of |X| is then attained.
+    X is tridiagonal if bands <= 2 x separation, or if there are at most two participations. The sum of |X| is then
+    attained.
     """
     from antiphase._kernels import separated_chain
 
@@ -73,7 +78,7 @@ def dynamic_program(case: Case) -> Bracket:
     if gram.bands > 2 * b and k > 2:
         raise NotProved(
             f"Steps {2 * b} apart interact: C^T C has {gram.bands} bands.",
-            hint="use at most twice as many bands as the separation",
+            hint="use a strategy with at most twice as many bands as the separation",
         )
     limited = k < -(-case.steps // b)
     layers = k if limited else 1
@@ -90,10 +95,11 @@ def dynamic_program(case: Case) -> Bracket:
 
 
 def row_sum(case: Case) -> Bracket:
-    """Take for each step the largest row sum of |X| over patterns that contain it, then the largest sum of these.
+    """Return an upper bound from row sums of |X|.
 
-    Slightly smaller than Alg. 4, where the row sum need not be over patterns that contain the step. If X has too many
-    entries, each diagonal is bounded by its largest one.
+    For each step, take the largest row sum of |X| over patterns that contain the step. The bound is the largest sum of
+    these row sums over a pattern. It is slightly smaller than the bound of Alg. 4, whose row sums are not restricted to
+    patterns that contain the step. If X has too many entries, each diagonal is replaced by its largest entry.
     """
     try:
         passes = windows(case.gram)
@@ -108,11 +114,12 @@ def row_sum(case: Case) -> Bracket:
 
 
 def blocks(case: Case, solve: Solve) -> Bracket:
-    """Return the worst split of k participations over blocks, which do not interact, with the worst case of each.
+    """Return a bracket for a block-diagonal C, from the worst way to split k participations over its blocks.
 
-    The separation across the end of a block is ignored, which can only add patterns. If the earliest pattern is the
-    worst in each block and leaves room for the next block, nothing is added. If there are too many splits, every block
-    gets all the participations that fit in it.
+    Blocks do not interact, so each contributes its own worst case. The separation between the last participation in a
+    block and the first one in the next block is ignored, which can only add patterns. If the earliest pattern is the
+    worst in each block and leaves enough room before the next block, no pattern is added and the result is exact. If
+    there are too many ways to split, every block gets all participations that fit in it.
     """
     inner, repeats, steps = case.strategy.block, case.strategy.blocks, case.strategy.block.steps
     b, k = separation(case), case.count
@@ -124,12 +131,16 @@ def blocks(case: Case, solve: Solve) -> Bracket:
     parts = [solve(Case(inner, MinSeparation(b, q))) for q in range(1, most + 1)]
     upper = np.array([0.0, *(bracket.upper for bracket, _ in parts)])
     lower = np.array([0.0, *(bracket.lower * (method == "earliest") for bracket, method in parts)])
-    roomy = lower[: steps // b + 1]  # the next block may start at once
+    roomy = lower[: steps // b + 1]  # with so few participations, the next block can start with one in its first step
     return Bracket(_shared(roomy, lower, repeats, k), _shared(upper, upper, repeats, k))
 
 
 def _envelope_sum(case: Case) -> Bracket:
-    """Split the k - 1 other steps evenly between earlier and later: the largest sum is concave in their number."""
+    """Return an upper bound in which each diagonal of X is replaced by its largest absolute entry.
+
+    In a row sum, the k - 1 other steps are split evenly between earlier and later steps. That is the worst split,
+    because the largest sum is concave in the number of steps.
+    """
     from antiphase._kernels import separated_sum
 
     b, others = separation(case), case.count - 1
@@ -147,7 +158,14 @@ def _largest_sum(case: Case, values: Array) -> Bracket:
 
 
 def _shared(values: Array, last: Array, repeats: int, limit: int) -> float:
-    """Return the largest sum of values over `repeats` blocks, the last with its own values, for `limit` in total."""
+    """Return the largest sum of block values if `limit` participations are split over `repeats` blocks.
+
+    Args:
+        values: values[q] is the value of a block with q participations.
+        last: the same for the last block.
+        repeats: number of blocks.
+        limit: total number of participations.
+    """
     best = np.zeros(limit + 1)
     for block in [values] * (repeats - 1) + [last]:
         options = np.full((len(block), limit + 1), -np.inf)

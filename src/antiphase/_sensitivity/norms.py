@@ -1,4 +1,4 @@
-"""Norms of C: its largest column norm for a single participation, and its spectral norm as a bound for any pattern."""
+"""Sensitivity from norms of C: column norms for a single participation, and the spectral norm for any pattern."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphase._sensitivity.bracket import Bracket, Case, exactly
 from antiphase._sensitivity.toeplitz import earliest_square, one_pass
 from antiphase.strategies import Gram, Strategy
 
-LARGEST_EIGENPROBLEM = 2048  # steps for which the eigenvalues of the dense X are computed
+LARGEST_EIGENPROBLEM = 2048  # most steps for which the eigenvalues of the dense X are computed
 
 
 def column_norms(strategy: Strategy) -> Array:
@@ -24,16 +24,18 @@ def column_norms(strategy: Strategy) -> Array:
 
 
 def column_norm(case: Case) -> Bracket:
-    """Return the largest squared column norm; for a Toeplitz matrix that of the first column."""
+    """Return the largest squared column norm, which for a Toeplitz matrix is that of the first column."""
     if one_pass(case.strategy) is not None:
         return exactly(earliest_square(case.strategy, case.steps, 1, "signed"))
-    if case.gram.first_is_worst:
-        return exactly(float(case.gram.diagonal(0, 0, 1)[0]))
-    return exactly(float(case.gram.diagonal(0).max()))
+    return exactly(case.gram.largest_square())
 
 
 def largest_eigenvalue(gram: Gram) -> float:
-    """Return the largest eigenvalue of the dense X for few steps, else a bound from the symbol of a Toeplitz matrix."""
+    """Return an upper bound on the largest eigenvalue of X.
+
+    For few steps, the eigenvalues of the dense X are computed. Otherwise `Gram.eigenvalue_bound` is used, which exists
+    for Toeplitz matrices.
+    """
     if gram.steps <= LARGEST_EIGENPROBLEM:
         return float(np.linalg.eigvalsh(gram.dense())[-1]) * (1.0 + 8 * gram.steps * np.finfo(float).eps)
     bound = gram.eigenvalue_bound()
@@ -46,5 +48,5 @@ def largest_eigenvalue(gram: Gram) -> float:
 
 
 def spectral(case: Case) -> Bracket:
-    """Bound ||C u||^2 by k ||C||^2, for any pattern of k steps."""
+    """Return the upper bound k ||C||^2 on ||C u||^2, which holds for any pattern of k steps."""
     return Bracket(0.0, case.count * largest_eigenvalue(case.gram))

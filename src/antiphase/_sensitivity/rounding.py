@@ -1,18 +1,19 @@
-"""Rounding outward: how far below the true value the floating-point result of a method can be.
+"""Bounds on how far the floating-point result of a sensitivity method can be below the true value.
 
-Every method adds up products of entries of C. In floating point, the relative error of an operation is at most u =
-2^-53, so a sum of m products of non-negative numbers has a relative error of at most m u, in any order of summation (to
-first order; the factor 2 in `outward` covers the second). With mixed signs, the error of an entry of X = C^T C is at
-most m u times the sum of the absolute values, and hence at most m u ||C e_i|| ||C e_j||. Over a pattern of k steps,
-this adds up to at most
+Every method adds up products of entries of C. In floating point, the relative error of an operation is at most
+u = 2^-53. A sum of m products of non-negative numbers therefore has a relative error of at most m u, in any order of
+summation. This holds to first order, and the factor 2 in `outward` covers the higher orders. With entries of both
+signs, the error of an entry of X = C^T C is at most m u times the sum of the absolute values of its terms, and hence at
+most m u ||C e_i|| ||C e_j||. Over a pattern of k steps, these errors add up to at most
 
     m u (sum_i ||C e_i||)^2 <= k m u sum_i ||C e_i||^2 <= k m u sens^2,
 
-since contributions that are orthogonal to each other attain sum_i ||C e_i||^2. So two numbers describe the rounding
-errors of a strategy: `relative` counts roundings relative to each entry of X, and `absolute` counts roundings relative
-to column norms, which enter k times. Errors of eigenvalue routines are added where the routines are called.
+since contributions that are orthogonal to each other attain sum_i ||C e_i||^2. Two numbers therefore describe the
+rounding errors of a strategy: `relative` counts roundings relative to each entry of X, and `absolute` counts roundings
+relative to column norms, which are multiplied by k. Errors of eigenvalue routines are added where the routines are
+called.
 
-The table in `table.py` names a `RoundingRule` for each strategy.
+The table in `table.py` has a `RoundingRule` for each strategy.
 
 Reference: Higham 2002, Lemma 3.1 and section 3.1 (sums and products), Thm 8.5 (substitution), Thm 24.2 (transforms).
 """
@@ -40,21 +41,26 @@ from antiphase.strategies import (
 )
 
 UNIT = 2.0**-53
-STEPS_PER_ANCHOR = 4096  # steps after which the one pass over a BLT recomputes its powers
-PER_PARTICIPATION = 8  # additions and products for each participation, in every method
-PER_RESULT = 16  # all other operations
+STEPS_PER_ANCHOR = 4096  # number of steps after which the pass over a BLT recomputes the powers of its decays
+PER_PARTICIPATION = 8  # roundings for each participation, in every method
+PER_RESULT = 16  # roundings in all other operations
 ONE_PASS_METHODS = ("column-norm", "earliest", "nonnegative")  # for a BLT with non-negative scales
 
 
 class Entries(NamedTuple):
-    """Roundings in the entries of X: relative to each entry, and to the norms of its two columns."""
+    """Numbers of roundings in the entries of X.
+
+    Args:
+        relative: roundings relative to each entry.
+        absolute: roundings relative to the product of the norms of its two columns.
+    """
 
     relative: float
     absolute: float
 
 
 class Transformed(NamedTuple):
-    """A column of C that a method transforms, and the number its entries are divided by."""
+    """A column of C to which a method applies a Fourier transform, and a number that its entries are divided by."""
 
     column: Array
     divisor: float
@@ -62,7 +68,7 @@ class Transformed(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundingRule:
-    """How the numbers of one class of strategies are rounded.
+    """Functions that count the roundings of one class of strategies.
 
     Args:
         entries: maps the strategy, the number of participations and the method to the roundings in X.
@@ -76,7 +82,7 @@ class RoundingRule:
 
 
 def outward(square: float, roundings: float) -> float:
-    """Return an upper bound on the root of the exact square, given one that was rounded `roundings` times.
+    """Return an upper bound on the square root of an exact value, given a `square` that was rounded `roundings` times.
 
     >>> outward(4.0, 0), outward(2.0, 0) ** 2 > 2.0, outward(4.0, 10) > 2.0
     (2.0, True, True)
@@ -89,17 +95,17 @@ def outward(square: float, roundings: float) -> float:
 
 
 def roundings(case: Case, rule: RoundingRule, method: str, square: float) -> float:
-    """Return the largest number of roundings between the entries of C and the square that the method gives.
+    """Return an upper bound on the number of roundings in the result of a method, in units of 2^-53 x result.
 
     Args:
         case: strategy and participation.
-        rule: rule of `case.strategy.block`.
+        rule: rounding rule of `case.strategy.block`.
         method: name of the method.
-        square: its result.
+        square: result of the method, the squared sensitivity.
     """
     entries = rule.entries(case.strategy.block, case.count, method)
     if entries == (0.0, 0.0) and method != "spectral":
-        return 0.0  # sums of small integers
+        return 0.0  # sums of small integers are exact
     size = case.steps if method == "spectral" else case.count
     total = entries.relative + size * entries.absolute + PER_PARTICIPATION * case.count + PER_RESULT
     total += _transforms(case, rule, method, square)
@@ -109,7 +115,7 @@ def roundings(case: Case, rule: RoundingRule, method: str, square: float) -> flo
 
 
 def _square_reaches(root: float, square: float) -> bool:
-    """Whether root^2 >= square, without rounding."""
+    """Return whether root^2 >= square, in exact arithmetic."""
     a, b = root.as_integer_ratio()
     c, d = square.as_integer_ratio()
     return a * a * d >= c * b * b
@@ -120,15 +126,20 @@ def _by_sign(entries: Array, chain: float) -> Entries:
 
 
 def _toeplitz(strategy: Toeplitz, count: int, method: str) -> Entries:
-    """The scales of normalised columns are roots of the same sums, and each entry is divided by two of them."""
+    """Return the roundings in X of a `Toeplitz`.
+
+    If columns are normalised, their scales are square roots of the same sums, and each entry is divided by two scales.
+    """
     chain = (2 * strategy.bands + 8) if strategy.column_normalized else strategy.bands + 1
     return _by_sign(strategy.coefficients, chain)
 
 
 def _buffers(strategy: BLT, count: int, method: str) -> Entries:
-    """Count roundings of the powers, of their weighted sum, and in the one pass of a product per step since the anchor.
+    """Return the roundings in X of a `BLT`.
 
-    With scales of both signs, roundings are relative to the column a >= |c| of their absolute values; ||c|| >= c_0 = 1.
+    They are the roundings of the powers of the decays and of their weighted sum. The pass over the steps multiplies by
+    each decay once per step, until it recomputes the powers. If the scales have both signs, roundings are relative to
+    the column a >= |c| that has the absolute values of the scales, while ||c|| >= c_0 = 1.
     """
     n, d = strategy.steps, strategy.buffers
     one_pass = 3.0 * min(n, STEPS_PER_ANCHOR) + 8 * (n // STEPS_PER_ANCHOR + count) + 4 * d + 16
@@ -140,9 +151,11 @@ def _buffers(strategy: BLT, count: int, method: str) -> Entries:
 
 
 def _inverse(strategy: BandedInverse, count: int, method: str) -> Entries:
-    """Substitution: (N + E) c = e with |E| <= (bands + 2) u |N|, so the error of c is C E c.
+    """Return the roundings in X of a `BandedInverse`.
 
-    Convolution bounds that by (bands + 2) u ||c||_1 ||n||_1 ||c||_2.
+    Forward substitution computes the first column c of C from (N + E) c = e_0, with |E| <= (bands + 2) u |N|. The error
+    of c is C E c to first order. Since these are convolutions, its norm is at most
+    (bands + 2) u ||c||_1 ||n||_1 ||c||_2, where n is the first column of N.
     """
     column = coefficients(strategy)
     lost = 2.0 * (strategy.bands + 3) * float(np.abs(column).sum() * np.abs(strategy.coefficients).sum())
@@ -180,8 +193,8 @@ FOURIER = RoundingRule(_fourier, spectrum=lambda strategy: strategy.gram_column(
 def _differences(case: Case, square: float) -> float:
     """Return the roundings of `earliest_blocks`, which computes sums over k blocks as differences of cumulative sums.
 
-    Each difference has as many roundings as there are blocks, relative to the sum over all of them. There are as many
-    differences as blocks of steps, and the squares of their errors add up.
+    Each difference has as many roundings as there are blocks of coefficients, relative to the sum over all of these
+    blocks. There are as many differences as blocks of steps, and the squares of their errors add up.
     """
     strategy = case.strategy.block
     buffers = one_pass(strategy)
@@ -197,15 +210,16 @@ def _differences(case: Case, square: float) -> float:
     if blocks == 1:
         return chain
     sums = np.pad(column, (0, blocks * b - len(column))).reshape(blocks, b).sum(axis=0)
-    smallest = square / case.strategy.blocks  # of one block, or of the average block
+    smallest = square / case.strategy.blocks  # the square of one block, or of the average block
     return chain + 4.0 * blocks * math.sqrt(rows * float(sums @ sums) / smallest)
 
 
 def _transforms(case: Case, rule: RoundingRule, method: str, square: float) -> float:
-    """Return the roundings of Fourier transforms of long columns: log2 of the size of each, in units of ||c||_1.
+    """Return the roundings of Fourier transforms of long columns.
 
-    For a convolution with k ones, the error in norm is sqrt(k) times as large. For a spectrum, it applies to each
-    value. For an autocorrelation, from which k^2 entries of X are taken, it is ||c||_2 times as large.
+    A transform of a column c has an error of about log2(size) roundings, in units of ||c||_1. For a convolution of c
+    with k ones, the norm of the error is sqrt(k) times as large. For a spectrum, the error applies to each value. For
+    an autocorrelation, from which k^2 entries of X are taken, the error is ||c||_2 times as large.
     """
     strategy, k = case.strategy.block, case.count
     levels = 24.0 * math.log2(256 * strategy.steps)

@@ -1,4 +1,4 @@
-"""The worst contributions to one pattern: a small semidefinite program with a proved bound."""
+"""The worst contributions to one pattern, from a small semidefinite program with a proved bound."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from antiphase._check import Array
 from antiphase._sensitivity.bracket import Bracket
 
 DUALITY_GAP = 1e-10  # relative
-BARRIER_SHRINK = 0.1  # factor of mu after each centring
+BARRIER_SHRINK = 0.1  # factor by which the barrier parameter mu shrinks after each centring
 MOST_NEWTON_STEPS = 400
 ASCENT_SWEEPS = 20
 
 
 def worst_contributions(X: Array) -> tuple[Bracket, Array]:
-    """Return max tr(X K) over correlation matrices K as a proved bracket, and the dual point y.
+    """Return a proved bracket of the maximum of tr(X K) over correlation matrices K, and the dual solution y.
 
-    Vectors of norm at most 1 in the steps of a pattern have the Gram matrix K, so this is the squared sensitivity of
-    the pattern. The dual is min sum(y) subject to Diag(y) - X positive semidefinite; its barrier
-    sum(y) - mu log det(Diag(y) - X) is minimised by damped Newton steps as mu goes to 0, and mu S^-1 at
-    S = Diag(y) - X tends to the best K.
+    K is the Gram matrix of contributions of norm 1 in the steps of a pattern, so the maximum is the squared sensitivity
+    of the pattern, if X is restricted to its steps. The dual problem minimises sum(y) subject to S = Diag(y) - X being
+    positive semidefinite. Damped Newton steps minimise sum(y) - mu log det(S) as mu goes to 0, and mu S^-1 tends to the
+    optimal K.
 
-    **Guarantee**: the upper number comes from a y that is feasible after rounding (the smallest eigenvalue is checked,
-    and y is raised if necessary), the lower number from a K scaled to a unit diagonal.
+    **Guarantee**: the upper bound comes from a y that is feasible despite rounding: the smallest eigenvalue of S is
+    checked, and y is raised if necessary. The lower bound comes from a K scaled to a unit diagonal.
 
     >>> import numpy as np
     >>> C = np.array([[2, 1, 1], [1, 2, -1], [1, -1, 2]]) / np.sqrt(24)
@@ -47,7 +47,7 @@ def _central_path(X: Array) -> Array:
             inverse = factor.T @ factor
             gradient = 1.0 / mu - np.diag(inverse)
             step = np.linalg.solve(inverse * inverse, -gradient)
-        except np.linalg.LinAlgError:  # as close to the boundary as rounding allows
+        except np.linalg.LinAlgError:  # y is as close to the boundary as rounding allows
             break
         decrement = math.sqrt(max(-float(gradient @ step), 0.0))
         y = y + (step if decrement < 0.25 else step / (1.0 + decrement))
@@ -59,17 +59,17 @@ def _central_path(X: Array) -> Array:
 
 
 def _missing(y: Array, X: Array) -> float:
-    """Return how much to add to every entry of y so that Diag(y) - X is positive semidefinite despite rounding."""
+    """Return the number to add to every entry of y so that Diag(y) - X is positive semidefinite despite rounding."""
     S = np.diag(y) - X
     rounding = 4 * len(y) * np.finfo(float).eps * float(np.abs(S).sum(axis=1).max())
     return max(rounding - float(np.linalg.eigvalsh(S)[0]), 0.0)
 
 
 def _primal_value(y: Array, X: Array) -> float:
-    """Return tr(X K) for K = S^-1 scaled to a unit diagonal, or the trace (K = I) if that is larger.
+    """Return tr(X K) for K = S^-1 scaled to a unit diagonal, or tr(X), the value at K = I, if that is larger.
 
-    The scaling turns rounding errors in S into a loss of about 1e-8. A few sweeps of coordinate ascent over the vectors
-    behind K recover it; they can only raise the value.
+    Rounding errors in S reduce the value by about 1e-8. A few sweeps of coordinate ascent over unit vectors with the
+    Gram matrix K recover this loss. The sweeps can only raise the value.
     """
     values, vectors = np.linalg.eigh(np.diag(y) - X)
     root = vectors / np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))

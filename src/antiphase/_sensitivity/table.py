@@ -28,8 +28,8 @@ class Method:
     """A method that computes or bounds the squared sensitivity.
 
     Args:
-        run: returns the bracket, or raises NotProved if its condition does not hold.
-        condition: when it applies, and when its answer is exact.
+        run: function that returns the bracket, or raises `NotProved` if the condition does not hold.
+        condition: when the method applies, and when its result is exact, in words.
         reference: author, year, theorem.
     """
 
@@ -45,12 +45,12 @@ _FIXED = {
     "nonnegative": Method(
         epochs.nonnegative,
         "exact if X >= 0 on the pattern, possibly after flipping the signs of some contributions; always exact for two"
-        " participations, and if bands <= 2 x steps between participations",
+        " participations, or if bands <= 2 x steps between participations",
         f"{MULTI_EPOCH}, Cor. 2.1; {AMPLIFIED}, Prop. E.1",
     ),
     "semidefinite": Method(
         epochs.semidefinite,
-        f"exact for up to {epochs.LARGEST_PROGRAM} participations, whatever the signs",
+        f"exact for up to {epochs.LARGEST_PROGRAM} participations, for any signs of X",
         f"{MULTI_EPOCH}, Def. 1 and App. H.2; dual of max tr(X K) over correlation matrices K",
     ),
     "row-sum": Method(epochs.row_sum, "upper bound in all cases, exact if X >= 0", f"{AMPLIFIED}, Prop. E.1"),
@@ -71,7 +71,7 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
     ShuffledEpochs: {
         "dynamic-program": Method(
             epochs.shuffled_dynamic_program,
-            "exact if bands <= steps_per_epoch + 1, and for two epochs; otherwise an upper bound that uses row sums for"
+            "exact if bands <= steps_per_epoch + 1, or for two epochs; otherwise an upper bound that uses row sums for"
             " epochs that are not adjacent",
             f"{AMPLIFIED}, Prop. E.1; tridiagonal X has the signs of a chain",
         ),
@@ -98,17 +98,17 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
         ),
         "dynamic-program": Method(
             min_separation.dynamic_program,
-            "exact if bands <= 2 x separation, and for two participations",
+            "exact if bands <= 2 x separation, or for two participations",
             f"{AMPLIFIED}, Prop. E.1; tridiagonal X has the signs of a chain",
         ),
         "subtrees": Method(
             tree.dynamic_program,
-            "exact, as long as its tables are small enough, as for b = 400 and k = 20",
+            "exact if its tables are small enough, as for separation 400 and k = 20",
             f"Kairouz et al. 2021; {MULTI_EPOCH}, Cor. 2.1",
         ),
         "blocks": Method(
             lambda case: min_separation.blocks(case, solve),
-            "upper bound, exact if the earliest pattern is the worst in a block and leaves room for the next",
+            "upper bound; exact if the earliest pattern is the worst in each block and leaves room before the next",
             f"{AMPLIFIED}, Prop. E.1, for a block-diagonal X",
         ),
         "majorant": Method(
@@ -118,7 +118,7 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
         ),
         "levels": Method(
             tree.levels,
-            "upper bound: k x the sum over levels of the largest number of participations in a node",
+            "upper bound: k x the sum over tree levels of the largest number of participations in a node",
             f"{MULTI_EPOCH}, Cor. 2.1",
         ),
         "row-sum": Method(
@@ -145,11 +145,11 @@ _EARLY = ("earliest", "dynamic-program", "majorant", "row-sum", "spectral")
 
 @dataclass(frozen=True)
 class StrategyRow:
-    """What the methods know about one class of strategies.
+    """The row of the table for one class of strategies.
 
     Args:
-        methods: for each participation, the methods in the order in which they are tried.
-        rounding: how its numbers are rounded.
+        methods: for each participation, the names of the methods in the order in which they are tried.
+        rounding: rule that bounds the rounding errors.
     """
 
     methods: dict[type[Deterministic], tuple[str, ...]]
@@ -192,13 +192,13 @@ UNKNOWN_STRATEGY = StrategyRow(TABLE[Dense].methods, rounding.UNKNOWN)
 
 
 def methods(strategy: Strategy, participation: Deterministic) -> dict[str, Method]:
-    """Return the methods for a pair, in the order in which they are tried."""
+    """Return the methods for a strategy and a participation, by name, in the order in which they are tried."""
     names = TABLE.get(type(strategy), UNKNOWN_STRATEGY).methods[type(participation)]
     return {name: METHODS[type(participation)][name] for name in names}
 
 
 def roundings(case: Case, method: str, square: float) -> float:
-    """Return the number of roundings in the square that a method gives, by the rule of the strategy's row."""
+    """Return an upper bound on the roundings in the result of a method, by the rounding rule of the strategy."""
     return rounding.roundings(case, _rounding_rule(case.strategy.block), method, square)
 
 
@@ -207,7 +207,7 @@ def _rounding_rule(strategy: Strategy) -> RoundingRule:
 
 
 def solve(case: Case) -> tuple[Bracket, str]:
-    """Return the first exact answer, else the smallest upper bound, with the name of its method."""
+    """Return the first exact result, or else the smallest upper bound, with the name of its method."""
     found: list[tuple[Bracket, str]] = []
     reasons: list[str] = []
     for name, method in methods(case.strategy, case.participation).items():
@@ -229,22 +229,23 @@ def solve(case: Case) -> tuple[Bracket, str]:
     return Bracket(max(bracket.lower for bracket, _ in found), best.upper), name
 
 
-_INTRODUCTION = """# Which method gives the sensitivity
+_INTRODUCTION = """# Sensitivity methods
 
-`antiphase.sensitivity(strategy, participation)` tries the methods of the pair in the order below. The first that is
-exact gives the answer; if none is, the smallest upper bound does. `method="..."` asks for one by name; if its condition
-does not hold, `NotProved` is raised, and its message names one that works. Exact means exact for vector contributions
-(gradients), not only for signed scalars. Every answer is a `Bound` with its kind, method and theorem, and it is never
-below the true value.
+`antiphase.sensitivity(strategy, participation)` tries the methods for the strategy and participation in the order
+below. It returns the first exact result, or the smallest upper bound if no method is exact. To use a particular method,
+pass `method="..."`. If the condition of that method does not hold, `NotProved` is raised, and its message names a
+method that works. Exact means exact for vector contributions (gradients), not only for signed scalars. Every result is
+a `Bound` with its kind, method and theorem, and it is never below the true value.
 
-X is the Gram matrix C^T C; X has as many bands as C. A random participation is replaced by its `worst_case`.
+X is the Gram matrix C^T C, which has as many bands as C. k is the largest number of participations. A random
+participation is replaced by its `worst_case`.
 
 This page is generated from the table in the code; a test keeps the two equal.
 """
 
 
 def page() -> str:
-    """Return the text of docs/sensitivity.md, which prints this table."""
+    """Return the text of docs/sensitivity.md."""
     return "\n".join([_INTRODUCTION, *_pair_lines(), *_method_lines()])
 
 

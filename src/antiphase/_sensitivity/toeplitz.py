@@ -1,8 +1,9 @@
-"""The earliest pattern 0, b, ..., (k - 1) b of a Toeplitz strategy: ||C u||^2, for any number of steps.
+"""||C u||^2 for a Toeplitz strategy on the earliest pattern 0, b, ..., (k - 1) b, for any number of steps.
 
-Split C u into blocks of b entries: block m is the sum of blocks m - k + 1 to m of the coefficients. All blocks from the
-last one of the coefficients to the last participation are equal, so they are counted instead of computed. A BLT needs
-no coefficients: one pass over the steps with its buffers gives the sum.
+Here u is 1 at the steps of the pattern and 0 elsewhere. Split C u and the first column of C into blocks of b entries.
+Block m of C u is the sum of blocks m - k + 1 to m of the column. All blocks of C u from the last block of the column to
+the last participation are equal, so they are counted instead of computed. A BLT needs no column: one pass over the
+steps with its buffers gives the sum.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase.strategies import Buffers, Indices, Strategy, column_fits
 
-LONGEST_PASS = 1 << 34  # steps, which take a minute or two and cannot be interrupted
+LONGEST_PASS = 1 << 34  # most steps of a pass, which takes a minute or two and cannot be interrupted
 Signs = Literal["signed", "absolute", "majorant"]
 
 
 def one_pass(strategy: Strategy) -> Buffers | None:
-    """Return the buffers of a strategy that is summed in one pass over the steps; None for any other strategy."""
+    """Return the buffers of a BLT, whose sums are computed in one pass over the steps; None for any other strategy."""
     recursion = strategy.recursion()
     return recursion if isinstance(recursion, Buffers) else None
 
 
 def has_column(strategy: Strategy) -> bool:
-    """Whether the first column of C is stored, or short enough to be computed and held in memory."""
+    """Return whether the first column of C is stored, or short enough to be computed and held in memory."""
     return strategy.stores_column or column_fits(strategy.steps)
 
 
@@ -36,21 +37,21 @@ def coefficients(strategy: Strategy) -> Array:
     column = strategy.toeplitz_column()
     if column is None:
         raise NotProved(
-            "Theorems for Toeplitz matrices do not apply: C is not Toeplitz, or its columns are normalised.",
+            "Theorems about Toeplitz matrices do not apply, because C is not Toeplitz or its columns are normalised.",
             hint="method='row-sum' gives an upper bound",
         )
     return column
 
 
 def earliest_square(strategy: Strategy, separation: int, count: int, signs: Signs) -> float:
-    """Return ||C 1||^2 on the pattern 0, separation, ..., of `count` steps, for a Toeplitz strategy.
+    """Return ||C u||^2 for a Toeplitz strategy, where u is 1 at the `count` steps 0, separation, ... and 0 elsewhere.
 
     Args:
-        strategy: lower triangular Toeplitz.
+        strategy: strategy with a lower-triangular Toeplitz C.
         separation: distance between participations, b.
         count: number of participations, k.
-        signs: "signed" for C, "absolute" for |C|, "majorant" for the smallest Toeplitz matrix above |C| whose
-            coefficients do not increase (for a BLT in one pass: one such matrix).
+        signs: "signed" for C, "absolute" for |C|, "majorant" for the smallest Toeplitz matrix that is at least |C| and
+            has non-increasing coefficients. For a BLT, "majorant" uses one such matrix, not necessarily the smallest.
     """
     buffers = one_pass(strategy)
     if buffers is not None:
@@ -59,7 +60,7 @@ def earliest_square(strategy: Strategy, separation: int, count: int, signs: Sign
 
 
 def column_square(column: Array, steps: int, separation: int, count: int, signs: Signs) -> float:
-    """Return the same as `earliest_square`, from the first column of C."""
+    """Return the result of `earliest_square` from the first column of C."""
     c = column if signs == "signed" else np.abs(column)
     if signs == "majorant":
         c = np.maximum.accumulate(c[::-1])[::-1]
@@ -68,7 +69,7 @@ def column_square(column: Array, steps: int, separation: int, count: int, signs:
 
 
 def check_one_pass(steps: int) -> None:
-    """Refuse a BLT with too many steps for one pass."""
+    """Raise `NotProved` if a BLT has too many steps for one pass."""
     if steps > LONGEST_PASS:
         raise NotProved(
             f"The sensitivity of a BLT with {steps} steps takes too long: one pass covers up to 2^34 steps.",
@@ -82,14 +83,15 @@ def _buffered_square(buffers: Buffers, separation: int, count: int, signs: Signs
     check_one_pass(buffers.steps)
     scale = buffers.scale if signs == "signed" else np.abs(buffers.scale)
     first = max(1.0, math.fsum(scale)) if signs == "majorant" else 1.0
-    return float(buffered_square(buffers.decay, scale, first, buffers.steps, separation, count))
+    decay, scale = np.array(buffers.decay), np.array(scale)  # Numba compiles once more for read-only arrays
+    return float(buffered_square(decay, scale, first, buffers.steps, separation, count))
 
 
 class Blocks(NamedTuple):
-    """The blocks of C u that differ.
+    """The distinct blocks of C u.
 
-    Block i has the entries `values[i]` (those beyond the coefficients are zero and left out) and occurs `times[i]`
-    times. It is the sum of the blocks `low[i]`, ..., `high[i]` - 1 of the coefficients.
+    Block i has the entries `values[i]` and occurs `times[i]` times. Entries beyond the coefficients are zero and left
+    out. The block is the sum of blocks `low[i]`, ..., `high[i]` - 1 of the coefficients.
     """
 
     values: Array
@@ -99,7 +101,13 @@ class Blocks(NamedTuple):
 
 
 def earliest_blocks(coefficients: Array, steps: int, separation: int, count: int) -> Blocks:
-    """Return C u on the earliest pattern, for coefficients that are zero beyond those given.
+    """Return the distinct blocks of C u on the earliest pattern.
+
+    Args:
+        coefficients: the first column of C, without trailing zeros.
+        steps: number of steps, n.
+        separation: distance between participations, b.
+        count: number of participations, k.
 
     >>> earliest_blocks(np.array([1.0, 0.5]), steps=4, separation=3, count=2).values.tolist()
     [[1.0, 0.5], [1.0, 0.0]]
@@ -117,7 +125,10 @@ def earliest_blocks(coefficients: Array, steps: int, separation: int, count: int
 
 
 def _distinct(blocks: int, count: int, last: int) -> tuple[Indices, Array]:
-    """Return the blocks that differ and how often each occurs; the last, which may be cut short, is its own entry."""
+    """Return the indices of the distinct blocks and how often each occurs.
+
+    The last block, which may be cut short, always has its own entry.
+    """
     rising = np.arange(min(blocks, last))
     falling = np.arange(max(count, blocks), min(count + blocks - 1, last))
     equal = max(0, min(count, last) - max(blocks, 1))

@@ -1,9 +1,10 @@
-"""Minimum separation for the binary tree: a dynamic program over subtrees.
+"""Sensitivity of the binary tree for a minimum separation b, by a dynamic program over subtrees.
 
-The value of a pattern is the sum of count^2 over the nodes. A subtree with q participations affects the rest only
-through q, its value and the free steps at its two ends. So for each q, a table holds the largest gap at the right end
-for each value and each gap at the left end; all gaps of b - 1 or more count as equal. Complete subtrees of one height
-share a table, so the work grows with the logarithm of the steps.
+The value of a pattern, its squared sensitivity, is the sum over all nodes of count^2, where count is the number of
+participations below the node. A subtree with q participations affects other subtrees only through q, its value and the
+free steps at its two ends, called gaps. For each q, a table holds the largest gap at the right end for each value and
+each gap at the left end. All gaps of b - 1 or more are treated as equal. Complete subtrees of the same height share a
+table, so the work grows with the logarithm of the number of steps.
 """
 
 from __future__ import annotations
@@ -17,26 +18,30 @@ from antiphase._errors import NotProved
 from antiphase._sensitivity.bracket import Bracket, Case, exactly
 from antiphase._sensitivity.min_separation import separation
 
-LARGEST_WORK = 1 << 30  # combinations of two rows, times the separation
-LARGEST_TABLES = 1 << 25  # entries
-JOIN_COST = 4096  # work of combining two rows, at least
+LARGEST_WORK = 1 << 30  # most combinations of two table rows, times the separation
+LARGEST_TABLES = 1 << 25  # most table entries
+JOIN_COST = 4096  # smallest cost of combining two rows, in the same unit as LARGEST_WORK
 Gaps = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class GapRows:
-    """gaps[v - lowest, l]: the largest gap at the right end for value v and a gap of at least l, or -1."""
+    """The gaps of patterns with a given number of participations, by value.
+
+    gaps[v - lowest, l] is the largest gap at the right end of a pattern with value v and a gap of at least l at the
+    left end, or -1 if there is no such pattern.
+    """
 
     lowest: int
     gaps: Gaps
 
 
-Table = dict[int, GapRows]  # by number of participations, from 1
+Table = dict[int, GapRows]  # the key is the number of participations, from 1
 
 
 @dataclass
 class _Forest:
-    """The tables for one separation and limit, and the work that may still be done."""
+    """Computes tables for one separation and largest number of participations, and limits the work and the memory."""
 
     separation: int
     limit: int
@@ -44,7 +49,7 @@ class _Forest:
     room: int = LARGEST_TABLES
 
     def tree(self, steps: int, height: int, complete: list[Table]) -> Table:
-        """The table of a tree whose first `steps` of 2^height leaves are in the run."""
+        """Return the table of a tree with 2^height leaves, of which the first `steps` are in the run."""
         if steps == 1 << height:
             return complete[height]
         half = 1 << (height - 1)
@@ -56,9 +61,9 @@ class _Forest:
         return self.join(left, steps - rest, right, rest, node=True)
 
     def complete(self, height: int) -> list[Table]:
-        """The tables of complete trees up to this height."""
+        """Return the tables of complete trees of heights 0, ..., height."""
         pairs = sum(min(self.limit, (1 << h) // self.separation) ** 2 for h in range(height))
-        if pairs * JOIN_COST > self.work:  # known before any table is made
+        if pairs * JOIN_COST > self.work:  # raise before any table is computed
             self._spend(pairs * JOIN_COST, 0)
         self._spend(0, self.separation)
         leaf = np.full((1, self.separation), -1, dtype=np.int32)
@@ -69,7 +74,7 @@ class _Forest:
         return tables
 
     def join(self, left: Table, left_steps: int, right: Table, right_steps: int, *, node: bool) -> Table:
-        """Return the table of two neighbours, under a common node or not."""
+        """Return the table of two adjacent subtrees; `node` says whether they have a common parent node."""
         most = min(self.limit, -(-(left_steps + right_steps) // self.separation))
         self._spend(len(left) * len(right) * JOIN_COST, most * self.separation)
         table: Table = {}
@@ -89,7 +94,7 @@ class _Forest:
         highest = max([_highest(x) + _highest(y) for x, y in parts] + [_highest(x) for x in alone])
         size = (highest - lowest + 1) * b
         self._spend(sum(len(x.gaps) * len(y.gaps) * b for x, y in parts), size)
-        self.room += size  # held only until it is pruned
+        self.room += size  # the unpruned rows are temporary
         out = np.full((highest - lowest + 1, b), -1, dtype=np.int32)
         for x in alone:
             here = out[x.lowest - lowest : _highest(x) - lowest + 1]
@@ -109,7 +114,7 @@ class _Forest:
 
 
 def dynamic_program(case: Case) -> Bracket:
-    """Return the largest sum of count^2 over nodes, over all patterns."""
+    """Return the largest value over all patterns, which is the exact squared sensitivity."""
     length, height = _tree(case)
     forest = _Forest(separation(case), case.count)
     block = forest.tree(length, height, forest.complete(length.bit_length() - 1))
@@ -121,7 +126,10 @@ def dynamic_program(case: Case) -> Bracket:
 
 
 def levels(case: Case) -> Bracket:
-    """Bound each level by k ceil(2^h / b): a node of 2^h steps holds at most ceil(2^h / b) of the participations."""
+    """Return an upper bound: the sum over tree levels h of k x min(k, ceil(2^h / b)).
+
+    A node above 2^h steps has at most ceil(2^h / b) participations, and the counts of a level add up to at most k.
+    """
     _, height = _tree(case)
     b, k = separation(case), case.count
     return Bracket(0.0, float(k * sum(min(k, -(-(1 << h) // b)) for h in range(height + 1))))
@@ -131,7 +139,7 @@ def _tree(case: Case) -> tuple[int, int]:
     """Return the number of steps and the height of the tree of one block."""
     block = case.strategy.block
     if block.tree_height is None:
-        raise NotProved("This method is for the binary tree, repeated or not.", hint="use another method")
+        raise NotProved("This method is for Tree, or Stamped with a Tree.", hint="use another method")
     return block.steps, block.tree_height
 
 
@@ -140,7 +148,7 @@ def _highest(rows: GapRows) -> int:
 
 
 def _lengthened(rows: GapRows, steps: int) -> GapRows:
-    """Add free steps at the right end."""
+    """Return the rows after `steps` free steps are added at the right end."""
     b = rows.gaps.shape[1]
     return GapRows(
         rows.lowest, np.where(rows.gaps >= 0, np.minimum(rows.gaps + min(steps, b), b - 1), -1).astype(np.int32)
@@ -148,13 +156,17 @@ def _lengthened(rows: GapRows, steps: int) -> GapRows:
 
 
 def _shifted(rows: GapRows, steps: int) -> GapRows:
-    """Add free steps at the left end."""
+    """Return the rows after `steps` free steps are added at the left end."""
     needed = np.maximum(np.arange(rows.gaps.shape[1]) - steps, 0)
     return GapRows(rows.lowest, rows.gaps[:, needed])
 
 
 def _pruned(rows: GapRows, gain: int) -> GapRows:
-    """Let a lower value use the gaps of a higher one; drop values that are impossible or the same as the next."""
+    """Return the rows with `gain` added to every value, without redundant rows.
+
+    A lower value may use the gaps of a higher value. Values that are impossible, or at the low end have the same gaps
+    as the next value, are dropped.
+    """
     gaps = np.maximum.accumulate(rows.gaps[::-1], axis=0)[::-1]
     gaps = gaps[: np.flatnonzero(gaps[:, 0] >= 0)[-1] + 1]
     differs = (gaps[:-1] != gaps[1:]).any(axis=1)

@@ -1,4 +1,4 @@
-"""Iterate over the diagonals of X in windows that fit in memory."""
+"""Iterates over the diagonals of X in windows that fit in memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase.strategies import Gram
 
-LARGEST_WINDOW = 1 << 25  # entries held at once
-LARGEST_PASS = 1 << 31  # entries in all
+LARGEST_WINDOW = 1 << 25  # most entries in one window
+LARGEST_PASS = 1 << 31  # most entries in all windows
 
 
 def windows(gram: Gram) -> Iterator[tuple[Array, int, int, int]]:
-    """Yield (diagonals, offset, start, stop): rows start, ..., stop - 1 of X and the earlier rows that reach into them.
+    """Yield (diagonals, offset, start, stop), with diagonals[i - offset, r] = X[i, i + r].
 
-    diagonals[i - offset, r] = X[i, i + r]. Raises `NotProved` if X has too many entries.
+    Each window covers rows start, ..., stop - 1 of X, and the earlier rows from `offset` on, which have entries in
+    columns start, ..., stop - 1. Raises `NotProved` if X has too many entries.
     """
     size = LARGEST_WINDOW // gram.bands - gram.bands
     if gram.steps * gram.bands <= LARGEST_WINDOW:

@@ -1,4 +1,4 @@
-"""The client mod, which clips the update and keeps the participation timer on disk."""
+"""`participation_mod`: a client mod that clips the update and keeps the client's participation timer on disk."""
 
 from __future__ import annotations
 
@@ -32,29 +32,32 @@ MOD_FAILED_PRECONDITION = 6  # Flower's error code
 
 
 def participation_mod(directory: str | Path | Callable[[Context], str | Path], separation: int = 1) -> Mod:
-    """Return a client mod that turns the new weights of a `ClientApp` into a clipped update and limits participation.
+    """Return a client mod that clips the update of a `ClientApp` and limits how often the client takes part.
 
-    The app trains as usual and replies with one ArrayRecord: the model's arrays after training. The mod sends the
-    clipped difference between them and the arrays it received. If the client's own timer does not allow it to take
-    part, the mod declines without calling the app. Metrics stay on the client unless the server releases them raw.
-    Check-ins, by which the server finds out who may take part, are answered without calling the app.
+    The app trains as usual and replies with one ArrayRecord, the model's arrays after training. The mod subtracts the
+    arrays that the client received, clips the difference, and sends it to the server. Metrics stay on the client,
+    unless the server was started with `raw_metrics`.
 
-    A client may train for release t if the last release it trained for is at most t - separation, or is t itself: a
-    failed release is tried again, and at most one update of a client enters it. The timer starts before the app is
-    called, so a client that is killed during training has used up its participation.
+    The client keeps a timer: for each run, the last release that it trained for. It may train for release t if that
+    last release is at most t - separation. It may also train for the same release again, if the server retries it; at
+    most one of these updates enters the release. If the timer does not allow it to take part, the mod declines without
+    calling the app. The mod also answers check-ins, by which the server finds out who may take part, without calling
+    the app. The timer starts before the app is called, so a client that is killed during training has used up its
+    participation.
 
-    If the app raises, or replies with an error or with different arrays, the mod sends an update of NaN: the server
-    adds zero, and the client keeps its place. The client's data may have caused the failure, and they must not affect
-    who else takes part. The reason is only in the client's log.
+    If the app raises, or replies with an error or with different arrays, the mod sends an update of NaN. The server
+    then adds zero, and the client keeps its place. The reason is that the client's data may have caused the failure,
+    and the data must not affect who else takes part. The error is only in the client's log.
 
-    **Guarantee**: the timer that counts a participation is on disk before the app sees the task, even if several
-    processes share the directory. The timer and the pseudonym are as durable as the directory. The mod cannot make the
-    server honour them.
+    **Guarantee**: a participation is recorded on disk before the app gets the task, even if several processes share the
+    directory. The timer and the pseudonym are as durable as the directory. The mod cannot force the server to respect
+    them.
 
     Args:
-        directory: a directory for this client only, or a function that returns it. Virtual clients of a simulation
-            differ in `context.node_config["partition-id"]`.
-        separation: the smallest separation that this client accepts, whatever the server requests.
+        directory: directory of this client only, or a function from the Flower context to that directory. For the
+            virtual clients of a simulation, derive it from `context.node_config["partition-id"]`.
+        separation: smallest number of releases between two participations that this client accepts, whatever the server
+            requests.
     """
     own = _check.positive_integer(
         "participation_mod", "separation", separation, "use 1 to leave the separation to the server"
@@ -89,7 +92,7 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
 
 
 def _trained(train: Callable[[], Message], before: Arrays, task: Task) -> tuple[Arrays, list[MetricRecord]]:
-    """Return the clipped update and the metrics to send; NaN and no metrics if the app fails in any way."""
+    """Return the clipped update and the metrics to send. If the app fails in any way, return NaN and no metrics."""
     try:
         reply = train()
         if reply.has_error():
@@ -98,18 +101,18 @@ def _trained(train: Callable[[], Message], before: Arrays, task: Task) -> tuple[
         return update, list(reply.content.metric_records.values())[: 1 if task.raw_metrics else 0]
     except KeyboardInterrupt:
         raise
-    except BaseException:  # an error reply, or none, would free the place; data can also cause SystemExit
+    except BaseException:  # also SystemExit: an error reply, or no reply, could give the client's place to another
         LOG.exception("participation_mod: the ClientApp failed; its update counts as zero")
         return {name: np.full_like(value, np.nan) for name, value in before.items()}, []
 
 
 def _update(before: Arrays, records: list[ArrayRecord], clip_norm: float) -> Arrays:
-    """Return after - before, clipped. NaN and infinity are sent; the server counts them and adds zero."""
+    """Return (after - before), clipped to `clip_norm`. Non-finite updates are sent too; the server adds zero."""
     if len(records) != 1:
         raise Malformed(f"the ClientApp must reply with one ArrayRecord, not {len(records)}")
     after = to_arrays(records[0])
     if {name: value.shape for name, value in after.items()} != {name: value.shape for name, value in before.items()}:
-        raise Malformed("the ClientApp must reply with arrays of the names and shapes it received, in any order")
+        raise Malformed("the ClientApp must reply with arrays of the same names and shapes as it received")
     with np.errstate(invalid="ignore", over="ignore"):
         update = {name: (after[name] - value).astype(value.dtype) for name, value in before.items()}
         factor = clip_factor(norm(update.values()), clip_norm)

@@ -1,6 +1,6 @@
-"""Clip and sum updates in float64, chunk by chunk, so that no update is copied as a whole.
+"""Clips and sums updates in float64, in chunks, so that no update is copied as a whole.
 
-An update u with clipping norm c adds u min(1, c / ||u||) to the sum.
+With clipping norm c, an update u adds u min(1, c / ||u||) to the sum.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK_ENTRIES = 1 << 15  # converted to float64 at once; small enough for the cache
-NORM_ERROR = 1e-9  # above the relative error of a norm summed in float64
+CHUNK_ENTRIES = 1 << 15  # entries that are converted to float64 at once; a chunk fits in the cache
+NORM_ERROR = 1e-9  # upper bound on the relative error of a norm computed in float64
 
 
 def norm(arrays: Iterable[NDArray[Any]]) -> float:
-    """Return the Euclidean norm over all arrays; infinite or NaN if an entry or its square is.
+    """Return the Euclidean norm over all arrays. It is infinite or NaN if an entry or its square is.
 
     >>> norm([np.array([3.0, 0.0], dtype=np.float32), np.array(4.0)])
     5.0
@@ -25,25 +25,26 @@ def norm(arrays: Iterable[NDArray[Any]]) -> float:
     total = 0.0
     with np.errstate(over="ignore", invalid="ignore"):  # clients may send anything
         for chunk in _chunks(arrays):
-            total += float(np.square(chunk, out=chunk).sum())  # not BLAS: starting its threads costs more than a chunk
+            total += float(np.square(chunk, out=chunk).sum())  # faster than BLAS, which starts threads
     return math.sqrt(total)
 
 
 def largest(arrays: Iterable[NDArray[Any]]) -> float:
-    """Return the largest absolute entry; zero if there is none."""
+    """Return the largest absolute value of all entries, or zero if there are no entries."""
     return max((float(np.abs(chunk).max()) for chunk in _chunks(arrays)), default=0.0)
 
 
 def clip_factor(length: float, clip_norm: float) -> float:
-    """Return the factor that brings an update of norm `length` down to a norm of at most `clip_norm`.
+    """Return the factor, at most 1, that clips an update of norm `length` to norm `clip_norm`.
 
-    **Guarantee**: this holds with rounding of the norm included. The factor is 1 for an update well within the norm.
+    **Guarantee**: the clipped norm is at most `clip_norm` even if `length` has a rounding error. If `length` is below
+    `clip_norm` by more than the rounding error, the factor is 1.
     """
     return 1.0 if length * (1.0 + NORM_ERROR) <= clip_norm else clip_norm / (length * (1.0 + NORM_ERROR))
 
 
 def add_scaled(total: Mapping[str, NDArray[np.float64]], arrays: Mapping[str, NDArray[Any]], factor: float) -> None:
-    """Add factor x arrays to `total`, in place."""
+    """Add `factor` times `arrays` to `total`, in place."""
     for name, array in arrays.items():
         into, start = total[name].reshape(-1), 0
         for chunk in _chunks([array]):

@@ -1,8 +1,8 @@
-"""The clients with a place in a release, fixed before any of them uses its data (`dropouts="zero"`).
+"""Tracks which clients have a place in a release, with `dropouts="zero"`: places are fixed before anybody trains.
 
-Clients first check in, without training: they say who they are and that their timer allows them to take part. Those
-that get a place are in the ledger before the first training task is sent. From then on they have taken part in the
-release, whatever they send, and even if they send nothing.
+Clients first check in, without training: they say who they are and that their timer allows them to take part. The
+clients that get a place are written to the ledger before the first training task is sent. From then on they count as
+having taken part in the release, whatever they send, and even if they send nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, final
 
-Dropouts = Literal["zero", "replace"]
 CheckInRefusal = Literal["duplicate", "no-place"]
 
 
 @final
 class Cohort:
-    """The places of one release and the nodes that hold them.
+    """Assigns the places of one release to the clients that check in.
 
     Args:
         size: number of places.
-        fixed: names of the clients that an earlier server process gave the places to; nobody else may join.
+        fixed: names of the clients that an earlier server process gave the places to. If given, only they may join.
 
     >>> cohort = Cohort(2)
     >>> cohort.check_in(7, "a", "pseudonym a"), cohort.check_in(8, "a", "pseudonym a"), cohort.missing
@@ -36,7 +35,7 @@ class Cohort:
         self._fixed = None if fixed is None else frozenset(fixed)
         self._present: dict[int, tuple[str, str]] = {}
         self._names: set[str] = set()
-        self._pseudonyms: set[str] = set()  # nodes with different keys may share a disk
+        self._pseudonyms: set[str] = set()  # also checked: nodes with different keys may share a disk
 
     @property
     def nodes(self) -> list[int]:
@@ -50,15 +49,21 @@ class Cohort:
 
     @property
     def missing(self) -> int:
-        """Number of places whose client has not checked in."""
+        """Number of places for which no client has checked in yet."""
         return self._places - len(self._present)
 
     def may_join(self, name: str) -> bool:
-        """Return whether a client could still check in."""
+        """Return whether the client with this name may still check in."""
         return name not in self._names and (self._fixed is None or name in self._fixed)
 
     def check_in(self, node: int, name: str, pseudonym: str) -> CheckInRefusal | None:
-        """Give a client a place, or return why it gets none."""
+        """Give a client a place and return None, or return the reason why it gets none.
+
+        Args:
+            node: Flower's id of the node that the client answered from.
+            name: name of the client in the ledger.
+            pseudonym: pseudonym on the client's disk.
+        """
         if name in self._names or pseudonym in self._pseudonyms:
             return "duplicate"
         if not self.may_join(name):

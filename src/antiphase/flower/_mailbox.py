@@ -1,4 +1,4 @@
-"""Send messages and read the replies, a few at a time, until there are enough."""
+"""Sends messages to clients and reads the replies, a few at a time, until there are enough."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from flwr.serverapp import Grid
 LOG = logging.getLogger("flwr")
 PULL_SIZE = 8  # replies in memory at once
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.1, 3.0
-UNREACHABLE = (httpx.HTTPError, ConnectionError)  # the SuperLink is gone: not caused by what a client sent
+UNREACHABLE = (httpx.HTTPError, ConnectionError)  # the SuperLink is not reachable; no client can cause these
 
 
 @final
 class Mailbox:
-    """Messages that were sent, and their replies.
+    """Sends messages and pulls the replies.
 
-    Flower parses the clients' bytes inside `pull_messages`, so one client can make it raise. The SuperLink returns each
-    reply only once, so the other replies of that pull are lost. All of them count as "failed", and from then on replies
-    are pulled one by one, so that such a client loses only its own.
+    Flower parses the clients' bytes inside `pull_messages`, so a malformed reply can make that call raise an error. The
+    SuperLink returns each reply only once, so the other replies of the same pull are lost. All of them count as
+    "failed". Afterwards, replies are pulled one at a time, so that a malformed reply affects no other client.
 
     Args:
         grid: Flower's grid.
-        counts: counts of what happened to replies.
-        size: replies per pull. With 1, no client can make the server lose another's reply.
+        counts: counts of replies by what happened to them.
+        size: number of replies per pull. With 1, no client can make the server lose the reply of another client.
     """
 
     def __init__(self, grid: Grid, counts: Counter[str], size: int = PULL_SIZE) -> None:
@@ -42,21 +42,21 @@ class Mailbox:
         return len(self._waiting)
 
     def clear(self) -> None:
-        """Stop waiting for replies to what was sent so far."""
+        """Stop waiting for replies to the messages sent so far."""
         self._pulled.clear()
         self._waiting.clear()
 
     def push(self, messages: list[Message], asked: dict[str, int]) -> None:
         """Send messages, and record in `asked` the node that each one went to."""
         sent = set(self._grid.push_messages(messages)) if messages else set()
-        # The grid sets the ids of the messages; it does not return the ids of those it could not send.
+        # The grid sets the ids of all messages, but returns only the ids of those that it could send.
         nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         delivered = {message_id: node for message_id, node in nodes.items() if message_id in sent}
         asked.update(delivered)
         self._waiting.update(delivered)
 
     def replies(self) -> Iterator[Message]:
-        """Iterate over the replies that have arrived; the next call continues where this one was stopped."""
+        """Iterate over the replies that have arrived. If the loop is stopped, the next call continues from there."""
         left = sorted(self._waiting)
         while self._pulled or left:
             if not self._pulled:
@@ -92,19 +92,19 @@ def collect_replies(
     timeout: float,
     overtime: bool = False,
 ) -> Iterator[Message]:
-    """Send messages and yield replies until no more are wanted, none can arrive, or the time is up.
+    """Send messages and yield replies until enough have arrived, no more can arrive, or the time is up.
 
-    If a reply is not used, another node is asked instead. Flower's own `send_and_receive` waits for every reply and
-    keeps all of them in memory.
+    If a reply is not used, another node is asked instead. This differs from Flower's `send_and_receive`, which waits
+    for every reply and keeps all of them in memory.
 
     Args:
-        mailbox: replies to messages already in it are yielded too. At the end it holds those without a reply.
-        messages: the first messages.
-        asked: records the node that each message went to.
+        mailbox: mailbox to use. Replies to messages sent earlier are yielded too. Messages without a reply stay in it.
+        messages: messages to send first.
+        asked: dictionary to which the id of each message sent and the node that it went to are added.
         wanted: returns how many replies are still needed.
-        more: returns messages to at most this many nodes that were not asked yet.
-        oversampling: nodes to ask per reply wanted.
-        timeout: in seconds, from when the first messages are sent.
+        more: maps a number to at most that many messages, to nodes that were not asked yet.
+        oversampling: number of nodes to ask per reply that is needed.
+        timeout: seconds from when the first messages are sent.
         overtime: whether to continue after the timeout as long as every poll brings a reply.
     """
     mailbox.push(messages, asked)

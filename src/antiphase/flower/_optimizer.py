@@ -1,4 +1,4 @@
-"""Server optimizers. They post-process the noisy mean update, so any optimizer keeps the guarantee."""
+"""Server optimizers. They only post-process the noisy mean update, so they do not affect the guarantee."""
 
 from __future__ import annotations
 
@@ -9,20 +9,31 @@ from typing import final
 import numpy as np
 
 from antiphase import _check
+from antiphase._errors import InvalidArgument
 from antiphase._workload import Momentum, PrefixSum, Workload
 from antiphase.flower._wire import Arrays
 
 
 class ServerOptimizer(ABC):
-    """Turns a noisy mean update into the next model. Its state consists of arrays, stored with the model.
+    """Base class of server optimizers: computes the next model from a noisy mean update.
 
-    **Guarantee**: an optimizer does not weaken the run's guarantee as long as it uses nothing but its arguments. It
-    must return the same result for the same arguments.
+    The state of an optimizer is a dictionary of arrays, which is stored with the model. `step` must return the same
+    result for the same arguments.
+
+    **Guarantee**: an optimizer does not weaken the run's guarantee if `step` uses nothing but its arguments.
     """
 
     @abstractmethod
     def init(self, model: Arrays) -> Arrays:
         """Return the state before the first release."""
+
+    def check_state(self, state: Arrays) -> None:
+        """Raise an error if a stored state cannot be continued. Called when a run is resumed; by default, do nothing.
+
+        Args:
+            state: state after the last release.
+        """
+        return
 
     @abstractmethod
     def step(self, release: int, model: Arrays, update: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
@@ -31,7 +42,8 @@ class ServerOptimizer(ABC):
         Args:
             release: index of the release, from 0.
             model: model before the release; do not modify it.
-            update: noisy sum of the clipped updates divided by the report goal, float64; a descent direction.
+            update: (sum of the clipped updates + noise) / number of places, float64. Adding it to the model is a
+                descent step.
             state: state before the release; do not modify it.
         """
 
@@ -39,12 +51,15 @@ class ServerOptimizer(ABC):
 @final
 @dataclass(frozen=True)
 class SGD(ServerOptimizer):
-    """m = momentum m + update; model = (1 - rate x weight_decay) model + rate m.
+    """SGD with momentum and weight decay.
+
+    In each release, m <- momentum * m + update, then model <- (1 - rate * weight_decay) * model + rate * m, where m is
+    the velocity and rate the learning rate.
 
     Args:
         learning_rates: one number, or one per release, such as those of `antiphase.schedules.linear`.
-        momentum: in [0, 1).
-        weight_decay: 0 or more.
+        momentum: momentum coefficient in [0, 1).
+        weight_decay: weight decay coefficient, at least 0.
 
     >>> import numpy as np
     >>> sgd = SGD(learning_rates=(1.0, 0.5), momentum=0.5)
@@ -70,11 +85,20 @@ class SGD(ServerOptimizer):
         _check.real("SGD", "weight_decay", self.weight_decay, 0.0, 1e300, "use 0 for no weight decay")
 
     def init(self, model: Arrays) -> Arrays:
-        """Return a zero velocity for each array, or nothing without momentum."""
+        """Return a zero velocity for each array, or an empty state without momentum."""
         return {name: np.zeros_like(value) for name, value in model.items()} if self.momentum else {}
 
+    def check_state(self, state: Arrays) -> None:
+        """Raise an error if there is momentum, but the run has no velocity."""
+        if self.momentum and not state:
+            raise InvalidArgument(
+                f"The server optimizer has momentum {self.momentum:g}, but the run was started without momentum and "
+                "has no velocity.",
+                hint="use momentum=0, or start a new run in another directory",
+            )
+
     def step(self, release: int, model: Arrays, update: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
-        """Take one step."""
+        """Return the model and the velocity after one step."""
         rate = self._rate(release)
         velocity = {
             name: (self.momentum * state[name] + value).astype(model[name].dtype) if state else value

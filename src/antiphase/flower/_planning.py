@@ -1,4 +1,7 @@
-"""Planning for a population: how often clients can take part, and the effect of a larger report goal."""
+"""Planning for a population of clients: how often each can take part, and the privacy cost of other report goals.
+
+The report goal is the number of client updates in a release. A release is one update of the model by the server.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ from antiphase._participation import MinSeparation
 
 
 def cohort(population: int, goal: int, rounds: int) -> MinSeparation:
-    """Return the participation that a population can sustain.
+    """Return the participation with the largest separation that a population of clients allows.
 
-    The separation is floor(population / goal), and a client takes part at most ceil(rounds / separation) times. With
-    fewer than separation x goal clients, some release would find too few eligible ones. The estimate is optimistic: it
-    needs every client to return as soon as it is eligible.
+    The separation is floor(population / goal), but at most `rounds`. A client takes part at most
+    ceil(rounds / separation) times. A population below separation * goal would leave some release with too few eligible
+    clients. The estimate is optimistic: it assumes that every client returns as soon as it is eligible.
 
     **Guarantee**: none; this is for planning. The server enforces the plan, and the report states what happened.
 
     Args:
         population: number of clients that can be reached.
-        goal: number of updates in a release.
+        goal: report goal, the number of client updates in a release.
         rounds: number of releases.
 
     >>> cohort(population=1000, goal=100, rounds=200)
@@ -44,13 +47,16 @@ def cohort(population: int, goal: int, rounds: int) -> MinSeparation:
 @final
 @dataclass(frozen=True)
 class Extrapolation:
-    """A row of a planning table: another report goal, with the same noise in the mean update.
+    """Result of `extrapolate` for one report goal.
 
     Args:
-        goal, population, rounds: as passed to `extrapolate`.
-        separation, participations: what the population can sustain.
-        noise_std: scaled with the goal, so that the noise in the mean update stays the same.
-        zcdp: rho.
+        goal: report goal, the number of client updates in a release.
+        population: number of clients that can be reached.
+        rounds: number of releases.
+        separation: largest separation that the population allows.
+        participations: largest number of participations of a client.
+        noise_std: `noise_std` of the mechanism, scaled with the goal so that the noise in the mean update is the same.
+        zcdp: zCDP parameter rho of the mechanism with this goal.
     """
 
     goal: int
@@ -63,16 +69,17 @@ class Extrapolation:
 
 
 def extrapolate(mechanism: Mechanism, goal: int, population: int, goals: Sequence[int]) -> list[Extrapolation]:
-    """Return the privacy cost of other report goals at the same noise in the mean update.
+    """Return the privacy cost of other report goals, with the same noise in the mean update.
 
-    The sum of the clipped updates and its noise are divided by the goal, so noise_std grows in proportion to the goal.
-    The separation shrinks, since the population stays the same.
+    The noisy sum of the clipped updates is divided by the goal, so `noise_std` is scaled in proportion to the goal. The
+    population stays the same, so with a larger goal the separation shrinks.
 
-    **Guarantee**: each row's rho is that of its own mechanism. That the model is equally good is a hypothesis.
+    **Guarantee**: each rho holds for the mechanism with that goal. It is only a hypothesis that the same noise in the
+    mean update gives an equally good model.
 
     Args:
-        mechanism: a mechanism with a noise level that is known to work.
-        goal: the report goal it works with.
+        mechanism: mechanism with a noise level that is known to give a good model.
+        goal: report goal for which that noise level is known to work.
         population: number of clients that can be reached.
         goals: report goals to evaluate.
 

@@ -1,16 +1,17 @@
-"""The current release: replies are checked, clipped and summed as they arrive.
+"""Collects the updates of one release: checks, clips and sums replies as they arrive.
 
 Every reply is counted by what happened to it:
 
-- No contribution: "failed" (an error from Flower, a reply that Flower cannot parse, or a task that the mod does not
-  know), "declined" (by the client's timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim",
-  "duplicate", "early", "exhausted". At check-in the client gets no place, and another one is asked. For a training task
-  with a cohort (`dropouts="zero"`), the client keeps its place and has taken part with a zero update. Without a cohort
-  (`dropouts="replace"`) it has not taken part, and another client is asked; this assumes that its data did not get it
-  killed or make it too slow. An app that raises is not in this group: `participation_mod` sends NaN for it.
-- A participation with a contribution of zero: "not-finite", and "too-large" if `zero_above` is set. These depend on the
-  client's data, so the client keeps its place with either rule.
-- A participation: "accepted". Those with a norm above the clipping norm also count as "clipped".
+- No update: "failed" (an error from Flower, a reply that Flower cannot parse, or a task that the mod does not know),
+  "declined" (by the client's timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim",
+  "duplicate", "early" or "exhausted". At check-in, the client gets no place, and another client is asked. For a
+  training task with a cohort (`dropouts="zero"`), the client keeps its place and counts as having taken part with a
+  zero update. Without a cohort (`dropouts="replace"`), it has not taken part, and another client is asked; this assumes
+  that crashes and delays do not depend on the client's data. An app that raises an error is not in this group:
+  `participation_mod` sends NaN for it.
+- A participation whose update is replaced by zero: "not-finite", or "too-large" if `zero_above` is set. Both depend on
+  the client's data, so the client keeps its place under either `dropouts` rule.
+- A participation: "accepted". If the norm of the update is above the clipping norm, it also counts as "clipped".
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ import numpy as np
 from flwr.app import Message, MetricRecord
 from numpy.typing import NDArray
 
+from antiphase._federated import Participants
+from antiphase._lattice import Lattice, add_exactly
 from antiphase.flower._clip import add_scaled, clip_factor, largest, norm
 from antiphase.flower._cohort import Cohort
-from antiphase.flower._participants import Participants
 from antiphase.flower._wire import METRICS, Answer, Arrays, Malformed, Status, read_answer, read_update
 
 CLIENT_ROUNDING = 1e-5  # clients clip in the model's precision, so their norms may exceed the limit by this factor
@@ -35,15 +37,16 @@ CLIENT_ROUNDING = 1e-5  # clients clip in the model's precision, so their norms 
 
 @dataclass(frozen=True)
 class ReplyRules:
-    """What a reply must satisfy.
+    """Conditions that a reply must satisfy.
 
     Args:
-        release: index of the release.
-        separation: minimum distance between two releases of a client.
+        release: index of the release, from 0.
+        separation: minimum distance between two releases that a client takes part in.
         limit: maximum number of participations of a client.
         clip_norm: clipping norm of an update.
-        zero_above: largest entry of an update, in clipping norms; larger updates count as zero. None clips them.
-        raw_metrics: whether metrics are kept.
+        zero_above: an update counts as zero if an entry exceeds `zero_above * clip_norm` in absolute value. None for no
+            such limit.
+        raw_metrics: whether to keep the clients' metrics.
     """
 
     release: int
@@ -55,24 +58,27 @@ class ReplyRules:
 
 
 class Rejected(Exception):
-    """The reply is not a participation; the text is what it counts as."""
+    """Raised for a reply that is not a participation. The message is the name of its count, such as "duplicate"."""
 
 
 @final
 @dataclass
 class Round:
-    """Sums the updates of one release. Updates of an attempt that fell short are kept for the next attempt.
+    """Sums the updates of one release. If an attempt gets too few updates, they are kept for the next attempt.
 
-    **Guarantee**: each client enters `total` at most once, with norm at most `clip_norm`, whatever it sends. A client
-    that is not eligible does not enter at all.
+    **Guarantee**: each client's update is added to `total` at most once, with norm at most `clip_norm`, whatever the
+    client sends. Updates of clients that are not eligible are not added.
 
     Args:
-        rules: what a reply must satisfy.
-        model: the model that was broadcast.
+        rules: conditions that a reply must satisfy.
+        model: model that was broadcast.
         participants: record of all releases so far.
-        counts: counts of what happened to replies.
-        cohort: the clients with a place, if they are fixed before anybody trains; None if the first to reply take part.
-        asked: the node that each message went to.
+        counts: counts of replies by what happened to them.
+        cohort: clients with a place, if places are fixed before anybody trains; None if the first clients to reply take
+            part.
+        lattice: grid on which updates are summed as exact integers; None to sum them in float64.
+        asked: by message id, the node that the message went to.
+        heard: by node, the pseudonym in its last valid answer.
         clients: names of the clients whose updates are in the total.
         metrics: metrics of these clients, if `rules.raw_metrics`.
     """
@@ -82,24 +88,27 @@ class Round:
     participants: Participants
     counts: Counter[str]
     cohort: Cohort | None = None
+    lattice: Lattice | None = None
     asked: dict[str, int] = field(default_factory=dict)
+    heard: dict[int, str] = field(default_factory=dict)
     clients: list[str] = field(default_factory=list)
     metrics: list[MetricRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.total: dict[str, NDArray[np.float64]] = {name: np.zeros(v.shape) for name, v in self.model.items()}
+        dtype = np.float64 if self.lattice is None else np.int64
+        self.total: dict[str, NDArray[Any]] = {name: np.zeros(v.shape, dtype) for name, v in self.model.items()}
         self._answered: set[str] = set()
         self._entered: set[str] = set()
-        self._pseudonyms: set[str] = set()  # nodes with different keys may share a disk
+        self._pseudonyms: set[str] = set()  # also checked: nodes with different keys may share a disk
 
     def may_enter(self, client: str) -> bool:
-        """Return whether this client could still enter the release."""
+        """Return whether this client is eligible for the release and has not taken part in it yet."""
         refusal = self.participants.refusal(client, self.rules.separation, self.rules.limit)
         free = client not in self._entered if self.cohort is None else self.cohort.may_join(client)
         return refusal is None and free
 
     def answer(self, message: Message) -> Answer | None:
-        """Return the answer in a reply to one of our messages; otherwise count the reply and return None."""
+        """Return the answer in a reply. If it is not a valid first reply to a message that was sent, return None."""
         try:
             return self._answer(message)
         except Rejected as reason:
@@ -107,11 +116,11 @@ class Round:
             return None
 
     def check_in(self, node: int, answer: Answer, client: str) -> None:
-        """Give a client a place in the cohort, or count why it gets none.
+        """Give a client a place in the cohort, or count the reason why it gets none.
 
         Args:
             node: node that the answer came from.
-            answer: result of `answer` for its message.
+            answer: answer in the client's reply.
             client: name of the client in the ledger.
         """
         assert self.cohort is not None
@@ -124,11 +133,11 @@ class Round:
         self.counts["checked-in" if refusal is None else refusal] += 1
 
     def add_reply(self, message: Message, answer: Answer, client: str) -> None:
-        """Add the update of a client, or count why it is not added.
+        """Add the update of a client to the sum, or count the reason why it is not added.
 
         Args:
-            message: the reply.
-            answer: result of `answer` for the reply.
+            message: reply of the client.
+            answer: answer in this reply.
             client: name of the client in the ledger.
         """
         try:
@@ -186,18 +195,22 @@ class Round:
         if not math.isfinite(length):
             self.counts["not-finite"] += 1
             return
-        # No entry exceeds the norm, so most updates need no second pass.
+        # The norm bounds every entry, so the largest entry is rarely needed.
         limit = math.inf if self.rules.zero_above is None else self.rules.zero_above * clip_norm
         if length > limit and largest(update.values()) > limit:
             self.counts["too-large"] += 1
             return
         self.counts["accepted"] += 1
         self.counts["clipped"] += length > clip_norm * (1.0 + CLIENT_ROUNDING)
-        add_scaled(self.total, update, clip_factor(length, clip_norm))
+        if self.lattice is None:
+            add_scaled(self.total, update, clip_factor(length, clip_norm))
+        else:
+            names = list(self.total)
+            add_exactly(list(self.total.values()), self.lattice.contribution(update[name] for name in names))
 
 
 def mean_metrics(records: Sequence[MetricRecord]) -> MetricRecord | None:
-    """Return the mean of each number that all records have; None without records.
+    """Return the mean of each metric that is a number in all records, or None if there are no records.
 
     **Guarantee**: none. These numbers are not differentially private.
 

@@ -1,8 +1,8 @@
-"""Which client a node belongs to, and which nodes may be asked.
+"""Identifies the client behind each node, and selects the nodes to ask.
 
-A node without keys gets a new id from Flower at every start, and so does every node of a simulation. Participations are
-therefore counted by a lasting identity: the node's authentication key, or a pseudonym on the client's disk, which it
-sends with every reply.
+Flower gives a node without an authentication key, and every node of a simulation, a new id at every start.
+Participations are therefore counted by a lasting identity. This is either the node's authentication key, or a pseudonym
+on the client's disk, which the client sends with every reply.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ POLL_SECONDS = 1.0
 
 @final
 class NodeSelection:
-    """The identities of nodes that this process knows, and the choice of nodes to ask.
+    """Remembers the identities of nodes, and selects the nodes to ask.
 
     Args:
-        kind: "pseudonym" or "key".
+        kind: type of identity, "pseudonym" or "key".
     """
 
     def __init__(self, kind: Identity) -> None:
         self._kind = kind
         self._known: dict[int, bytes] = {}
+        self.connected = 0  # nodes that were connected when candidates were last looked for
+        self.eligible = 0  # those of them that could be asked
 
     def identify(self, node: int, answer: Answer) -> bytes | None:
-        """Return the identity of the client that sent an answer; None if its node used another pseudonym before."""
+        """Return the identity of the client that sent an answer, or None if its node used another pseudonym before."""
         if self._kind == "key":
             return self._known[node]
         pseudonym = answer.client.encode()
@@ -49,18 +51,18 @@ class NodeSelection:
         asked: Collection[int] = (),
         first: Collection[int] = (),
     ) -> list[int]:
-        """Return the nodes that may be asked, in random order, once there are enough or the time is up.
+        """Wait until enough nodes may be asked or the time is up, and return these nodes in random order.
 
-        A node that has not replied to this process yet may be asked: its reply tells who it is.
+        With pseudonyms, a node that has not yet replied to this process may be asked: its reply contains its pseudonym.
 
         Args:
             grid: Flower's grid.
-            allowed: returns whether a known client may take part.
-            wanted: number of nodes that are enough.
-            wait: in seconds.
-            asked: nodes already asked for this release. They come last, so that silent nodes do not use up every
-                attempt.
-            first: nodes that come before all others, if they are connected.
+            allowed: maps the identity of a client to whether it may take part.
+            wanted: number of nodes to wait for.
+            wait: longest time to wait, in seconds.
+            asked: nodes already asked for this release. They come last in the result, so that nodes that do not reply
+                cannot use up every attempt.
+            first: nodes that come first in the result, if they are connected.
         """
         end = time.monotonic() + wait
         while True:
@@ -68,16 +70,17 @@ class NodeSelection:
             found = [node.node_id for node in nodes if self._is_known(node) and self._may_join(node, allowed)]
             if len(found) >= wanted or time.monotonic() >= end:
                 self._check_keys(len(nodes))
+                self.connected, self.eligible = len(nodes), len(found)
                 secrets.SystemRandom().shuffle(found)
                 return sorted(found, key=lambda node: (node not in first, node in asked))
             time.sleep(min(POLL_SECONDS, max(end - time.monotonic(), 0.0)))
 
     def _is_known(self, node: Any) -> bool:
-        """Return whether a node has, or its reply will have, a lasting identity."""
+        """Return whether a node has a lasting identity: a key, or a pseudonym in its reply."""
         return self._kind == "pseudonym" or bool(node.public_key)
 
     def _check_keys(self, nodes: int) -> None:
-        """Raise if identities are keys and no node ever had one. Single nodes without a key are ignored."""
+        """Raise `Refused` if identities are keys but no node has one. Single nodes without a key are ignored."""
         if self._kind == "key" and nodes and not self._known:
             raise Refused(
                 f"None of the {nodes} nodes has an authentication key, so clients have no lasting identity.",

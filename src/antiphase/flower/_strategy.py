@@ -1,4 +1,4 @@
-"""The server strategy: DP-FTRL for clients that are not always available."""
+"""`DPFTRL`: Flower server strategy for DP-FTRL with correlated noise."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from flwr.serverapp.strategy import Result, Strategy
 from antiphase import _check
 from antiphase._bound import rounded_up
 from antiphase._errors import InvalidArgument, Refused
+from antiphase._federated import Dropouts
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
 from antiphase._secret import Secret
-from antiphase.flower._cohort import Cohort, Dropouts
+from antiphase.flower._cohort import Cohort
 from antiphase.flower._enforced_plan import enforced_plan, planned_participation
 from antiphase.flower._mailbox import PULL_SIZE, Mailbox, collect_replies
 from antiphase.flower._optimizer import ServerOptimizer, optimizer_for
 from antiphase.flower._round import ReplyRules, Round, mean_metrics
 from antiphase.flower._selection import Identity, NodeSelection
 from antiphase.flower._session import Session
+from antiphase.flower._shortage import Shortage
 from antiphase.flower._wire import (
     ARRAYS,
     CONFIG,
@@ -40,7 +42,7 @@ from antiphase.flower._wire import (
 )
 
 LOG = logging.getLogger("flwr")
-SMALLEST_CLIP = 1e-100  # squares of smaller entries underflow in float64, so they would pass unclipped
+SMALLEST_CLIP = 1e-100  # squares of smaller entries underflow in float64, so updates would not be clipped
 T = TypeVar("T", bound=str)
 WhenShort = Literal["retry", "release"]
 
@@ -49,49 +51,53 @@ WhenShort = Literal["retry", "release"]
 class DPFTRL(Strategy):
     """Federated averaging with correlated noise, for clients that are not always available.
 
-    Release t of a plan with strategy C, noising matrix N and clipping norm c:
+    A release is one update of the model. Release t of a plan with clipping norm c and noising matrix N computes
 
-        update_t = (sum over `goal` clients of their clipped updates + c (N z)_t) / goal,     then the optimizer
+        update_t = (sum of the clipped updates of `goal` clients + c (N z)_t) / goal
 
-    Every update is clipped again on the server. A client may take part again after `separation` releases, according to
-    the server's own record. A release is made by one atomic rename on disk, before anything is broadcast. After a kill,
-    run the same script again; it resumes.
+    and passes it to the server optimizer. Here z holds independent normals with the plan's `noise_std`.
 
-    Unless `dropouts` says otherwise, a release begins with a check-in, which uses no data and decides who takes part. A
-    client that then crashes or stays silent has taken part with a zero update.
+    Every update is clipped again on the server. A client that took part in release t may take part again in release
+    t + separation or later, according to the server's own record. A release is made by one atomic rename on disk,
+    before anything is broadcast. If the server is killed, run the same script again to resume.
 
-    **Guarantee**: that of the plan, for each client (`Problem.unit` says what a client stands for), under the plan's
-    adjacency, for all models that leave the server. It requires lasting identities: see `identity`. `report` states the
-    guarantee of the participation that was achieved.
+    By default, a release begins with a check-in, which uses no client data and decides who takes part. A client that
+    then crashes or does not reply has taken part with a zero update. The option `dropouts` changes this.
+
+    **Guarantee**: the plan's guarantee holds for each client (`Problem.unit` says what a client stands for), under the
+    plan's adjacency, for all models that leave the server. It requires lasting client identities: see `identity`.
+    `report` states the guarantee for the participation that was achieved.
 
     Args:
-        plan: a plan with `MinSeparation` participation. Its clipping norm bounds a client's update.
-        directory: the server's directory. It holds the secret and the record of who took part.
-        goal: number of places in a release. The sum of the updates is divided by it, however many arrive.
-        optimizer: None for the optimizer of the plan's workload.
+        plan: plan with `MinSeparation` participation. Its clipping norm bounds the update of a client.
+        directory: directory of the server. It holds the secret and the record of who took part.
+        goal: number of places in a release. The sum of the updates is always divided by it, however many arrive.
+        optimizer: server optimizer; None for the optimizer that matches the plan's workload. A restarted server may
+            use another one if it can continue from the stored state. The ledger does not record it.
         identity: how the server's record identifies clients: "pseudonym", which `participation_mod` keeps on the
             client's disk, or "key", the node's authentication key, for a SuperLink that authenticates its SuperNodes.
             Node ids cannot be used, since Flower assigns a new one at every start.
-        separation: None for the plan's. With a smaller one, clients may return sooner than planned, and the report
-            states what that costs.
-        dropouts: the rule for a client that was asked to train and then fails or does not reply in time. "zero": its
-            update is zero, and it keeps its place and has used up its participation, so nothing about it can change
-            who else takes part. "replace": another client gets its place, and the guarantee assumes that crashes,
-            kills and delays do not depend on the clients' data. The rule cannot change within a run. A run started by
-            a version that did not record it keeps "replace". The report states the rule.
-        oversampling: number of clients asked per place: to check in, or with dropouts="replace" to train.
-        when_short: what to do if fewer than `goal` clients check in, or with dropouts="replace" fewer than `goal`
-            updates arrive in time. "retry": release nothing, keep what arrived in memory, and ask more clients.
-            "release": release what arrived, even nothing, with the same noise and divisor.
-        attempts: how often in a row a release may fall short before `start` raises.
-        wait: seconds to wait for `goal` eligible clients, and then again for them to check in.
-        zero_above: updates with an entry above this many clipping norms count as zero; None clips them like others.
+        separation: minimum distance between two releases that a client takes part in; None for that of the plan. With a
+            smaller one, clients may return sooner than planned, and the report states the privacy cost.
+        dropouts: rule for a client that was asked to train and then fails or does not reply in time. "zero": its update
+            is zero, and it keeps its place and uses up its participation, so its failure cannot change who else takes
+            part. "replace": another client gets its place, and the guarantee assumes that crashes, kills and delays do
+            not depend on the clients' data. The rule cannot change within a run. A run started by a version that did
+            not record the rule keeps "replace". The report states the rule.
+        oversampling: number of clients asked per place: to check in, or to train if dropouts="replace".
+        when_short: what to do if fewer than `goal` clients check in (or fewer than `goal` updates arrive in time, if
+            dropouts="replace"). "retry": release nothing, keep what arrived in memory, and ask more clients. "release":
+            release what arrived, even nothing, with the same noise and divisor.
+        attempts: number of attempts in a row with too few clients after which `start` raises `Refused`.
+        wait: seconds to wait until `goal` eligible clients are connected, and then again until they have checked in.
+        zero_above: an update counts as zero if an entry exceeds `zero_above` times the clipping norm in absolute value.
+            If None, such updates are clipped like all others. It may change at a restart.
         raw_metrics: whether to average and return the clients' own metrics. They are not private, and no guarantee
             covers them.
-        simulated_goal: for simulations with few clients: collect this many updates and scale the noise by
-            simulated_goal / goal, so that the model sees the noise it would see with `goal` clients. Such a run is not
-            private, and no guarantee is ever stated for it.
-        secret: None keeps a secret in the directory.
+        simulated_goal: for simulations with few clients. The server collects this many updates and scales the noise by
+            simulated_goal / goal, so that the noise in the mean update is the same as with `goal` clients. Such a run
+            is not private, and no guarantee is ever stated for it.
+        secret: secret of the run. If None, one is generated and stored in the directory.
 
     Reference: McMahan, Xu and Zhang 2024, Alg. 1; Kairouz et al. 2021.
     """
@@ -122,7 +128,7 @@ class DPFTRL(Strategy):
             plan.problem.clip_norm,
             SMALLEST_CLIP,
             1e300,
-            "scale the updates and the clipping norm by the same factor",
+            "multiply the updates and the clipping norm by the same factor",
         )
         self.directory, self._secret = Path(directory).absolute(), secret  # the working directory may change
         self.goal = _check.positive_integer("DPFTRL", "goal", goal, "pass the number of updates in a release")
@@ -162,7 +168,7 @@ class DPFTRL(Strategy):
         self._ttl: float | None = None
 
     def summary(self) -> None:
-        """Log the settings; Flower strategies do this before the first round."""
+        """Log the settings, as Flower strategies do before the first round."""
         LOG.info("\t├──> Plan: %s, %d releases", type(self.plan.mechanism.strategy).__name__, self.plan.steps)
         LOG.info("\t├──> Clipping norm %g, noise_std %g", self._clip_norm, self.plan.mechanism.noise_std)
         LOG.info("\t├──> Report goal %d, separation %d", self.goal, self._separation)
@@ -179,18 +185,19 @@ class DPFTRL(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train, starting from the last release in the directory.
+        """Train, continuing from the last release in the directory, and return the result.
 
         Args:
             grid: Flower's grid.
             initial_arrays: model before the first release. A resumed run uses only its names, shapes and dtypes.
-            num_rounds: total number of releases in the run when this returns; None for all of the plan.
-            timeout: seconds that clients have to train and reply. With dropouts="zero", a release waits this long for
-                a silent client.
-            train_config: sent to the clients with every task.
-            evaluate_config: not used. Metrics of clients would be further releases, so clients do not evaluate.
-            evaluate_fn: called with the number of releases and the model, before the first release and after each one.
-                It should use data that need no protection.
+            num_rounds: number of releases after which to stop, counted from the start of the run; None for all steps of
+                the plan.
+            timeout: seconds that clients have to train and reply. With dropouts="zero", a release waits this long if a
+                client does not reply.
+            train_config: configuration sent to the clients with every training task.
+            evaluate_config: not used. Clients do not evaluate, because their metrics would be further releases.
+            evaluate_fn: called with the number of releases and the model, at the start and after each release. It
+                should use only public data.
         """
         session = self._open(initial_arrays)
         try:
@@ -209,7 +216,7 @@ class DPFTRL(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> Result:
         self.summary()
-        # A reply that a killed client left incomplete must not make the server lose those of others.
+        # With "zero", pull replies one at a time: a malformed reply must not make the server lose the reply of another.
         size = 1 if session.dropouts == "zero" else PULL_SIZE
         self._ttl, self._mailbox = timeout, Mailbox(grid, session.counts, size)
         last = self.plan.steps if num_rounds is None else num_rounds
@@ -236,12 +243,12 @@ class DPFTRL(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the training tasks for the next release, after its check-in.
+        """Run the check-in of the next release, if there is one, and return its training tasks.
 
         Args:
-            server_round: not used. Flower's numbers start again with every process; those of releases do not.
+            server_round: not used. Flower's round numbers start again with every process; release indices do not.
             arrays: not used. The model on disk is broadcast.
-            config: sent to the clients with every task.
+            config: configuration sent to the clients with every training task.
             grid: Flower's grid.
         """
         session = self._opened()
@@ -253,8 +260,10 @@ class DPFTRL(Strategy):
             return self._messages(math.ceil(wanted * self._oversampling))
         self._check_in(session, current, current.cohort, grid)
         if session.cohort is None:
-            if current.cohort.missing and self._when_short == "retry":
-                return []
+            if current.cohort.missing:
+                self._shortage(session, current).explain()
+                if self._when_short == "retry":
+                    return []
             session.fix_cohort(current.cohort.names, current.cohort.nodes)
         self._content, self._unasked = self._task(session, "train", config), current.cohort.nodes
         return self._messages(len(self._unasked))
@@ -262,13 +271,14 @@ class DPFTRL(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Make the release from the replies; return (None, None) if too few arrived.
+        """Make the release from the replies and return (model, metrics), or (None, None) if too few arrived.
 
-        With a fixed cohort the release is always made: all of its clients have taken part, whoever replied.
+        If the cohort is fixed, the release is always made: all its clients count as having taken part, whether they
+        replied or not.
 
         Args:
             server_round: not used.
-            replies: read one at a time, and only as far as needed.
+            replies: replies to the training tasks, read one at a time until there are enough.
         """
         session, current = self._opened(), self._round
         if current is None:
@@ -277,10 +287,10 @@ class DPFTRL(Strategy):
             self._add_reply(session, current, message)
             if self._wanted(current) <= 0:
                 break
+        if current.cohort is None and len(current.clients) < self._places:
+            self._shortage(session, current).explain()
         if not self._can_release(session, current):
-            present = len(current.clients if current.cohort is None else current.cohort.nodes)
             session.counts["failed attempts"] += 1
-            LOG.warning("release %d fell short: %d of %d clients", current.rules.release, present, self._places)
             return None, None
         self._check_unused_replies(session, current)
         self._count_silent(session, current)
@@ -291,7 +301,7 @@ class DPFTRL(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return no messages: what clients measure on their data would be another release."""
+        """Return no messages: metrics that clients compute on their data would be another release."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -315,7 +325,13 @@ class DPFTRL(Strategy):
         model = to_arrays(initial)
         if not all(np.isfinite(value).all() for value in model.values()):
             raise InvalidArgument("The initial model has NaN or infinite entries.", hint="check its initialization")
-        self._session = Session.open(self.plan, self.directory, settings, model, self._optimizer.init, self._secret)
+        session = Session.open(self.plan, self.directory, settings, model, self._optimizer.init, self._secret)
+        try:
+            self._optimizer.check_state(session.state.optimizer)
+        except BaseException:
+            session.close()
+            raise
+        self._session = session
         if self._session.dropouts != self._dropouts:
             LOG.warning(
                 "%s was started by a version that always replaced clients that dropped out: the run continues with "
@@ -330,12 +346,13 @@ class DPFTRL(Strategy):
         return self._session
 
     def _current_round(self, session: Session) -> Round:
-        """Return the current round, with what earlier attempts collected."""
+        """Return the current round, including the updates that earlier attempts collected."""
         release, limit = session.state.release, self._limit or self.plan.steps
         if self._round is None:
             rules = ReplyRules(release, self._separation, limit, self._clip_norm, self._zero_above, self._raw_metrics)
             cohort = Cohort(self._places, session.cohort) if session.dropouts == "zero" else None
-            self._round = Round(rules, session.state.model, session.participants, session.counts, cohort)
+            lattice = session.run.plan.mechanism.lattice
+            self._round = Round(rules, session.state.model, session.participants, session.counts, cohort, lattice)
             if self._mailbox is not None:
                 self._mailbox.clear()
         return self._round
@@ -359,7 +376,7 @@ class DPFTRL(Strategy):
     def _check_in(self, session: Session, current: Round, cohort: Cohort, grid: Grid) -> None:
         """Let clients check in until all places are taken or the time is up.
 
-        Places depend on who is available, eligible and quick to answer, before anybody has trained.
+        Who gets a place depends only on who is available, eligible and quick to answer, before anybody has trained.
         """
         if not cohort.missing:
             return
@@ -401,12 +418,15 @@ class DPFTRL(Strategy):
         )
 
     def _wanted(self, current: Round) -> int:
-        """Return how many updates may still arrive."""
+        """Return how many updates are still missing."""
         places = self._places if current.cohort is None else len(current.cohort.nodes)
         return places - len(current.clients)
 
     def _answer(self, session: Session, current: Round, message: Message) -> Answer | None:
-        """Return a client's answer if its claims are true; raise if they show that the directory is an older copy."""
+        """Return a client's answer, or None if its claims are false.
+
+        Raises `Corrupted` if the claims show that the directory was restored from an older copy.
+        """
         answer = current.answer(message)
         if answer is not None and not session.trusts(answer):
             session.counts["false-claim"] += 1
@@ -420,10 +440,11 @@ class DPFTRL(Strategy):
                 session.counts["unused"] += 1
 
     def _identified(self, session: Session, current: Round, message: Message) -> tuple[Answer, str] | None:
-        """Return a client's answer and its name in the ledger."""
+        """Return a client's answer and its name in the ledger, or None if the answer cannot be used."""
         answer = self._answer(session, current, message)
         if answer is None:
             return None
+        current.heard[message.metadata.src_node_id] = answer.client
         identity = self._selection.identify(message.metadata.src_node_id, answer)
         if identity is None:
             session.counts["other-name"] += 1
@@ -436,7 +457,7 @@ class DPFTRL(Strategy):
             current.add_reply(message, *found)
 
     def _can_release(self, session: Session, current: Round) -> bool:
-        """Return whether the release can be made."""
+        """Return whether there are enough clients to make the release."""
         if current.cohort is not None:
             return session.cohort is not None
         return len(current.clients) >= self._places or self._when_short == "release"
@@ -448,26 +469,45 @@ class DPFTRL(Strategy):
             session.counts["silent"] += len(self._mailbox) + lost
 
     def _release(self, session: Session, current: Round) -> None:
-        """Make the release: (sum + clip_norm x noise) / goal, then the optimizer. Every release gets its noise."""
+        """Compute (sum + clip_norm * noise) / number of places, pass it to the optimizer, and store the release."""
         update: Arrays = {}
+        lattice = session.run.plan.mechanism.lattice
+        if lattice is not None:  # exact integers; all that follows is computed from them
+            released = session.run.release(session.state.release, current.total.values())
+            update = {
+                name: value / self._places for name, value in zip(current.total, lattice.value(released), strict=True)
+            }
+            return self._finish(session, current, update)
         for (name, total), noise in zip(current.total.items(), session.noise(), strict=True):
-            # Add in the precision of the noise: further digits of the sum would have no noise.
+            # Add in the precision of the noise: otherwise the low bits of the sum would have no noise.
             noisy = (total / self._clip_norm).astype(noise.dtype) + noise
             update[name] = self._clip_norm / self._places * noisy.astype(np.float64)
+        return self._finish(session, current, update)
+
+    def _finish(self, session: Session, current: Round, update: Arrays) -> None:
+        """Pass a noisy mean update to the optimizer, and store the release."""
         state = session.state
         model, optimizer = self._optimizer.step(state.release, state.model, update, state.optimizer)
         session.release(model, optimizer, current.clients if session.cohort is None else session.cohort)
 
-    def _give_up_after(self, failures: int) -> None:
-        if failures < self._attempts:
-            return
-        session = self._opened()
-        came = "checked in" if session.dropouts == "zero" else "sent an update"
-        raise Refused(
-            f"Release {session.state.release} fell short {failures} times in a row: fewer than {self._places} eligible "
-            f"clients {came}, so it was not made. Counts of replies: {dict(session.counts)}.",
-            hint="wait for more clients, lower goal or separation, or use when_short='release'",
+    def _shortage(self, session: Session, current: Round) -> Shortage:
+        return Shortage(
+            release=current.rules.release,
+            separation=self._separation,
+            places=self._places,
+            present=len(current.clients if current.cohort is None else current.cohort.nodes),
+            connected=self._selection.connected,
+            eligible=self._selection.eligible,
+            asked=len(set(current.asked.values())),
+            pseudonyms=dict(current.heard),
+            counts=dict(session.counts),
         )
+
+    def _give_up_after(self, failures: int) -> None:
+        if failures >= self._attempts:
+            session = self._opened()
+            what = "checked in" if session.dropouts == "zero" else "sent an update"
+            raise self._shortage(session, self._current_round(session)).gave_up(failures, what)
 
 
 def _one_of(name: str, value: object, allowed: tuple[T, ...]) -> T:

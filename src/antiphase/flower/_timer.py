@@ -1,4 +1,4 @@
-"""The client's file: its pseudonym and, for each server run, when it took part and which tasks it received."""
+"""Reads and writes the client's file: its pseudonym and, for each run, its last participation and received tasks."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ FILE = "client.json"
 @final
 @dataclass
 class ParticipationTimer:
-    """The pseudonym of a client and, for each run, the last release it trained for and the tasks it received.
+    """Stores a client's pseudonym and participations, and decides whether the client may take part.
 
     Args:
-        directory: the client's directory.
-        client: its pseudonym.
-        last: by run, the last release that it started to train for.
-        seen: by run, the releases it was asked for, in order, with their rollback tokens; the last MOST_TOKENS.
+        directory: directory of the client.
+        client: pseudonym of the client.
+        last: by run id, the last release that the client started to train for.
+        seen: by run id, the last MOST_TOKENS releases that the client received a task for, in order, with their
+            rollback tokens.
     """
 
     directory: Path
@@ -43,10 +44,14 @@ class ParticipationTimer:
     seen: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def answer(self, task: Task, separation: int) -> Answer:
-        """Return the answer to a task; call it before `record`.
+        """Return the answer to a task. Call it before `record`.
 
-        A server that asks for an earlier release than before, or for the same one with another token, was restored from
-        an older copy: the client declines, and the tokens in its answer tell the server.
+        If the server asks for an earlier release than before, or for the same release with another token, its directory
+        was restored from an older copy. The client then declines, and the server sees the tokens in the answer.
+
+        Args:
+            task: task from the server.
+            separation: smallest separation that this client accepts.
         """
         last, seen = self.last.get(task.run_id, -1), self.seen.get(task.run_id, [])
         apart = max(task.separation, separation)
@@ -58,14 +63,14 @@ class ParticipationTimer:
         return Answer(self.client, task.release, status, last, releases, tokens)
 
     def record(self, task: Task) -> None:
-        """Store the token of a task with a new release. Earlier ones are kept, since the reply to this may get lost."""
+        """Store the token of a task for a new release. Earlier tokens are kept, since the reply may get lost."""
         seen = self.seen.get(task.run_id, [])
         if not seen or task.release > seen[-1][0]:
             self.seen[task.run_id] = [*seen, (task.release, task.mark)][-MOST_TOKENS:]
             self._write()
 
     def start(self, task: Task) -> None:
-        """Count a participation. It is on disk when this returns."""
+        """Record a participation in the release of a task. It is on disk when this returns."""
         self.last[task.run_id] = task.release
         self._write()
 
@@ -76,10 +81,10 @@ class ParticipationTimer:
 
 @contextmanager
 def locked_timer(directory: Path) -> Iterator[ParticipationTimer]:
-    """Lock a directory and yield its timer, for one process or thread at a time.
+    """Lock a client's directory and yield its timer. Other processes and threads wait.
 
-    Others wait. The operating system releases the lock when the process ends, however it ends. A client without a file
-    gets a new pseudonym, which is stored at once.
+    The operating system releases the lock when the process ends, for whatever reason. A client without a file gets a
+    new pseudonym, which is stored at once.
     """
     require_locks()
     import fcntl
@@ -110,5 +115,5 @@ def _read(directory: Path) -> ParticipationTimer:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupted(
             f"The client's file {path} cannot be read: {error}.",
-            hint="restore it from a backup; without it the client could take part too often",
+            hint="restore the file from a backup; without it, the client could take part too often",
         ) from error

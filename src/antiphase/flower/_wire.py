@@ -1,4 +1,4 @@
-"""The records that server and clients exchange inside Flower messages, and arrays parsed from untrusted bytes."""
+"""Defines the records that server and clients exchange in Flower messages, and parses arrays from untrusted bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARRAYS = "arrays"
 CONFIG = "config"
 METRICS = "metrics"
 LONGEST_NAME = 128
-MOST_TOKENS = 64  # rollback tokens that a client keeps and returns
+MOST_TOKENS = 64  # largest number of rollback tokens that a client keeps and returns
 
 Arrays = dict[str, NDArray[Any]]
 Phase = Literal["check-in", "train"]
@@ -24,23 +24,23 @@ Status = Literal["ready", "update", "declined"]
 
 
 class Malformed(Exception):
-    """A message does not have the expected format; the text says why."""
+    """Raised for a message that does not have the expected format."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A request from the server for one release: to check in, or to train. Field names are part of the wire format.
+    """Request from the server to check in or to train for one release. Field names are part of the wire format.
 
     Args:
-        run_id: id of the server's run; a client keeps a timer for each.
-        release: index of the release, from 0. Flower's round number will not do: it starts again with every process
-            and counts failed rounds.
+        run_id: id of the server's run. A client keeps a separate timer for each run.
+        release: index of the release, from 0. It differs from Flower's round number, which starts again with every
+            server process and also counts failed rounds.
         separation: minimum distance between two releases that a client takes part in.
         clip_norm: clipping norm of an update.
         raw_metrics: whether the client may send its metrics.
-        mark: rollback token of the release (`_rollback_tokens.py`), which the client returns.
-        phase: "check-in" asks who the client is and whether its timer allows it to take part, without a model; "train"
-            asks for an update.
+        mark: rollback token of the release (see `RollbackTokens`), which the client stores and returns.
+        phase: "check-in" asks who the client is and whether its timer allows it to take part; the message has no model.
+            "train" asks for an update.
     """
 
     run_id: str
@@ -54,15 +54,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's answer to a task. Field names are part of the wire format.
+    """Answer of a client to a task. Field names are part of the wire format.
 
     Args:
-        client: the pseudonym on the client's disk.
-        release: the release of the task.
-        status: "ready" for a check-in, "update" for training, "declined" if the client's timer does not allow it.
-        last: the last release it started to train for before, -1 for none.
-        seen: the releases it was asked for before, at most MOST_TOKENS.
-        marks: the rollback tokens of these releases.
+        client: pseudonym on the client's disk.
+        release: release of the task.
+        status: "ready" after a check-in, "update" after training, or "declined" if the client's timer does not allow it
+            to take part.
+        last: last release that the client started to train for before this task; -1 if none.
+        seen: releases of the tasks that the client received before, at most MOST_TOKENS.
+        marks: rollback tokens of these releases.
     """
 
     client: str
@@ -127,16 +128,16 @@ def to_arrays(record: ArrayRecord) -> Arrays:
 
 
 def to_array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Return the Flower record of arrays, C-contiguous, so that `read_update` can view them without a copy."""
-    # np.ascontiguousarray would turn a scalar into a vector.
+    """Return the arrays as a Flower record. They are made C-contiguous, so that `read_update` need not copy them."""
+    # Not np.ascontiguousarray, which turns a scalar into a vector.
     return ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in arrays.items()})
 
 
 def read_update(content: RecordDict, model: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return the arrays of a client's reply, which must have the names, shapes and dtypes of the model.
+    """Return the arrays in a client's reply. Raise `Malformed` unless names, shapes and dtypes are those of the model.
 
-    Nothing in the reply is trusted, and no header is parsed: each array must start with exactly the header that NumPy
-    writes for the model's array. The rest is viewed in place.
+    The reply is not trusted, so its array headers are not parsed. Each array must start with exactly the header that
+    NumPy writes for the model's array. The rest is used without a copy.
     """
     if list(content.array_records) != [ARRAYS]:
         raise Malformed(f"the reply must have exactly one ArrayRecord, {ARRAYS!r}")
@@ -158,7 +159,7 @@ def _view(array: Array, like: NDArray[Any]) -> NDArray[Any]:
 
 
 def _header(like: NDArray[Any]) -> bytes:
-    """Return the header that NumPy writes for such an array in C order."""
+    """Return the header that NumPy writes for an array in C order with the shape and dtype of `like`."""
     file, descr = io.BytesIO(), np.lib.format.dtype_to_descr(like.dtype)
     np.lib.format.write_array_header_1_0(file, {"shape": like.shape, "fortran_order": False, "descr": descr})
     return file.getvalue()

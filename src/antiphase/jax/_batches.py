@@ -1,4 +1,4 @@
-"""The batches of a run, padded so that JAX compiles for few shapes."""
+"""Iterates over the batches of a run, padded so that JAX compiles for only a few shapes."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from antiphase import _check
 from antiphase._run import Run, examples_of
 from antiphase._samplers import Batch
+from antiphase._traceback import without_locals
 
 
 class Examples(NamedTuple):
-    """The examples of one step.
+    """The batch of one step.
 
     Attributes:
-        step: index of the step in the plan.
-        data: a tree of arrays, with the examples along the first axis.
+        step: index of the step, from 0.
+        data: a tree of arrays, with the examples along the first axis, including padding.
         mask: True for examples, False for padding.
         indices: indices of the examples in the data set, without padding; pass them to `commit`.
     """
 
     step: int
     data: Any
-    mask: NDArray[np.bool_]
+    mask: Any
     indices: NDArray[np.int64]
 
 
 def pad(batch: Batch, multiple: int) -> Batch:
-    """Pad a batch, even an empty one, to the next positive multiple of `multiple`, to limit the number of shapes.
+    """Return the batch padded to the next positive multiple of `multiple`, so that few shapes occur.
+
+    Padding entries have index 0 and mask False. An empty batch is padded to size `multiple`.
 
     Args:
-        batch: from `run.batch(step)`.
-        multiple: the padded size is a multiple of this, such as 64.
+        batch: batch from `run.batch(step)`.
+        multiple: the padded size is a multiple of this number, such as 64.
 
     >>> pad(Batch(np.array([3, 5, 8]), np.ones(3, bool)), 4).mask.tolist()
     [True, True, True, False]
@@ -45,17 +49,22 @@ def pad(batch: Batch, multiple: int) -> Batch:
     return Batch(np.pad(batch.indices, (0, missing)), np.pad(batch.mask, (0, missing)))
 
 
-def batches(run: Run, data: Any, *, multiple: int = 64, start: int | None = None) -> Iterator[Examples]:
-    """Iterate over the run's own batches, drawn by the sampler that the proof assumes.
+def batches(
+    run: Run, data: Any, *, multiple: int = 64, start: int | None = None, sharding: NamedSharding | None = None
+) -> Iterator[Examples]:
+    """Iterate over the run's own batches, drawn by the sampler that the plan's guarantee assumes.
 
-    The padded size still depends on the secret batch size, so keep it secret too.
+    With random batches, the batch size is secret. The padded size depends on it, so keep the padded size secret too.
 
     Args:
         run: a run opened with examples=len(data).
         data: a tree of NumPy arrays, with the examples along the first axis.
-        multiple: batches are padded to a multiple of this.
-        start: the first step; None for the first step that is not committed. When you resume from a checkpoint, pass
-            its step, which may be earlier.
+        multiple: each batch is padded to a multiple of this number.
+        start: index of the first step; None for the first step that is not committed. When you resume from a
+            checkpoint, pass the step of the checkpoint, which may be earlier.
+        sharding: places the data and the mask on the devices of a mesh, such as
+            NamedSharding(mesh, PartitionSpec("data")). Each process reads only the examples of its own devices. None
+            for NumPy arrays.
     """
     examples = examples_of(run)
     for leaf in jax.tree.leaves(data):
@@ -64,5 +73,24 @@ def batches(run: Run, data: Any, *, multiple: int = 64, start: int | None = None
             must = f"arrays of {examples} examples, as many as the run was opened with"
             raise _check.invalid("batches", "data", must, len(leaf), hint)
     for step in range(run.committed if start is None else start, run.steps):
-        indices, mask = pad(run.batch(step), multiple)
-        yield Examples(step, jax.tree.map(lambda a, i=indices: np.asarray(a)[i], data), mask, indices[mask])
+        yield _examples(run, data, step, multiple, sharding)
+
+
+@without_locals
+def _examples(run: Run, data: Any, step: int, multiple: int, sharding: NamedSharding | None) -> Examples:
+    indices, mask = pad(run.batch(step), multiple)
+
+    def rows_of(array: Any) -> Any:
+        if sharding is None:
+            return np.asarray(array)[indices]
+        shape = (indices.size, *np.shape(array)[1:])
+
+        def rows(part: Any) -> Any:
+            return np.asarray(array)[indices[part[0]]][(slice(None), *part[1:])]
+
+        return jax.make_array_from_callback(shape, sharding, rows)
+
+    def placed_mask() -> Any:
+        return mask if sharding is None else jax.make_array_from_callback(mask.shape, sharding, lambda part: mask[part])
+
+    return Examples(step, jax.tree.map(rows_of, data), placed_mask(), indices[mask])

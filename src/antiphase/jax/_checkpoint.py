@@ -1,4 +1,4 @@
-"""`save` and `load`: a tree of arrays in an owner-only file, encrypted and authenticated with the run's secret."""
+"""`save` and `load`: store a tree of arrays in a file that is encrypted and authenticated with the run's secret."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +19,7 @@ from antiphase._durable import open_file, regular_target
 from antiphase._errors import InvalidArgument
 from antiphase._run import Run, secret_of
 from antiphase._sealed import Header, Kind, read_sealed, write_sealed
+from antiphase.jax._processes import is_whole, own_shards, place_of, shard_places, whole
 
 VERSION_1 = b"antiphase jax state, version 1\n"  # authenticated but not encrypted; still read, no longer written
 VERSION_2 = b"antiphase jax state, version 2\n"
@@ -26,40 +28,59 @@ TAG_BYTES = hashlib.sha256().digest_size
 
 
 def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
-    """Write all arrays of a tree to an encrypted file. The write is atomic.
+    """Write all arrays of a tree to an encrypted file that only its owner can read. The write is atomic.
 
     Use it for the private part of `split`, or for a complete training state that is never shared.
 
+    If JAX has several processes, every process must call it. Each writes the shards on its own devices to a file of its
+    own: for process 1 of 4, the path ends in ".1-of-4". Make sure that all processes have finished, for example with
+    `jax.experimental.multihost_utils.sync_global_devices`, before you delete an older checkpoint.
+
     Args:
         path: a file kept apart from the model, for example under private/ in the run's directory.
-        tree: a pytree of arrays.
+        tree: a pytree of arrays, which may include keys of `jax.random`.
         run: the run whose secret encrypts the file.
     """
-    leaves = jax.tree.leaves(tree)
-    described = [[np.dtype(leaf.dtype).name, list(leaf.shape)] for leaf in map(_with_dtype, leaves)]
-    arrays = (np.ascontiguousarray(leaf) for leaf in leaves)  # one at a time, since each may be copied from a device
+    leaves = [piece for leaf in jax.tree.leaves(tree) for piece in _pieces(_with_dtype(leaf))]
+    described = [[np.dtype(leaf.dtype).name, list(leaf.shape)] for leaf in leaves]
+    arrays = (np.ascontiguousarray(leaf) for leaf in leaves)  # lazily: each may be a copy of an array on a device
     try:
-        write_sealed(regular_target(Path(path)), _kind(run), secret_of(run), {"arrays": described}, arrays)
+        write_sealed(regular_target(_own_file(path)), _kind(run), secret_of(run), {"arrays": described}, arrays)
     finally:
-        del tree, leaves  # tracebacks may show local variables
+        del tree, leaves  # tracebacks may show local variables, and these are secret
 
 
 def load(path: str | os.PathLike[str], like: Any, run: Run) -> Any:
-    """Read a tree written by `save`, with the shardings of `like`.
+    """Return the tree that `save` wrote, with the shardings of `like`.
 
-    Raises `Corrupted` if the file was changed or truncated, or belongs to another run. Files of earlier versions, which
-    were not encrypted, can be read too.
+    Raises `Corrupted` if the file was changed or truncated, or belongs to another run. Files in version 1 of the
+    format, which was not encrypted, can be read too. If JAX has several processes, every process must call it, with as
+    many processes and the same shardings as when the tree was saved.
 
     Args:
         path: file written by `save`.
-        like: a tree of the same structure, shapes and dtypes, such as a new state.
+        like: a tree with the same structure, shapes and dtypes, such as a newly initialised state.
         run: the run passed to `save`.
     """
     leaves, tree = jax.tree.flatten(like)
-    read = _read_version_1 if _is_version_1(Path(path)) else _read
-    pairs = zip(leaves, read(Path(path), leaves, run), strict=True)
-    placed = [jax.device_put(array, leaf.sharding) if isinstance(leaf, jax.Array) else array for leaf, array in pairs]
-    return jax.tree.unflatten(tree, placed)
+    file = _own_file(path)
+    read = _read_version_1 if _is_version_1(file) else _read
+    pieces = [_pieces(_with_dtype(leaf)) for leaf in leaves]
+    arrays = iter(read(file, [piece for group in pieces for piece in group], run))
+    groups = [[next(arrays) for _ in group] for group in pieces]
+    return jax.tree.unflatten(tree, [_placed(group, leaf) for group, leaf in zip(groups, leaves, strict=True)])
+
+
+def _own_file(path: str | os.PathLike[str]) -> Path:
+    """Return the file of this process."""
+    if jax.process_count() == 1:
+        return Path(path)
+    return Path(f"{os.fspath(path)}.{jax.process_index()}-of-{jax.process_count()}")
+
+
+def _pieces(leaf: Any) -> list[Any]:
+    """Return the arrays that this process stores for a leaf: the leaf itself, or its shards in this process."""
+    return [whole(leaf)] if is_whole(leaf) else own_shards(leaf)
 
 
 def _read(path: Path, leaves: list[Any], run: Run) -> list[NDArray[Any]]:
@@ -108,12 +129,36 @@ def _check_fits(path: Path, described: list[Any], leaves: list[Any]) -> None:
     if stored != wanted:
         raise InvalidArgument(
             f"The file {path} holds the arrays {stored}, but 'like' has {wanted}.",
-            hint="pass a state of the optimizer and parameters that were saved",
+            hint="pass a tree with the structure of the one that was saved, such as a newly initialised state",
         )
 
 
 def _with_dtype(leaf: Any) -> Any:
+    """Return a leaf as an array with a dtype of NumPy. Keys of `jax.random` become the words that they consist of."""
+    if _is_key(leaf):
+        return jax.random.key_data(leaf)
     return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+
+
+def _placed(pieces: list[NDArray[Any]], like: Any) -> Any:
+    """Return the array that `_pieces` took apart, on the devices of `like`, as a key if `like` is one."""
+    if not isinstance(like, jax.Array):
+        return pieces[0]
+    words = jax.random.key_data(like) if _is_key(like) else like
+    if words.is_fully_addressable:
+        made = jax.device_put(pieces[0], words.sharding)
+    else:
+        places = None if is_whole(words) else dict(zip(shard_places(words), pieces, strict=True))
+
+        def part(index: Any) -> Any:
+            return pieces[0][index] if places is None else places[place_of(index)]
+
+        made = jax.make_array_from_callback(words.shape, words.sharding, part)
+    return jax.random.wrap_key_data(made, impl=jax.random.key_impl(like)) if _is_key(like) else made
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _kind(run: Run) -> Kind:

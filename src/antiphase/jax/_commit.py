@@ -1,4 +1,4 @@
-"""`commit`, which records a training step in the run's ledger, and `report`."""
+"""`commit` records a training step in the run's ledger; `report` states the guarantee of the steps so far."""
 
 from __future__ import annotations
 
@@ -7,55 +7,73 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from antiphase._errors import Refused
-from antiphase._run import PrivacyReport, Run, commit_with_lineage, digest, examples_of, leaves_of
+from antiphase._run import PrivacyReport, Run, commit_with_lineage, examples_of, leaves_of
+from antiphase._traceback import without_locals
 from antiphase.jax._deferred_errors import raise_deferred
-from antiphase.jax._leaves import check_leaves
+from antiphase.jax._leaves import arrays_of, check_leaves, unwrapped
+from antiphase.jax._processes import agree, shared_digest
 from antiphase.jax._split import committed_state
-from antiphase.jax._state import check_run_id, hash_bytes, noise_state_of
+from antiphase.jax._state import NoiseState, check_not_refused, check_run_id, hash_bytes, noise_state_of
 
 
+@without_locals
 def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) -> None:
-    """Record in the ledger the step that gave these parameters. Blocks until they are computed.
+    """Record the last training step in the ledger. Blocks until its parameters are computed.
 
-    Committing a step again with the same parameters and the same public state (see `split`) is a replay and costs no
-    privacy. With `optax.MultiSteps`, call it once the first update has been made; before that there is nothing to
-    commit.
+    A step that is committed again with the same parameters and the same public state (see `split`) is a replay and
+    costs no privacy. With `optax.MultiSteps`, do not call it before the first real update: until then there is nothing
+    to commit.
 
-    Raises `Refused` if anything but `optax.MultiSteps` comes before the noise in the optimizer, or can skip it.
+    Raises `Refused` if a transformation other than `optax.MultiSteps` comes before the noise in the optimizer, or if
+    the optimizer can skip the noise. If several processes share the run (see `open_run`), every process must call
+    `commit`, and if one raises an error, all do.
 
     Args:
-        run: the run passed to `add_noise`.
-        state: state of the optimizer after the step.
-        params: parameters after the step, with exactly the leaves that the run was opened with.
-        indices: indices of all examples used, each once; they must be the run's own batch. Leave it out if the run was
-            opened without examples.
+        run: the run passed to `add_correlated_noise`.
+        state: state of the whole optimizer after the step; `opt_state` of a `flax.nnx.Optimizer`.
+        params: parameters after the step, with exactly the leaves that the run was opened with. An Equinox module, or
+            nnx.state(model, nnx.Param), will do.
+        indices: indices of all examples used in the step, without repetition and in any order. They must be the run's
+            own batch. Leave `indices` out if the run was opened without examples.
     """
+    state = unwrapped(state)
     noise = noise_state_of(state)
+    step = int(noise.step) - 1
+    jax.block_until_ready((params, state))  # type: ignore[no-untyped-call]  # on all devices
+    agree(run, lambda: _check(run, noise, params, indices))
+    outputs = [_as_bits(leaf) for leaf in arrays_of((params, committed_state(state)))]
+    code = shared_digest(run, step, outputs)
+    commit_with_lineage(run, step, code, hash_bytes(noise.history_hash))
+
+
+def _check(run: Run, noise: NoiseState, params: Any, indices: ArrayLike | None) -> None:
+    """Raise an error if the step that led to a state must not be committed."""
     check_run_id(noise.run_id, run.run_id)
     step = int(noise.step) - 1
     if step < 0:
-        raise Refused("There is no step to commit: no noise has been added yet.", hint="commit after optimizer.update")
-    jax.block_until_ready((params, state))  # type: ignore[no-untyped-call]  # on every device, not only the first
+        raise Refused(
+            "There is no step to commit: no noise has been added yet.", hint="call commit after optimizer.update"
+        )
     raise_deferred(run, step)
+    check_not_refused(noise.history_hash)
     check_leaves(leaves_of(run), params, "parameters")
     _check_batch(run, step, indices)
-    outputs = jax.tree.leaves((params, committed_state(state)))
-    commit_with_lineage(run, step, digest([_as_numpy(leaf) for leaf in outputs]), hash_bytes(noise.history_hash))
 
 
 def report(run: Run, state: Any) -> PrivacyReport:
-    """Return the run's report. Raises `Refused` while the optimizer has a step that is not committed.
+    """Return the run's privacy report. Raises `Refused` if the optimizer has taken a step that is not committed.
 
     Args:
-        run: the run passed to `add_noise`.
-        state: current state of the optimizer.
+        run: the run passed to `add_correlated_noise`.
+        state: current state of the whole optimizer.
     """
-    noise = noise_state_of(state)
+    noise = noise_state_of(unwrapped(state))
     check_run_id(noise.run_id, run.run_id)
     raise_deferred(run, int(noise.step) - 1)
+    check_not_refused(noise.history_hash)
     if int(noise.step) > run.committed:
         raise Refused(
             f"The optimizer has taken {int(noise.step)} steps, but only {run.committed} are committed.",
@@ -64,12 +82,16 @@ def report(run: Run, state: Any) -> PrivacyReport:
     return run.report()
 
 
-def _as_numpy(leaf: Any) -> NDArray[Any]:
-    """Return a NumPy array; dtypes that NumPy lacks, such as bfloat16 or keys, as integers of the same bits."""
+def _as_bits(leaf: Any) -> Any:
+    """Return an array with a dtype of NumPy. Others (bfloat16, PRNG keys) become integers with the same bits."""
     if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
-        return np.asarray(jax.random.key_data(leaf))
-    array = np.asarray(leaf)
-    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+        return jax.random.key_data(leaf)
+    kind = np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else None
+    if kind is None or kind.kind != "V":
+        return leaf
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return jax.lax.bitcast_convert_type(leaf, f"uint{8 * kind.itemsize}")
+    return np.asarray(leaf).view(f"u{kind.itemsize}")
 
 
 def _check_batch(run: Run, step: int, indices: ArrayLike | None) -> None:
@@ -82,12 +104,12 @@ def _check_batch(run: Run, step: int, indices: ArrayLike | None) -> None:
         )
     if examples_of(run) is None:
         raise Refused(
-            "The run was opened without examples and makes no batches, so it cannot check which examples were used.",
+            "The run was opened without examples, so it draws no batches and cannot check which examples were used.",
             hint="open the run with examples=len(data), or commit without indices",
         )
     own = run.batch(step)
     if not np.array_equal(np.sort(np.asarray(indices), axis=None), np.sort(own.indices[own.mask])):
         raise Refused(
-            f"The examples used in step {step} are not the run's own batch, on which the guarantee depends.",
-            hint="take batches from run.batch(step) or antiphase.jax.batches, and use every example of them",
+            f"The examples used in step {step} are not the run's own batch. The guarantee depends on that batch.",
+            hint="take batches from run.batch(step) or antiphase.jax.batches, and use all their examples",
         )

@@ -1,7 +1,7 @@
-"""Correlated noise as pure functions: (buffers, step, z) -> (noise of the step, new buffers), for one leaf.
+"""Computes the correlated noise N z of one leaf with pure functions: (buffers, step, z) -> (noise, new buffers).
 
-These are the recursions of the host, in the dtype of the noise. The values fed back are the rounded values that were
-returned, so rounding has the same effect as rounding z.
+These are the same recursions as on the host, computed in the dtype of the noise. They use past outputs in
+their rounded form, exactly as they were returned. So rounding has the same effect as if z had been rounded.
 """
 
 from __future__ import annotations
@@ -27,24 +27,32 @@ from antiphase.strategies import (
     own_weight,
 )
 
-Draw = Callable[[Any], jax.Array]  # row -> that row of z, for the current leaf
+UNROLLED = 16  # terms of a sum that are compiled into one pass over memory
+Draw = Callable[[Any], jax.Array]  # takes the index of a row of z, returns the row for the current leaf
 
 
 class JaxCorrelator(ABC):
-    """Computes (N z)_t, step by step."""
+    """Computes (N z)_t for t = 0, 1, 2 and so on."""
 
-    buffer_count: int  # number of model-sized buffers
+    buffer_count: int  # number of buffers, each as large as the model
 
     @abstractmethod
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """Return a step's noise and the new buffers, of shape (buffer_count, ...), which start at zero."""
+        """Return the noise of a step and the new buffers.
+
+        Args:
+            buffers: buffers after the previous step, shape (buffer_count, *leaf shape); zeros before step 0.
+            step: index of the step, from 0.
+            draw: returns a row of z.
+        """
 
 
 def correlator(strategy: Strategy, dtype: jnp.dtype) -> JaxCorrelator:
     """Return the correlator of a streaming strategy.
 
     Args:
-        strategy: C. If a step's noise needs all of z, only the host can make it, and this raises.
+        strategy: strategy matrix C. Raises `InvalidArgument` if every step needs all rows of z, which only the host
+            supports.
         dtype: dtype of the noise.
     """
     return _correlator_for(strategy.recursion(), dtype)
@@ -65,9 +73,9 @@ def _correlator_for(recursion: Recursion, dtype: jnp.dtype) -> JaxCorrelator:
             made = JaxRestart(recursion, _correlator_for(recursion.inner, dtype))
         case WholeMatrix():
             raise invalid(
-                "add_noise",
+                "add_correlated_noise",
                 "source",
-                f"'host' for {type(recursion.strategy).__name__}, which needs all of z at every step",
+                f"'host' for {type(recursion.strategy).__name__}, which needs all rows of z at every step",
                 "'device'",
                 "use source='host', or plan with a streaming family: banded, toeplitz, blt, banded-inverse, tree",
             )
@@ -78,7 +86,10 @@ def _correlator_for(recursion: Recursion, dtype: jnp.dtype) -> JaxCorrelator:
 
 @final
 class JaxFeedback(JaxCorrelator):
-    """y_t = (z_t - sum_lag T[t, t - lag] y_{t - lag}) / T[t, t]; buffer s mod (bands - 1) holds y_s."""
+    """Computes y_t = (z_t - sum_lag T[t, t - lag] y_{t - lag}) / T[t, t], with lag from 1 to bands - 1; see `Feedback`.
+
+    Buffer s mod (bands - 1) holds y_s. The noise of step t is scales_t y_t.
+    """
 
     def __init__(self, recursion: Feedback) -> None:
         self.buffer_count = recursion.bands - 1
@@ -96,7 +107,10 @@ class JaxFeedback(JaxCorrelator):
 
 @final
 class JaxMovingSum(JaxCorrelator):
-    """sum_lag coefficients_lag z_{t - lag}; buffer s mod (bands - 1) holds z_s."""
+    """Computes sum_lag coefficients_lag z_{t - lag}, with lag from 0 to L, where L + 1 is the number of coefficients.
+
+    Buffer s mod L holds z_s.
+    """
 
     def __init__(self, recursion: MovingSum) -> None:
         self.buffer_count = len(recursion.coefficients) - 1
@@ -111,7 +125,7 @@ class JaxMovingSum(JaxCorrelator):
 
 @final
 class JaxBuffers(JaxCorrelator):
-    """y = z - scale . b, then b <- b + (y - loss b); see `Buffers.constants`."""
+    """Computes y = z - sum_i scale_i b_i, then adds y - loss_i b_i to each buffer b_i, as in `Buffers.constants`."""
 
     def __init__(self, recursion: Buffers, dtype: jnp.dtype) -> None:
         self.buffer_count = len(recursion.decay)
@@ -120,28 +134,28 @@ class JaxBuffers(JaxCorrelator):
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
         """Read and update every buffer once."""
         z = draw(step)
-        scale, loss = _columns(self._scale, z), _columns(self._loss, z)
-        y = z - (scale * buffers).sum(0)
-        return y, buffers + (y - loss * buffers)
+        y = z - _weighted_sum(jnp.asarray(self._scale, z.dtype), buffers)
+        return y, buffers + (y - _columns(self._loss, z) * buffers)
 
 
 @final
 class JaxTree(JaxCorrelator):
-    """node <- w z + (1 - w) (left + node), up the levels that the step completes; noise = node - the nodes it replaces.
+    """Computes the highest node that the step completes, minus the left neighbours that it replaces; see `TreeNodes`.
 
-    If bit l of the step is set, a completed node of level l waits for its parent. Its buffer index is the number of set
-    bits above bit l.
+    A completed node is w z + (1 - w) (left + right), with its own draw z, its weight w and its two children. If bit l
+    of the step is set, a completed node of level l waits for its parent. Its buffer index is the number of set bits
+    above bit l.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """
 
     def __init__(self, recursion: TreeNodes) -> None:
-        self.buffer_count = max(recursion.waiting, 1)
+        self.buffer_count = max(recursion.memory_copies, 1)
         self._last, self._height = recursion.steps - 1, recursion.height
         self._weights = np.array([own_weight(level) for level in range(recursion.height + 1)])
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """Climb the levels that the step completes."""
+        """Compute the nodes that the step completes, from the leaf up."""
         t = jnp.asarray(step, jnp.int32)
         first = 2 * t - jax.lax.population_count(t)
         trailing_ones = jax.lax.population_count((~t & (t + 1)) - 1)
@@ -163,26 +177,45 @@ class JaxTree(JaxCorrelator):
 
 @final
 class JaxRestart(JaxCorrelator):
-    """Restarts the correlator of one block for every block, with new rows of z."""
+    """Computes the noise of each block of steps with the same inner correlator, restarted with new rows of z."""
 
     def __init__(self, recursion: Restart, inner: JaxCorrelator) -> None:
         self.buffer_count = inner.buffer_count
         self._inner, self._block = inner, recursion.inner
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """Return the inner noise, from the rows of this block."""
+        """Return the inner correlator's noise, with buffers set to zero at the first step of a block."""
         block, inside = step // self._block.steps, step % self._block.steps
         fresh = jnp.where(inside == 0, jnp.zeros_like(buffers), buffers)
         return self._inner.step(fresh, inside, lambda row: draw(block * self._block.rows + row))
 
 
 def _weighted(row: jax.Array, buffers: jax.Array, step: Any) -> jax.Array:
-    """Return sum_lag row[lag] x the value stored lag steps ago, elementwise: sharding must not change the bits."""
+    """Return sum_{lag >= 1} row[lag] * (value stored lag steps ago)."""
     slots = len(buffers)
     if slots == 0:
         return jnp.zeros(buffers.shape[1:], buffers.dtype)
     lag = (step - 1 - jnp.arange(slots)) % slots + 1
-    return (_columns(row[lag], buffers[0]) * buffers).sum(0)
+    return _weighted_sum(row[lag], buffers)
+
+
+def _weighted_sum(weights: jax.Array, buffers: jax.Array) -> jax.Array:
+    """Return sum_i weights[i] * buffers[i], added in order of i.
+
+    The sum is elementwise, not a matrix product, so that sharding does not change the bits. It is written out term by
+    term: on a CPU, XLA's reduction over the first axis is a thousand times slower for leaves with two axes.
+    """
+    # Without the barrier, XLA computes the weights again for every element.
+    weights = jax.lax.optimization_barrier(weights)  # type: ignore[no-untyped-call]
+
+    def add(start: Any, total: jax.Array, count: int) -> jax.Array:
+        for i in range(count):
+            total = total + weights[start + i] * buffers[start + i]
+        return total
+
+    loops, rest = divmod(len(buffers), UNROLLED)
+    total = jax.lax.fori_loop(0, loops, lambda k, total: add(k * UNROLLED, total, UNROLLED), jnp.zeros_like(buffers[0]))
+    return add(loops * UNROLLED, total, rest)
 
 
 def _stored(buffers: jax.Array, step: Any, value: jax.Array) -> jax.Array:

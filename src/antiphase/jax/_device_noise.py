@@ -1,4 +1,7 @@
-"""Noise made on the device: permission for each step, the key, the draws, and a check before the first step."""
+"""Makes noise on the device: asks the run for permission and a key at each step, and draws standard normals z.
+
+Also checks, before the first step, that the device computes the plan's noise correctly.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from antiphase._check import Array, invalid
-from antiphase._errors import InvalidArgument
+from antiphase._errors import InvalidArgument, Refused
 from antiphase._noise import canonical, check_noise
 from antiphase._run import Run, check_lineage, check_step, dtype_of, record_noise_read, secret_of, set_noise_source
 from antiphase.jax._correlator import correlator
@@ -31,7 +34,7 @@ KeyWords = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def device_key(run: Run) -> KeyWords:
-    """Return the key of a run's device noise: 64 bits, all that Threefry takes, independent of the host's keys."""
+    """Return the 64-bit Threefry key of a run's device noise, as two words. It is independent of the host's keys."""
     root = run.plan.root or run.plan.fingerprint
     data = secret_of(run).derive("device noise", "jax", run.run_id, root, dtype_of(run), length=8)
     return np.frombuffer(data, dtype="<u4").astype(np.uint32)
@@ -39,12 +42,12 @@ def device_key(run: Run) -> KeyWords:
 
 @final
 class DeviceKey:
-    """Gives the device key to compiled programs, one step at a time, so that every step is known to the run.
+    """Gives compiled programs the device key, once per step, if the run allows the step.
 
-    Programs receive the key from a host callback: it is neither in the program nor in any state.
+    Programs receive the key from a host callback, so it is not a constant of the program and not part of any state.
 
     Args:
-        run: an open run, which decides which steps are allowed. From now on its noise is made on the device only.
+        run: an open run, which decides which steps are allowed. Afterwards its noise can be made only on the device.
     """
 
     def __init__(self, run: Run) -> None:
@@ -53,16 +56,16 @@ class DeviceKey:
         self._lock = threading.Lock()  # each device calls back from its own thread
 
     def check(self, state: NoiseState) -> None:
-        """Raise if the step is not allowed. Does nothing inside a compiled program, where the state is unknown."""
+        """Raise an error if the run does not allow the step. Does nothing under `jax.jit`, where values are traced."""
         position = _positions(state)
         if not any(isinstance(value, jax.core.Tracer) for value in position):
             with self._lock:
                 check_step(self._run, self._allowed(*position))
 
     def read(self, step: Any, run_id: Any, history_hash: Any, *private: Any) -> tuple[KeyWords, np.bool_]:
-        """Return the key and True if the run allows the step of this state.
+        """Return (key, True) if the run allows the step of this state.
 
-        Otherwise raise, or return zeros and False if the error must be deferred.
+        Otherwise raise an error, or return (zeros, False) if the error must be deferred.
         """
         t = int(np.asarray(step))
         try:
@@ -77,7 +80,7 @@ class DeviceKey:
         return self._key.copy(), np.bool_(True)
 
     def _allowed(self, step: Any, run_id: Any, history_hash: Any, *private: Any) -> int:
-        """Return the step if the state is complete, belongs to this run and continues what the ledger has."""
+        """Return the step. Raise an error unless the state is consistent, of this run, and follows from its ledger."""
         t = int(np.asarray(step))
         check_run_id(run_id, self._run.run_id)
         if not all(map(np.array_equal, (step, run_id, history_hash), private)):
@@ -89,7 +92,7 @@ class DeviceKey:
         return t
 
     def request(self, state: NoiseState, mesh_of: NamedSharding | None) -> tuple[jax.Array, jax.Array]:
-        """Return the key for the step of a state and whether it may be used, on every device of the mesh."""
+        """Return the key for a step and whether it may be used, by a host callback on every device of the mesh."""
         key: Any = jax.ShapeDtypeStruct(self._key.shape, self._key.dtype)  # type: ignore[no-untyped-call]
         allowed: Any = jax.ShapeDtypeStruct((), np.bool_)  # type: ignore[no-untyped-call]
         position = _positions(state)
@@ -111,15 +114,25 @@ class DeviceKey:
 
 
 def _positions(state: NoiseState) -> tuple[Any, ...]:
-    """Return step, run id and history hash of a state, then those of its private part."""
+    """Return the step, run id and history hash of a state, followed by those of its private part."""
     return tuple(x for part in (state, state.private) for x in (part.step, part.run_id, part.history_hash))
 
 
+def check_generator() -> None:
+    """Raise `Refused` if JAX would draw other numbers for the same key, so that a replayed step got other noise."""
+    if not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
+        raise Refused(
+            "With jax_threefry_partitionable=False, JAX draws other random numbers. A run draws all its noise on the "
+            "device with jax_threefry_partitionable=True, the default.",
+            hint="leave jax_threefry_partitionable at its default, or use source='host', which does not depend on it",
+        )
+
+
 def check_addresses(rows: int, leaves: int) -> None:
-    """Raise if the strategy has more rows of z than the generator has addresses."""
+    """Raise `InvalidArgument` if there are more rows of z, over all leaves, than the generator has addresses."""
     if rows * leaves >= ADDRESS_LIMIT:
         raise invalid(
-            "add_noise",
+            "add_correlated_noise",
             "source",
             f"'host' for {rows} rows of noise and {leaves} leaves",
             "'device'",
@@ -130,30 +143,30 @@ def check_addresses(rows: int, leaves: int) -> None:
 def standard_normals(
     key: jax.Array, leaves: int, leaf: int, row: jax.Array, like: jax.Array, dtype: jnp.dtype
 ) -> jax.Array:
-    """Return a row of z for one leaf, a function of (key, leaf, row).
+    """Return a row of z for one leaf. It is a function of (key, leaf, row).
 
-    The address row x leaves + leaf is encrypted with the key, which is one to one, so no two rows or leaves share a
-    stream. Each draw is the scaled sum of two. A single float32 draw of `jax.random.normal` lies between -5.42 and 5.22
-    standard deviations: with a small noise multiplier, a value outside this range would reveal that an example took
-    part. The sum lies between -7.66 and 7.38 (float64: 11.54). How much this adds to delta is not proved; reports state
-    the assumption that the draws are normal.
+    Threefry encrypts the address row * leaves + leaf with the key. Encryption is one-to-one, so no two pairs of row and
+    leaf share a stream. Each entry is the scaled sum of two draws. A single float32 draw of `jax.random.normal` lies
+    between -5.42 and 5.22 standard deviations: with a small noise multiplier, a value outside this range would reveal
+    that an example took part. The scaled sum lies between -7.66 and 7.38 (float64: within 11.54). There is no proof of
+    how much this bound adds to delta; reports state the assumption that the draws are normal.
 
     Args:
-        key: two words.
+        key: key of two 32-bit words.
         leaves: number of leaves.
-        leaf: index of the leaf.
+        leaf: index of the leaf, from 0.
         row: index of the row of z.
         like: an array with the shape of the leaf and, on an explicit mesh, its sharding.
         dtype: dtype of the noise.
     """
     address = row * leaves + leaf
     here = jax.random.fold_in(jax.random.wrap_key_data(key, impl=GENERATOR), address)
-    both = jax.random.normal(here, (2, *jnp.shape(like)), dtype, out_sharding=_sharding_of_pair(like))
+    both = jax.random.normal(here, (2, *jnp.shape(like)), dtype, out_sharding=stacked_sharding(like))
     return (both[0] + both[1]) * jnp.asarray(math.sqrt(0.5), dtype)
 
 
-def _sharding_of_pair(like: jax.Array) -> NamedSharding | None:
-    """Return the sharding of two arrays like `like`, stacked; None lets the compiler choose."""
+def stacked_sharding(like: Any) -> NamedSharding | None:
+    """Return the sharding of a stack of arrays like `like`, or None to let the compiler choose."""
     at = jax.typeof(like).sharding
     if at.mesh.empty or not at.mesh.are_all_axes_explicit:
         return None
@@ -162,15 +175,15 @@ def _sharding_of_pair(like: jax.Array) -> NamedSharding | None:
 
 @lru_cache(maxsize=32)
 def check_device_noise(strategy: Strategy, noise_std: float, dtype: np.dtype[Any], clip_norm: float) -> None:
-    """Raise if a compiled program on this device does not make the plan's noise in this dtype.
+    """Raise `Refused` if a compiled program on this device does not compute the plan's noise correctly in this dtype.
 
-    The result is cached, so a plan that passed is not compiled again.
+    The result is cached, so a plan that passed is not compiled and checked again.
 
     Args:
-        strategy: C.
-        noise_std: noise_std of the plan.
+        strategy: strategy matrix C of the plan.
+        noise_std: `noise_std` of the plan.
         dtype: dtype of the noise and its state.
-        clip_norm: clipping norm of the plan; the noise is multiplied by it.
+        clip_norm: clipping norm of the plan, which the noise is multiplied by.
     """
     made = canonical(strategy, noise_std, dtype)
     recursion, scale = correlator(made.strategy, jnp.dtype(dtype)), made.noise_std * clip_norm

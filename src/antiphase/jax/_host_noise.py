@@ -1,21 +1,21 @@
-"""Noise made by the run on the host (AES), fetched by host callbacks from inside a compiled program."""
+"""Fetches noise that the run makes on the host (with AES) from inside compiled programs, by host callbacks."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
-from antiphase._run import Run, awaits_commit, check_lineage, check_step, leaves_of, set_noise_source
+from antiphase._run import Run, awaits_commit, check_lineage, check_step, set_noise_source, unit_noise
 from antiphase.jax._deferred_errors import clear_error, defer_error, must_defer
 from antiphase.jax._state import NoiseState, check_run_id, hash_bytes
 
@@ -24,30 +24,30 @@ Index = tuple[slice, ...]
 
 @final
 class HostNoise:
-    """The noise of a run's steps. A step's noise is made once and can be read by any number of devices.
+    """Returns the noise of a run's steps. The noise of a step is made once, and all devices read the same arrays.
 
     Args:
         run: an open run, which decides which steps are allowed.
         dtype: dtype of the arrays returned.
+        regions: the part of each leaf that this process makes noise for.
     """
 
-    def __init__(self, run: Run, dtype: np.dtype[Any]) -> None:
-        self._run, self._dtype = run, dtype
+    def __init__(self, run: Run, dtype: np.dtype[Any], regions: list[Leaf]) -> None:
+        self._run, self._dtype, self.regions = run, dtype, regions
         self._lock = threading.Lock()  # each device calls back from its own thread
-        self._leaves = list(leaves_of(run).values())
         self._made: tuple[tuple[int, int], list[NDArray[Any]]] | None = None
 
     def check(self, state: NoiseState) -> None:
-        """Raise if the step is not allowed. Does nothing inside a compiled program, where the state is unknown."""
+        """Raise an error if the run does not allow the step. Does nothing under `jax.jit`, where values are traced."""
         position = (state.step, state.run_id, state.history_hash)
         if not any(isinstance(value, jax.core.Tracer) for value in position):
             with self._lock:
                 check_step(self._run, self._allowed(*position))
 
-    def read(self, step: Any, run_id: Any, history_hash: Any) -> list[NDArray[Any]]:
-        """Return a step's noise for all leaves, for clipping norm 1; the same however often it is read.
+    def read(self, step: Any, run_id: Any, history_hash: Any, *_: Any) -> list[NDArray[Any]]:
+        """Return the noise of a step for clipping norm 1, one array per region. Repeated reads return the same noise.
 
-        If the run does not allow the step, raise, or return NaN if the error must be deferred.
+        If the run does not allow the step, raise an error, or return NaN if the error must be deferred.
         """
         try:
             made = self._read(step, run_id, history_hash)
@@ -55,15 +55,15 @@ class HostNoise:
             if not must_defer():
                 raise
             defer_error(self._run, int(np.asarray(step)), error)
-            return [np.full(leaf.global_shape, np.nan, self._dtype) for leaf in self._leaves]
+            return [np.full(leaf.shape, np.nan, self._dtype) for leaf in self.regions]
         clear_error(self._run, int(np.asarray(step)))
         return made
 
     def _allowed(self, step: Any, run_id: Any, history_hash: Any) -> int:
-        """Return the step if the state belongs to this run and continues what the ledger has."""
+        """Return the step if the state belongs to this run and follows from the outputs in its ledger."""
         t = int(np.asarray(step))
         check_run_id(run_id, self._run.run_id)
-        set_noise_source(self._run, "host")  # raises once the run is closed
+        set_noise_source(self._run, "host")  # raises if the run is closed
         check_lineage(self._run, t, hash_bytes(history_hash))
         return t
 
@@ -71,22 +71,37 @@ class HostNoise:
         with self._lock:
             t = self._allowed(step, run_id, history_hash)
             wanted = (t, self._run.committed)
-            # Read again after a commit, even of the same step, so that the run counts it as a replay.
+            # After a commit, read the noise from the run again, even for the same step: the run must count the replay.
             if self._made is None or self._made[0] != wanted or not awaits_commit(self._run, t):
-                self._made = (wanted, [array.astype(self._dtype) for array in self._run.noise(t)])
+                self._made = (wanted, [array.astype(self._dtype) for array in unit_noise(self._run, t)])
             return self._made[1]
 
 
-def replicated_noise(noise: HostNoise, leaves: list[Leaf], state: NoiseState, dtype: Any) -> list[jax.Array]:
-    """Return a step's noise for all leaves, whole arrays, inside or outside of a compiled program."""
+def replicated_noise(
+    noise: HostNoise, leaves: list[Leaf], state: NoiseState, dtype: Any, updates: Sequence[Any]
+) -> list[jax.Array]:
+    """Return the noise of a step, one whole array per leaf. Works inside and outside compiled programs.
+
+    The noise is read after the updates are computed, so that a background thread of the run can make it meanwhile.
+    """
     shapes: list[Any] = [jax.ShapeDtypeStruct(leaf.global_shape, dtype) for leaf in leaves]  # type: ignore[no-untyped-call]
-    return list(io_callback(noise.read, shapes, state.step, state.run_id, state.history_hash))
+    return list(io_callback(noise.read, shapes, state.step, state.run_id, state.history_hash, *_one_entry(updates)))
+
+
+def _one_entry(updates: Sequence[Any]) -> list[jax.Array]:
+    """Return an entry of the updates, which the compiler has only after it has computed them."""
+    for leaf in updates:
+        at = jax.typeof(leaf).sharding
+        is_explicit = at.mesh.axis_names and AxisType.Explicit in at.mesh.axis_types
+        if jnp.size(leaf) and not is_explicit:
+            return [jax.lax.stop_gradient(leaf)[(0,) * jnp.ndim(leaf)]]
+    return []
 
 
 def sharded_noise(
     noise: HostNoise, leaves: list[Leaf], state: NoiseState, dtype: Any, shardings: list[NamedSharding]
 ) -> list[jax.Array]:
-    """Return a step's noise for all leaves; each device fetches its own shard only."""
+    """Return the noise of a step, one sharded array per leaf. Each device fetches only its own shard."""
     return [
         _fetch_shards(_shard_reader(noise, i, leaf.global_shape, sharding), leaf, state, dtype, sharding)
         for i, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True))
@@ -94,12 +109,12 @@ def sharded_noise(
 
 
 def check_shardings(shardings: Any) -> list[NamedSharding]:
-    """Return the shardings of the leaves, in order."""
+    """Return a list of the shardings of the leaves, in order. Raise `InvalidArgument` if one is no NamedSharding."""
     found = jax.tree.leaves(shardings, is_leaf=lambda part: isinstance(part, jax.sharding.Sharding))
     if not found or not all(isinstance(part, NamedSharding) for part in found):
         raise InvalidArgument(
-            "The 'shardings' parameter of add_noise must be a tree with a NamedSharding for each array.",
-            hint="jax.tree.map(lambda p: p.sharding, params)",
+            "The 'shardings' parameter of add_correlated_noise must be a tree with a NamedSharding for each array.",
+            hint="pass jax.tree.map(lambda p: p.sharding, params)",
         )
     return found
 
@@ -120,9 +135,17 @@ def _fetch_shards(
 
 
 def _shard_reader(noise: HostNoise, leaf: int, shape: tuple[int, ...], sharding: NamedSharding) -> Callable[..., Any]:
-    """Return a callback that gives a device of the mesh, by its index, its shard of a leaf."""
-    shards = sharding.devices_indices_map(shape)
-    by_device: list[Index] = [shards[device] for device in sharding.mesh.devices.flat]
+    """Return a callback that maps the index of a device in the mesh to the noise of its shard of a leaf.
+
+    The noise that this process makes is that of a region, so indices are counted from where the region starts.
+    """
+    shards, starts = sharding.devices_indices_map(shape), [start for start, _ in noise.regions[leaf].box]
+
+    def inside(index: Index) -> Index:
+        ends = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
+        return tuple(slice(a - start, b - start) for (a, b), start in zip(ends, starts, strict=True))
+
+    by_device: list[Index] = [inside(shards[device]) for device in sharding.mesh.devices.flat]
 
     def read(device: Any, *position: Any) -> NDArray[Any]:
         return np.array(noise.read(*position)[leaf][by_device[int(np.asarray(device))]])

@@ -1,4 +1,4 @@
-"""`split` and `join`: separate an optimizer state into a part that may be stored with the model and a secret part."""
+"""`split` and `join`: separate an optimizer state into a part to store with the model and a secret part."""
 
 from __future__ import annotations
 
@@ -10,46 +10,50 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 
 from antiphase._errors import InvalidArgument
+from antiphase.jax._leaves import unwrapped
 from antiphase.jax._state import NoiseState, PrivateNoiseState, noise_state_of, noise_states
 
 
 def split(state: Any) -> tuple[Any, Any]:
     """Split an optimizer state into (public, private).
 
-    The private part holds the buffers of noise made on the device and the sums that `optax.MultiSteps` accumulates
-    before noise is added. Everything else is computed from noisy gradients. As in `commit`, an optimizer with anything
-    else before the noise is refused.
+    The private part holds the buffers of noise made on the device, and the sums that `optax.MultiSteps` accumulates
+    before noise is added. Everything else is computed from noisy gradients and is public. Like `commit`, `split` raises
+    `Refused` if a transformation other than `optax.MultiSteps` comes before the noise.
 
-    **Guarantee**: the public part is as safe to release as the parameters at full precision (its history hash depends
-    on the exact bits of the noisy sums). Keep the private part with the run's directory, apart from the model.
+    **Guarantee**: the public part is as safe to release as the parameters in full precision. (Full, because its history
+    hash depends on the exact bits of the noisy sums.) Keep the private part with the run's directory, not with the
+    model.
 
     Args:
-        state: state of an Optax optimizer that starts with `add_noise`.
+        state: state of an Optax optimizer that starts with `add_correlated_noise`.
 
     >>> import jax.numpy as jnp, optax
     >>> public, private = split((NoiseState(jnp.int32(3), jnp.zeros(4, jnp.uint32), jnp.zeros(2, jnp.uint32), ()),))
     >>> int(public[0].step), private, join(public, private)[0].private
     (3, [()], ())
     """
+    state = unwrapped(state)
     noise_state_of(state)
     return _split(state)
 
 
 def committed_state(state: Any) -> Any:
-    """Return the public part without the micro-batch counters, which change between two steps."""
+    """Return the public part without the counters of `optax.MultiSteps`, which change between two steps."""
     return _without_counters(split(state)[0])
 
 
 def join(public: Any, private: Any) -> Any:
-    """Join the two parts of a `split` again; parts of different steps or runs raise.
+    """Return the optimizer state that `split` was called with. Raises `InvalidArgument` if the parts do not match.
 
-    With the buffers of another step, noise would repeat or not cancel as planned. With the sums of another step,
-    examples would be counted twice.
+    Parts of different steps or runs must not be joined. With the buffers of another step, noise would repeat or not
+    cancel as planned. With the sums of another step, examples would be counted twice.
 
     Args:
-        public: the public part.
-        private: the private part of the same `split`.
+        public: public part.
+        private: private part from the same call of `split`.
     """
+    public = unwrapped(public)
     noise_state_of(public)
     return _join(public, private)
 
@@ -97,7 +101,7 @@ def _without_counters(public: Any) -> Any:
 
 
 def _accumulation_position(part: Any) -> list[Any]:
-    """Return the counters of a `MultiSteps` state and the position of the noise inside; both parts must agree on it."""
+    """Return the values on which both parts of a `MultiSteps` state must agree: its counters and the noise position."""
     inside = [value for noise in noise_states(part.inner_opt_state) for value in _position(noise)]
     return [part.mini_step, part.gradient_step, *inside]
 
@@ -113,12 +117,12 @@ def _same(one: Any, other: Any) -> bool:
 def _mismatch() -> InvalidArgument:
     return InvalidArgument(
         "The private part does not belong to this state: it is from another optimizer, step or run.",
-        hint="join the two parts of the same split; store them under the same step number",
+        hint="join two parts from the same call of split; store them under the same step number",
     )
 
 
 def _map(function: Callable[[Any], Any], state: Any) -> Any:
-    """Apply `function` to every noise state and `MultiSteps` state, and leave the rest unchanged."""
+    """Return `state` with `function` applied to every noise state and `MultiSteps` state."""
 
     def holds(part: Any) -> bool:
         return isinstance(part, (NoiseState, optax.MultiStepsState))

@@ -1,4 +1,4 @@
-"""The noise state in an optimizer's state, its history hash, and where in an optimizer the noise may be added."""
+"""Defines the noise state that is part of an optimizer state and its history hash; checks that noise comes first."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import optax  # type: ignore[import-untyped]
 
 from antiphase._errors import InvalidArgument, Refused
 
+REFUSED_HASH = (0xFFFFFFFF, 0xFFFFFFFF)  # history hash after a step whose noise was refused
 HASH_SALTS = (0x9E3779B9, 0x7F4A7C15)  # one for each 32-bit word of a history hash
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class PrivateNoiseState:
-    """The state of noise made on a device, kept from one step to the next. Anyone who has it can subtract the noise.
+    """Secret state of noise made on a device. Anyone who has it can subtract the noise.
 
     Attributes:
-        step: the same as in the `NoiseState` that contains it.
-        run_id: likewise.
-        history_hash: likewise.
-        buffers: what the strategy keeps for each leaf, such as its last outputs.
-        key: two words in a simulation. None in a run, which provides its key at each step.
+        step: copy of `NoiseState.step`.
+        run_id: copy of `NoiseState.run_id`.
+        history_hash: copy of `NoiseState.history_hash`.
+        buffers: one array per leaf with the strategy's state, such as its last outputs.
+        key: in a simulation, key of two 32-bit words. In a run, None: the run provides the key at each step.
     """
 
     step: jax.Array
@@ -35,20 +36,20 @@ class PrivateNoiseState:
     key: jax.Array | None
 
     def __repr__(self) -> str:
-        """Leave out the secrets, since states are printed and logged."""
+        """Return a string without secrets, since states are printed and logged."""
         return f"PrivateNoiseState(step={self.step}, ...)"
 
 
 class NoiseState(NamedTuple):
-    """State of `add_noise` in an optimizer.
+    """State of `add_correlated_noise` in an optimizer.
 
     Attributes:
-        step: the next step of the plan, int32; an optimizer step increments it.
-        run_id: the 128 bits of the run's id; zero in a simulation.
-        history_hash: a 64-bit hash of the initial parameters and the noisy sums of all steps so far, which lets the run
-            recognise a state with another history.
-        private: secret state of noise made on the device, not shown when printed; () if the host makes the noise; None
-            after `split`.
+        step: index of the next step, from 0, int32. Each optimizer step adds one.
+        run_id: the 128-bit id of the run, as four words; zero in a simulation.
+        history_hash: a 64-bit hash, as two words, of the initial parameters and the noisy sums of all steps so far. It
+            lets the run detect a state with another history.
+        private: a `PrivateNoiseState` if noise is made on the device; () if the host makes it; None in the public part
+            from `split`.
     """
 
     step: jax.Array
@@ -58,12 +59,12 @@ class NoiseState(NamedTuple):
 
 
 def run_id_words(run_id: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Return the id of a run as an array, to be kept in a state."""
+    """Return the id of a run as an array of four 32-bit words."""
     return np.frombuffer(bytes.fromhex(run_id), dtype=">u4").astype(np.uint32)
 
 
 def check_run_id(words: Any, run_id: str) -> None:
-    """Raise if a state belongs to another run."""
+    """Raise `Refused` if a state belongs to another run."""
     if not np.array_equal(np.asarray(words), run_id_words(run_id)):
         raise Refused(
             "The optimizer state belongs to another run.",
@@ -71,21 +72,40 @@ def check_run_id(words: Any, run_id: str) -> None:
         )
 
 
-def initial_hash(params: Any) -> jax.Array:
-    """Return the history hash of the parameters that training starts from."""
-    return next_hash(jnp.zeros(2, jnp.uint32), jax.tree.leaves(params))
+def initial_hash(params: list[Any]) -> jax.Array:
+    """Return the history hash before the first step: a hash of the initial parameters, one array per leaf."""
+    return next_hash(jnp.zeros(2, jnp.uint32), params)
+
+
+def refused_hash(history_hash: jax.Array, noise: list[Any]) -> jax.Array:
+    """Return the history hash, or `REFUSED_HASH` if some of the noise is NaN, because the run refused the step.
+
+    The output of such a step is NaN, but transformations after the noise may hide that: `optax.apply_if_finite` keeps
+    the parameters as they were.
+    """
+    refused = jnp.stack([jnp.isnan(array).any() for array in noise]).any()
+    return jnp.where(refused, jnp.array(REFUSED_HASH, jnp.uint32), history_hash)
+
+
+def check_not_refused(history_hash: Any) -> None:
+    """Raise `Refused` if a state comes from a step whose noise was refused."""
+    if np.array_equal(np.asarray(history_hash), np.array(REFUSED_HASH, np.uint32)):
+        raise Refused(
+            "The run refused the noise of this step, or of a step before it, so its output is NaN.",
+            hint="the reason was logged when the step was computed; continue from the state before that step",
+        )
 
 
 def next_hash(history_hash: jax.Array, arrays: list[Any]) -> jax.Array:
     """Return the history hash after a step.
 
-    Every word is mixed separately and the results are added, so that neither sharding nor the order of summation
-    changes the hash. It detects mistakes, not forgery, and reveals no more than the noisy sums do. Two histories share
-    a hash by chance with probability 2^-64.
+    Each 32-bit word of the arrays is mixed separately, and the results are added, so the hash does not depend on
+    sharding or on the order of summation. The hash detects mistakes, not forgery. It reveals no more than the noisy
+    sums do. Two histories share a hash by chance with probability 2^-64.
 
     Args:
-        history_hash: the two words before the step.
-        arrays: the step's sums, with their noise.
+        history_hash: history hash before the step, two words.
+        arrays: noisy sums of the step, one array per leaf.
     """
     for leaf in arrays:
         wide = jnp.asarray(leaf, jnp.promote_types(jnp.result_type(leaf), jnp.float32))
@@ -101,7 +121,7 @@ def hash_bytes(history_hash: Any) -> bytes:
 
 
 def _mix(words: jax.Array) -> jax.Array:
-    """Mix the bits of each word, one to one (the finalizer of MurmurHash3)."""
+    """Mix the bits of each word with a one-to-one function, the finalizer of MurmurHash3."""
     words = (words ^ (words >> 16)) * np.uint32(0x85EBCA6B)
     words = (words ^ (words >> 13)) * np.uint32(0xC2B2AE35)
     return words ^ (words >> 16)
@@ -114,11 +134,11 @@ def noise_states(state: Any) -> list[NoiseState]:
 
 
 def noise_state_of(state: Any) -> NoiseState:
-    """Return the noise state of an optimizer, after checking that noise comes first, at every step, for every leaf.
+    """Return the noise state in an optimizer state. Raise an error unless noise is added first, to all leaves.
 
-    The structure of the state shows how the optimizer is composed. Only `optax.MultiSteps`, which sums, may come before
-    the noise. Anything else there sees gradients without noise: it could store them, leave some out, or skip steps
-    because of them.
+    The structure of the state shows how the optimizer is composed. Only `optax.MultiSteps`, which sums gradients, may
+    come before the noise. Any other transformation there would see gradients without noise: it could store them, omit
+    some of them, or skip steps depending on them.
 
     Args:
         state: state of the whole optimizer.
@@ -127,7 +147,7 @@ def noise_state_of(state: Any) -> NoiseState:
     if count != 1:
         raise InvalidArgument(
             f"The optimizer state has {count} noise states; it must have exactly one.",
-            hint="use add_noise once in the chain, and pass the state of the whole optimizer",
+            hint="use add_correlated_noise once in the chain, and pass the state of the whole optimizer",
         )
     part = state
     while not isinstance(part, NoiseState):
@@ -140,23 +160,23 @@ def noise_state_of(state: Any) -> NoiseState:
         else:
             raise Refused(
                 "Noise must be added first, at every step and to all parameters. "
-                f"Found {type(part).__name__} in the optimizer state where the state of add_noise should be.",
-                hint="optax.chain(add_noise(run), ...): wrap only what comes after the noise",
+                f"Found {type(part).__name__} where the state of add_correlated_noise should be.",
+                hint="use optax.chain(add_correlated_noise(run), ...), and wrap only what comes after the noise",
             )
     return part
 
 
 def _check_not_skipping(state: Any) -> None:
-    """Raise if updates can be skipped: one example could then drop a micro-batch, which clipping cannot bound."""
+    """Raise `Refused` if `MultiSteps` can skip updates: one example could then remove a whole micro-batch."""
     if jax.tree.leaves(state.skip_state):
         raise Refused(
-            "The optimizer skips updates depending on gradients that have no noise yet.",
+            "The optimizer can skip updates depending on gradients without noise.",
             hint="call optax.MultiSteps without should_skip_update_fn; clipped_sum already drops non-finite gradients",
         )
 
 
 def _check_accumulators(state: Any) -> None:
-    """Raise if gradients are summed in half precision, where one example can change how the others are rounded."""
+    """Raise `Refused` if gradients are summed in half precision: one example can change how the others are rounded."""
     kinds = {jnp.result_type(leaf) for leaf in jax.tree.leaves(state.acc_grads)}
     narrow = sorted(kind.name for kind in kinds if kind.itemsize < 4)
     if narrow:

@@ -1,6 +1,6 @@
 """Strategy matrices C, which define how noise is correlated across steps.
 
-Names imported here but missing from `__all__` are internal to the library.
+Names that are imported here but missing from `__all__` are internal to the library.
 """
 
 from antiphase.strategies._banded import Banded

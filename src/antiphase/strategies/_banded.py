@@ -1,4 +1,4 @@
-"""Banded lower-triangular strategies in which every column has its own entries."""
+"""Banded lower-triangular strategies whose columns can all be different."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ from antiphase.strategies._stream import Stream
 @final
 @record
 class Banded(Strategy):
-    """C with `bands` diagonals: columns[j, r] = C[j + r, j].
+    """A lower-triangular C with `bands` diagonals: C[j + r, j] = columns[j, r].
+
+    With cjr = columns[j, r], 3 steps and 2 bands, C is
 
         c00
         c01 c10
-            c11 c20          (here 3 steps, 2 bands; c21 lies below the last row and must be 0)
+            c11 c20
+
+    and c21 must be 0, because it lies below the last row.
 
     Args:
-        columns: array of shape (steps, bands), bands <= steps. Entries below the last row must be zero, diagonal
-            entries must not.
+        columns: array of shape (steps, bands), bands <= steps. Diagonal entries, columns[j, 0], must not be zero.
+            Entries below the last row must be zero.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded).
 
@@ -74,11 +78,6 @@ class Banded(Strategy):
         return int(self.columns.shape[1])
 
     @property
-    def memory_copies(self) -> int:
-        """`bands` - 1: the outputs of earlier steps."""
-        return self.bands - 1
-
-    @property
     def diagonals(self) -> int:
         """Number of diagonals up to the last non-zero one."""
         return last_nonzero(np.abs(self.columns).max(axis=0))
@@ -89,7 +88,7 @@ class Banded(Strategy):
         return bool(self.columns.min() >= 0.0)
 
     def first(self, steps: int) -> Banded:
-        """Return the leading block of C."""
+        """Return the leading steps x steps block of C."""
         columns = self.columns[:steps, :steps]
         return Banded(columns - outside(columns))
 
@@ -98,11 +97,11 @@ class Banded(Strategy):
         return self.columns
 
     def gram(self, *, absolute: bool = False) -> BandedGram:
-        """Return the banded Gram matrix."""
+        """Return the Gram matrix, which has as many bands as C."""
         return BandedGram(np.abs(self.columns) if absolute else self.columns)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the exponents of the diagonal entries."""
+        """Return the smallest and the largest binary exponent of the diagonal entries."""
         return exponents(self.columns[:, 0])
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Banded:
@@ -114,12 +113,12 @@ class Banded(Strategy):
         return _BandedEncoding(row_bands(self.columns))
 
     def recursion(self) -> Feedback:
-        """Return forward substitution over the last `bands` - 1 outputs."""
+        """Return a `Feedback` recursion: forward substitution over the last `bands` - 1 outputs."""
         return Feedback(self.steps, self.bands, lambda columns, lags: self.columns[columns, lags])
 
 
 def row_bands(columns: Array) -> Array:
-    """Convert columns[j, r] = C[j + r, j] to rows[t, r] = C[t, t - r], with zeros where t < r."""
+    """Return rows[t, r] = C[t, t - r], with zeros where t < r, from columns[j, r] = C[j + r, j]."""
     rows = np.zeros_like(columns)
     for r in range(columns.shape[1]):
         rows[r:, r] = columns[: len(columns) - r, r]
@@ -127,7 +126,7 @@ def row_bands(columns: Array) -> Array:
 
 
 def last_nonzero(values: Array) -> int:
-    """Return the position of the last non-zero number, counting from 1."""
+    """Return 1 + the index of the last non-zero number."""
     return int(np.flatnonzero(values)[-1]) + 1
 
 

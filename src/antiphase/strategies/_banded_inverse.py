@@ -1,4 +1,4 @@
-"""Strategies whose inverse is banded Toeplitz: the noise is a short moving sum of white noise."""
+"""Strategies whose inverse is banded Toeplitz, so that noise is a weighted sum of the last few draws."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 @final
 @record
 class BandedInverse(Strategy):
-    """C^-1[i, j] = coefficients[i - j]: the noise of a step is a weighted sum of the last few draws of z.
+    """C^-1[i, j] = coefficients[i - j]. The noise of a step is a weighted sum of the last few rows of z.
 
     Args:
-        coefficients: the first column of C^-1, at most `steps` numbers; the first must not be zero.
+        coefficients: the first column of C^-1, at most `steps` numbers. The first must not be zero, and missing
+            coefficients are zero.
         steps: number of steps, n.
 
     Reference: Kalinin, McKenna, Upadhyay and Lampert 2025 (banded inverse square root);
@@ -44,10 +45,15 @@ class BandedInverse(Strategy):
 
     @classmethod
     def square_root(cls, bands: int, steps: int, workload: Workload = PrefixSum()) -> BandedInverse:
-        """Return the strategy with the first `bands` coefficients of the square root of A^-1.
+        """Return the strategy whose coefficients are the first `bands` coefficients of the square root of A^-1.
 
-        The workload A must be Toeplitz. With momentum beta and weight decay, A^-1 is (1 - alpha x)(1 - beta x) up to
-        a factor, and its square root is the product of the two square-root series.
+        The workload A must be Toeplitz. As a power series, A^-1 is (1 - x) for a prefix sum. With momentum beta, weight
+        decay wd and learning rate eta it is (1 - (1 - eta wd) x) (1 - beta x), up to a factor.
+
+        Args:
+            bands: number of coefficients.
+            steps: number of steps, n.
+            workload: workload matrix, A.
 
         >>> BandedInverse.square_root(3, 8).coefficients.tolist()
         [1.0, -0.5, -0.125]
@@ -77,13 +83,8 @@ class BandedInverse(Strategy):
         """Number of diagonals of C^-1, including the main one."""
         return len(self.coefficients)
 
-    @property
-    def memory_copies(self) -> int:
-        """`bands` - 1: the last draws of z."""
-        return self.bands - 1
-
     def strategy_coefficients(self) -> Array:
-        """Return the first column of C, `steps` numbers."""
+        """Return the first column of C, shape (steps,)."""
         from scipy.signal import lfilter
 
         impulse = np.zeros(self.steps)
@@ -106,7 +107,7 @@ class BandedInverse(Strategy):
         return bool(self.strategy_coefficients().min() >= 0.0)
 
     def first(self, steps: int) -> BandedInverse:
-        """Return the leading block of C."""
+        """Return the leading steps x steps block of C."""
         return replace(self, coefficients=self.coefficients[:steps], steps=steps)
 
     def toeplitz_column(self) -> Array:
@@ -120,7 +121,7 @@ class BandedInverse(Strategy):
         return ToeplitzGram(np.abs(column) if absolute else column, self.steps)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return bounds on the exponents of C from the coefficients of C^-1."""
+        """Return bounds on the binary exponents of the entries of C, from the coefficients of C^-1."""
         low, high = exponents(self.coefficients[:1])[0], exponents(self.coefficients)[1]
         return -high, -low
 
@@ -133,12 +134,12 @@ class BandedInverse(Strategy):
         return Inverse(noising_stream(Feedback.toeplitz(self.coefficients, self.steps)))
 
     def recursion(self) -> MovingSum:
-        """Return the moving sum over the last `bands` rows of z."""
+        """Return a `MovingSum` recursion over the last `bands` rows of z."""
         return MovingSum(self.steps, self.coefficients)
 
 
 def _series_root(series: Array, count: int) -> Array:
-    """Return the first `count` coefficients of sqrt(series), where series[0] = 1: root * root = series."""
+    """Return the first `count` coefficients of the power series sqrt(series), where series[0] = 1."""
     root = np.zeros(count)
     root[0] = 1.0
     for i in range(1, count):

@@ -1,4 +1,4 @@
-"""The base class of all strategies: C and N as dense arrays, as full products and as streams."""
+"""The base class of all strategies."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from antiphase.strategies._gram import DenseGram, Gram
 from antiphase.strategies._recursion import Recursion
 from antiphase.strategies._stream import Stream, noising_stream
 
-LARGEST_DENSE = 1 << 29  # entries: 4 GiB of float64
+LARGEST_DENSE = 1 << 29  # most entries of a dense matrix, which take 4 GiB in float64
 Rescale = Callable[[Array], Array]
 
 
 class Strategy(ABC):
-    """A strategy matrix C (encoder, m x n) with a left inverse N (noising matrix): N C = I.
+    """A strategy matrix C (encoder, m x n) with a left inverse N (noising matrix, n x m), so that N C = I.
 
-    Rows of C are ordered by the step that completes them; `rows_at` returns how many rows a step completes.
+    A step completes a row of C if the row has no non-zero entry for a later step. Rows of C are ordered by the step
+    that completes them.
     """
 
     steps: int
 
-    @property
-    @abstractmethod
-    def memory_copies(self) -> int:
-        """Number of model-sized buffers that a noising stream holds between steps."""
-
     @abstractmethod
     def encoding_stream(self) -> Stream:
-        """Return a stream that applies C."""
+        """Return a stream that computes C x step by step."""
 
     @abstractmethod
     def recursion(self) -> Recursion:
-        """Return the record from `_recursion.py` that describes how to compute N z; all noise code uses it."""
+        """Return the record from `_recursion.py` that describes how to compute N z. All noise code follows it."""
 
     def noising_stream(self) -> Stream:
-        """Return a stream that applies N."""
+        """Return a stream that computes N z step by step."""
         return noising_stream(self.recursion())
+
+    @property
+    def memory_copies(self) -> int:
+        """Number of model-sized buffers that the noise needs between steps."""
+        return self.recursion().memory_copies
 
     @property
     def rows(self) -> int:
@@ -51,7 +52,7 @@ class Strategy(ABC):
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise of each step needs only the rows of z for rows of C that are complete by that step."""
+        """Whether the noise of each step uses only those rows of z whose rows of C are completed by that step."""
         return self.recursion().is_causal
 
     @property
@@ -64,7 +65,7 @@ class Strategy(ABC):
 
     @property
     def is_extensible(self) -> bool:
-        """Whether the N of a longer run starts with this N, so that a run can be extended after it has begun."""
+        """Whether N is a leading block of the N for a longer run, so that a run can be extended after it has begun."""
         return False
 
     @property
@@ -76,27 +77,29 @@ class Strategy(ABC):
         return False
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the smallest and the largest binary exponent of the entries of C that noise is divided by.
+        """Return the smallest and the largest binary exponent of the entries of C that set the scale of the noise.
 
-        For a lower-triangular C these are the diagonal entries; for any other C, the largest entry. Strategies that
-        cannot be rescaled return (0, 0).
+        For a lower-triangular C these are the diagonal entries, by which noise is divided. For any other C, it is the
+        largest entry. Strategies that cannot be rescaled return (0, 0).
         """
         return 0, 0
 
     @property
     def has_unit_columns(self) -> bool:
-        """Whether the columns of C are normalised, so that scaling the coefficients does not change C."""
+        """Whether the columns of C are normalised, so that rescaling the stored coefficients does not change C."""
         return False
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> Strategy | None:
-        """Return this strategy with `scale` applied to its stored entries of C, or `inverse` to those of C^-1.
+        """Return this strategy with its stored entries rescaled, or None if it cannot be rescaled.
 
-        Returns None if the strategy cannot be rescaled.
+        Args:
+            scale: function to apply to stored entries of C.
+            inverse: function to apply to stored entries of C^-1 instead, if the strategy stores these.
         """
         return None
 
     def band_columns(self) -> Array | None:
-        """Return the bands of a lower-triangular C as in `Banded`, [j, r] = C[j + r, j]; None if not available."""
+        """Return the array [j, r] = C[j + r, j] of a lower-triangular C, as in `Banded`; None if not available."""
         return None
 
     def toeplitz_column(self) -> Array | None:
@@ -108,7 +111,7 @@ class Strategy(ABC):
 
     @property
     def stores_column(self) -> bool:
-        """Whether `toeplitz_column` returns a stored array, of any length, without computing it."""
+        """Whether `toeplitz_column` returns a stored array, so that the column may have any length."""
         return False
 
     @property
@@ -118,7 +121,7 @@ class Strategy(ABC):
 
     @property
     def block(self) -> Strategy:
-        """The strategy of one block if C repeats a block along its diagonal; otherwise the strategy itself."""
+        """The strategy of one block if C repeats a block along its diagonal; otherwise `self`."""
         return self
 
     @property
@@ -135,9 +138,9 @@ class Strategy(ABC):
         return DenseGram(np.abs(matrix) if absolute else matrix)
 
     def first(self, steps: int) -> Strategy:
-        """Return a strategy for the first `steps` steps, which must contain every row of C that they complete.
+        """Return a strategy that covers the first `steps` steps, for the accounting of a run that stops early.
 
-        It may contain more of C, up to all of it.
+        It must contain every row of C that these steps complete, and may contain more, up to all of C.
         """
         return self
 
@@ -180,7 +183,7 @@ class Strategy(ABC):
 
 
 def check_rows(strategy: Strategy, method: str, value: ArrayLike, rows: int) -> Array:
-    """Return `value` as float64, and check that it has `rows` rows along its first axis."""
+    """Return `value` as a float64 array; raise unless it has `rows` rows along its first axis."""
     value = np.asarray(value, dtype=np.float64)
     if value.ndim == 0 or len(value) != rows:
         raise InvalidArgument(
@@ -197,5 +200,5 @@ def exponents(entries: Array) -> tuple[int, int]:
 
 
 def check_steps(owner: str, steps: int) -> int:
-    """Return `steps` as an int, and check that it is positive."""
+    """Return `steps` as an int; raise unless it is positive."""
     return _check.positive_integer(owner, "steps", steps, "a run has at least one step")

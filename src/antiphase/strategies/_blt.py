@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz strategies: a few decaying buffers instead of many bands."""
+"""Buffered linear Toeplitz (BLT) strategies, which need a few decaying buffers instead of many bands."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 @final
 @record
 class BLT(Strategy):
-    """Toeplitz C with c_0 = 1 and c_i = sum_j scale_j decay_j^(i - 1), which needs d buffers for any n.
+    """A lower-triangular Toeplitz C with first column c_0 = 1, c_i = sum_j scale_j decay_j^(i - 1).
+
+    Computing the noise needs d buffers, for any number of steps.
 
     Args:
         decay: theta_j in [0, 1], one for each of the d buffers.
-        scale: omega_j, one for each decay.
+        scale: omega_j, one for each buffer.
         steps: number of steps, n.
 
     Reference: Dvijotham et al. 2024; McMahan, Xu and Zhang 2024.
@@ -59,7 +61,9 @@ class BLT(Strategy):
 
     @classmethod
     def from_decays(cls, decay: ArrayLike, inverse_decay: ArrayLike, steps: int) -> BLT:
-        """Create a BLT from the decays of C and of C^-1: C(x) = prod(1 - inverse_decay_j x) / prod(1 - decay_j x).
+        """Return the BLT with the given decays of C and of C^-1.
+
+        As a power series, C(x) = prod_j (1 - inverse_decay_j x) / prod_j (1 - decay_j x).
 
         Args:
             decay: theta_j, all different.
@@ -92,19 +96,14 @@ class BLT(Strategy):
         """Number of buffers, d."""
         return len(self.decay)
 
-    @property
-    def memory_copies(self) -> int:
-        """Number of buffers, d."""
-        return self.buffers
-
     def coefficients(self, count: int | None = None) -> Array:
         """Return the first `count` entries of the first column of C; by default all `steps`."""
         return self.recursion().coefficients(self.steps if count is None else count)
 
     def inverse_decays(self) -> Array:
-        """Return the decays of C^-1, largest first: the inverse_decay_j in the numerator prod(1 - inverse_decay_j x).
+        """Return the decays of C^-1, largest first, as defined in `from_decays`.
 
-        Raises `InvalidArgument` if they are not real: C^-1 is then not a BLT with real decays.
+        Raises `InvalidArgument` if they are not real, because C^-1 is then not a BLT with real decays.
         """
         roots = np.linalg.eigvals(np.diag(self.decay) - np.outer(np.ones(self.buffers), self.scale))
         if np.abs(roots.imag).max() > 1e-12 * max(1.0, np.abs(roots).max()):
@@ -115,7 +114,7 @@ class BLT(Strategy):
 
     @property
     def diagonals(self) -> int:
-        """`steps`: every diagonal can be non-zero."""
+        """`steps`, because every diagonal can be non-zero."""
         return self.steps
 
     @property
@@ -129,7 +128,7 @@ class BLT(Strategy):
         return bool(self.coefficients().min() >= 0.0)
 
     def first(self, steps: int) -> BLT:
-        """Return the leading block of C."""
+        """Return the leading steps x steps block of C."""
         return replace(self, steps=steps)
 
     def toeplitz_column(self) -> Array:
@@ -147,7 +146,7 @@ class BLT(Strategy):
         return _BufferEncoding(self)
 
     def recursion(self) -> Buffers:
-        """Return the recursion that feeds the output back into one buffer for each decay."""
+        """Return a `Buffers` recursion, which feeds each output back into one buffer for each decay."""
         return Buffers(self.steps, self.decay, self.scale)
 
 
@@ -167,7 +166,7 @@ class _BufferEncoding(Stream):
 
 
 def output_scale(decay: Array, inverse_decay: Array) -> Array:
-    """Return omega_j = prod_k(theta_j - inverse_decay_k) / prod_{k != j}(theta_j - theta_k)."""
+    """Return the scales omega_j = prod_k(theta_j - inverse_decay_k) / prod_{k != j}(theta_j - theta_k)."""
     gaps = decay[:, None] - decay[None, :]
     np.fill_diagonal(gaps, 1.0)
     return np.prod((decay[:, None] - inverse_decay[None, :]) / gaps, axis=1)

@@ -1,4 +1,4 @@
-"""Any strategy matrix, stored as a dense array."""
+"""Strategies stored as dense matrices."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from antiphase.strategies._base import Rescale, Strategy, check_rows, exponents
 from antiphase.strategies._recursion import Feedback, WholeMatrix
 from antiphase.strategies._stream import Stream
 
-# Smallest singular value accepted, relative to the largest. Below it, rounding errors in the pseudo-inverse corrupt
-# the noise in all directions; from about 1e-15, some directions receive no noise at all.
+# Smallest accepted singular value, relative to the largest. If it is smaller, rounding errors in the pseudo-inverse
+# corrupt the noise in all directions. Below about 1e-15, some directions receive no noise at all.
 NEARLY_SINGULAR = 1e-9
 
 
@@ -26,11 +26,11 @@ NEARLY_SINGULAR = 1e-9
 class Dense(Strategy):
     """An explicit m x n matrix C with full column rank, usually square and lower triangular.
 
-    If C is not lower triangular, no singular value may be below 1e-9 of the largest.
+    If C is not lower triangular, its smallest singular value must be at least 1e-9 times the largest.
 
-    The noising matrix is C^-1 for square C and the pseudo-inverse otherwise, which is the best left inverse for
-    every workload (Denisov et al. 2022, section 3). C need not be lower triangular for privacy: only x_t + (N z)_t
-    is released, and z does not depend on the data.
+    The noising matrix N is C^-1 for square C and the pseudo-inverse otherwise. The pseudo-inverse has the smallest
+    error of all left inverses, for every workload (Denisov et al. 2022, section 3). For privacy, C need not be lower
+    triangular: only x_t + (N z)_t is released, and z does not depend on the data.
 
     Args:
         matrix: C, of shape (rows, steps).
@@ -63,7 +63,7 @@ class Dense(Strategy):
                 "matrix",
                 "of full column rank",
                 "a singular matrix",
-                "a lower-triangular matrix needs a non-zero diagonal, any other linearly independent columns",
+                "use a non-zero diagonal if the matrix is lower triangular, otherwise linearly independent columns",
             )
 
     @property
@@ -84,11 +84,11 @@ class Dense(Strategy):
 
     @property
     def memory_copies(self) -> int:
-        """`steps`: the noise of every step."""
+        """`steps`, for the noise of every step."""
         return self.steps
 
     def rows_at(self, step: int) -> int:
-        """Return 1 if C is lower triangular; otherwise all rows are taken in the first step."""
+        """Return 1 if C is lower triangular; otherwise all rows for the first step and 0 for the others."""
         return 1 if self.is_lower_triangular else self.rows * (step == 0)
 
     def multiply(self, x: ArrayLike) -> Array:
@@ -122,11 +122,11 @@ class Dense(Strategy):
         return bool(self.matrix.min() >= 0.0)
 
     def first(self, steps: int) -> Dense:
-        """Return the leading block if C is lower triangular, otherwise all of C."""
+        """Return the leading steps x steps block if C is lower triangular, otherwise all of C."""
         return Dense(self.matrix[:steps, :steps]) if self.is_lower_triangular else self
 
     def band_columns(self) -> Array | None:
-        """Return all diagonals if C is lower triangular, otherwise None."""
+        """Return all diagonals in the layout of `Banded` if C is lower triangular, otherwise None."""
         if not self.is_lower_triangular:
             return None
         n = self.steps
@@ -136,7 +136,7 @@ class Dense(Strategy):
         return out
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the exponents of the diagonal if C is lower triangular, otherwise that of the largest entry."""
+        """Return the binary exponents of the diagonal if C is lower triangular, otherwise that of the largest entry."""
         if self.is_lower_triangular:
             return exponents(np.diag(self.matrix))
         high = exponents(self.matrix)[1]
@@ -147,11 +147,11 @@ class Dense(Strategy):
         return replace(self, matrix=scale(self.matrix))
 
     def encoding_stream(self) -> Stream:
-        """Return a stream that yields one row of C x per step if C is lower triangular, otherwise all at the end."""
+        """Return a stream that yields one row of C x per step if C is lower triangular, or else all rows at the end."""
         return _DenseEncoding(self)
 
     def recursion(self) -> Feedback | WholeMatrix:
-        """Return forward substitution over all past outputs if C is lower triangular, otherwise the whole matrix."""
+        """Return `Feedback` over all past outputs if C is lower triangular, otherwise `WholeMatrix`."""
         if not self.is_lower_triangular:
             return WholeMatrix(self)
         return Feedback(self.steps, self.steps, lambda columns, lags: self.matrix[columns + lags, columns])

@@ -1,4 +1,4 @@
-"""The Fourier mechanism: the square root of a circulant prefix sum over twice the steps."""
+"""The Fourier mechanism, based on the square root of a circulant prefix sum over twice as many steps."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ Spectrum = NDArray[np.complex128]
 class Fourier(Strategy):
     """C is the first n columns of R, the circulant square root of the circulant prefix sum over 2n steps.
 
-    The first column of R^2 is n ones followed by n zeros. Its discrete Fourier transform is v_0 = n, v_k = 0 for
-    other even k and v_k = 1 - i cot(pi k / 2n) for odd k. R is real and has the transform sqrt(v), principal branch.
-    The Gram matrix X = C^T C is symmetric Toeplitz: the top left block of the circulant matrix with transform |v|.
+    The first column of R^2 is n ones followed by n zeros. Its discrete Fourier transform v is v_0 = n, v_k = 0 for
+    other even k and v_k = 1 - i cot(pi k / 2n) for odd k. R is the real circulant matrix whose first column has the
+    transform sqrt(v), with the principal branch of the root. The Gram matrix X = C^T C is symmetric Toeplitz. It is the
+    top left n x n block of the circulant matrix whose first column has the transform |v|.
 
-    The direct decoder takes the prefix sums from the first n rows of R C, so N = S^-1 (the first n rows of R), where
-    S is the prefix sum. The optimal decoder is the pseudo-inverse N = X^-1 C^T, the best for every workload. With
-    either decoder each output uses all of z, so the noise of all steps is computed in advance. Products take
-    O(n log n); the optimal decoder also needs O(n^2) once for each n.
+    The direct decoder uses that the first n rows of R C are the prefix-sum matrix S, so N = S^-1 (first n rows of R).
+    The optimal decoder is the pseudo-inverse N = X^-1 C^T, which has the smallest error for every workload. With either
+    decoder each output uses all of z, so the noise of all steps is computed in advance. Products with C and N take
+    O(n log n) time. The optimal decoder also needs O(n^2) time once for each n.
 
     Args:
         steps: number of steps, n.
@@ -60,17 +61,12 @@ class Fourier(Strategy):
         """Number of rows of C, 2n."""
         return 2 * self.steps
 
-    @property
-    def memory_copies(self) -> int:
-        """`steps`: the noise of every step."""
-        return self.steps
-
     def rows_at(self, step: int) -> int:
         """Return all rows for the first step, and 0 for the others."""
         return self.rows * (step == 0)
 
     def gram_column(self) -> Array:
-        """Return g, the first column of X: X[i, j] = g[|i - j|]."""
+        """Return the first column g of X, so that X[i, j] = g[|i - j|]."""
         return np.fft.irfft(magnitudes(self.steps), 2 * self.steps)[: self.steps]
 
     def inverse_column(self) -> Array:
@@ -99,7 +95,7 @@ class Fourier(Strategy):
         return True
 
     def gram(self, *, absolute: bool = False) -> Gram:
-        """Return the symmetric Toeplitz X from `gram_column`."""
+        """Return the symmetric Toeplitz X from `gram_column`; with `absolute`, the dense Gram matrix of |C|."""
         return super().gram(absolute=True) if absolute else SymmetricGram(self.gram_column())
 
     def encoding_stream(self) -> Stream:
@@ -107,7 +103,7 @@ class Fourier(Strategy):
         return _FourierEncoding(self)
 
     def recursion(self) -> WholeMatrix:
-        """Return `WholeMatrix`: each output uses all of z."""
+        """Return `WholeMatrix`, because each output uses all of z."""
         return WholeMatrix(self, is_ordinary=True)
 
 
@@ -120,13 +116,16 @@ def magnitudes(steps: int) -> Array:
 
 
 def _roots(steps: int) -> Spectrum:
-    """Return sqrt(v_k) for k = 0, ..., n, from the phase -(pi / 2)(1 - k / n) of v_k, which makes v_n exactly real."""
+    """Return sqrt(v_k) for k = 0, ..., n.
+
+    For odd k, v_k has the phase -(pi / 2)(1 - k / n). Computing the root from this formula makes v_n exactly real.
+    """
     phase = -0.25 * np.pi * (1.0 - np.arange(steps + 1) / steps)
     return np.where(np.arange(steps + 1) % 2 == 1, np.exp(1j * phase), 1.0) * np.sqrt(magnitudes(steps))
 
 
 def _circulate(spectrum: Spectrum, x: Array) -> Array:
-    """Multiply x, padded with zeros to 2n rows, by the 2n x 2n circulant matrix with this half spectrum."""
+    """Return M x, where M is the 2n x 2n circulant matrix with this half spectrum and x is padded with zeros."""
     size = 2 * (len(spectrum) - 1)
     return np.fft.irfft(spectrum[:, None] * np.fft.rfft(x, size, axis=0), size, axis=0)
 
@@ -141,9 +140,10 @@ def _inverse_column(steps: int) -> Array:
 
 
 def _solve_gram(first: Array, y: Array) -> Array:
-    """Return X^-1 y by the Gohberg-Semencul formula: four products with triangular Toeplitz matrices.
+    """Return X^-1 y by the Gohberg-Semencul formula, with four products with triangular Toeplitz matrices.
 
-    X^-1 = (F F^T - G G^T) / first_0, where F has the first column `first` and G has (0, first_{n-1}, ..., first_1).
+    X^-1 = (F F^T - G G^T) / first_0. F and G are lower-triangular Toeplitz. The first column of F is `first`, the first
+    column of X^-1, and that of G is (0, first_{n-1}, ..., first_1).
     """
     n = len(first)
     total = np.zeros_like(y)

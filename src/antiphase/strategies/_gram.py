@@ -1,4 +1,4 @@
-"""Gram matrices X = C^T C, accessed by diagonal; no dense matrix is formed if C has structure."""
+"""Gram matrices X = C^T C, accessed by diagonals. If C has structure, no dense matrix is formed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphase._check import Array
-from antiphase._errors import InvalidArgument
+from antiphase._errors import InvalidArgument, NotProved
 
 Indices = NDArray[np.int64]
-MOST_GRAM_ENTRIES = 1 << 28  # entries of X to sum over; for more, products with C are cheaper
-SMALLEST_SQUARE, LARGEST_SQUARE = 1e-270, 1e270  # squares outside this range have lost digits
+MOST_GRAM_ENTRIES = 1 << 28  # most entries of X to sum over; above this, products with C are cheaper
+LONGEST_ARRAY = 1 << 25  # most steps for which an array with one entry per step is made
+LARGEST_INTEGER = 1 << 53  # float64 holds all integers up to this one
+SMALLEST_SQUARE, LARGEST_SQUARE = 1e-270, 1e270  # squared norms outside this range may have lost precision
 
 
 class Gram(ABC):
@@ -21,11 +23,11 @@ class Gram(ABC):
     Attributes:
         steps: number of steps, n.
         bands: X[i, j] = 0 for |i - j| >= bands.
-        first_is_worst: whether, among all shifts of a pattern, the earliest has the largest sensitivity. This holds
-            if the Gram matrix of every later shift is a submatrix of the earliest one's, or equals it minus a
-            positive semidefinite matrix.
-        norms_decrease: whether each column is a shifted part of every earlier column. If the columns of a pattern
-            are also orthogonal, the earliest pattern is the worst.
+        first_is_worst: whether, among all shifts of a pattern, the earliest shift has the largest sensitivity. This
+            holds if X on every later shift is a submatrix of X on the earliest shift, or equals it minus a positive
+            semidefinite matrix.
+        norms_decrease: whether each column is a shifted part of every earlier column. If the columns of a pattern are
+            also orthogonal, the earliest pattern has the largest sensitivity.
     """
 
     steps: int
@@ -35,10 +37,13 @@ class Gram(ABC):
 
     @abstractmethod
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return X[i, i + lag] for i = start, ..., stop - 1; by default to the end."""
+        """Return X[i, i + lag] for i = start, ..., stop - 1; by default, up to the end of the diagonal."""
 
     def diagonals(self, start: int, stop: int) -> Array:
-        """Return all diagonals: entry [i - start, r] is X[i, i + r], zero past the last step."""
+        """Return all diagonals for rows start, ..., stop - 1.
+
+        Entry [i - start, r] is X[i, i + r], or 0 if i + r >= steps.
+        """
         out = np.zeros((stop - start, self.bands))
         for lag in range(self.bands):
             last = min(stop, self.steps - lag)
@@ -46,34 +51,41 @@ class Gram(ABC):
                 out[: last - start, lag] = self.diagonal(lag, start, last)
         return out
 
+    def largest_square(self) -> float:
+        """Return the largest squared column norm of C, which is the largest entry of the main diagonal."""
+        return float((self.diagonal(0, 0, 1) if self.first_is_worst else self.diagonal(0)).max())
+
     def envelope(self) -> Array:
         """Return an upper bound on |X[i, i + lag]| over all i, for each lag < bands."""
         return np.array([np.abs(self.diagonal(lag)).max() for lag in range(self.bands)])
 
     def squares(self, weights: Array) -> tuple[float, float] | None:
-        """Return ||C w||^2 and a bound on sum_ij w_i |X_ij| w_j, for w >= 0; None if that is expensive.
+        """Return ||C w||^2 and an upper bound on sum_ij w_i |X_ij| w_j, for weights w >= 0.
 
-        The two are equal if C has no negative entry.
+        The two are equal if C has no negative entry. Returns None if they are expensive to compute.
         """
         return None
 
     def eigenvalue_bound(self) -> float | None:
-        """Return an upper bound on the eigenvalues for any number of steps; None if none is known."""
+        """Return an upper bound on the eigenvalues of X that holds for any number of steps; None if none is known."""
         return None
 
     def residues(self, period: int) -> Indices:
-        """Return the residue classes modulo `period` that can be the worst pattern."""
-        return np.arange(1 if self.first_is_worst else min(period, self.steps))
+        """Return the residues r for which the pattern r, r + period, ... can have the largest sensitivity."""
+        count = 1 if self.first_is_worst else min(period, self.steps)
+        _check_length(count)
+        return np.arange(count)
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """Return the residues modulo `period` that can be worst, with the sums of |X| and of X over each class.
+        """Return the result of `residues`, and the sums of |X| and of X over the pattern of each residue.
 
-        The sums use the diagonals at multiples of the period. If there are many, they use C itself; if C has mixed
-        signs, the sums of |X| can then be larger, never smaller.
+        The sums are taken over the diagonals at multiples of the period. If there are many diagonals, they are computed
+        from C itself. The sums of |X| are then upper bounds if C has entries of both signs.
         """
         residues = self.residues(period)
         lags = range(0, self.bands, period)
         if len(lags) * self.steps > MOST_GRAM_ENTRIES and len(lags) > max(2, len(residues)):
+            _check_length(self.steps)
             found = [self.squares(_indicator(r, period, self.steps)) for r in residues]
             sums = np.array([pair for pair in found if pair is not None])
             if len(sums):
@@ -86,7 +98,7 @@ class Gram(ABC):
         return residues, absolute, plain
 
     def class_blocks(self, period: int, residues: Indices) -> Array:
-        """Return X restricted to each residue class, padded with zeros to the longest: shape (residues, k, k)."""
+        """Return X on the pattern of each residue, padded with zeros to the longest pattern, shape (residues, k, k)."""
         k = -(-self.steps // period)
         out = np.zeros((len(residues), k, k))
         for m, lag in enumerate(range(0, self.bands, period)):
@@ -98,11 +110,11 @@ class Gram(ABC):
         return out
 
     def folded(self, period: int) -> Array:
-        """Return the Gram matrix of the column sums over each residue class: shape (period, period)."""
+        """Return the Gram matrix, shape (period, period), of the sums of the columns of C over each residue class."""
         out = np.zeros((period, period))
         i = np.arange(period)
         for lag in range(self.bands):
-            sums = _folded(self.diagonal(lag), period)  # X[t, t + lag] belongs to the classes of t and t + lag
+            sums = _folded(self.diagonal(lag), period)  # X[t, t + lag] counts for the residues of t and t + lag
             out[i, (i + lag) % period] += sums
             if lag:
                 out[(i + lag) % period, i] += sums
@@ -126,13 +138,13 @@ class DenseGram(Gram):
         self.bands = _row_width(matrix)
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the diagonal from products of columns."""
+        """Return the diagonal, computed from products of columns."""
         stop = self.steps - lag if stop is None else stop
         matrix = self._matrix
         return np.einsum("ti,ti->i", matrix[:, start:stop], matrix[:, start + lag : stop + lag])
 
     def diagonals(self, start: int, stop: int) -> Array:
-        """Return all diagonals from one matrix product."""
+        """Return all diagonals, computed from one matrix product."""
         product = self._matrix[:, start:stop].T @ self._matrix[:, start:]
         out = np.zeros((stop - start, self.bands))
         for lag in range(self.bands):
@@ -141,7 +153,7 @@ class DenseGram(Gram):
         return out
 
     def envelope(self) -> Array:
-        """Return the largest entry of each diagonal, computed in chunks of rows."""
+        """Return the largest absolute entry of each diagonal, computed in chunks of rows."""
         chunk, out = 512, np.zeros(self.bands)
         for start in range(0, self.steps, chunk):
             rows = self.diagonals(start, min(start + chunk, self.steps))
@@ -149,7 +161,7 @@ class DenseGram(Gram):
         return out
 
     def folded(self, period: int) -> Array:
-        """Return the Gram matrix of the column sums over each residue class."""
+        """Return the Gram matrix of the sums of columns over each residue class."""
         rows, steps = self._matrix.shape
         padded = np.zeros((rows, -(-steps // period) * period))
         padded[:, :steps] = self._matrix
@@ -158,7 +170,7 @@ class DenseGram(Gram):
 
 
 class BandedGram(Gram):
-    """The Gram matrix of a banded lower-triangular matrix, columns[j, r] = C[j + r, j]."""
+    """The Gram matrix of a banded lower-triangular C, given as columns[j, r] = C[j + r, j]."""
 
     def __init__(self, columns: Array) -> None:
         used = np.flatnonzero(np.abs(columns).max(axis=0))[-1] + 1
@@ -166,7 +178,7 @@ class BandedGram(Gram):
         self.steps, self.bands = self._columns.shape
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the products of column i, without its first `lag` entries, and column i + lag."""
+        """Return the inner products of column i, without its first `lag` entries, and column i + lag."""
         stop = self.steps - lag if stop is None else stop
         left = self._columns[start:stop, lag:]
         return np.einsum("ir,ir->i", left, self._columns[start + lag : stop + lag, : left.shape[1]])
@@ -180,25 +192,54 @@ class TreeGram(Gram):
         self.levels = (steps - 1).bit_length() + 1
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the number of levels from the lowest common node up to the root."""
-        i = np.arange(start, self.steps - lag if stop is None else stop)
+        """Return the number of common nodes, which is the number of levels from the lowest one up to the root."""
+        stop = self.steps - lag if stop is None else stop
+        _check_length(stop - start)
+        i = np.arange(start, stop)
         return self.levels - _bit_length(i ^ (i + lag))
 
     def envelope(self) -> Array:
         """Return X[0, lag]: of all pairs of steps `lag` apart, steps 0 and `lag` are the closest in the tree."""
+        _check_length(self.steps)
         return self.levels - _bit_length(np.arange(self.steps))
 
     def squares(self, weights: Array) -> tuple[float, float]:
-        """Return both squares, summed level by level; they are equal."""
+        """Return ||C w||^2 twice, summed level by level, because C has no negative entry."""
         total, sums = 0.0, weights
         for _ in range(self.levels):
             total += float(sums @ sums)
             sums = np.add.reduceat(sums, np.arange(0, len(sums), 2))
         return total, total
 
+    def largest_square(self) -> float:
+        """Return the number of levels: every step is below one node of each level."""
+        return float(self.levels)
+
+    def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
+        """Return the sums of X over the pattern of each residue.
+
+        If there are many diagonals, these are the sums of count^2 over all nodes, where a node has `count` steps of the
+        pattern. The counts of complete nodes of one level differ by at most one, so the sum over a level follows from
+        their total, and the time does not depend on the number of steps.
+        """
+        residues = self.residues(period)
+        if -(-self.steps // period) * self.steps < 8 * self.levels * len(residues):
+            return super().class_sums(period)
+        in_run = _count_before(self.steps, residues, period)
+        total = np.zeros(len(residues))
+        for level in range(self.levels):
+            nodes, least = self.steps >> level, (1 << level) // period
+            in_nodes = _count_before(nodes << level, residues, period)
+            larger = in_nodes - nodes * least  # number of nodes with count least + 1; the others have count least
+            total += (
+                float(nodes * least**2) + larger * (2.0 * least + 1.0) + (in_run - in_nodes).astype(np.float64) ** 2
+            )
+        upper = total if total.max() <= LARGEST_INTEGER else total * (1.0 + 2.0**-44)  # larger sums may be rounded
+        return residues, upper, total
+
 
 class BlockGram(Gram):
-    """The Gram matrix of a repeated strategy: that of one block, repeated along the diagonal."""
+    """The Gram matrix of a `Stamped` strategy: the Gram matrix of one block, repeated along the diagonal."""
 
     def __init__(self, block: Gram, repeats: int) -> None:
         self.block, self.repeats = block, repeats
@@ -207,17 +248,22 @@ class BlockGram(Gram):
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
         """Return the diagonal, with zeros where the two steps are in different blocks."""
         stop = self.steps - lag if stop is None else stop
+        _check_length(stop - start)
         once = np.zeros(self.block.steps)
         if lag < self.block.steps:
             once[: self.block.steps - lag] = self.block.diagonal(lag)
         return once[np.arange(start, stop) % self.block.steps]
+
+    def largest_square(self) -> float:
+        """Return the largest squared column norm of one block."""
+        return self.block.largest_square()
 
     def envelope(self) -> Array:
         """Return the envelope of one block."""
         return self.block.envelope()
 
     def squares(self, weights: Array) -> tuple[float, float] | None:
-        """Return the squares summed over the blocks."""
+        """Return the two squares, summed over the blocks."""
         parts = [self.block.squares(w) for w in weights.reshape(self.repeats, -1)]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
@@ -230,12 +276,26 @@ class BlockGram(Gram):
 
 
 def check_square(value: float) -> None:
-    """Raise `InvalidArgument` if a squared norm has lost digits to underflow or overflow."""
+    """Raise `InvalidArgument` if a squared norm is so small or large that it may have underflowed or overflowed."""
     if not SMALLEST_SQUARE <= value <= LARGEST_SQUARE:
         raise InvalidArgument(
-            f"A squared norm of this strategy is outside the range of floating point: got {value:.3g}.",
+            f"A squared norm of this strategy is {value:.3g}, which is outside the supported floating-point range.",
             hint="scale the strategy: divide C by its largest column norm",
         )
+
+
+def _check_length(steps: int) -> None:
+    """Raise `NotProved` instead of making an array that takes minutes or does not fit in memory."""
+    if steps > LONGEST_ARRAY:
+        raise NotProved(
+            f"{steps:,} steps are too many to examine one by one; the largest number is {LONGEST_ARRAY:,}.",
+            hint="use fewer steps",
+        )
+
+
+def _count_before(step: int, residues: Indices, period: int) -> Indices:
+    """Return the number of steps r, r + period, r + 2 period, ... before `step`, for each residue r < period."""
+    return (step - residues + (period - 1)) // period
 
 
 def _indicator(residue: int, period: int, steps: int) -> Array:
@@ -245,7 +305,7 @@ def _indicator(residue: int, period: int, steps: int) -> Array:
 
 
 def _folded(values: Array, period: int) -> Array:
-    """Return the sum over each residue class of the index."""
+    """Return the sums of the values whose indices are equal modulo `period`, shape (period,)."""
     padded = np.zeros(-(-len(values) // period) * period)
     padded[: len(values)] = values
     return padded.reshape(-1, period).sum(axis=0)

@@ -1,4 +1,4 @@
-"""Independent noise, C = I, as in DP-SGD."""
+"""The identity strategy, which gives independent noise as in DP-SGD."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram
 @final
 @record
 class Identity(Strategy):
-    """C = I: independent noise in every step, as in DP-SGD.
+    """C = I, which gives independent noise in every step, as in DP-SGD.
 
     Args:
         steps: number of steps, n.
@@ -33,13 +33,8 @@ class Identity(Strategy):
         object.__setattr__(self, "steps", check_steps("Identity", self.steps))
 
     @property
-    def memory_copies(self) -> int:
-        """0: no state is needed."""
-        return 0
-
-    @property
     def diagonals(self) -> int:
-        """1: only the main diagonal."""
+        """1, for the main diagonal."""
         return 1
 
     @property
@@ -57,7 +52,7 @@ class Identity(Strategy):
         return replace(self, steps=steps)
 
     def band_columns(self) -> Array:
-        """Return one band of ones."""
+        """Return one band of ones, shape (steps, 1)."""
         return np.ones((self.steps, 1))
 
     def toeplitz_column(self) -> Array:
@@ -70,15 +65,15 @@ class Identity(Strategy):
         return True
 
     def gram(self, *, absolute: bool = False) -> ToeplitzGram:
-        """Return the identity."""
+        """Return the Gram matrix, which is the identity."""
         return ToeplitzGram(np.ones(1), self.steps)
 
     def encoding_stream(self) -> Stream:
-        """Return a stream that passes x through."""
+        """Return a stream that returns its inputs unchanged."""
         return _IdentityEncoding()
 
     def recursion(self) -> Feedback:
-        """Return the recursion that passes z through."""
+        """Return a `Feedback` recursion without feedback, which returns z unchanged."""
         return Feedback.toeplitz(np.ones(1), self.steps)
 
 

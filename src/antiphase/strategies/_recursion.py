@@ -1,15 +1,15 @@
-"""Recursions: records that describe how to compute the noise N z of a strategy, one step at a time.
+"""Recursions, which are records that describe how to compute the noise N z of a strategy, one step at a time.
 
-Each strategy describes its noise by one of six recursions. NumPy (`_stream.py`), the compiled noise stream (`_noise`),
-JAX and PyTorch each interpret these records; none of them depends on a strategy class.
+Each strategy describes its noise by one of six recursions. There are four interpreters of these records: NumPy
+(`_stream.py`), the compiled noise stream (`_noise`), JAX and PyTorch. None of them depends on a strategy class.
 
 | record | the noise of a step |
 |---|---|
 | `Feedback` | z minus a weighted sum of past outputs |
-| `MovingSum` | a weighted sum of the last draws of z |
+| `MovingSum` | a weighted sum of the last rows of z |
 | `Buffers` | z minus a weighted sum of a few decaying buffers |
 | `TreeNodes` | a difference of estimates for nodes of a binary tree |
-| `Restart` | that of another recursion, restarted for every block of steps |
+| `Restart` | the noise of another recursion, which restarts for every block of steps |
 | `WholeMatrix` | a row of N times all of z |
 """
 
@@ -28,7 +28,7 @@ from antiphase._errors import InvalidArgument
 if TYPE_CHECKING:
     from antiphase.strategies._base import Strategy
 
-LARGEST_FLOAT32_WEIGHT = 16.0  # sum of absolute scales up to which float32 noise has errors of a few 1e-6 of z
+LARGEST_FLOAT32_WEIGHT = 16.0  # up to this sum of absolute scales, errors of float32 noise are a few 1e-6 times z
 
 Steps = NDArray[np.int64]
 Entry = Callable[[Steps, Steps], Array]
@@ -45,22 +45,28 @@ class Recursion:
         return self.steps
 
     @property
+    def memory_copies(self) -> int:
+        """Number of model-sized buffers held between steps."""
+        raise NotImplementedError
+
+    @property
     def is_causal(self) -> bool:
-        """Whether the noise of each step uses only the rows of z for rows of C that are complete by that step."""
+        """Whether the noise of each step uses only those rows of z whose rows of C are completed by that step."""
         return True
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Feedback(Recursion):
-    """y_t = (z_t - sum_{r >= 1} T[t, t - r] y_{t-r}) / T[t, t]; the noise of step t is scales_t y_t.
+    """Forward substitution: y_t = (z_t - sum_{r >= 1} T[t, t - r] y_{t-r}) / T[t, t].
 
-    This is forward substitution with C = T diag(1 / scales), where T is lower triangular with `bands` diagonals.
+    The noise of step t is scales_t y_t. This computes C^-1 z for C = T diag(1 / scales), where T is lower triangular
+    with `bands` diagonals.
 
     Args:
         steps: number of steps.
         bands: number of diagonals of T, including the main one.
-        entry: function that maps arrays of columns j and lags r, which broadcast, to T[j + r, j].
+        entry: function of an array of columns j and an array of lags r that returns T[j + r, j], with broadcasting.
         is_constant: whether T is Toeplitz, so that all steps share one row of coefficients.
         scales: one number per step; None means all ones.
 
@@ -74,13 +80,18 @@ class Feedback(Recursion):
     is_constant: bool = False
     scales: Array | None = None
 
+    @property
+    def memory_copies(self) -> int:
+        """`bands` - 1: the outputs of earlier steps."""
+        return self.bands - 1
+
     @classmethod
     def toeplitz(cls, coefficients: Array, steps: int, scales: Array | None = None) -> Feedback:
         """Return the recursion for T[t, s] = coefficients[t - s]."""
         return cls(steps, len(coefficients), lambda columns, lags: coefficients[lags], True, scales)
 
     def block(self, rows: Steps, columns: Steps) -> Array:
-        """Return the entries of C in the given rows and columns, without computing the rest of C."""
+        """Return the entries of C in the given rows and columns, without computing any other entry."""
         lag = rows[:, None] - columns[None, :]
         inside = (lag >= 0) & (lag < self.bands)
         found = np.where(inside, self.entry(columns, np.where(inside, lag, 0)), 0.0)
@@ -97,7 +108,7 @@ class Feedback(Recursion):
         return row if self.scales is None else row / self.scales[step - np.arange(len(row))]
 
     def table(self) -> Array:
-        """Return T[t, t - r] by step t and lag r, zero where t < r; a single row if T is Toeplitz."""
+        """Return the array [t, r] = T[t, t - r], with zeros where t < r; a single row if T is Toeplitz."""
         lags = np.arange(self.bands)
         if self.is_constant:
             return self.entry(np.zeros_like(lags), lags)[None]
@@ -108,7 +119,7 @@ class Feedback(Recursion):
 @final
 @dataclass(frozen=True, eq=False)
 class MovingSum(Recursion):
-    """The noise of step t is sum_r coefficients_r z_{t-r}: N is banded Toeplitz.
+    """A moving sum: the noise of step t is sum_r coefficients_r z_{t-r}, so N is banded Toeplitz.
 
     Args:
         steps: number of steps.
@@ -118,11 +129,16 @@ class MovingSum(Recursion):
     steps: int
     coefficients: Array
 
+    @property
+    def memory_copies(self) -> int:
+        """One less than the number of coefficients: the last draws of z."""
+        return len(self.coefficients) - 1
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Buffers(Recursion):
-    """y = z - scale . b, then b <- decay b + y, with one buffer b_j for each decay.
+    """A recursion with one buffer b_j for each decay: the noise is y = z - scale . b, and then b <- decay b + y.
 
     Args:
         steps: number of steps.
@@ -136,6 +152,11 @@ class Buffers(Recursion):
     decay: Array
     scale: Array
 
+    @property
+    def memory_copies(self) -> int:
+        """Number of buffers."""
+        return len(self.decay)
+
     def coefficients(self, count: int) -> Array:
         """Return the first `count` entries of the first column of C: 1, then scale . decay^(i - 1)."""
         powers = np.power(self.decay[:, None], np.arange(max(count - 1, 0)))
@@ -146,9 +167,10 @@ class Buffers(Recursion):
 
             y = z - scale . b,   b <- b + (y - loss b),   loss = 1 - decay
 
-        This is b <- decay b + y, but a decay of 1 - 1e-9 is not rounded to 1. The same y is released and fed back, so
-        rounding y is equivalent to rounding z. The rounding error of a buffer decays like any other input to it, at
-        the rates of C^-1. Both constants are computed in float64; round them to `dtype` afterwards.
+        This form is equivalent to b <- decay b + y, but a decay such as 1 - 1e-9 is not rounded to 1. The y that is
+        released is also the y that is fed back, so rounding y is equivalent to rounding z. The rounding error of a
+        buffer decays like any other input of the buffer, at the rates of C^-1. Both constants are returned in float64;
+        round them to `dtype` afterwards.
 
         Args:
             dtype: "float32" or "float64", the dtype of noise and buffers.
@@ -156,8 +178,8 @@ class Buffers(Recursion):
         weight = float(np.abs(self.scale).sum())
         if dtype == "float32" and weight > LARGEST_FLOAT32_WEIGHT:
             raise InvalidArgument(
-                f"A BLT whose scales cancel (their absolute sum is {weight:.3g}) needs float64 noise. "
-                "Got float32 instead.",
+                f"A BLT whose scales cancel each other (their absolute values add up to {weight:.3g}) needs float64 "
+                "noise. Got float32 instead.",
                 hint="use dtype='float64', or choose a BLT with non-negative scales",
             )
         return self.scale, 1.0 - self.decay
@@ -166,11 +188,12 @@ class Buffers(Recursion):
 @final
 @dataclass(frozen=True)
 class TreeNodes(Recursion):
-    """The online decoder of a complete binary tree: node <- w z + (1 - w) (left + right) for each completed node.
+    """The online decoder of a complete binary tree, which estimates a node as w z + (1 - w) (left + right).
 
-    Step t draws the rows of z from 2t - popcount(t) on: the leaf first, then each node that the step completes. Its
-    noise is the highest node it completes minus the left neighbours that this node replaces. Before step t, the state
-    holds one such left neighbour for each bit set in t.
+    Step t draws rows of z, starting with row 2t - popcount(t): one for its leaf, then one for each other node that the
+    step completes, from the bottom up. The noise of step t is the estimate of the highest node that it completes, minus
+    the estimates of the left siblings on the way up, which this node replaces. Before step t, the state holds one such
+    estimate for each bit that is set in t.
 
     Args:
         steps: number of steps, which are the first leaves of the tree.
@@ -191,8 +214,8 @@ class TreeNodes(Recursion):
         return (self.steps - 1).bit_length()
 
     @property
-    def waiting(self) -> int:
-        """Largest number of finished nodes whose parents are not finished."""
+    def memory_copies(self) -> int:
+        """floor(log2 steps): the most nodes, at any step, that are completed while their parents are not."""
         return self.steps.bit_length() - 1
 
     def completed_level(self, step: int) -> int:
@@ -209,7 +232,7 @@ class TreeNodes(Recursion):
 @final
 @dataclass(frozen=True)
 class Restart(Recursion):
-    """Another recursion, restarted for every block with new rows of z.
+    """Another recursion that restarts for every block of steps, with new rows of z.
 
     Args:
         inner: recursion of one block.
@@ -230,6 +253,11 @@ class Restart(Recursion):
         return self.repeats * self.inner.rows
 
     @property
+    def memory_copies(self) -> int:
+        """That of one block."""
+        return self.inner.memory_copies
+
+    @property
     def is_causal(self) -> bool:
         """Whether the recursion of one block is causal."""
         return self.inner.is_causal
@@ -238,11 +266,11 @@ class Restart(Recursion):
 @final
 @dataclass(frozen=True, eq=False)
 class WholeMatrix(Recursion):
-    """The noise of each step uses all of z, so the noise of all steps is computed before the first.
+    """A product with the whole matrix N. The noise of each step uses all of z, so all noise is computed in advance.
 
     Args:
         strategy: strategy whose `solve` and `noising` apply N.
-        is_ordinary: whether the norm of every row of N is known to be within a factor of about two of 1.
+        is_ordinary: whether the norm of every row of N is known to be between about 1/2 and 2.
     """
 
     strategy: Strategy
@@ -259,14 +287,19 @@ class WholeMatrix(Recursion):
         return self.strategy.rows
 
     @property
+    def memory_copies(self) -> int:
+        """`steps`: the noise of every step."""
+        return self.steps
+
+    @property
     def is_causal(self) -> bool:
         """Always false."""
         return False
 
 
 def own_weight(level: int) -> float:
-    """Return w_l, the weight of a tree node's own z in its estimate from the nodes below.
+    """Return w_l, the weight of a node's own z in the estimate of a tree node at level l.
 
-    It is also the variance of that estimate if all steps below the node belong to the run.
+    It is also the variance of that estimate, if all steps below the node belong to the run.
     """
     return float(2.0**level / (2.0 ** (level + 1) - 1.0))

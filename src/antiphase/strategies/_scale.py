@@ -1,7 +1,7 @@
-"""Multiply strategies by a constant, exactly or rounded.
+"""Multiplication of strategies by a constant, with or without rounding.
 
-C, and 2^k C with 2^k times the noise standard deviation, are the same mechanism: noise and guarantee do not change.
-Only intermediate numbers, such as the state of a noise stream, change with k.
+The strategy 2^k C with noise standard deviation 2^k sigma is the same mechanism as C with sigma: the released noise and
+the guarantee do not change. Only intermediate numbers, such as the state of a noise stream, depend on k.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antiphase.strategies._base import Strategy
 
 
 def times_power_of_two(strategy: Strategy, exponent: int) -> Strategy:
-    """Return 2^exponent C exactly; raise `Refused` if an entry cannot be scaled without losing digits.
+    """Return 2^exponent C exactly; raise `Refused` if scaling an entry would round it.
 
     >>> from antiphase.strategies import Toeplitz
     >>> times_power_of_two(Toeplitz([1.0, 0.5], 2), 3).coefficients.tolist()

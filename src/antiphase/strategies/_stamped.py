@@ -1,4 +1,4 @@
-"""Stamped strategies: one strategy, restarted for every block of steps."""
+"""Stamped strategies, which repeat one strategy for every block of steps."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from antiphase.strategies._stream import Stream
 @final
 @record
 class Stamped(Strategy):
-    """C = I (x) C_0, the strategy C_0 repeated along the diagonal, with N = I (x) N_0.
+    """The strategy C_0 of one block, repeated along the diagonal: C = I (x) C_0 and N = I (x) N_0 (Kronecker products).
 
-    With the online tree and a prefix-sum workload this is the restarted tree, in which the noise of a finished block
-    stays as it was in the block's last step. If N_0 is the pseudo-inverse of C_0, then N is the pseudo-inverse of C,
-    the best decoder for every workload.
+    With the online tree and a prefix-sum workload this is the restarted tree, in which a completed block keeps
+    contributing the noise of its last step. If N_0 is the pseudo-inverse of C_0, then N is the pseudo-inverse of C,
+    which has the smallest error for every workload.
 
     Args:
         strategy: the strategy of one block; a run has repeats x strategy.steps steps.
@@ -65,7 +65,7 @@ class Stamped(Strategy):
         return self.strategy.memory_copies
 
     def rows_at(self, step: int) -> int:
-        """Return the number of rows that the block of this step takes."""
+        """Return the number of rows of z that the noising stream of the block takes in this step."""
         if not 0 <= step < self.steps:
             raise _check.invalid(
                 "Stamped", "step", f"in 0, ..., {self.steps - 1}", step, "the run is over; plan a longer one"
@@ -89,16 +89,16 @@ class Stamped(Strategy):
 
     @property
     def first_is_monotone(self) -> bool:
-        """Always true: `first` adds whole blocks, so C only gains rows and columns."""
+        """Always true: `first` returns whole blocks, so C only gains rows and columns as `steps` grows."""
         return True
 
     def first(self, steps: int) -> Stamped:
-        """Return all blocks up to and including that of step `steps` - 1."""
+        """Return all blocks up to and including the block of step `steps` - 1."""
         return Stamped(self.strategy, -(-steps // self.strategy.steps))
 
     @property
     def block(self) -> Strategy:
-        """C_0."""
+        """The strategy of one block, C_0."""
         return self.strategy
 
     @property
@@ -125,11 +125,11 @@ class Stamped(Strategy):
         return None if block is None else replace(self, strategy=block)
 
     def encoding_stream(self) -> Stream:
-        """Return a stream that applies C_0, restarted for every block."""
+        """Return a stream that computes C_0 x for each block in turn."""
         return _StampedEncoding(self)
 
     def recursion(self) -> Restart:
-        """Return the recursion of N_0, restarted for every block."""
+        """Return a `Restart` of the recursion of one block."""
         return Restart(self.strategy.recursion(), self.repeats)
 
     def _blockwise(self, apply: Callable[[Array], Array], x: Array, block: int) -> Array:
@@ -144,7 +144,7 @@ class _StampedEncoding(Stream):
         self._stream, self._step = strategy.strategy.encoding_stream(), 0
 
     def step(self, value: Array) -> Array:
-        self._strategy.rows_at(self._step)  # refuses a step beyond the last block
+        self._strategy.rows_at(self._step)  # raises if the step is beyond the last block
         if self._step > 0 and self._step % self._strategy.strategy.steps == 0:
             self._stream = self._strategy.strategy.encoding_stream()
         self._step += 1

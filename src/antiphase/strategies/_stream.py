@@ -1,4 +1,4 @@
-"""Streams in NumPy, which apply C or N one step at a time."""
+"""NumPy streams, which compute C x or N z one step at a time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from antiphase.strategies._recursion import (
 
 
 class Stream(ABC):
-    """One pass over the steps, holding only the buffers it needs.
+    """A pass over the steps that keeps only the buffers it needs.
 
-    An encoding stream takes the step's x and returns the rows of C x that are complete, shape (rows, ...).
-    A noising stream takes those rows of z and returns the step's N z, shape (...).
+    In step t, an encoding stream takes x_t, shape (...), and returns the rows of C x that the step completes, shape
+    (rows, ...). A noising stream takes the rows of z for these rows of C and returns (N z)_t, shape (...).
     """
 
     @abstractmethod
@@ -56,13 +56,13 @@ def noising_stream(recursion: Recursion) -> Stream:
 
 
 class Inverse(Stream):
-    """Wrap a noising stream that computes C x as an encoding stream, for square C."""
+    """An encoding stream made from a noising stream that computes C x, for square C."""
 
     def __init__(self, inner: Stream) -> None:
         self._inner = inner
 
     def step(self, value: Array) -> Array:
-        """Return the next row, shape (1, ...)."""
+        """Return the next row of C x, shape (1, ...)."""
         return self._inner.step(value[None])[None]
 
 
@@ -142,7 +142,7 @@ class _Restart(Stream):
 
 
 class _Whole(Stream):
-    """Computes all of N z in the first step and returns one row per step: n buffers."""
+    """Computes all of N z in the first step, keeps it in n buffers, and returns one row per step."""
 
     def __init__(self, recursion: WholeMatrix) -> None:
         self._strategy = recursion.strategy

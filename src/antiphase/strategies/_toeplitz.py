@@ -1,4 +1,4 @@
-"""Banded Toeplitz strategies: the same coefficients in every column."""
+"""Banded Toeplitz strategies, which have the same coefficients in every column."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, convolve
 class Toeplitz(Strategy):
     """C[i, j] = coefficients[i - j], optionally with every column scaled to norm 1.
 
-    With `column_normalized`, C = T diag(1 / |T e_j|). Columns near the end have fewer entries, so they are scaled up.
-    This C is not Toeplitz, and theorems about Toeplitz matrices are not applied to it.
+    With `column_normalized`, C = T diag(1 / |T e_j|), where T is the Toeplitz matrix of the coefficients and e_j is the
+    j-th unit vector. Columns near the end have fewer entries, so they are scaled up. This C is not Toeplitz, and
+    theorems about Toeplitz matrices are not applied to it.
 
     Args:
         coefficients: c_0, c_1, ..., at most `steps` numbers, with c_0 not zero. Missing coefficients are zero.
@@ -47,9 +48,13 @@ class Toeplitz(Strategy):
 
     @classmethod
     def square_root(cls, steps: int, bands: int | None = None) -> Toeplitz:
-        """Return the strategy with the first `bands` coefficients of (1 - x)^(-1/2), the root of the prefix sum.
+        """Return the strategy with the first `bands` coefficients of (1 - x)^(-1/2), the square root of the prefix sum.
 
-        With all bands it is optimal up to lower-order terms for a single participation.
+        With all bands, which is the default, it is optimal for a single participation, up to lower-order terms.
+
+        Args:
+            steps: number of steps, n.
+            bands: number of coefficients; None for all.
 
         Reference: Fichtenberger, Henzinger and Upadhyay 2023; truncated to bands: Kalinin and Lampert 2024.
 
@@ -65,11 +70,6 @@ class Toeplitz(Strategy):
     def bands(self) -> int:
         """Number of diagonals, including the main one."""
         return len(self.coefficients)
-
-    @property
-    def memory_copies(self) -> int:
-        """`bands` - 1: the outputs of earlier steps."""
-        return self.bands - 1
 
     def column_scales(self) -> Array:
         """Return |T e_j| for every column j if columns are normalised, otherwise ones."""
@@ -96,7 +96,7 @@ class Toeplitz(Strategy):
 
     @property
     def is_extensible(self) -> bool:
-        """Whether columns are not normalised; normalised columns depend on the number of steps."""
+        """True unless columns are normalised, because normalised columns depend on the number of steps."""
         return not self.column_normalized
 
     @property
@@ -105,7 +105,10 @@ class Toeplitz(Strategy):
         return bool(self.coefficients.min() >= 0.0)
 
     def first(self, steps: int) -> Toeplitz | Banded:
-        """Return the leading block: a `Banded` if columns are normalised, as they keep the scale of the full run."""
+        """Return the leading steps x steps block of C.
+
+        If columns are normalised, it is a `Banded`, whose columns keep the scales of the full run.
+        """
         if self.column_normalized:
             return Banded(self.columns()).first(steps)
         return replace(self, coefficients=self.coefficients[:steps], steps=steps)
@@ -129,7 +132,7 @@ class Toeplitz(Strategy):
         return ToeplitzGram(coefficients, self.steps, self.column_scales() if self.column_normalized else None)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the exponent of c_0, twice."""
+        """Return the binary exponent of c_0 as both the smallest and the largest."""
         return exponents(self.coefficients[:1])
 
     @property
@@ -146,7 +149,7 @@ class Toeplitz(Strategy):
         return _ToeplitzEncoding(self)
 
     def recursion(self) -> Feedback:
-        """Return forward substitution over the last `bands` - 1 outputs."""
+        """Return a `Feedback` recursion: forward substitution over the last `bands` - 1 outputs."""
         return Feedback.toeplitz(
             self.coefficients, self.steps, self.column_scales() if self.column_normalized else None
         )
@@ -164,7 +167,7 @@ class _ToeplitzEncoding(Stream):
 
 
 def filter_coefficients(owner: str, coefficients: ArrayLike, steps: int) -> Array:
-    """Check and return the coefficients of a lower-triangular Toeplitz matrix."""
+    """Return the coefficients as an array; raise unless they define an invertible Toeplitz matrix of `steps` steps."""
     checked = _check.array(owner, "coefficients", coefficients, 1)
     if len(checked) > steps:
         raise _check.invalid(
@@ -175,5 +178,6 @@ def filter_coefficients(owner: str, coefficients: ArrayLike, steps: int) -> Arra
             f"pass only the first {steps}",
         )
     if checked[0] == 0:
-        raise _check.invalid(owner, "coefficients", "non-zero in its first entry", 0.0, "C must be invertible")
+        hint = "C must be invertible, so the first coefficient must not be 0"
+        raise _check.invalid(owner, "coefficients", "non-zero in its first entry", 0.0, hint)
     return checked

@@ -1,4 +1,4 @@
-"""The binary tree mechanism: noise on the sums over dyadic intervals of steps."""
+"""The binary tree mechanism, which adds noise to sums over dyadic intervals of steps."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ Decoder = Literal["online", "full"]
 @final
 @record
 class Tree(Strategy):
-    """C has one row for each node of a complete binary tree over the steps: the sum of the steps below the node.
+    """The binary tree mechanism. C has one row for each tree node, which sums the steps below the node.
 
-    The tree has 2^h >= steps leaves. Nodes whose steps all lie beyond the run are left out; a node whose steps lie
-    partly beyond the run keeps its row. Rows are in the order in which steps complete them, with a leaf before the
-    nodes above it. The last step completes every node above it.
+    The tree is a complete binary tree with 2^h >= steps leaves. Nodes whose steps all lie beyond the run are left out;
+    a node whose steps lie partly beyond the run keeps its row. Rows are in the order in which steps complete them, with
+    a leaf before the nodes above it. The last step of the run completes every node above it.
 
-    The online decoder estimates a finished node of level l as w_l z + (1 - w_l) (left + right), with the
-    inverse-variance weight w_l = 2^l / (2^(l+1) - 1). It estimates a prefix sum as the sum of the nodes in the binary
-    representation of its length, which takes floor(log2 steps) buffers. The last prefix sum is the estimate of the
-    root, in which the steps beyond the run are zero and have no noise. The weights are those of the complete tree and
-    reproduce every printed digit of Choquette-Choo et al. 2023 (multi-epoch), Table 1. Weights that take the missing
-    noise into account would slightly reduce the error of the last prefix sum, and the totals there by at most 2 %.
+    The online decoder estimates a completed node of level l as w_l z + (1 - w_l) (left + right), where z is the noise
+    of the node, left and right are the estimates of its children, and w_l = 2^l / (2^(l+1) - 1) is the inverse-variance
+    weight. It estimates a prefix sum as the sum of the nodes in the binary representation of its length, which takes
+    floor(log2 steps) buffers. The last prefix sum is the estimate of the root, in which the steps beyond the run are
+    zero and have no noise. The weights are those of a complete tree, and reproduce every printed digit of
+    Choquette-Choo et al. 2023 (multi-epoch), Table 1. Weights that take the missing noise into account would slightly
+    reduce the error of the last prefix sum, and the totals in that table by at most 2 %.
 
-    The full decoder is the pseudo-inverse, the best for every workload, but each of its outputs uses all of z.
+    The full decoder is the pseudo-inverse. It has the smallest error for every workload, but each of its outputs uses
+    all of z.
 
     Args:
         steps: number of steps, n; need not be a power of two.
@@ -67,13 +69,12 @@ class Tree(Strategy):
         """Number of nodes."""
         return TreeNodes(self.steps).rows
 
-    @property
-    def memory_copies(self) -> int:
-        """floor(log2 n) for the online decoder, or `steps` for the full decoder."""
-        return TreeNodes(self.steps).waiting if self.decoder == "online" else self.steps
-
     def rows_at(self, step: int) -> int:
-        """Return the number of nodes that this step completes; the full decoder takes all nodes in the first step."""
+        """Return the number of rows of z that the noising stream takes in this step.
+
+        For the online decoder, it is the number of nodes that the step completes. The full decoder takes all rows in
+        the first step.
+        """
         completed = self.completed_level(step) + 1
         return completed if self.decoder == "online" else self.rows * (step == 0)
 
@@ -98,7 +99,7 @@ class Tree(Strategy):
 
     @property
     def is_extensible(self) -> bool:
-        """Whether the decoder is online; the run can be extended at any step before the last, which ends the tree."""
+        """Whether the decoder is online. A run can then be extended at any step before its last."""
         return self.decoder == "online"
 
     @property
@@ -107,9 +108,9 @@ class Tree(Strategy):
         return True
 
     def first(self, steps: int) -> Tree:
-        """Return the tree over the first steps for the online decoder, or all of C for the full decoder.
+        """Return a tree over the first `steps` steps for the online decoder, or all of C for the full decoder.
 
-        The smaller tree has every node completed so far, and the nodes that its own last step completes.
+        The smaller tree has every node completed so far, and the partial nodes that its own last step completes.
         """
         return Tree(steps) if self.decoder == "online" else self
 
@@ -119,11 +120,11 @@ class Tree(Strategy):
         return self.height
 
     def gram(self, *, absolute: bool = False) -> TreeGram:
-        """Return the Gram matrix, which counts the common ancestors of two steps; C has no negative entry."""
+        """Return the Gram matrix. X[i, j] is the number of nodes above both steps i and j."""
         return TreeGram(self.steps)
 
     def encoding_stream(self) -> Stream:
-        """Return a stream that holds the sums of finished nodes whose parents are not finished."""
+        """Return a stream that keeps the sums of completed nodes whose parents are not completed."""
         return _TreeEncoding(self)
 
     def recursion(self) -> TreeNodes | WholeMatrix:
@@ -138,23 +139,26 @@ def _last_steps(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.in
 
 
 def _row_numbers(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the rows of the nodes of a level; 2t - popcount(t) nodes are completed before step t."""
+    """Return the row numbers of the nodes of a level, using that 2t - popcount(t) nodes are completed before step t."""
     last = _last_steps(steps, level)
     return 2 * last - np.bitwise_count(last) + level
 
 
 def _add_pairs(values: Array) -> Array:
-    """Sum the nodes of a level into their parents; nodes beyond the run are zero."""
+    """Return the sum of each pair of siblings in a level; nodes beyond the run are zero."""
     out = values[0::2].copy()
     out[: len(values) // 2] += values[1::2]
     return out
 
 
 def _online(tree: Tree, z: Array) -> Array:
-    """Return differences of prefix estimates: add each finished node, subtract the left children it replaces."""
+    """Return N z for the online decoder: the differences between the estimates of consecutive prefix sums.
+
+    Each step adds the highest node that it completes and subtracts the left siblings on the way up, which it replaces.
+    """
     n = tree.steps
     out = np.zeros((n, z.shape[1]))
-    estimate = np.zeros((1, z.shape[1]))  # nothing below the leaves
+    estimate = np.zeros((1, z.shape[1]))  # leaves have no children
     for level in range(tree.height + 1):
         weight, last = own_weight(level), _last_steps(n, level)
         estimate = weight * z[_row_numbers(n, level)] + (1.0 - weight) * _add_pairs(estimate)
@@ -166,7 +170,10 @@ def _online(tree: Tree, z: Array) -> Array:
 
 
 def _full(tree: Tree, z: Array) -> Array:
-    """Return X^-1 C^T z: least squares up the tree, then residuals down the tree, split by variance."""
+    """Return X^-1 C^T z, the least-squares solution.
+
+    Computes estimates from the leaves up, then distributes residuals from the root down in proportion to variances.
+    """
     n = tree.steps
     variances, estimates = [np.ones((n, 1))], [z[_row_numbers(n, 0)]]
     for level in range(1, tree.height + 1):
@@ -189,7 +196,7 @@ class _TreeEncoding(Stream):
     def step(self, value: Array) -> Array:
         node, rows = value, [value]
         for level in range(self._tree.completed_level(self._step)):
-            if self._step >> level & 1:  # add the stored left neighbour; otherwise the right one is beyond the run
+            if self._step >> level & 1:  # add the stored left sibling; otherwise the right sibling is beyond the run
                 node = self._nodes.pop() + node
             rows.append(node)
         self._nodes.append(node)

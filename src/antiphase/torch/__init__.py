@@ -1,6 +1,6 @@
-"""PyTorch: correlated noise for any training loop, and for Opacus.
+"""PyTorch integration: correlated noise for Opacus, or for a training loop of your own.
 
-Import it by name, `import antiphase.torch`; `import antiphase` alone does not load PyTorch.
+`import antiphase` does not load PyTorch. Use `import antiphase.torch`.
 """
 
 try:

@@ -1,8 +1,12 @@
-"""Clips the gradients of a physical batch to the plan's norm, sums them, and counts them."""
+"""Clip the per-example gradients of a physical batch to the plan's `clip_norm`, sum them, and count the examples.
+
+A physical batch is one forward and backward pass. Opacus's BatchMemoryManager splits the batch of a step into several.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from typing import Any, final
 
 import torch
@@ -11,56 +15,61 @@ from opacus.optimizers import DPOptimizer
 from antiphase._errors import Refused
 from antiphase.torch._criterion import clipping_factors, is_unchanged, reset_norms
 from antiphase.torch._ghost import ClippedSums
-from antiphase.torch._precision import squared_norms
+from antiphase.torch._names import parameter_names
+from antiphase.torch._positions import check_repeated
+from antiphase.torch._precision import squared_norms, weighted_sum
 
 
 class Clipping(ABC):
-    """Turns the gradients of a physical batch into a clipped sum.
+    """Base class: computes the sum of the clipped per-example gradients of a physical batch.
 
     Args:
-        module: module in Opacus's wrapper.
+        module: model, wrapped by Opacus.
         parameters: all trained parameters.
-        clip_norms: one norm for the whole gradient, or one for each parameter.
+        clip_norms: one clipping norm for the whole gradient, or one per parameter.
     """
 
     def __init__(self, module: Any, parameters: list[torch.Tensor], clip_norms: tuple[float, ...]) -> None:
         self._module, self._parameters, self.clip_norms = module, parameters, clip_norms
         self._trainable = _trainable(module)
+        self._names = parameter_names(module)
 
     @abstractmethod
     def take(self) -> ClippedSums:
-        """The sum of the clipped gradients of this physical batch, and their number. Each is returned once."""
+        """Return the clipped sums of this physical batch and its number of examples; a second call raises `Refused`."""
 
     def reset(self) -> None:
-        """Drop what an interrupted forward or backward pass left in Opacus's objects."""
+        """Delete the gradients and activations that an interrupted pass left in the module."""
         for p in self._module.parameters():
             p.grad_sample = None
             vars(p).pop("_current_grad_sample", None)
             if hasattr(p, "_forward_counter"):
                 p._forward_counter = 0
         for layer in self._module.modules():
-            if any(p.requires_grad for p in layer.parameters(recurse=False)):  # those that Opacus hooks
+            if any(p.requires_grad for p in layer.parameters(recurse=False)):  # Opacus hooks these layers
                 for name in ("activations", "max_batch_len", "_forward_counter"):
                     vars(layer).pop(name, None)
+        if hasattr(self._module, "layer_inputs"):
+            self._module.layer_inputs.reset()
 
     def check_unchanged(self, optimizer: DPOptimizer) -> None:
-        """Refuse if the parameters or the clipping norms changed since `make_private`."""
+        """Raise `Refused` if the trained parameters or the clipping norms have changed since `make_private`."""
         now = optimizer.params
         if len(now) != len(self._parameters) or any(p is not q for p, q in zip(now, self._parameters, strict=True)):
             raise Refused(
-                "The trained parameters are not those that were passed to make_private.",
-                hint="freeze and add parameters before make_private; start a new run for other parameters",
+                "The trained parameters are not the ones that were passed to make_private.",
+                hint="freeze or add parameters before make_private; to train other parameters, start a new run",
             )
         if changed := sorted(_trainable(self._module) ^ self._trainable):
             raise Refused(
-                f"The parameter {changed[0]!r} was frozen, unfrozen or added after make_private, and would be trained "
+                f"The parameter {changed[0]!r} was frozen, unfrozen or added after make_private. It could be trained "
                 "without noise.",
-                hint="freeze and add parameters before make_private; start a new run for other parameters",
+                hint="freeze or add parameters before make_private; to train other parameters, start a new run",
             )
         if self._norms(optimizer) != self.clip_norms:
             raise Refused(
                 f"The clipping norms were changed from {self.clip_norms} to {self._norms(optimizer)}.",
-                hint="the noise is calibrated to the plan's clip_norm; make a plan with another clip_norm",
+                hint="the noise is calibrated to the plan's clip_norm; to change the norm, make a new plan",
             )
 
     def _norms(self, optimizer: DPOptimizer) -> tuple[float, ...]:
@@ -70,57 +79,116 @@ class Clipping(ABC):
 
 @final
 class PerExampleClipping(Clipping):
-    """For the modes that keep every per-example gradient in `p.grad_sample`."""
+    """Clips the per-example gradients that Opacus stores in `p.grad_sample` ("hooks", "functorch" and "ew" modes)."""
 
     def take(self) -> ClippedSums:
-        """Clip and sum `grad_sample`. Gradients that are not finite are set to zero.
+        """Clip and sum `grad_sample`. If any entry of an example's gradient is not finite, use zero for that example.
 
-        Gradients that autocast has rounded are clipped as they are, by norms in the precision of the parameters.
+        Gradients computed under autocast are cast to the dtype of the parameters before their norms are computed.
         """
-        samples = [_one_pass(p) for p in self._parameters]
+        self._check_passes()
+        if hasattr(self._module, "layer_inputs"):
+            self._module.layer_inputs.warn_changed()
+        samples = [_sample(p) for p in self._parameters]
         if len({len(sample) for sample in samples}) > 1:
+            lengths = Counter(len(sample) for sample in samples)
+            usual = lengths.most_common(1)[0][0]
+            other = next(p for p, sample in zip(self._parameters, samples, strict=True) if len(sample) != usual)
             raise Refused(
-                "The layers have gradients of different numbers of examples.",
-                hint="every layer must have the examples in its first dimension",
+                f"The parameter {self._names[id(other)]!r} has per-example gradients for a different number of "
+                "examples than most others.",
+                hint="make the batch the first dimension of the input of every layer; look positions up for every "
+                "example, with position_ids=torch.arange(length).expand(len(tokens), -1)",
             )
-        finite = torch.stack([torch.isfinite(s).flatten(1).all(1).to(samples[0].device) for s in samples]).all(0)
+        squares = torch.stack([squared_norms(s).to(samples[0].device) for s in samples])
+        for p, square in zip(self._parameters, squares, strict=True):
+            check_repeated(self._names[id(p)], p, square, squares.sum(0))
+        # A row with an entry that is not finite has no finite norm. The reverse is not true, but a row whose norm
+        # overflows would get the factor 0 anyway.
+        finite = torch.isfinite(squares).all(0)
         if not finite.all():
+            squares[:, ~finite] = 0.0
             for sample in samples:
                 sample[~finite.to(sample.device)] = 0.0
-        squares = [squared_norms(s).to(samples[0].device) for s in samples]
         if len(self.clip_norms) == 1:
-            factors = [clipping_factors(torch.stack(squares).sum(0).sqrt(), self.clip_norms[0])] * len(samples)
+            factors = [clipping_factors(squares.sum(0).sqrt(), self.clip_norms[0])] * len(samples)
         else:
             pairs = zip(squares, self.clip_norms, strict=True)
             factors = [clipping_factors(square.sqrt(), norm) for square, norm in pairs]
-        sums = [torch.einsum("i,i...", f.to(s), s) for f, s in zip(factors, samples, strict=True)]
-        for sample in samples:
-            sample._processed = True  # type: ignore[attr-defined]  # as Opacus marks it
+        sums = [weighted_sum(f, s) for f, s in zip(factors, samples, strict=True)]
+        for p in self._parameters:
+            p.grad_sample = _used(p)  # type: ignore[attr-defined]
         return ClippedSums([total.view_as(p) for total, p in zip(sums, self._parameters, strict=True)], len(finite))
+
+    def _check_passes(self) -> None:
+        """Raise `Refused` unless every parameter has the gradients of exactly one backward pass; say what is wrong."""
+        parameters: list[Any] = self._parameters
+        found = [p.grad_sample for p in parameters]
+        wrong = [p for p in parameters if not _is_one_pass(p.grad_sample)]
+        cleared = [p for p in parameters if getattr(p.grad_sample, "_processed", False)]
+        if cleared:
+            raise Refused(
+                f"The gradients of the last batch were not cleared: {self._names[id(cleared[0])]!r} still has them.",
+                hint="call optimizer.zero_grad() before every backward pass",
+            )
+        if not wrong:
+            return
+        first = wrong[0]
+        name, sample = self._names[id(first)], first.grad_sample
+        if isinstance(sample, list) and len(sample) > 1:
+            raise Refused(
+                f"backward was called {len(sample)} times for one step: {name!r} has the gradients of each.",
+                hint="call backward once for each batch, on the sum of its losses; to split a batch, use Opacus's "
+                "BatchMemoryManager",
+            )
+        if "_current_grad_sample" in vars(first):
+            raise Refused(
+                f"The layer of {name!r} was called several times, but the backward pass reached only some of the "
+                "calls.",
+                hint="use the outputs of all calls in the loss; run evaluations under torch.no_grad()",
+            )
+        if all(sample is None for sample in found):
+            raise Refused(
+                "There are no per-example gradients: backward was not called for this batch, or zero_grad was called "
+                "after it.",
+                hint="call optimizer.zero_grad(), loss.backward() and optimizer.step(), in this order, for each batch",
+            )
+        how = "its layer ran, but the loss does not depend on it" if _ran(first) else "its layer was not called"
+        raise Refused(
+            f"The parameter {name!r} has no gradient: {how}. Number of such parameters: {len(wrong)}.",
+            hint="use every trained parameter in the loss of every batch, or freeze it with requires_grad_(False) "
+            "before make_private",
+        )
 
 
 @final
 class GhostClipping(Clipping):
-    """For ghost clipping, where the backward pass of the private criterion clips."""
+    """Returns the sums that the private criterion has clipped in its backward pass (the ghost clipping modes)."""
 
     def take(self) -> ClippedSums:
-        """The sums that the private criterion computed."""
+        """Return the sums that the private criterion computed, after checking that `p.grad` did not change."""
         found = self._module.ghost_gradients.take()
         if found is not None and not all(is_unchanged(p) for p in self._parameters):
             raise Refused(
-                "Gradients were added that were not clipped.",
-                hint="call backward once for each batch, on the loss of the criterion that make_private returned",
+                f"Gradients that were not clipped were added to p.grad, or p.grad was changed: {self._changed()!r}.",
+                hint="call backward once for each batch, on the loss from the criterion that make_private returned; "
+                "remove torch.nn.utils.clip_grad_norm_, gradient scalers and the like, since the gradient of each "
+                "example is already clipped; to change noisy gradients, use attach_step_hook",
             )
         reset_norms(self._module)
         if found is None:
             raise Refused(
-                "Gradients were not clipped.",
-                hint="with ghost clipping, compute the loss with the criterion that make_private returned",
+                "The gradients were not clipped: backward was not called for this batch, or not on a private loss.",
+                hint="with ghost clipping, compute the loss with the criterion that make_private returned, and call "
+                "backward() on it once for each batch",
             )
         return found
 
+    def _changed(self) -> str:
+        return next(self._names[id(p)] for p in self._parameters if not is_unchanged(p))
+
     def reset(self) -> None:
-        """Drop norms and sums too."""
+        """Also delete the norms and the clipped sums."""
         super().reset()
         reset_norms(self._module)
 
@@ -128,25 +196,36 @@ class GhostClipping(Clipping):
         return (self._module.max_grad_norm,)
 
 
+def _used(parameter: torch.Tensor) -> torch.Tensor:
+    """Return an empty tensor in place of per-example gradients, which a saved model would contain, with Opacus's mark.
+
+    The mark shows that they were used, so that a missing zero_grad is noticed.
+    """
+    mark = torch.zeros(1, *[1] * parameter.dim(), dtype=parameter.dtype, device=parameter.device)
+    mark._processed = True  # type: ignore[attr-defined]
+    return mark
+
+
 def _trainable(module: Any) -> set[str]:
     return {name for name, p in module.named_parameters() if p.requires_grad}
 
 
-def _one_pass(parameter: Any) -> torch.Tensor:
-    sample = parameter.grad_sample
-    if isinstance(sample, list) and len(sample) == 1:
+def _is_one_pass(sample: Any) -> bool:
+    return isinstance(sample, torch.Tensor) or (isinstance(sample, list) and len(sample) == 1)
+
+
+def _ran(parameter: Any) -> bool:
+    """Return whether the layer of a parameter was called in a forward pass that backward has not reached."""
+    return bool(getattr(parameter, "_forward_counter", 0))
+
+
+def _sample(parameter: Any) -> torch.Tensor:
+    """Return the per-example gradients of one pass, in the dtype of the parameter."""
+    sample: torch.Tensor = parameter.grad_sample
+    if isinstance(sample, list):
         sample = sample[0]
-    if not isinstance(sample, torch.Tensor):
-        raise Refused(
-            "A step needs the gradients of exactly one backward pass.",
-            hint="call optimizer.zero_grad(), loss.backward() and optimizer.step() once for each batch",
-        )
-    if getattr(sample, "_processed", False):
-        raise Refused(
-            "The gradients of the last step were not cleared.", hint="call optimizer.zero_grad() before every batch"
-        )
     if sample.dtype != parameter.dtype:
         sample = parameter.grad_sample = sample.to(parameter.dtype)
-    if sample.dim() == 1:  # of a scalar parameter: Opacus sums over the dimensions of a parameter, and needs one
+    if sample.dim() == 1:  # a scalar parameter: add a dimension, since Opacus sums over the parameter's dimensions
         sample = parameter.grad_sample = sample[:, None]
     return sample

@@ -1,4 +1,4 @@
-"""The loss for ghost clipping: one value per example, and only clipped gradients."""
+"""The criterion for ghost clipping: its backward pass computes the sum of the clipped per-example gradients."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
 
 from antiphase._errors import Refused
+from antiphase.torch._compile import untraced
+from antiphase.torch._names import layer_names
 from antiphase.torch._precision import full_precision
 
 RECOMPUTED = ("CheckpointFunctionBackward",)
@@ -17,19 +19,19 @@ RECOMPUTED = ("CheckpointFunctionBackward",)
 
 @final
 class GhostClippingLoss(DPLossFastGradientClipping):  # type: ignore[misc]  # Opacus has no annotations
-    """Opacus's criterion, whose loss also checks what it clips."""
+    """Opacus's criterion for ghost clipping, with checks that all gradients are clipped."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Return the loss, whose backward pass clips."""
+        """Return a loss whose `backward` clips the gradient of each example."""
         return _ClippedLoss.of(super().__call__(*arguments, **options))
 
 
 @final
 class _ClippedLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
-    """The losses of a batch, whose backward pass computes the sum of the clipped gradients.
+    """The per-example losses of a batch. `backward` computes the sum of the clipped gradients.
 
-    The optimizer takes that sum from `GhostGradients`. `p.grad` is a copy to look at; after the backward pass its
-    version is noted, so that anything added to it is refused.
+    The optimizer reads that sum from `GhostGradients`. `p.grad` is only a copy of it. `backward` records the version of
+    the copy, so that `GhostClipping.take` can raise `Refused` if anything was added to it.
     """
 
     @classmethod
@@ -54,32 +56,31 @@ class _ClippedLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
     def __neg__(self) -> _ClippedLoss:
         return self.of(super().__neg__())
 
+    @untraced
     def backward(self) -> None:
-        """Compute the gradients, their norms, and the sum of the clipped gradients."""
-        reset_norms(self.module)  # of an interrupted pass
+        """Compute the per-example gradient norms and the sum of the clipped gradients."""
+        reset_norms(self.module)  # an interrupted pass may have left some
         self.optimizer.check_unchanged()
         refuse_hooks(self.optimizer.params)
-        check_used_once(self.module, self.loss_per_sample)
+        leaves = check_used_once(self.module, self.loss_per_sample)
         ghost, losses = self.module.ghost_gradients, self.loss_per_sample
         with full_precision(self.optimizer.params):
-            (losses.mean(0) if self.loss_reduction == "mean" else losses.sum(0)).sum().backward()
+            loss = (losses.mean(0) if self.loss_reduction == "mean" else losses.sum(0)).sum()
+            loss.backward(inputs=ghost.needed_gradients(leaves))
             for p in self.optimizer.params:
                 p.grad = None  # not clipped
             norms = ghost.norms()
             if losses.dim() != 1 or len(losses) != len(norms):
                 ghost.clear()
                 raise Refused(
-                    "The loss does not have one value per example, so the gradients are not clipped.",
-                    hint="ghost clipping needs one loss per example: a criterion with a `reduction`, outputs and "
-                    "targets with one value per example, and shape=(examples, length) for sequences",
+                    "The loss does not have one value per example, so per-example gradients cannot be clipped.",
+                    hint="use a criterion that returns one loss per example if its `reduction` is 'none'; for "
+                    "regression, use outputs and targets of shape (examples,); for sequences, pass "
+                    "shape=(examples, length) to the criterion",
                 )
             if not torch.isfinite(norms).all():
                 ghost.clear()
-                raise Refused(
-                    "A gradient is not finite. The sum would not be finite either, which would reveal the example.",
-                    hint="fix the model or the data, or use grad_sample_mode='hooks', where such an example counts as "
-                    "zero",
-                )
+                raise _not_finite()
             self.module.per_sample_gradient_norms = norms
             ghost.clip(clipping_factors(norms, self.optimizer.clip_norms[0]))
         for p, total in zip(self.optimizer.params, ghost.batch.sums, strict=True):
@@ -87,13 +88,52 @@ class _ClippedLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
             p._clipped_at = gradient_version(p)
 
 
+def is_private_loss(loss: Any) -> bool:
+    """Return whether a loss is from the criterion that `make_private` returned for ghost clipping."""
+    return isinstance(loss, _ClippedLoss)
+
+
+def backward_per_example(loss: Any, weights: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the norm of each example's gradient, and the weighted sum of the gradients for each parameter.
+
+    The optimizer does not see them.
+
+    Args:
+        loss: private loss of a batch.
+        weights: weight of each example, shape (examples,).
+    """
+    ghost, losses = loss.module.ghost_gradients, loss.loss_per_sample
+    reset_norms(loss.module)
+    with full_precision(loss.optimizer.params):
+        (losses.mean(0) if loss.loss_reduction == "mean" else losses.sum(0)).sum().backward()
+        norms = ghost.norms()
+        if len(norms) != len(weights):
+            raise Refused(
+                "The layers have a different number of rows than the batch has examples.",
+                hint="make the batch the first dimension of the input of every layer",
+            )
+        if not torch.isfinite(norms).all():
+            ghost.clear()
+            raise _not_finite()
+        ghost.clip(weights.to(norms))
+    sums = ghost.take().sums
+    return norms.detach().double().cpu(), sums
+
+
 def clipping_factors(norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """What to multiply gradients with, given their norms. As in Opacus, slightly less than needed."""
+    """Return the factor, at most 1, that scales each gradient to norm `clip_norm` or less.
+
+    As in Opacus, 1e-6 is added to the norms to avoid division by zero, so clipped norms are slightly below `clip_norm`.
+
+    Args:
+        norms: norm of each example's gradient, shape (examples,).
+        clip_norm: largest norm after clipping.
+    """
     return (clip_norm / (norms + 1e-6)).clamp(max=1.0)
 
 
 def reset_norms(module: Any) -> None:
-    """Drop all norms and gradients of an earlier batch."""
+    """Delete all norms and gradients of an earlier batch."""
     module._per_sample_gradient_norms = None
     module.ghost_gradients.clear()
     for p in module.parameters():
@@ -106,71 +146,108 @@ def reset_norms(module: Any) -> None:
 
 
 def refuse_hooks(parameters: list[Any]) -> None:
-    """Refuse hooks on parameters: they can change gradients after the norms were computed."""
+    """Raise `Refused` if a parameter has a hook: it could change the gradient after the norm was computed."""
     if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
         raise Refused(
-            "A parameter has a hook, which may change its gradient after the norm was computed, or see it without "
-            "noise.",
-            hint="remove hooks added by register_hook or register_post_accumulate_grad_hook, such as for logging "
+            "A parameter has a hook, which may change its gradient after the norm was computed, or read the gradient "
+            "before noise is added.",
+            hint="remove hooks added by register_hook or register_post_accumulate_grad_hook, such as hooks that log "
             "gradients; scale gradients in the optimizer; or use grad_sample_mode='hooks'",
         )
 
 
-def check_used_once(module: Any, losses: torch.Tensor) -> None:
-    """Refuse a weight that the losses use outside its own layer too.
+def check_used_once(module: Any, losses: torch.Tensor) -> list[torch.Tensor]:
+    """Raise `Refused` if the autograd graph of the losses uses a weight more often than its own layer does.
 
-    Opacus computes the norm from the inputs and outputs of a layer, which misses the gradient of any other use. The
-    layers that Opacus knows use each weight once per pass. Parameters sharded by FSDP are not found in the graph.
+    Returns all leaves of the graph.
+
+    Ghost clipping computes the gradient norm of a weight from the inputs and output gradients of its layer. It misses
+    any other use, such as a weight penalty in the loss. The layers that Opacus supports use each weight once per pass.
+    Parameters sharded by FSDP do not appear in the graph, so they are not checked.
     """
     uses, seen = Counter[int](), set()
+    leaves: dict[int, torch.Tensor] = {}
     waiting: list[Any] = [losses.grad_fn]
     while waiting:
         node = waiting.pop()
         for following, _ in () if node is None else node.next_functions:
-            if following is not None and following.name() == "torch::autograd::AccumulateGrad":
-                uses[id(following.variable)] += 1
+            leaf = _leaf(following)
+            if leaf is not None:
+                uses[id(leaf)] += 1
+                leaves[id(leaf)] = leaf
             elif following not in seen:
                 _refuse_hidden(following)
                 seen.add(following)
                 waiting.append(following)
-    for name, layer in module.named_modules():
+    used = [p for p in module.parameters() if uses[id(p)]]  # empty with FSDP
+    if used and not any(getattr(p, "_forward_counter", 1) for p in used):
+        raise Refused(
+            "backward was called on this loss before, or its forward pass belongs to an interrupted batch: there is no "
+            "forward pass left to match.",
+            hint="call backward once for each forward pass, and run a new forward pass for each batch",
+        )
+    names = layer_names(module)
+    for layer in module.modules():
         known = type(layer) in module.NORM_SAMPLERS or type(layer) in module.GRAD_SAMPLERS
         if known and any(uses[id(p)] > p._forward_counter for p in layer.parameters(recurse=False) if p.requires_grad):
             raise Refused(
-                f"A weight of {name!r} is also used outside its layer, and ghost clipping would miss that part of its "
-                "norm.",
-                hint="use grad_sample_mode='hooks' if a function uses the weight again; instead of a penalty on "
-                "weights in the loss, use the optimizer's weight_decay",
+                f"A weight of {names[id(layer)]!r} is also used outside its layer. Ghost clipping would ignore that "
+                "use and compute too small a norm.",
+                hint="if a function uses the weight again, use grad_sample_mode='hooks'; instead of a weight penalty "
+                "in the loss, use the optimizer's weight_decay",
             )
+    return list(leaves.values())
+
+
+def _leaf(node: Any) -> torch.Tensor | None:
+    """Return the parameter that a node of the graph stands for, or None.
+
+    Under autocast, all uses of a parameter share one copy in lower precision, which stands for the parameter.
+    """
+    if node is None:
+        return None
+    if node.name() == "ToCopyBackward0":
+        node = node.next_functions[0][0]
+    is_leaf = node is not None and node.name() == "torch::autograd::AccumulateGrad"
+    return node.variable if is_leaf else None
 
 
 def _refuse_hidden(node: Any) -> None:
-    """Refuse parts of the graph that are built during the backward pass: their uses of weights cannot be seen here."""
+    """Raise `Refused` for a node that is recomputed in the backward pass: the graph does not show its weights yet."""
     if node is not None and node.name() in RECOMPUTED:
         raise Refused(
-            "It is not known before the backward pass which weights a checkpointed function uses.",
-            hint="with torch.utils.checkpoint use grad_sample_mode='hooks' and use_reentrant=True",
+            "Ghost clipping cannot check which weights a function under torch.utils.checkpoint uses.",
+            hint="pass use_reentrant=False to torch.utils.checkpoint, or use grad_sample_mode='hooks'",
         )
 
 
 def gradient_version(parameter: torch.Tensor) -> tuple[torch.Tensor | None, int]:
-    """The current gradient, and how often it was changed in place."""
+    """Return the current gradient and the number of times it was changed in place."""
     gradient = parameter.grad
     return gradient, 0 if gradient is None else gradient._version
 
 
 def is_unchanged(parameter: Any) -> bool:
-    """Whether the gradient is still the result of the private backward pass."""
+    """Return whether `p.grad` is still the tensor, unmodified, that the private backward pass stored."""
     gradient, version = getattr(parameter, "_clipped_at", (None, -1))
     now, changes = gradient_version(parameter)
     return gradient is now and version == changes
+
+
+def _not_finite() -> Refused:
+    return Refused(
+        "The gradient of an example is not finite. The sum would not be finite either, which would reveal that the "
+        "example is in the batch.",
+        hint="fix the model or the data, or use grad_sample_mode='hooks', which replaces such a gradient by zero",
+    )
 
 
 def _number(value: Any) -> Real:
     if isinstance(value, Real):
         return value
     raise Refused(
-        f"A {type(value).__name__} in a private loss may mix examples, or have a gradient that is not clipped.",
-        hint="compute everything that depends on the outputs in the criterion; a private loss can be combined only "
-        "with numbers and other private losses",
+        f"A private loss cannot be combined with a {type(value).__name__}, which may mix examples or have a gradient "
+        "that is not clipped.",
+        hint="compute everything that depends on the model's outputs inside the criterion; a private loss can be "
+        "combined only with numbers and other private losses",
     )

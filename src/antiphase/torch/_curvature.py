@@ -1,4 +1,4 @@
-"""Curvatures of a PyTorch model on public data, for planning."""
+"""Estimates the curvatures of a PyTorch model's loss on public data, for planning."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def curvatures(
     seed: int = 0,
     steps: Steps | float = "last",
 ) -> Curvatures:
-    """Estimate the curvatures of a loss for `Problem(objective=...)`, by stochastic Lanczos quadrature.
+    """Estimate the curvatures (Hessian eigenvalues) of a loss, to pass to `Problem(objective=...)`.
 
-    Use public data only: the result depends on the data, and so does the plan made with it. No privacy guarantee covers
-    what the plan reveals about them.
+    The method is stochastic Lanczos quadrature. Use public data only: the result, and any plan made with it, depends on
+    the data, and the privacy guarantee does not cover what the plan reveals about that data.
 
     Args:
-        module: model; its trainable parameters are the directions.
-        loss: returns the mean loss over a public batch, from the module as it is. Switch dropout off.
+        module: model. The Hessian is with respect to its trainable parameters.
+        loss: function that returns the mean loss of `module` over a public batch. Switch dropout off first.
         learning_rate: largest learning rate of the private run.
-        clip_factor: by what factor clipping shrinks the mean gradient, at most 1.
-        iterations: products of the Hessian with a vector, per probe.
+        clip_factor: factor, at most 1, by which clipping shrinks the mean gradient.
+        iterations: number of Hessian-vector products per probe.
         probes: number of random vectors to average over.
-        seed: seed of these vectors.
-        steps: steps whose noise counts, as in `Curvatures`.
+        seed: seed for the random vectors.
+        steps: steps whose noise counts in the objective, as in `Curvatures`.
 
     >>> model = torch.nn.Linear(3, 1, bias=False)
     >>> x = torch.diag(torch.tensor([1.0, 2.0, 4.0]))

@@ -1,9 +1,11 @@
-"""Noise made by PyTorch's own generator on the device of the gradients: fast on an accelerator, not cryptographic.
+"""Device noise: drawn by PyTorch's own generator on the device of the gradients. Fast, but not cryptographic.
 
-z is addressed by (row, leaf, block of entries). Each block is the sum of two draws, each from a generator with its own
-seed, derived from the run's secret, so that every rank and every replay gets the same z. A seed has 32 bits on a CPU
-and 63 on an accelerator. The bits of the noise depend on the kind of device and the version of PyTorch, so a run that
-was started with one is refused with another.
+The noise of step t is row t of N z, times its standard deviation, where z holds independent standard normals. A block
+of z is identified by its row, its leaf (one parameter) and the index of its first entry. Each block is the scaled sum
+of two draws. Each draw has its own seed, derived from the run's secret, so every rank and every replay gets the same z.
+The generator uses 32 bits of a seed on a CPU and 63 on an accelerator. The bits of the noise depend on the type of
+device and on the version of PyTorch, so a run cannot continue on another type of device or with a version that draws
+other bits.
 """
 
 from __future__ import annotations
@@ -35,20 +37,20 @@ from antiphase.strategies import (
     own_weight,
 )
 
-BLOCK = 1 << 20
-Draw = Callable[[int], torch.Tensor]  # returns a row of z
-Correlate = Callable[[int, Draw], torch.Tensor]  # returns the noise of a step
+BLOCK = 1 << 20  # entries per block
+Draw = Callable[[int], torch.Tensor]  # takes the index of a row of z, returns the row
+Correlate = Callable[[int, Draw], torch.Tensor]  # takes a step t and z, returns row t of N z
 
 
 @final
 class DeviceReplay:
-    """The noise of any step taken so far, on a device. Going back generates it again from the start.
+    """Generates the noise of any step on the device. To return to an earlier step, it starts again from step 0.
 
     Args:
         plan: plan of the run.
         secret: secret of the run.
         run_id: id of the run.
-        own: parts of the leaves to make noise for.
+        own: by leaf name, the part of each leaf that this process makes noise for.
         like: empty tensor with the device and dtype of the noise.
     """
 
@@ -65,7 +67,7 @@ class DeviceReplay:
     __reduce_ex__ = refuse_pickle
 
     def read(self, step: int) -> list[torch.Tensor]:
-        """The noise of `step`, as one flat tensor per leaf."""
+        """Return the noise of `step`, before it is multiplied by `clip_norm`, as one flat tensor per leaf."""
         with self._exclusive:
             made = self._read(step)
             self.read_steps.add(step)
@@ -76,7 +78,7 @@ class DeviceReplay:
             self._is_consistent = False
             self._steps_made, self._correlate = 0, self._begin()
         while self._steps_made <= step:
-            self._is_consistent = False  # after an interrupt here, the correlator is ahead of the count
+            self._is_consistent = False  # if interrupted here, the correlator may be ahead of _steps_made
             self._last = self._correlate(self._steps_made, self._draw) * self._canonical.noise_std
             self._steps_made += 1
             self._is_consistent = True
@@ -86,7 +88,7 @@ class DeviceReplay:
 
     @property
     def source(self) -> str:
-        """What makes the noise, in words that change whenever its bits would."""
+        """Return a description of the noise source that changes whenever the bits of the noise would change."""
         has_buffers = isinstance(self._canonical.strategy.recursion(), Buffers)
         return self._white.source + (", buffers updated by differences" if has_buffers else "")
 
@@ -97,19 +99,25 @@ class DeviceReplay:
         return correlator(self._canonical.strategy, _numpy_dtype(self._like).name)
 
     def save(self) -> None:
-        """Do nothing: noise is generated again from its seeds."""
+        """Do nothing: no state is needed, since the noise can be generated again from its seeds."""
 
 
 @final
 class SeededNormals:
-    """z as a function of row, leaf and entry."""
+    """Draws the standard normals z. Each entry is a function of the secret, the labels, the row, leaf and index.
+
+    Args:
+        secret: secret that seeds are derived from.
+        labels: strings that also enter every seed, such as the run id.
+        like: empty tensor with the device and dtype of z.
+    """
 
     def __init__(self, secret: Secret, labels: tuple[str, ...], like: torch.Tensor) -> None:
         self._secret, self._labels, self._like = secret, labels, like
         self._generator = torch.Generator(device=like.device)
 
     def draw(self, row: int, name: str, leaf: Leaf) -> torch.Tensor:
-        """Row `row` of z, for the entries in the region of a leaf."""
+        """Return row `row` of z for the part `leaf` of the leaf called `name`, as a flat tensor."""
         (start, stop), size = leaf.box[0], leaf.global_shape[0]
         first = start - start % BLOCK
         parts = [self._block(row, name, at, min(BLOCK, size - at)) for at in range(first, stop, BLOCK)]
@@ -117,22 +125,23 @@ class SeededNormals:
 
     @property
     def source(self) -> str:
-        """The generator, with a hash of sample draws, which differ between devices and versions."""
+        """Return the name of the generator and a hash of 64 sample draws, which differ between devices and versions."""
         sample = hashlib.sha256(self._draw_from(0, 64).cpu().numpy().tobytes()).hexdigest()
         kind = self._like.device.type
         seeds = ", whose seeds of 32 bits may coincide" if kind == "cpu" else ""
         return f"PyTorch's generator on {kind}{seeds} (sample {sample[:16]})"
 
     def _block(self, row: int, name: str, start: int, size: int) -> torch.Tensor:
-        """Draw a whole block. What a seed gives depends on the size, so the size must not depend on regions."""
+        """Draw a whole block, the same for every rank: what a seed gives depends on the number of values drawn."""
         first, second = (self._draw((name, row, start, half), size) for half in range(2))
         return (first + second) * math.sqrt(0.5)
 
     def _draw(self, labels: tuple[Any, ...], size: int) -> torch.Tensor:
-        """Make one draw. The noise is the sum of two, which has twice as many bits of seed and a longer tail.
+        """Return `size` normals from the seed for `labels`. A block of z is the scaled sum of two such draws.
 
-        In float32 on a CPU, a single draw is bounded by about 5.8, the scaled sum of two by about 8.2. What the bound
-        adds to delta is not proved; reports state it as an assumption.
+        The sum has twice as many seed bits and a larger range than one draw. In float32 on a CPU, one draw is at most
+        about 5.8 in absolute value, and the scaled sum of two at most about 8.2. There is no proof of how much this
+        bound adds to delta; reports state that it is assumed to add nothing.
         """
         seed = self._secret.derive("device noise", *self._labels, *labels, length=8)
         return self._draw_from(int.from_bytes(seed, "big") >> 1, size)
@@ -144,11 +153,11 @@ class SeededNormals:
 
 
 def check_device_noise(plan: Plan, like: torch.Tensor) -> None:
-    """Refuse a plan whose noise is not right on this device and in this dtype.
+    """Raise `Refused` if the plan's noise cannot be computed accurately on this device and in this dtype.
 
     Args:
-        plan: plan with the noise, and the clipping norm that it is multiplied by when it is added.
-        like: empty tensor with that device and dtype.
+        plan: plan whose noise, multiplied by its clipping norm, is checked.
+        like: empty tensor with the device and dtype.
     """
     dtype, clip_norm = _numpy_dtype(like), plan.problem.clip_norm
     strategy, noise_std = plan.mechanism.strategy, plan.mechanism.noise_std
@@ -164,7 +173,14 @@ def check_device_noise(plan: Plan, like: torch.Tensor) -> None:
 
 
 def correlator(strategy: Strategy, dtype: str) -> Correlate:
-    """A function that applies N step by step, with noise and buffers in this dtype; call it for each step in order."""
+    """Return a function that computes row t of N z, given t and a function that draws rows of z.
+
+    Call it for t = 0, 1, 2 and so on, without gaps: it keeps state between calls.
+
+    Args:
+        strategy: strategy matrix C, with its left inverse N.
+        dtype: dtype of the noise and of the state, "float32" or "float64".
+    """
     return _interpreted(strategy.recursion(), dtype)
 
 
@@ -183,7 +199,8 @@ def _interpreted(recursion: Recursion, dtype: str) -> Correlate:
             made = _restarted(recursion, dtype)
         case WholeMatrix():
             raise Refused(
-                f"Noise of {type(recursion.strategy).__name__} cannot be made on the device: every step uses all of z.",
+                f"Noise of {type(recursion.strategy).__name__} cannot be made on the device: every step needs all "
+                "rows of z.",
                 hint="use source='host', or a plan of family banded, toeplitz, blt, banded-inverse or tree",
             )
     if made is None:
@@ -192,7 +209,7 @@ def _interpreted(recursion: Recursion, dtype: str) -> Correlate:
 
 
 def _decaying_buffers(scale: Array, loss: Array) -> Correlate:
-    """y = z - scale . b, then b <- b + (y - loss b), as `Buffers.constants` explains."""
+    """Compute y = z - sum_i scale_i b_i, then add y - loss_i b_i to each buffer b_i, as in `Buffers.constants`."""
     held: list[torch.Tensor] = []
 
     def make(step: int, draw: Draw) -> torch.Tensor:
@@ -208,7 +225,7 @@ def _decaying_buffers(scale: Array, loss: Array) -> Correlate:
 
 
 def _past_outputs(recursion: Feedback) -> Correlate:
-    """Forward substitution."""
+    """Solve C y = z by forward substitution, where C is banded."""
     past: deque[torch.Tensor] = deque(maxlen=recursion.bands - 1)
 
     def make(step: int, draw: Draw) -> torch.Tensor:
@@ -223,6 +240,7 @@ def _past_outputs(recursion: Feedback) -> Correlate:
 
 
 def _past_draws(recursion: MovingSum) -> Correlate:
+    """Compute y_t = sum_j coefficients_j z_(t-j)."""
     coefficients = [float(c) for c in recursion.coefficients]
     past: deque[torch.Tensor] = deque(maxlen=len(coefficients))
 
@@ -237,7 +255,11 @@ def _past_draws(recursion: MovingSum) -> Correlate:
 
 
 def _tree(recursion: TreeNodes) -> Correlate:
-    """node <- w z + (1 - w) (left + node) up the finished levels; the noise is node less what it replaces."""
+    """Return the highest node that the step completes, minus the left neighbours that it replaces.
+
+    A completed node is w z + (1 - w) (left + right), with its own draw z, its weight w and its two children; see
+    `TreeNodes`.
+    """
     waiting: list[torch.Tensor] = []
 
     def make(step: int, draw: Draw) -> torch.Tensor:
@@ -257,7 +279,7 @@ def _tree(recursion: TreeNodes) -> Correlate:
 
 
 def _restarted(recursion: Restart, dtype: str) -> Correlate:
-    """The noise of one block, started again for every block with new rows of z."""
+    """Compute the noise of one block of steps, and start again with new rows of z for every further block."""
     block = recursion.inner
     inner = _interpreted(block, dtype)
 

@@ -1,4 +1,4 @@
-"""torch.distributed as the transport of a run: the processes that train one model together."""
+"""Communication between the processes (ranks) that train one model, through torch.distributed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any, final
 
 import torch.distributed as dist
 
+from antiphase._errors import Refused
 from antiphase._run import Transport
 
 
 @final
 class TorchDistributed(Transport):
-    """The default process group of torch.distributed.
+    """Sends objects between the ranks of torch.distributed's default process group.
 
     Args:
         rank: rank of this process; rank 0 writes the ledger.
@@ -23,7 +24,7 @@ class TorchDistributed(Transport):
 
     @classmethod
     def current(cls) -> TorchDistributed:
-        """The default group, or a single process if none was initialized."""
+        """Return the default process group, or a single process if torch.distributed is not initialized."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
@@ -43,3 +44,21 @@ class TorchDistributed(Transport):
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
+
+    def check_operation(self, operation: str) -> None:
+        """Raise `Refused` on every rank unless all ranks are about to do the same.
+
+        Otherwise, ranks that do different things would wait for one another until torch.distributed times out.
+
+        Args:
+            operation: what this rank is about to do, such as "take step 3". The other ranks see it.
+        """
+        found = self.all_gather(operation)
+        if any(other != found[0] for other in found):
+            words = [f"rank {i}: {text if isinstance(text, str) else 'something else'}" for i, text in enumerate(found)]
+            raise Refused(
+                f"The ranks are not about to do the same ({'; '.join(words)}).",
+                hint="call publish and other collective operations on every rank, and only between two passes through "
+                "the loader: a rank without examples in a step gets no batch for it, so the ranks may have different "
+                "numbers of batches",
+            )

@@ -1,35 +1,38 @@
-"""PrivacyEngine: Opacus with a plan's batches, noise and ledger."""
+"""PrivacyEngine: private training with Opacus, where batches, noise and ledger come from a plan and its run."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
-from opacus.grad_sample.utils import prepare_module
 from opacus.optimizers import get_optimizer_class
-from opacus.validators import ModuleValidator
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
+from antiphase._accounting import Budget
+from antiphase._check import positive_integer
 from antiphase._errors import InvalidArgument, Refused
-from antiphase._plan import Plan
-from antiphase._run import Run, refuse_pickle
+from antiphase._plan import Plan, require_plan
+from antiphase._planner import plan as make_plan
+from antiphase._problem import Problem
+from antiphase._run import Run
 from antiphase._secret import Secret
+from antiphase.torch._accelerate import unwrapped_optimizer
 from antiphase.torch._clipping_checks import GhostClipping, PerExampleClipping
 from antiphase.torch._criterion import GhostClippingLoss
 from antiphase.torch._distributed import TorchDistributed
-from antiphase.torch._layers import patch_samplers
+from antiphase.torch._grouped_rows import check_grouping
+from antiphase.torch._independence import check_independence
 from antiphase.torch._loader import PlanBatchSampler, PlanLoader, check_dataset, check_loader_options
-from antiphase.torch._module import check_module
 from antiphase.torch._noise_adder import NoiseAdder
 from antiphase.torch._optimizer import PrivateOptimizer, private_class
 from antiphase.torch._options import (
+    MOVED,
     batch_size,
     check_examples,
     check_mode,
@@ -37,48 +40,184 @@ from antiphase.torch._options import (
     epoch_length,
     refuse_options,
 )
-from antiphase.torch._precision import check_policy, refuse_rounding
 from antiphase.torch._run_methods import RunMethods
 from antiphase.torch._shards import fix_reduction, zero_padding
 from antiphase.torch._step_tracker import StepTracker
+from antiphase.torch._wrapping import check_closure, check_processes, trained_parameters, wrap_module
+from antiphase.torch.users import UserDataset, check_unit
 
 
 @final
 class PrivacyEngine(RunMethods):
-    """Opacus's privacy engine, with a plan in place of a noise multiplier.
+    """Replaces Opacus's `PrivacyEngine`. Takes a plan instead of a noise multiplier.
 
-    The plan's own sampler draws the batches. Opacus clips each example's gradient to the plan's norm. The plan's noise
-    is added to the sum once per step, and a `Run` in `directory` keeps the ledger.
+    The plan's own sampler draws the batches. Each example's gradient is clipped to the plan's `clip_norm`. The plan's
+    noise is added to the sum once per step, and a `Run` in `directory` keeps the ledger.
 
-    **Guarantee**: that of the plan; `report` states it for the steps that ran. Anything that would change the mechanism
-    is refused: other batches, other clipping, other noise, or the gradients of several steps in one.
+    **Guarantee**: the training satisfies the plan's guarantee. `report` states the guarantee of the steps that ran.
+    Anything that would change the mechanism raises an error: other batches, other clipping, other noise, or gradients
+    accumulated over several steps.
 
     Args:
-        directory: run directory. It holds the secret and the noise state; store it apart from the model.
-        secret: None to generate one and store it in the directory.
-        source: source of the noise, as for `NoiseAdder`.
-        opacus: options of Opacus's own engine. Each is refused with a hint what to do instead.
+        directory: run directory. It holds the secret and the noise state, so do not store it with the model. Required.
+        secret: secret that all noise is derived from. If None, one is generated and stored in the directory.
+        source: source of the noise, "host" or "device", as in `NoiseAdder`.
+        background_noise: whether a background thread computes a step's noise during its forward and backward pass.
+        opacus: options of Opacus's own engine. Each raises an error with a hint about what to do instead.
     """
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: str | Path | None = None,
         *,
         secret: Secret | None = None,
         source: Literal["host", "device"] = "host",
+        background_noise: bool = False,
         **opacus: Any,
     ) -> None:
-        refuse_options("PrivacyEngine", opacus)
+        refuse_options("PrivacyEngine", opacus, ["directory"] if directory is None else [])
+        assert directory is not None
         self._directory, self._secret, self._source = directory, secret, source
+        self._background_noise = background_noise
         self._tracker: StepTracker | None = None
         self._batches: PlanBatchSampler | None = None
+        self._module: Any = None
+        self._optimizer: Any = None
 
     def make_private(
         self,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
+        dataset: Any = None,
+        plan: Plan | None = None,
+        *,
+        criterion: Any = None,
+        clipping: str = "flat",
+        clip_norms: Sequence[float] | None = None,
+        grad_sample_mode: str = "hooks",
+        loss_reduction: str = "mean",
+        batch_first: bool = True,
+        rows_per_example: int = 1,
+        loader_options: Mapping[str, Any] | None = None,
+        **opacus: Any,
+    ) -> tuple[Any, ...]:
+        """Return (module, optimizer, data loader), or (module, optimizer, criterion, data loader) with ghost clipping.
+
+        One pass through the loader is one epoch. No step is yielded twice. The loader does not yield empty batches: the
+        optimizer takes steps without examples itself, right after the step before them. For a learning-rate schedule,
+        use `attach_scheduler`.
+
+        Args:
+            module: model. If several processes train it, first wrap it in Opacus's
+                `DifferentiallyPrivateDistributedDataParallel` or shard it with `fully_shard`. In-place activations,
+                such as `ReLU(inplace=True)`, are changed to `inplace=False`.
+            optimizer: optimizer of all trainable parameters of the module.
+            dataset: map-style data set, with one item for each example (or user) that the plan protects. Required.
+            plan: plan to train with. Required; `make_private_with_epsilon` makes one.
+            criterion: loss function, used only with ghost clipping; by default, cross entropy.
+            clipping: "flat", or "per_layer" to clip the gradient of each parameter tensor separately.
+            clip_norms: for "per_layer", one clipping norm per parameter tensor. By default all are equal, with a root
+                sum of squares of `clip_norm`.
+            grad_sample_mode: how Opacus computes per-example gradients: "hooks", "functorch", "ew", "ghost", or
+                "ghost_fsdp" for a module sharded by `fully_shard`.
+            loss_reduction: reduction of your loss, "mean" or "sum". With "mean", the noisy sum is divided by the plan's
+                batch size.
+            batch_first: whether the batch is the first dimension of the inputs.
+            rows_per_example: number of rows that the model processes for each example (or user), such as several
+                sequences. Consecutive rows belong together. Their gradients are added before they are clipped; see
+                `antiphase.torch.users`.
+            loader_options: options of PyTorch's DataLoader, such as collate_fn, num_workers or pin_memory.
+            opacus: other options of Opacus's `make_private`. They raise one error that says what to write instead of
+                each, except a `max_grad_norm` that equals the plan's `clip_norm`.
+        """
+        if isinstance(plan, Plan) and opacus.get("max_grad_norm") == plan.problem.clip_norm:
+            del opacus["max_grad_norm"]  # the same as in the plan
+        dataset = _without_loader(dataset, opacus)
+        _check_arguments("make_private", opacus, {"dataset": dataset, "plan": plan})
+        require_plan("make_private", plan)
+        assert plan is not None
+        examples = check_dataset(dataset)
+        return self._make(
+            module,
+            optimizer,
+            dataset,
+            plan,
+            epoch_length(plan, examples),
+            criterion=criterion,
+            clipping=clipping,
+            clip_norms=clip_norms,
+            grad_sample_mode=grad_sample_mode,
+            loss_reduction=loss_reduction,
+            batch_first=batch_first,
+            loader_options=loader_options,
+            rows_per_example=rows_per_example,
+        )
+
+    def make_private_with_epsilon(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Any = None,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        max_grad_norm: float = 1.0,
+        problem: Mapping[str, Any] | None = None,
+        families: Sequence[str] | None = None,
+        **options: Any,
+    ) -> tuple[Any, ...]:
+        """Make a plan for a privacy budget, and return the same as `make_private`. The plan is in `plan` afterwards.
+
+        The plan has `epochs` times ceil(examples / batch_size) steps, so `epochs` passes through the loader take all
+        of them. If the directory already holds a run with a plan for the same problem, that plan is used again.
+
+        Args:
+            module: model, as in `make_private`.
+            optimizer: optimizer of all trainable parameters of the module.
+            dataset: map-style data set, with one item for each example (or user) that the plan protects. Required.
+            epsilon: privacy budget of the whole run; also accepted as `target_epsilon`. Required.
+            delta: delta of the budget; also accepted as `target_delta`. Required.
+            epochs: number of passes through the loader. Required.
+            batch_size: expected number of examples per step. Required.
+            max_grad_norm: clipping norm, the plan's `clip_norm`.
+            problem: other arguments of `antiphase.Problem`, such as workload, objective, unit or participation. The
+                unit is "user" if the data set is a `UserDataset`.
+            families: families of strategies that the planner tries, as in `antiphase.plan`.
+            options: options of `make_private`, such as criterion, grad_sample_mode or loader_options.
+        """
+        owner = "make_private_with_epsilon"
+        epsilon = options.pop("target_epsilon", None) if epsilon is None else epsilon
+        delta = options.pop("target_delta", None) if delta is None else delta
+        dataset = _without_loader(dataset, options)
+        needed = {"dataset": dataset, "epsilon": epsilon, "delta": delta, "epochs": epochs, "batch_size": batch_size}
+        known = inspect.signature(PrivacyEngine.make_private).parameters
+        others = {name: value for name, value in options.items() if name not in known or name == "plan"}
+        _check_arguments(owner, others, needed)
+        assert epsilon is not None
+        assert delta is not None
+        examples = check_dataset(dataset)
+        size = positive_integer(owner, "batch_size", batch_size)
+        epoch = -(-examples // size)
+        wanted = Problem(
+            steps=positive_integer(owner, "epochs", epochs) * epoch,
+            budget=Budget(epsilon, delta),
+            examples=examples,
+            batch_size=size,
+            clip_norm=max_grad_norm,
+            **{**({"unit": "user"} if isinstance(dataset, UserDataset) else {}), **(problem or {})},
+        )
+        plan = _stored_plan(self._directory, wanted) or make_plan(wanted, families)
+        return self._make(module, optimizer, dataset, plan, epoch, **options)
+
+    def _make(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
         dataset: Any,
         plan: Plan,
+        epoch: int,
         *,
         criterion: Any = None,
         clipping: str = "flat",
@@ -87,60 +226,47 @@ class PrivacyEngine(RunMethods):
         loss_reduction: str = "mean",
         batch_first: bool = True,
         loader_options: Mapping[str, Any] | None = None,
-        **opacus: Any,
+        rows_per_example: int = 1,
     ) -> tuple[Any, ...]:
-        """Return module, optimizer and data loader for private training; with ghost clipping, the criterion comes
-        third.
-
-        One pass through the loader is one epoch; its batches never repeat a step. If the batch of a step is empty, the
-        optimizer takes that step together with the one before it.
-
-        Args:
-            module: model. If several processes train it, wrap it in Opacus's DPDDP or shard it by `fully_shard` first.
-            optimizer: optimizer of parameters of the module.
-            dataset: map-style data set, with one item for each example (or user) that the plan protects.
-            plan: what to run.
-            criterion: loss for ghost clipping; cross entropy by default.
-            clipping: "flat", or "per_layer" to clip each parameter tensor separately.
-            clip_norms: for "per_layer", one norm per tensor; by default, equal shares of the plan's norm.
-            grad_sample_mode: how Opacus computes per-example gradients: "hooks", "functorch", "ew", "ghost", or
-                "ghost_fsdp" for a module sharded by `fully_shard`.
-            loss_reduction: reduction of the loss. With "mean", the noisy sum is divided by the plan's batch size.
-            batch_first: whether the first dimension of inputs is the batch.
-            loader_options: options of torch's DataLoader, such as collate_fn, num_workers or pin_memory.
-            opacus: other options of Opacus's own method. Each is refused with a hint what to do instead, except a
-                `max_grad_norm` that equals the plan's `clip_norm`.
-        """
-        if opacus.get("max_grad_norm") == plan.problem.clip_norm:
-            del opacus["max_grad_norm"]  # the same as in the plan
-        refuse_options("make_private", opacus)
+        """Do what `make_private` does; `epoch` is the number of steps per epoch."""
         clipping, grad_sample_mode, loss_reduction = check_mode(clipping, grad_sample_mode, loss_reduction)
-        _check_processes(module, grad_sample_mode)
+        check_processes(module, grad_sample_mode)
+        check_grouping(module, rows_per_example, grad_sample_mode, batch_first=batch_first)
         options = dict(loader_options or {})
         check_loader_options(options)
         examples = check_dataset(dataset)
         check_examples(plan, examples)
+        check_unit(plan, dataset)
         if self._tracker is not None:
             raise Refused("This engine already has a run.", hint="create another PrivacyEngine for another run")
-        _check_closure(optimizer)
-        parameters = _trained(module, optimizer)
+        optimizer = unwrapped_optimizer(optimizer)
+        check_closure(optimizer)
+        parameters = trained_parameters(module, optimizer)
         norms = clip_norms_for(plan, clipping, len(parameters), clip_norms)
         norm: Any = norms if clipping == "per_layer" else norms[0]
-        wrapped = _wrap(module, parameters, grad_sample_mode, batch_first, loss_reduction, norm)
+        wrapped = wrap_module(module, parameters, grad_sample_mode, batch_first, loss_reduction, norm, rows_per_example)
         noise = NoiseAdder(
-            parameters, plan, self._directory, examples=examples, secret=self._secret, source=self._source
+            parameters,
+            plan,
+            self._directory,
+            examples=examples,
+            secret=self._secret,
+            source=self._source,
+            background_noise=self._background_noise,
         )
         ranks = noise.transport.size
         try:
             noise.transport.check_same(
-                (clipping, norms, grad_sample_mode, loss_reduction), "options", "give every rank the same options"
+                (clipping, norms, grad_sample_mode, loss_reduction, rows_per_example),
+                "options",
+                "give every rank the same options",
             )
             tracker = StepTracker(noise, even=isinstance(module, FSDPModule))
             private = _private_optimizer(module, clipping, grad_sample_mode)(
                 optimizer,
                 noise_multiplier=0.0,  # no noise from Opacus
                 max_grad_norm=norm,
-                # DDP's optimizer divides by the number of ranks after it has summed over them.
+                # The DDP optimizer sums over the ranks and then divides by their number.
                 expected_batch_size=batch_size(plan, examples) / (ranks if isinstance(module, DPDDP) else 1),
                 loss_reduction=loss_reduction,
             )
@@ -149,48 +275,103 @@ class PrivacyEngine(RunMethods):
             if isinstance(module, FSDPModule):
                 zero_padding(wrapped, tracker.is_padded, private)
                 fix_reduction(module, ranks)
-            batches = PlanBatchSampler(tracker, epoch_length(plan, examples), private)
+            batches = PlanBatchSampler(tracker, epoch, private)
             loader = PlanLoader(dataset, batch_sampler=batches, **options)
             made = (wrapped, private, *_private_criterion(wrapped, private, criterion, grad_sample_mode), loader)
         except BaseException:
             noise.close()
             raise
         self._tracker, self._batches = tracker, batches
+        self._module, self._optimizer = wrapped, private
         return made
+
+    def check_independence(self, loss: Callable[[Any], Any], batch: Any) -> None:
+        """Raise `Refused` if the gradient of an example depends on the other examples of the batch.
+
+        Call it once before training. Clipping bounds what an example adds to the sum, but not how it changes the
+        gradients of other examples. It can change them through a mean over all tokens of the batch, a contrastive loss,
+        batch statistics, or an embedding table that is looked up once for all examples. The check processes the batch
+        as a whole and in parts, without dropout, and compares the gradients of each example. The error names the layer
+        or the loss. No step is taken, and the parameters do not change.
+
+        A passed check is evidence, not a proof: it cannot find a dependence that does not occur in this batch.
+
+        Args:
+            loss: function that computes the loss of a batch as in training, such as
+                `lambda batch: criterion(model(batch[0]), batch[1])`.
+            batch: batch of two or more examples: a tensor, or nested tuples, lists and mappings of tensors, whose
+                first dimension is the batch.
+        """
+        if self._module is None:
+            raise Refused("There is no private model yet.", hint="call make_private first")
+        if isinstance(self._module, FSDPModule) or self.noise.transport.size > 1:
+            raise Refused(
+                "The check needs the whole model in one process.",
+                hint="run it once in a single process before you start several",
+            )
+        if not self._is_independent(loss, batch):
+            raise Refused(
+                "Fewer than two examples of the batch have a gradient, so nothing can be checked.",
+                hint="pass a batch with two or more examples whose loss depends on the model",
+            )
+
+    def _is_independent(self, loss: Callable[[Any], Any], batch: Any) -> bool:
+        """As `check_independence`, but return False if fewer than two examples have a gradient."""
+        return check_independence(self._module, self._optimizer, self._optimizer.begin_batch, loss, batch)
+
+    def attach_scheduler(self, scheduler: Any) -> None:
+        """Call `scheduler.step()` after every step of the plan, also after steps without examples.
+
+        Poisson sampling can draw empty batches. The loader does not yield them, so a loop that calls `scheduler.step()`
+        itself would call it less often than there are steps, and the schedule would lag behind. Remove that call from
+        the loop. The schedule counts steps, not epochs. Put `scheduler.state_dict()` into your checkpoints.
+
+        Args:
+            scheduler: learning-rate scheduler of the optimizer that was passed to `make_private`, or of the one that it
+                returned, such as `torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)`.
+        """
+        if self._optimizer is None:
+            raise Refused("There is no private optimizer yet.", hint="call make_private first")
+        self._optimizer.attach_scheduler(scheduler)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return self.noise.plan
 
     @property
     def noise(self) -> NoiseAdder:
-        """The `NoiseAdder` of the run."""
+        """The `NoiseAdder` of the run. Call `step` of the private optimizer instead of its `add` and `commit`."""
         return self._started.noise
 
     @property
     def step(self) -> int:
-        """The next step to take."""
+        """Index of the next step to take, from 0."""
         return self.noise.step
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next pass through the loader starts or continues."""
+        """Index of the epoch that the next pass through the loader starts or continues, from 0."""
         assert self._started is not None
         assert self._batches is not None
         return self._batches.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """State for the model's checkpoint, as `NoiseAdder.state_dict`. None of it is secret."""
+        """Return the state to store in the model's checkpoint, as `NoiseAdder.state_dict` does. It is not secret."""
         return self.noise.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the checkpoint that contained `state`."""
+        """Continue from the checkpoint that contained `state`, as `NoiseAdder.load_state_dict` does."""
         self.noise.load_state_dict(state)
         self._reset()
 
     def restart(self) -> None:
-        """Go back to the first step, with the initial model."""
+        """Go back to step 0. Load the initial model before you continue."""
         self.noise.restart()
         self._reset()
 
     def close(self) -> None:
-        """Write everything to disk and let other processes open the directory."""
+        """Write everything to disk and release the lock on the directory."""
         if self._tracker is not None:
             self.noise.close()
 
@@ -199,10 +380,19 @@ class PrivacyEngine(RunMethods):
         return self.noise._open_run
 
     @property
+    def _transport(self) -> TorchDistributed:
+        return self.noise.transport
+
+    @property
     def _started(self) -> StepTracker:
         if self._tracker is None:
             raise Refused("There is no run yet.", hint="call make_private first")
         return self._tracker
+
+    def __getattr__(self, name: str) -> Any:
+        """Explain the attributes that only Opacus's engine has."""
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(f"{message}\n\nhint: {MOVED[name]}" if name in MOVED else message)
 
     def _reset(self) -> None:
         self._started.reset()
@@ -210,24 +400,29 @@ class PrivacyEngine(RunMethods):
             self._batches.reset()
 
 
-def _check_processes(module: nn.Module, mode: str) -> None:
-    """Raise if several processes could not train the module together."""
-    if isinstance(module, DistributedDataParallel):
-        raise InvalidArgument(
-            "torch's DistributedDataParallel averages gradients before they are clipped.",
-            hint="wrap the module in Opacus's DifferentiallyPrivateDistributedDataParallel instead",
-        )
-    if isinstance(module, FSDPModule) != (mode == "ghost_fsdp"):
-        raise InvalidArgument(
-            f"grad_sample_mode={mode!r} cannot be used with a {type(module).__name__}.",
-            hint="use 'ghost_fsdp' for modules sharded by fully_shard, and only for those",
-        )
-    ranks = TorchDistributed.current().size
-    if ranks > 1 and not isinstance(module, (DPDDP, FSDPModule)):
-        raise InvalidArgument(
-            f"{ranks} processes would each train their own model with the same noise.",
-            hint="call fully_shard on the module, or wrap it in Opacus's DifferentiallyPrivateDistributedDataParallel",
-        )
+def _without_loader(dataset: Any, options: dict[str, Any]) -> Any:
+    """Move a data loader in the place of the data set to the options that are refused; return the data set."""
+    if not isinstance(dataset, DataLoader):
+        return dataset
+    options["data_loader"] = dataset
+    return None
+
+
+def _check_arguments(owner: str, options: Mapping[str, Any], needed: Mapping[str, Any]) -> None:
+    """Raise one `InvalidArgument` for all options that cannot be used and all required arguments that are missing."""
+    missing = [name for name, value in needed.items() if value is None]
+    if "data_loader" in options:
+        missing = [name for name in missing if name != "dataset"]  # the advice for data_loader says what to pass
+    refuse_options(owner, options, missing)
+
+
+def _stored_plan(directory: str | Path, problem: Problem) -> Plan | None:
+    """Return the plan of the run in a directory, if it was made for the same problem; otherwise None."""
+    path = Path(directory) / "plan.json"
+    if not path.is_file():
+        return None
+    plan = Plan.load(path)
+    return plan if plan.problem == problem else None
 
 
 def _private_optimizer(module: nn.Module, clipping: str, mode: str) -> type[PrivateOptimizer]:
@@ -235,60 +430,17 @@ def _private_optimizer(module: nn.Module, clipping: str, mode: str) -> type[Priv
 
 
 def _private_criterion(module: Any, optimizer: PrivateOptimizer, criterion: Any, mode: str) -> tuple[Any, ...]:
-    """With ghost clipping, the loss whose backward pass clips. Otherwise nothing: the optimizer clips."""
+    """Return (criterion,) with ghost clipping, where `backward` of its loss clips. Otherwise return ()."""
     if "ghost" not in mode:
         return ()
     loss = nn.CrossEntropyLoss(reduction=optimizer.loss_reduction) if criterion is None else criterion
+    ours = {id(p) for p in module.parameters()}
+    named = loss.named_parameters() if isinstance(loss, nn.Module) else ()
+    own = [name for name, p in named if p.requires_grad and id(p) not in ours]
+    if own:
+        raise InvalidArgument(
+            f"The criterion has a trainable parameter of its own, {own[0]!r}, which would be trained without noise.",
+            hint="make it a parameter of the module, in a layer that the module calls, or freeze it with "
+            "requires_grad_(False)",
+        )
     return (GhostClippingLoss(module, optimizer, loss, optimizer.loss_reduction),)
-
-
-def _trained(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The parameters that the optimizer updates, in its order: all trainable parameters of the module."""
-    known = {id(p) for p in module.parameters()}
-    listed = [p for group in optimizer.param_groups for p in group["params"]]
-    ours = {id(p) for p in listed}
-    missing = [name for name, p in module.named_parameters() if p.requires_grad and id(p) not in ours]
-    if not all(id(p) in known for p in listed):
-        raise InvalidArgument(
-            "The optimizer has parameters that do not belong to the module.",
-            hint="make the optimizer from module.parameters(), after wrapping or sharding the module",
-        )
-    if missing:
-        raise InvalidArgument(
-            f"The parameter {missing[0]!r} is trainable, but not in the optimizer, so another one could train it "
-            f"without noise ({len(missing)} such parameters).",
-            hint="give the optimizer all trainable parameters, or freeze the others with requires_grad_(False)",
-        )
-    return [p for p in listed if p.requires_grad]
-
-
-def _check_closure(optimizer: torch.optim.Optimizer) -> None:
-    """Raise for an optimizer whose step needs a closure, such as LBFGS."""
-    for name, parameter in inspect.signature(optimizer.step).parameters.items():
-        if parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        ):
-            raise InvalidArgument(
-                f"{type(optimizer).__name__} cannot be used: its step needs a {name}, which would compute gradients "
-                "several times per step, without noise.",
-                hint="use an optimizer that takes one gradient per step, such as SGD or Adam",
-            )
-
-
-def _wrap(
-    module: nn.Module, parameters: list[torch.Tensor], mode: str, batch_first: bool, loss_reduction: str, norm: Any
-) -> Any:
-    """Wrap the module in Opacus's class that computes per-example gradients."""
-    ModuleValidator.validate(module, strict=True)
-    check_module(module, ghost="ghost" in mode)
-    check_policy(module)
-    ghost = {"max_grad_norm": norm} if "ghost" in mode else {}
-    wrapped = prepare_module(module, mode, batch_first=batch_first, loss_reduction=loss_reduction, **ghost)
-    wrapped.forbid_grad_accumulation()
-    patch_samplers(wrapped, parameters)
-    if ghost:
-        wrapped.register_forward_pre_hook(refuse_rounding)
-    # Set on the object, since its class is Opacus's. A pickle would contain per-example gradients.
-    wrapped.__reduce_ex__ = partial(refuse_pickle, wrapped)
-    return wrapped

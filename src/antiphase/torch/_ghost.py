@@ -1,8 +1,13 @@
-"""Ghost clipping in one backward pass: norms and clipped sums, both from the same tensors."""
+"""Ghost clipping in one backward pass: computes the gradient norms and the clipped sums from the same tensors.
+
+Notation in this file: `inputs` are the inputs of a layer, `gradients` the gradients of the loss with respect to its
+outputs, and `rows` per-example gradients of a parameter. The first dimension of each is the example.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, final
@@ -14,19 +19,24 @@ from torch.distributed.tensor import DTensor, Partial
 
 from antiphase._errors import Refused
 from antiphase._run import refuse_pickle
-from antiphase.torch._precision import NO_AUTOCAST, squared_norms, widen
+from antiphase.torch._names import layer_names, parameter_names
+from antiphase.torch._positions import check_repeated
+from antiphase.torch._precision import blockwise_sum, factors_like, squared_norms, weighted_sum, widen
 
 Found = dict[torch.Tensor, torch.Tensor]
+Kept = tuple[Any, torch.Tensor, torch.Tensor]  # layer, inputs, output gradients
 Sums = dict[str, torch.Tensor]
-GRAM_BLOCK = 1024  # entries of a float32 dot product; blocks are added in float64
+GRAM_BLOCK = 1024  # features that are converted to float64 at a time
+LARGEST_CANCELLATION = 1e-4  # of the squared norm of a sum, relative to the square of its terms
 
 
 class Formula(NamedTuple):
-    """How the norms and the clipped sum of a layer follow from its inputs and the gradients of its outputs.
+    """Two functions that compute gradient norms and clipped sums for one type of layer.
 
     Args:
-        squares: (layer, inputs, gradients) to the squared norm for each example.
-        sums: (layer, inputs, gradients, factors) to the sum of all examples' gradients times their factors, by name.
+        squares: maps (layer, inputs, gradients) to the squared gradient norm of each example, shape (examples,).
+        sums: maps (layer, inputs, gradients, factors) to the sum over examples of factor times gradient, by parameter
+            name. `factors` has shape (examples,).
     """
 
     squares: Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -34,7 +44,12 @@ class Formula(NamedTuple):
 
 
 class ClippedSums(NamedTuple):
-    """The clipped sums of one physical batch, in the order of the trained parameters, and its number of examples."""
+    """Sums of the clipped gradients of one physical batch.
+
+    Args:
+        sums: one tensor per trained parameter, in the order of the optimizer.
+        examples: number of examples in the batch.
+    """
 
     sums: list[torch.Tensor]
     examples: int
@@ -42,22 +57,26 @@ class ClippedSums(NamedTuple):
 
 @final
 class GhostGradients:
-    """What one backward pass keeps, to compute norms and clipped sums from it.
+    """Records the tensors of one backward pass, and computes the norms and the clipped sums from them.
 
-    For `Linear`, `Embedding` and convolutions these are the inputs and the gradients of the outputs, else the gradients
-    of each example. Every row is scaled by its own norm, whatever the backward pass did. A second, weighted pass could
-    differ from the one that gave the norms: if it is not linear, has state or is random, or if the losses are in
-    another order than the rows of the layers.
+    For `Linear`, `Embedding` and convolutions it records the inputs and the output gradients. For other layers it
+    records the per-example gradients.
+
+    Opacus computes the clipped sum by a second backward pass over reweighted losses. That pass could differ from the
+    one that the norms are from, for example if the backward function is nonlinear, stateful or random, or if the losses
+    are not in the order of the examples. Here, each recorded gradient is scaled by a factor from its own norm.
     """
 
     def __init__(self, module: Any, parameters: list[Any]) -> None:
         self.batch: ClippedSums | None = None
         self.is_padded: Callable[[], bool] = lambda: False
         self._parameters = parameters
-        self._names = {id(layer): name for name, layer in module.named_modules()}
-        # FSDP replaces the parameters of a layer during a pass; these are the ones that the optimizer has.
+        self._names, self._parameter_names = layer_names(module), parameter_names(module)
+        # FSDP replaces the parameters of a layer during a pass. These are the optimizer's parameters.
         self._owned = {id(layer): dict(layer.named_parameters()) for layer in module.modules()}
-        self._inputs: dict[int, tuple[Any, torch.Tensor, torch.Tensor]] = {}
+        self._tied = _tied_layers(module)
+        self._skipped = _skippable(module)
+        self._inputs: dict[int, Kept] = {}
         self._rows: dict[int, Sums] = {}
         module.NORM_SAMPLERS = dict.fromkeys(FORMULAS, self._keep_inputs)
         module.GRAD_SAMPLERS = {kind: partial(self._keep, sampler) for kind, sampler in module.GRAD_SAMPLERS.items()}
@@ -68,32 +87,60 @@ class GhostGradients:
     __reduce_ex__ = refuse_pickle
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Delete everything recorded."""
         self.batch = None
         self._inputs.clear()
         self._rows.clear()
 
+    def needed_gradients(self, leaves: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        """Which leaves of the graph the backward pass must reach; None for all of them.
+
+        The pass only has to give every layer the gradient of its outputs. What it would put into `p.grad` is the sum of
+        gradients that are not clipped, which is dropped. So the largest products are left out: those for weights whose
+        layer also has a bias, which the pass reaches through the same node. If a layer is missed after all, `norms`
+        refuses the pass.
+
+        Args:
+            leaves: all leaves of the graph. If one is not a trained parameter, such as an input that requires a
+                gradient, all are needed: a layer's hook waits for the gradients of its inputs.
+        """
+        known = {id(p) for p in self._parameters}
+        if not all(id(leaf) in known for leaf in leaves):
+            return None
+        return [leaf for leaf in leaves if id(leaf) not in self._skipped] or None
+
     def norms(self) -> torch.Tensor:
-        """The norm of each example's gradient, over all parameters."""
+        """Return the norm of each example's gradient over all parameters together, shape (examples,)."""
         self._check()
-        squares = [_formula(layer).squares(layer, *kept) for layer, *kept in self._inputs.values()]
-        squares += [squared_norms(rows) for found in self._rows.values() for rows in found.values()]
-        return torch.stack([square.to(squares[0].device) for square in squares]).sum(0).sqrt()
+        known = {key: _formula(layer).squares(layer, *kept) for key, (layer, *kept) in self._inputs.items()}
+        squares = [*known.values(), *(squared_norms(rows) for found in self._rows.values() for rows in found.values())]
+        for pair in self._tied:
+            if all(key in known for key in pair):
+                embedding, linear = (self._inputs[key] for key in pair)
+                squares.append(tied_products(embedding, linear, *(known[key] for key in pair)))
+        total = torch.stack([square.to(squares[0].device) for square in squares]).sum(0).clamp(min=0)
+        for key, (layer, *_) in self._inputs.items():
+            if isinstance(layer, nn.Embedding):
+                p = self._owned[key]["weight"]
+                check_repeated(self._parameter_names[id(p)], p, known[key].to(total.device), total)
+        return total.sqrt()
 
     def clip(self, factors: torch.Tensor) -> None:
-        """Multiply each example's gradient by its factor, and keep only the sum."""
+        """Multiply each example's gradient by its factor, and keep only the sum, in `batch`."""
         if self.is_padded():
             factors = factors.clone()
             factors[-1] = 0.0
         found: Found = {}
-        for key, owned in self._owned.items():  # in the order of the model: with FSDP, ranks add up together
+        for key, owned in self._owned.items():  # in the same order on all ranks, since FSDP sums over them
             for name, total in self._sums(key, factors).items():
-                found[owned[name]] = _over_ranks(total.view(owned[name].shape), owned[name])
+                p = owned[name]
+                value = _over_ranks(total.view(p.shape), p)
+                found[p] = found[p] + value if p in found else value  # a tied weight has two layers
         self.clear()
         self.batch = ClippedSums([found[p] for p in self._parameters], len(factors))
 
     def take(self) -> ClippedSums | None:
-        """The clipped sums, once."""
+        """Return the clipped sums and forget them; None if there are none."""
         batch, self.batch = self.batch, None
         return batch
 
@@ -101,69 +148,96 @@ class GhostGradients:
         if key in self._inputs:
             layer, inputs, gradients = self._inputs.pop(key)
             names = {name for name, p in self._owned[key].items() if p.requires_grad}
-            found = _formula(layer).sums(layer, inputs, gradients, factors.to(gradients))
+            found = _formula(layer).sums(layer, inputs, gradients, factors_like(factors, gradients))
             return {name: total for name, total in found.items() if name in names}
         rows = self._rows.pop(key, {})
-        return {name: torch.einsum("i,i...", factors.to(row), row) for name, row in rows.items()}
+        return {name: weighted_sum(factors, row) for name, row in rows.items()}
 
     def _check(self) -> None:
-        """Refuse a pass that misses a parameter, or in which layers have different numbers of rows."""
+        """Raise `Refused` if a parameter has no gradient, a gradient is rounded, or layers disagree on the examples."""
         lengths, kinds, found = {}, set(), set()
         for key, (_, _, gradients) in self._inputs.items():
             lengths[key] = len(gradients)
             kinds.add(gradients.dtype)
-            found |= {id(p) for p in self._owned[key].values()}
+            found |= {id(p) for name, p in self._owned[key].items() if name in ("weight", "bias")}
         for key, rows in self._rows.items():
             lengths[key] = len(next(iter(rows.values())))
             kinds |= {row.dtype for row in rows.values()}
             found |= {id(self._owned[key][name]) for name in rows}
-        if any(id(p) not in found for p in self._parameters):
+        self._check_uses()
+        if missing := [p for p in self._parameters if id(p) not in found]:
+            ran = getattr(missing[0], "_forward_counter", 0)
+            how = "its layer ran, but the loss does not depend on it" if ran else "its layer was not called"
             raise Refused(
-                "A trained parameter got no gradient, or none that belongs to single examples.",
-                hint="use every trained parameter in the forward pass of its own layer, or freeze it before "
-                "make_private",
+                f"The parameter {self._parameter_names[id(missing[0])]!r} has no per-example gradient: {how}. Number "
+                f"of such parameters: {len(missing)}.",
+                hint="use every trained parameter in the forward pass of its own layer and in the loss of every batch, "
+                "or freeze it with requires_grad_(False) before make_private",
             )
         if low := kinds - {torch.float32, torch.float64}:
             raise Refused(
-                f"With ghost clipping, gradients were computed in {', '.join(sorted(map(str, low)))}, so their norms "
-                "and their sum are rounded.",
-                hint=NO_AUTOCAST,
+                f"With ghost clipping, the parameters are in {', '.join(sorted(map(str, low)))}, so the norms and the "
+                "sum of the gradients would be rounded.",
+                hint="keep the parameters in float32 with model.float(), and use autocast for the forward pass",
             )
         if len(set(lengths.values())) > 1:
             usual = max(lengths.values())
             other = next(self._names[key] for key, length in lengths.items() if length != usual)
             raise Refused(
-                f"Layer {other!r} has gradients of another number of examples than other layers.",
-                hint="every layer must have the examples in its first dimension",
+                f"Layer {other!r} has gradients for a different number of examples than the other layers.",
+                hint="make the batch the first dimension of the input of every layer",
             )
 
+    def _check_uses(self) -> None:
+        """Raise `Refused` if a parameter has gradients of several layers, but their product is not computed."""
+        keys: dict[int, list[int]] = {}
+        for key in self._inputs:
+            for name in ("weight", "bias"):
+                if (p := self._owned[key].get(name)) is not None and p.requires_grad:
+                    keys.setdefault(id(p), []).append(key)
+        for key, rows in self._rows.items():
+            for name in rows:
+                keys.setdefault(id(self._owned[key][name]), []).append(key)
+        for p, found in keys.items():
+            pairs = [pair for pair in self._tied if set(pair) == set(found) <= set(self._inputs)]
+            if len(found) > 1 and not pairs:
+                raise Refused(
+                    f"The parameter {self._parameter_names[p]!r} is used by several layers. Ghost clipping would "
+                    "compute too small a norm for the sum of their gradients.",
+                    hint="use grad_sample_mode='hooks'",
+                )
+
     def _keep_inputs(self, layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Found:
-        """In place of Opacus's function for norms; what it returns is not used."""
+        """Record the inputs and output gradients of a layer. Replaces Opacus's norm sampler, so it returns zeros."""
         if id(layer) in self._inputs:
             raise Refused(
-                f"Layer {self._names[id(layer)]!r} is used twice in a pass.", hint="use grad_sample_mode='hooks'"
+                f"Layer {self._names[id(layer)]!r} is used twice in one forward pass.",
+                hint="use grad_sample_mode='hooks'",
             )
+        activations, backprops = _in_full_precision(layer, activations, backprops)
         self._inputs[id(layer)] = (layer, activations[0], backprops)
         return {p: backprops.new_zeros(len(backprops)) for p in layer.parameters() if p.requires_grad}
 
     def _keep(self, sampler: Any, layer: Any, *given: Any) -> Found:
-        """In place of Opacus's function for gradients; what it returns is not used, but its length is."""
+        """Record the per-example gradients from Opacus's `sampler`; return zeros of the same length in their place."""
         names = {id(p): name for name, p in layer.named_parameters()}
-        found: Found = sampler(layer, *given)
+        found: Found = sampler(layer, *_in_full_precision(layer, *given))
         for p, rows in found.items():
             if p.requires_grad:
                 self._add(id(layer), names[id(p)], rows)
         return {p: rows.new_zeros(len(rows), 1) for p, rows in found.items()}
 
     def _keep_copied(self, layer: Any, sampler: Any, parameters: list[torch.Tensor], *given: Any) -> Any:
-        found = sampler(parameters, *given)
+        """Record the per-example gradients that functorch computes, as `_keep` does."""
+        [inputs], gradients = _in_full_precision(layer, [given[0]], given[1])
+        found = sampler(parameters, inputs, gradients)
         for (name, p), rows in zip(layer.named_parameters(), found, strict=True):
             if p.requires_grad:
                 self._add(id(layer), name, rows)
         return [rows.new_zeros(len(rows), 1) for rows in found]
 
     def _add(self, key: int, name: str, rows: torch.Tensor) -> None:
-        """Add the gradients of another use. Recurrent layers have fewer rows once some sequences have ended."""
+        """Add per-example gradients from one use of a layer. Recurrent layers have fewer rows when sequences end."""
         kept = self._rows.setdefault(key, {})
         if name in kept:
             shorter, longer = sorted((kept[name], rows), key=len)
@@ -172,11 +246,93 @@ class GhostGradients:
         kept[name] = rows
 
 
-def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Found:
-    """Call Opacus's function with contiguous inputs: it reads patches as if memory followed the order of dimensions.
+def _in_full_precision(
+    layer: nn.Module, activations: list[torch.Tensor], backprops: torch.Tensor
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Convert the inputs and output gradients of a layer to the dtype of its parameters, if that is more precise.
 
-    With channels or batch last, it would read other values of the example, or those of another example. An image of one
-    pixel counts as contiguous even with channels last, but its padded version is not.
+    Under autocast they may be rounded to bfloat16 or float16. They are used as they are: the gradient of an example is
+    by definition computed from the rounded values, in the dtype of the parameters, and so are its norm and the sum.
+    """
+    kinds = [p.dtype for p in layer.parameters()]
+    for kind in kinds:
+        if kind != backprops.dtype:
+            backprops = backprops.to(torch.promote_types(kind, backprops.dtype))
+    return [x.to(backprops.dtype) if x.is_floating_point() else x for x in activations], backprops
+
+
+def _tied_layers(module: nn.Module) -> list[tuple[int, int]]:
+    """Return the ids of the Embedding and the Linear of every trainable weight that such two layers share."""
+    embeddings = {id(layer.weight): id(layer) for layer in module.modules() if isinstance(layer, nn.Embedding)}
+    return [
+        (embeddings[id(layer.weight)], id(layer))
+        for layer in module.modules()
+        if isinstance(layer, nn.Linear) and layer.weight.requires_grad and id(layer.weight) in embeddings
+    ]
+
+
+def tied_products(embedding: Kept, linear: Kept, e_square: torch.Tensor, l_square: torch.Tensor) -> torch.Tensor:
+    """Return 2 <E, L> per example, rounded up, for a weight that an Embedding and a Linear share.
+
+    E and L are the gradients of the two uses. The gradient of the weight is E + L, and ||E + L||^2 = ||E||^2 + ||L||^2
+    + 2 <E, L>. Row v of E is the sum of the output gradients of the embedding where the token is v. Row v of L is
+    sum_s g_s[v] a_s over the positions s of the linear layer. So <E, L> = sum_v sum_s g_s[v] <E_v, a_s>, where v need
+    only run over the tokens of the example.
+
+    If E and L cancel, their sum is much smaller than both, but its rounding errors are not. So the squared norm is not
+    below a fraction of (||E|| + ||L||)^2, as in `not_below`. The products here are computed in float64, and the margin
+    covers their rounding errors.
+
+    Args:
+        embedding: embedding layer, its tokens and its output gradients.
+        linear: linear layer, its inputs and its output gradients.
+        e_square: upper bound on ||E||^2 per example, shape (examples,).
+        l_square: upper bound on ||L||^2 per example, shape (examples,).
+    """
+    examples, words, rows = _table_rows(*embedding)
+    count = len(e_square)
+    sizes = torch.bincount(examples, minlength=count)
+    slots = torch.arange(len(examples), device=examples.device) - (sizes.cumsum(0) - sizes)[examples]
+    width = int(sizes.max())
+    e = rows.new_zeros(count, width, rows.shape[1])
+    e[examples, slots] = rows
+    tokens = words.new_zeros(count, width)
+    tokens[examples, slots] = words
+    _, inputs, gradients = linear
+    a, g = (x.flatten(1, -2) if x.dim() > 2 else x[:, None] for x in (inputs, gradients))
+    a, g = widen(a).to(e.device), g.to(e.device)
+    picked = widen(g.gather(2, tokens[:, None].expand(-1, g.shape[1], -1)))  # (examples, positions, width)
+    products = ((e @ a.mT) * picked.mT).sum((1, 2))
+    terms = e.flatten(1).norm(dim=1) * (a.norm(dim=2) * picked.norm(dim=2)).sum(1)
+    roundings = e.shape[2] + width * a.shape[1] + 2
+    margin = roundings * torch.finfo(e.dtype).eps * terms
+    both = e_square + l_square.to(e_square.device)
+    lengths = (e_square.sqrt() + l_square.to(e_square.device).sqrt()).square()
+    return not_below(both + 2 * products, lengths) - both + 2 * margin
+
+
+def _skippable(module: nn.Module) -> set[int]:
+    """Weights of layers with a trainable bias. Not for FSDP, which replaces the parameters during a pass.
+
+    Not for weights that several layers share either: the pass reaches an Embedding only through its weight.
+    """
+    owners = Counter(id(p) for layer in module.modules() for p in layer._parameters.values() if p is not None)
+    return {
+        id(layer.weight)
+        for layer in module.modules()
+        if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
+        and not isinstance(layer.weight, DTensor)
+        and owners[id(layer.weight)] == 1
+        and _has_bias(layer)
+    }
+
+
+def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Found:
+    """Return per-example gradients from Opacus's convolution function, called with contiguous inputs.
+
+    Opacus's function assumes row-major memory when it reads patches. With another memory format, such as channels last,
+    it would read other values, even of another example. PyTorch calls a one-pixel image contiguous even in channels
+    last format, but a padded copy of it is not. So the input is flattened and reshaped.
     """
     inputs = activations[0]
     in_order = inputs.contiguous().view(-1).view(inputs.shape)
@@ -185,7 +341,10 @@ def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch
 
 
 def conv_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-    """Each input is in at most as many patches as the kernel has entries."""
+    """Return upper bounds on the squared gradient norms of a convolution, shape (examples,).
+
+    The rounding margin uses that each input value is in at most as many patches as the kernel has spatial positions.
+    """
     places, positions = math.prod(layer.kernel_size), math.prod(gradients.shape[2:])
     total = squared_norms(gradients)
     terms = {"weight": places * squared_norms(inputs), "bias": torch.full_like(total, positions)}
@@ -198,9 +357,9 @@ def conv_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> t
 
 
 def conv_sums(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor, factors: torch.Tensor) -> Sums:
-    """Of the gradients of all examples, which exist for one layer at a time."""
+    """Return the clipped sums of a convolution. The per-example gradients of one layer at a time are in memory."""
     rows = _conv_rows(layer, inputs, gradients)
-    return {name: torch.einsum("i,i...", factors, row) for name, row in rows.items()}
+    return {name: weighted_sum(factors, row) for name, row in rows.items()}
 
 
 def _conv_rows(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> Sums:
@@ -209,34 +368,38 @@ def _conv_rows(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> Sum
 
 
 def embedding_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-    """Positions that look up the same row are added first."""
+    """Return the squared gradient norms of an embedding. Gradients for the same row of the table are added first."""
     examples, _, rows = _table_rows(layer, inputs, gradients)
     return rows.new_zeros(len(inputs)).index_add_(0, examples, rows.square().sum(1))
 
 
 def embedding_sums(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor, factors: torch.Tensor) -> Sums:
-    """The gradient of the whole table."""
+    """Return the clipped sum for the whole embedding table."""
     examples, tokens, rows = _table_rows(layer, inputs, gradients)
-    table = gradients.new_zeros(layer.num_embeddings, layer.embedding_dim)
-    return {"weight": table.index_add_(0, tokens, (rows * factors[examples, None]).to(table))}
+    table = rows.new_zeros(layer.num_embeddings, layer.embedding_dim)
+    return {"weight": table.index_add_(0, tokens, rows * factors[examples, None]).to(gradients.dtype)}
 
 
 def _table_rows(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The gradient of every row that an example looks up: examples, rows of the table, gradients."""
+    """Return the gradient of every table row that each example looks up.
+
+    Returns three tensors with one entry per (example, table row): the example, the table row and the gradient.
+    """
     tokens, size = inputs.reshape(len(inputs), -1), layer.num_embeddings
     pairs = tokens + size * torch.arange(len(tokens), device=tokens.device)[:, None]
     used, places = torch.unique(pairs, return_inverse=True)
     values = widen(gradients.reshape(-1, layer.embedding_dim))
     rows = values.new_zeros(len(used), layer.embedding_dim).index_add_(0, places.flatten(), values)
     if layer.padding_idx is not None:
-        rows[used % size == layer.padding_idx] = 0.0  # its row of the table is not trained
+        rows[used % size == layer.padding_idx] = 0.0  # the padding row is not trained
     return used // size, used % size, rows
 
 
 def linear_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-    """For any number of dimensions between the first and the last.
+    """Return the squared gradient norms of a linear layer; its input may have dimensions between batch and features.
 
-    With T positions the gradient is G = sum_t g_t a_t^T, so ||G||^2 = sum_st <g_s, g_t> <a_s, a_t>.
+    These dimensions are the positions t, with inputs a_t and output gradients g_t. The gradient of an example is
+    G = sum_t g_t a_t^T, so ||G||^2 = sum_{s,t} <g_s, g_t> <a_s, a_t>.
     """
     a, square = inputs.to(gradients.dtype), widen(gradients.new_zeros(len(gradients)))
     if gradients.dim() < 3:
@@ -245,24 +408,28 @@ def linear_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) ->
             square = square + length * squared_norms(a)
         return square + length if _has_bias(layer) else square
     g, a = (x.flatten(1, -2) for x in (gradients, a))
-    total = widen(g.norm(dim=2))
     if layer.weight.requires_grad:
-        products = (_gram(g) * _gram(a)).sum((1, 2), dtype=square.dtype).clamp(min=0)
-        square = square + with_margin(products, (total * a.norm(dim=2)).sum(1).square(), g.dtype)
+        gram_g, gram_a = _gram(g), _gram(a)
+        products = (gram_g * gram_a).sum((1, 2), dtype=square.dtype)
+        length_g, length_a = (x.diagonal(dim1=1, dim2=2).sqrt() for x in (gram_g, gram_a))
+        terms = (length_g * length_a).sum(1).square()
+        rounding = (g.shape[2] + a.shape[2] + 4) * torch.finfo(gram_g.dtype).eps
+        square = square + not_below(products, terms) + rounding * terms
     if _has_bias(layer):
-        square = square + with_margin(squared_norms(g.sum(1)), total.sum(1).square(), g.dtype)
+        lengths_g = squared_norms(g.flatten(0, 1)).sqrt().view(g.shape[:2])
+        square = square + not_below(squared_norms(g.sum(1)), lengths_g.sum(1).square())
     return square
 
 
 def linear_sums(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor, factors: torch.Tensor) -> Sums:
-    """One matrix product over all examples and positions."""
+    """Return the clipped sums of a linear layer, from matrix products over all examples and positions."""
     g = gradients * factors.view(-1, *[1] * (gradients.dim() - 1))
     g, a = (x.reshape(-1, x.shape[-1]) for x in (g, inputs.to(g.dtype)))
     found = {}
     if layer.weight.requires_grad:
-        found["weight"] = g.mT @ a
+        found["weight"] = blockwise_sum(lambda g, a: g.mT @ a, g, a)
     if _has_bias(layer):
-        found["bias"] = g.sum(0)
+        found["bias"] = blockwise_sum(lambda g: g.sum(0), g)
     return found
 
 
@@ -271,30 +438,50 @@ def _has_bias(layer: Any) -> bool:
 
 
 def _gram(x: torch.Tensor) -> torch.Tensor:
-    """The products of all pairs of positions. Long ones are added up from blocks, in float64."""
-    blocks = torch.split(x, GRAM_BLOCK, dim=2)
-    found = blocks[0] @ blocks[0].mT
-    for block in blocks[1:]:
-        found = widen(found) + block @ block.mT
+    """Return the dot products of all pairs of positions, per example, in float64 where the device has it.
+
+    Dot products in float32 would not do: an example can be made such that all their roundings point the same way.
+    Products of two float32 numbers are exact in float64 and do not underflow.
+    """
+    found = x.new_zeros(len(x), x.shape[1], x.shape[1], dtype=widen(x[:0]).dtype)
+    for block in torch.split(x, GRAM_BLOCK, dim=2):  # so that only a part of x is copied at a time
+        wide = widen(block)
+        found.baddbmm_(wide, wide.mT)
     return found
 
 
-def with_margin(square: torch.Tensor, terms: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The squared norm of a sum over positions, plus a margin for rounding.
+def not_below(square: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    """Return the squared norm of a sum over positions, but at least a ten-thousandth of the square of its terms.
 
-    Norms and gradients are computed in different ways, and the rounding errors of both are relative to the terms of the
-    sum. If positions cancel, the terms are far larger than the sum, and the computed norm could be far too small.
+    If the terms cancel, the clipped sum over the batch, which is computed in the dtype of the gradients, has rounding
+    errors that are relative to the terms. So an example whose terms are more than a hundred times longer than their sum
+    is clipped further: its terms add up to at most a hundred times the clipping norm. Independent positions are far
+    from this limit up to 10,000 of them.
 
     Args:
-        square: square of the norm as computed.
-        terms: at least the square of the sum of the norms of the single positions.
-        dtype: of the gradients.
+        square: squared norm, shape (examples,).
+        terms: (sum over positions of the norm of the term)^2, shape (examples,).
+    """
+    return torch.maximum(square, LARGEST_CANCELLATION * terms)
+
+
+def with_margin(square: torch.Tensor, terms: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Add a rounding margin to the computed squared norm of a sum over positions.
+
+    The norm and the clipped sum are computed in different ways. The rounding errors of both are proportional to the
+    terms of the sum over positions. If the terms cancel, they are far larger than the sum, and without a margin the
+    computed norm could be far too small.
+
+    Args:
+        square: squared norm as computed, shape (examples,).
+        terms: upper bound on (sum over positions of the norm of the term)^2, shape (examples,).
+        dtype: dtype of the gradients.
     """
     return square + 16 * torch.finfo(dtype).eps * terms
 
 
 def _over_ranks(total: torch.Tensor, parameter: Any) -> torch.Tensor:
-    """The shard of the sum over all ranks with FSDP, else the sum itself."""
+    """With FSDP, sum `total` over all ranks and return this rank's shard. Otherwise return `total`."""
     if not isinstance(parameter, DTensor):
         return total
     mesh = parameter.device_mesh

@@ -1,4 +1,4 @@
-"""A PyTorch data loader for the plan's batches."""
+"""PyTorch data loader that yields the batches drawn by the plan's sampler."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._run import refuse_pickle
+from antiphase.torch._accelerate import accelerate_device, to_device
 from antiphase.torch._optimizer import PrivateOptimizer
 from antiphase.torch._step_tracker import StepTracker
 
@@ -19,26 +21,32 @@ SET_BY_PLAN = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last",
 
 @final
 class PlanBatchSampler(Sampler[list[int]]):
-    """Yields the batches of the plan's own sampler; each iterator is one epoch.
+    """Yields the batches of the plan's own sampler, as lists of example indices. Each iterator covers one epoch.
 
-    Empty batches are not yielded: the optimizer takes their steps itself. After the last step of the plan, no further
-    epoch can be started. A new iterator in the middle of an epoch continues with the next step.
+    Empty batches are not yielded: the optimizer takes steps without examples itself. A new iterator in the middle of an
+    epoch continues with the next step. After the plan's last step, a new iterator raises `Refused`.
+
+    Args:
+        tracker: provides the batch of each step on this rank.
+        length: number of steps per epoch.
+        optimizer: private optimizer, which takes the steps.
     """
 
     def __init__(self, tracker: StepTracker, length: int, optimizer: PrivateOptimizer) -> None:
         self._tracker, self._length, self._optimizer = tracker, length, optimizer
         self._epoch: int | None = None
         self._prefetched: range | None = None
+        self.yields_empty = False
 
     __reduce_ex__ = refuse_pickle
 
     @property
     def epoch(self) -> int:
-        """The next epoch, counting from 0."""
+        """Index of the next epoch, from 0."""
         return self._tracker.step // self._length if self._epoch is None else self._epoch
 
     def reset(self) -> None:
-        """Derive the epoch from the step again, and drop the sum of an unfinished batch."""
+        """Recompute the epoch from the current step, and drop the gradient sum of an unfinished batch."""
         self._epoch = None
         self._optimizer.begin_batch()
 
@@ -51,59 +59,79 @@ class PlanBatchSampler(Sampler[list[int]]):
         return self._examples(self._prefetched)
 
     def checked(self, read: Callable[[range], Iterable[T]]) -> Iterator[T]:
-        """Yield what `read` returns for the steps of an epoch, checking that each step is taken before the next.
+        """Yield the batches of an epoch from `read`, and check that each step is taken before the next batch.
 
         Args:
-            read: returns one item for each of the steps that has examples, in order; it may prefetch.
+            read: function that maps the steps of the epoch to one batch for each step that has examples, in order. It
+                may prefetch. For a step without examples, the batch is an empty list, if it is yielded at all.
         """
         steps = self._begin()
-        for step, found in zip(self._with_examples(steps), read(steps), strict=True):
+        batches = iter(read(steps))
+        for step in steps:
+            if not self._tracker.yields(step):
+                continue
+            found: Any = next(batches) if self._tracker.examples(step)[0] else []
             self._tracker.start_batch(step)
             yield found
+            del found  # tracebacks may show local variables, and batches may be secret
             self._tracker.check_taken(step)
 
     @contextmanager
     def prefetch(self, steps: range) -> Iterator[None]:
-        """Inside this block, iterators yield the batches of these steps unchecked; `checked` checks them later."""
+        """Inside this context, new iterators yield the batches of `steps` without checks; `checked` adds the checks."""
         self._prefetched = steps
         try:
             yield
         finally:
             self._prefetched = None
 
-    def _with_examples(self, steps: range) -> Iterator[int]:
-        return (step for step in steps if self._tracker.examples(step)[0])
+    def yield_empty(self) -> None:
+        """Yield an empty list for a step without examples. The optimizer's `step` then needs no gradients."""
+        self._tracker.yield_empty_batches()
+        self.yields_empty = True
 
     def _examples(self, steps: range) -> Iterator[list[int]]:
-        return (self._tracker.examples(step)[0] for step in self._with_examples(steps))
+        return (found for step in steps if (found := self._tracker.examples(step)[0]))
 
     def _begin(self) -> range:
         """Start an epoch and return its steps."""
         epoch = self.epoch
-        if epoch * self._length >= self._tracker.steps:
+        # Steps without examples may end the run one pass early. A pass that was broken off does not end it.
+        if min(epoch * self._length, self._tracker.step) >= self._tracker.steps:
             raise Refused(
-                f"The run has ended: all {self._tracker.steps} steps of the plan are taken.",
-                hint="train for fewer epochs, or make or extend a plan for more steps",
+                f"The run has ended: all {self._tracker.steps} steps of the plan have been taken.",
+                hint="train for fewer epochs, make a plan for more steps, or extend the plan",
             )
         self._epoch = epoch + 1
+        end = min((epoch + 1) * self._length, self._tracker.steps)
+        self._tracker.start_pass(end)
         self._optimizer.begin_batch()
         self._optimizer.take_empty_steps()
-        return range(self._tracker.step, min((epoch + 1) * self._length, self._tracker.steps))
+        return range(self._tracker.step, end)
 
 
 @final
 class PlanLoader(DataLoader[Any]):
-    """PyTorch's data loader for the plan's batches.
+    """PyTorch's DataLoader for the plan's batches. Worker processes may prefetch; a batch is checked when yielded."""
 
-    Worker processes prefetch, so batches are checked not when they are assigned to workers but when they are yielded.
-    """
+    _device: torch.device | None = None
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Accelerate reads this in `prepare`, and then returns this loader instead of one that reads ahead."""
+        self._device = accelerate_device()
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate sets this on everything that it has prepared."""
 
     def __iter__(self) -> Any:
         """Iterate over one epoch."""
-        if self.num_workers == 0:
-            return super().__iter__()
         batches: Any = self.batch_sampler
-        return batches.checked(self._read)
+        is_plain = self.num_workers == 0 and not batches.yields_empty
+        found = super().__iter__() if is_plain else batches.checked(self._read)
+        return found if self._device is None else (to_device(batch, self._device) for batch in found)
 
     def _read(self, steps: range) -> Any:
         batches: Any = self.batch_sampler
@@ -112,12 +140,12 @@ class PlanLoader(DataLoader[Any]):
 
 
 def check_loader_options(options: Mapping[str, Any]) -> None:
-    """Raise for options that set the batches, or that would mix up the batches of several steps."""
+    """Raise `InvalidArgument` for options that determine the batches, or that could confuse the batches of steps."""
     taken = [name for name in SET_BY_PLAN if name in options]
     if taken:
         raise InvalidArgument(
-            f"The loader option(s) {', '.join(taken)} cannot be set: batches come from the plan.",
-            hint="set batch size and participation in the Problem that the plan is made for",
+            f"The loader options {', '.join(taken)} cannot be set: batches come from the plan.",
+            hint="remove them; set batch_size and participation in the Problem that you plan for",
         )
     if not options.get("in_order", True):
         raise InvalidArgument(
@@ -125,22 +153,22 @@ def check_loader_options(options: Mapping[str, Any]) -> None:
         )
     if options.get("persistent_workers", False):
         raise InvalidArgument(
-            "With persistent_workers=True, all epochs share workers, and one could get the batches of another.",
+            "With persistent_workers=True, epochs share workers, so one epoch could get the batches of another.",
             hint="leave persistent_workers=False",
         )
 
 
 def check_dataset(dataset: Any) -> int:
-    """The number of examples of a data set, which must be map-style."""
+    """Return the number of examples in a map-style data set. Raise `InvalidArgument` for anything else."""
     if isinstance(dataset, DataLoader):
         raise InvalidArgument(
-            "The 'dataset' parameter of make_private must be a data set. Got a DataLoader, whose batches are not those "
-            "of the plan.",
-            hint="pass loader.dataset, and other options of the loader as loader_options",
+            "The 'dataset' parameter of make_private must be a data set. Got a DataLoader, which would not use the "
+            "plan's batches.",
+            hint="pass loader.dataset, and pass the other options of the loader as loader_options",
         )
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise InvalidArgument(
             f"The 'dataset' parameter of make_private must have a length. Got {type(dataset).__name__} instead.",
-            hint="use a map-style data set: batches are drawn by index",
+            hint="use a map-style data set: the plan draws batches by index",
         )
     return len(dataset)

@@ -1,69 +1,134 @@
-"""Checks that the gradients of a model can be clipped per example."""
+"""Checks that every layer of a model has correct per-example gradients."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from opacus.grad_sample import GradSampleModuleFastGradientClipping as Ghost
+from opacus.layers.dp_rnn import DPRNNBase
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils import parametrize
 
 from antiphase._errors import InvalidArgument
 from antiphase.torch._ghost import FORMULAS
 
+OWN = ("weight", "bias")  # parameters of the layers that per-example gradients are known for
+TIED: list[type[nn.Module]] = [nn.Embedding, nn.Linear]
 
-def check_module(module: nn.Module, *, ghost: bool) -> None:
-    """Raise for layers that mix examples or change without noise, and for layers that ghost clipping gets wrong.
 
-    Frozen layers are included; Opacus checks only trainable ones.
+def check_module(module: nn.Module, *, ghost: bool, functorch: bool = False) -> None:
+    """Raise `InvalidArgument` if a layer mixes examples, changes without noise, or does not support ghost clipping.
+
+    Frozen layers are checked too; Opacus checks only trainable ones.
+
+    Args:
+        module: model, not wrapped yet.
+        ghost: whether ghost clipping is used.
+        functorch: whether the gradients of all layers are computed with copies of the layers.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
             raise InvalidArgument(
-                f"Layer {name!r} ({type(layer).__name__}) mixes the examples of a batch, or tracks statistics of them.",
-                hint="use GroupNorm or LayerNorm, in frozen parts of the model too",
+                f"Layer {name!r} ({type(layer).__name__}) mixes the examples of a batch, or tracks their statistics.",
+                hint="use GroupNorm or LayerNorm, also in frozen parts of the model",
             )
         if getattr(layer, "max_norm", None) is not None and isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             raise InvalidArgument(
-                f"Layer {name!r} with max_norm rescales the rows it looks up, without noise.",
+                f"Layer {name!r} has max_norm, so it changes the rows that it looks up, without noise.",
                 hint="leave max_norm=None",
             )
+        _check_computed(name, layer)
+        _check_inner_sharing(name, layer)
+    _check_whole_layers(module, functorch=functorch)
     if ghost:
         _check_ghost(module)
 
 
-def _check_ghost(module: nn.Module) -> None:
-    """Raise if a norm of ghost clipping would not be that of the gradient.
+def replace_in_place(module: nn.Module) -> None:
+    """Set `inplace=False` in PyTorch's own activations: the outputs of hooked layers cannot be changed in place."""
+    for layer in module.modules():
+        if type(layer).__module__.startswith("torch.nn.") and getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]
 
-    The norm of a weight's gradient is computed from one layer, so it would be too small for a weight that two layers
-    share. For a layer without a formula it is computed from a copy of the layer, which with FSDP has only a part of the
-    parameters.
-    """
-    if shared := _shared(module):
+
+def _check_computed(name: str, layer: nn.Module) -> None:
+    """Raise `InvalidArgument` if the weight of a known layer is computed from other parameters, as weight_norm does."""
+    known = type(layer) in FORMULAS or type(layer) in Ghost.GRAD_SAMPLERS
+    is_ours = type(layer).__module__.startswith(("torch.nn.", "opacus."))
+    others = [own for own, p in layer.named_parameters(recurse=False) if p.requires_grad and own not in OWN]
+    if (known and is_ours and others) or parametrize.is_parametrized(layer):
+        kind = type(layer).__name__.removeprefix("Parametrized")
         raise InvalidArgument(
-            f"The weight {shared!r} is shared by several layers, but ghost clipping would use the norm of one.",
-            hint="use grad_sample_mode='hooks' for tied weights",
+            f"The weight of layer {name!r} ({kind}) is computed from other parameters, as weight_norm and "
+            "spectral_norm do, so its per-example gradients are not those of the trained parameters.",
+            hint="remove the reparametrization from the layer, for example with torch.nn.utils.remove_weight_norm or "
+            "torch.nn.utils.parametrize.remove_parametrizations",
         )
+
+
+def _check_inner_sharing(name: str, layer: nn.Module) -> None:
+    """Raise `InvalidArgument` if a layer shares a trainable parameter of its own with a layer inside it.
+
+    Opacus computes the gradients of such a layer as a whole, which fails for shared parameters. BERT's head for masked
+    language models is an example.
+    """
+    if type(layer).__module__.startswith("opacus."):
+        return  # its recurrent layers list the weights of their cells under PyTorch's names too
+    own = {id(p): key for key, p in layer._parameters.items() if p is not None and p.requires_grad}
+    for inner, part in layer.named_modules():
+        for key, p in part._parameters.items():
+            if part is not layer and id(p) in own:
+                parameter = f"{name}.{own[id(p)]}".lstrip(".")
+                raise InvalidArgument(
+                    f"The parameter {parameter!r} is also the parameter {key!r} of the layer {inner!r} in {name!r}, "
+                    "so its gradient cannot be computed for each example.",
+                    hint=f"freeze it before make_private: model.get_parameter({parameter!r}).requires_grad_(False); "
+                    "with LoRA, it is frozen",
+                )
+
+
+def _check_ghost(module: nn.Module) -> None:
+    """Raise `InvalidArgument` if ghost clipping would compute a wrong gradient norm for a layer.
+
+    A trainable weight may be shared by one Embedding and one Linear (the input and output embedding of a language
+    model). For other shared weights, the norm would have to include further products of the uses. For a layer without
+    a formula, Opacus uses a copy of the layer; with FSDP, that copy has only part of the parameters.
+    """
+    for shared, layers in _shared(module).items():
+        kinds = sorted(type(layer).__name__ for _, layer in layers)
+        if [type(layer) for _, layer in sorted(layers, key=lambda pair: type(pair[1]).__name__)] != TIED or isinstance(
+            module, FSDPModule
+        ):
+            names = ", ".join(repr(name) for name, _ in layers)
+            raise InvalidArgument(
+                f"The trainable weight {shared!r} is shared by several layers: {names} ({', '.join(kinds)}). Ghost "
+                "clipping supports only a weight shared by one Embedding and one Linear, without FSDP. Neither may be "
+                "inside a layer with trained parameters of its own, which is one layer for Opacus.",
+                hint="use grad_sample_mode='hooks' for other tied weights, or freeze the weight with "
+                "requires_grad_(False); move a parameter next to the Embedding or Linear into a layer of its own",
+            )
     for name, layer in module.named_modules():
         if isinstance(layer, nn.EmbeddingBag) or _pads_with_data(layer) or getattr(layer, "scale_grad_by_freq", False):
             raise InvalidArgument(
-                f"The norms of ghost clipping are wrong for {name!r}: {layer}.",
-                hint="use grad_sample_mode='hooks' or 'functorch'; or Embedding with default options, and "
-                "padding_mode='zeros'",
+                f"Ghost clipping would compute wrong gradient norms for layer {name!r}: {layer}.",
+                hint="use grad_sample_mode='hooks' or 'functorch'; or use Embedding with default options, and "
+                "convolutions with padding_mode='zeros'",
             )
         if isinstance(module, FSDPModule) and not _is_known(layer):
             raise InvalidArgument(
-                f"The norms of ghost clipping may be wrong for {name!r}: Opacus has no formula for "
-                f"{type(layer).__name__}.",
-                hint="keep parameters in layers such as Linear, LayerNorm and RMSNorm, or register the gradients of "
-                "your layer with opacus.grad_sample.register_grad_sampler",
+                f"With FSDP, ghost clipping may compute wrong gradient norms for layer {name!r}: Opacus has no formula "
+                f"for {type(layer).__name__}.",
+                hint="keep parameters in layers such as Linear, LayerNorm and RMSNorm, or register a function for the "
+                "per-example gradients of your layer with opacus.grad_sample.register_grad_sampler",
             )
 
 
 def _is_known(layer: nn.Module) -> bool:
-    """Whether a layer has no trainable parameters, or Opacus has a formula for it."""
+    """Return whether a layer has no trainable parameters of its own, or has a formula for per-example gradients."""
     kind = type(layer).__bases__[1] if isinstance(layer, FSDPModule) else type(layer)
     trained = any(p.requires_grad for p in layer.parameters(recurse=False))
     return not trained or kind in FORMULAS or kind in Ghost.GRAD_SAMPLERS
@@ -73,8 +138,68 @@ def _pads_with_data(layer: nn.Module) -> bool:
     return isinstance(layer, _ConvNd) and layer.padding_mode != "zeros"
 
 
-def _shared(module: nn.Module) -> str | None:
-    """The name of a trainable parameter that several layers share, or None."""
-    owners = Counter(id(p) for layer in module.modules() for p in layer._parameters.values() if p is not None)
+def _check_whole_layers(module: nn.Module, *, functorch: bool) -> None:
+    """Raise `InvalidArgument` for layers whose gradients Opacus would compute wrongly, or twice.
+
+    Opacus computes the gradients of a layer with trained parameters of its own, and no formula for them, with all
+    layers inside it. It uses a copy, which loses weights that layers inside share, and which it cannot make for a layer
+    with several names. A layer that is also registered outside would have its gradients computed a second time.
+    """
+    places: dict[int, list[tuple[str, bool]]] = {}
+    for name, layer, outer in _places(module):
+        if any(p.requires_grad for p in layer.parameters(recurse=False)):
+            found = places.setdefault(id(layer), [])
+            found.append((name, outer is None))
+            outside = sum(is_outside for _, is_outside in found)
+            if len(found) > 1 and (0 < outside < len(found) or (outside > 1 and (functorch or _is_whole(layer)))):
+                raise InvalidArgument(
+                    f"The same layer is registered as {' and '.join(repr(place) for place, _ in found)}, so its "
+                    "gradients would be computed twice: it has parameters that Opacus has no formula for, or is inside "
+                    "a layer with trained parameters of its own.",
+                    hint="register the layer once; or move the parameters next to it into layers such as Linear, and "
+                    "use grad_sample_mode='hooks'",
+                )
+        if outer is None and _is_whole(layer):
+            slots = [p for part in layer.modules() for p in part._parameters.values() if p is not None]
+            uses = Counter(id(p) for p in slots if p.requires_grad)
+            shared = [key for key, p in layer.named_parameters() if uses[id(p)] > 1]
+            if shared:
+                raise InvalidArgument(
+                    f"Layers inside {name!r} ({type(layer).__name__}) share the trainable weight {shared[0]!r}, and "
+                    f"{type(layer).__name__} has trained parameters of its own, so gradients cannot be computed for "
+                    "each example.",
+                    hint="move the parameters of its own into layers such as Linear or Embedding, or freeze the weight "
+                    "with requires_grad_(False)",
+                )
+
+
+def _shared(module: nn.Module) -> dict[str, list[tuple[str, nn.Module]]]:
+    """Return the trainable parameters that several layers share, by name, with these layers and their names.
+
+    A layer with trained parameters of its own and no formula counts as one layer, with all layers inside it.
+    """
+    owners: dict[int, list[tuple[str, nn.Module]]] = {}
+    for name, layer, outer in _places(module):
+        unit = (name, layer) if outer is None else outer
+        for p in {id(p): p for p in layer._parameters.values() if p is not None and p.requires_grad}.values():
+            found = owners.setdefault(id(p), [])
+            if all(other is not unit[1] for _, other in found):
+                found.append(unit)
     names = {id(p): name for name, p in module.named_parameters()}
-    return next((names[key] for key, count in owners.items() if count > 1 and key in names), None)
+    return {names[key]: layers for key, layers in owners.items() if len(layers) > 1}
+
+
+def _places(
+    module: nn.Module, name: str = "", outer: tuple[str, nn.Module] | None = None
+) -> Iterator[tuple[str, nn.Module, tuple[str, nn.Module] | None]]:
+    """Yield all layers by all their names, with the outermost layer around each that Opacus processes as a whole."""
+    yield name, module, outer
+    inside = (name, module) if outer is None and _is_whole(module) else outer
+    for key, layer in module._modules.items():
+        if layer is not None:
+            yield from _places(layer, f"{name}.{key}".lstrip("."), inside)
+
+
+def _is_whole(layer: nn.Module) -> bool:
+    """Return whether Opacus computes the gradients of a layer and of all layers inside it together."""
+    return not _is_known(layer) and not isinstance(layer, DPRNNBase)

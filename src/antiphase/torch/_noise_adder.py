@@ -1,4 +1,4 @@
-"""NoiseAdder: adds a plan's noise to the gradients of a list of parameters, in place."""
+"""NoiseAdder: adds a plan's noise to gradients in place, in a training loop of your own."""
 
 from __future__ import annotations
 
@@ -21,14 +21,19 @@ from antiphase._run import (
     check_lineage,
     commit_after,
     digest,
+    draw_batch,
     examples_of,
     open_shared,
     outputs_digest,
+    read_noise,
     record_withdrawal,
+    start_noise,
     state_bytes_of,
 )
 from antiphase._samplers import Batch
 from antiphase._secret import Secret
+from antiphase._traceback import without_locals
+from antiphase.torch._compile import untraced
 from antiphase.torch._device import DeviceReplay, check_device_noise
 from antiphase.torch._distributed import TorchDistributed
 from antiphase.torch._run_methods import RunMethods
@@ -37,28 +42,33 @@ from antiphase.torch._shards import flat_gradient, is_sharded, is_vmapped, noise
 
 @final
 class NoiseAdder(RunMethods):
-    """Adds a plan's noise to the summed, clipped gradients of any training loop, once per step.
+    """Adds a plan's noise to the sum of clipped gradients, once per step, in a training loop of your own.
 
-    After `add`, `p.grad` of each parameter is S + clip_norm noise_std (N z)_t, where S is its previous value.
+    In step t, `add` changes each `p.grad` from S to S + clip_norm * noise_std * (N z)_t. Here z holds independent
+    standard normals, and N is the noising matrix of the plan's mechanism.
 
-    **Guarantee**: that of the plan, if before `add` the gradients are the *sum*, not the mean, over the step's batch
-    of contributions whose norm over all parameters together is at most the plan's `clip_norm`.
+    **Guarantee**: the plan's guarantee holds if, before `add`, the gradients are the *sum* (not the mean) of one
+    clipped gradient per example (or user) in the step's batch. The norm of each clipped gradient, over all parameters
+    together, must be at most the plan's `clip_norm`.
 
-    With several processes (torch.distributed), each makes only its own part of the noise. If parameters are sharded by
-    FSDP2, that is the noise of its shard. If they are replicated, it is an equal slice of the model, so the noise is
-    complete after the gradients of the processes have been *summed*: `add`, then all-reduce, then `commit`.
+    With torch.distributed, each process makes only part of the noise. If parameters are sharded by FSDP2, a process
+    makes the noise of its own shard. If parameters are replicated, each process makes the noise for an equal slice of
+    the model, so the noise is complete only after the gradients have been *summed* over the processes. Call `add`, then
+    all-reduce, then `commit`.
 
-    Update the parameters after `commit` has returned, so that every update is in the ledger.
+    Update the parameters only after `commit` has returned, so that every update is in the ledger.
 
     Args:
         parameters: all trained parameters, in the same order every time the run is opened.
-        plan: what to run.
-        directory: run directory. It holds the secret and the noise state; store it apart from the model.
-        examples: size of the data set, for batches from `batch`; required if the guarantee relies on random batches.
-            None if batches come from elsewhere, which the report says.
-        secret: None to generate one and store it in the directory.
-        source: "host" for AES-256 on the CPU; "device" for PyTorch's generator on the device of the parameters, which
-            is not cryptographic and is named in the report.
+        plan: plan to train with.
+        directory: run directory. It holds the secret and the noise state, so do not store it with the model.
+        examples: number of examples in the data set, if batches come from `batch`; required if the guarantee relies on
+            random batches. None if batches come from elsewhere; the report then says so.
+        secret: secret that all noise is derived from. If None, one is generated and stored in the directory.
+        source: "host" for noise from AES-256 on the CPU, or "device" for PyTorch's generator on the device of the
+            parameters, which is not cryptographic. The report names the source.
+        background_noise: whether `batch` starts to compute the step's noise on a background thread (host noise only).
+            The noise is the same, and takes no more memory.
 
     >>> import tempfile, antiphase as ap
     >>> plan = ap.plan(ap.Problem(steps=4, budget=ap.Budget(4.0, 1e-6), participation=ap.EveryStep()))
@@ -82,6 +92,7 @@ class NoiseAdder(RunMethods):
         examples: int | None = None,
         secret: Secret | None = None,
         source: Literal["host", "device"] = "host",
+        background_noise: bool = False,
     ) -> None:
         self.parameters = _checked(parameters)
         require_plan("NoiseAdder", plan)
@@ -100,27 +111,33 @@ class NoiseAdder(RunMethods):
             examples=examples,
             secret=secret,
             dtype=dtype,
+            background_noise=background_noise,
         )
         self._step: int | None = 0 if self._run.committed == 0 else None
-        self._is_adding = self._is_added = False  # between the two, some gradients have noise and some do not
-        self._noisy: list[Any] = []  # the gradients that noise was added to; these must be committed
+        self._is_adding = self._is_added = False  # if only the first is True, some gradients have noise, some do not
+        self._noisy: list[Any] = []  # the gradient tensors that noise was added to; commit requires the same tensors
         self._is_reserved = False
         self._exclusive = Exclusive("A step of NoiseAdder")
         self._requested: set[int] = set()  # uncommitted steps whose batches were requested
-        self._expected: str | None = None  # digest of the parameters to continue with; None for any
+        self._expected: str | None = None  # required digest of the parameters at the next step; None for any
 
     @property
     def _open_run(self) -> Run:
         return self._run
 
     @property
+    def _transport(self) -> TorchDistributed:
+        return self.transport
+
+    @property
     def step(self) -> int:
-        """The next step to take."""
+        """Index of the next step to take, from 0."""
         if self._step is None:
             raise Refused(
-                f"The run has {self._run.committed} committed steps, and it is unknown which step the model is at.",
-                hint="call load_state_dict with the state in the model's checkpoint, "
-                "or start over with restart() and the initial model",
+                f"The run has {self._run.committed} committed steps, but it is unknown how many of them the model has "
+                "taken.",
+                hint="call load_state_dict with the state in the model's checkpoint, or call restart() and start over "
+                "from the initial model",
             )
         return self._step
 
@@ -131,42 +148,61 @@ class NoiseAdder(RunMethods):
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the noise state that this process keeps on the host; 0 before the first step."""
+        """Size in bytes of the noise state that this process keeps in host memory; 0 before the first step."""
         return state_bytes_of(self._run)
 
+    @untraced
+    @without_locals
     def batch(self, step: int | None = None) -> Batch:
-        """The examples of a step, by default the next one, drawn by the sampler that the plan's proof assumes."""
+        """Return the batch of a step, drawn by the sampler that the plan's guarantee assumes.
+
+        Args:
+            step: index of the step, from 0; by default, the next step.
+        """
         wanted = self.step if step is None else step
-        found = self._run.batch(wanted)
-        self._requested.add(int(wanted))
+        found = self._draw_for_engine(wanted)
+        start_noise(self._run, wanted)
         return found
 
+    def _draw_for_engine(self, step: int) -> Batch:
+        """As `batch`, without noise in the background: loaders draw batches ahead of time."""
+        found = draw_batch(self._run, step)
+        self._requested.add(int(step))
+        return found
+
+    def _start_for_engine(self) -> None:
+        """Begin to compute the noise of the next step: its batch is about to be processed."""
+        start_noise(self._run, self.step)
+
+    @untraced
     def add(self) -> None:
-        """Add the step's noise to the gradients, in place. A missing gradient counts as zero."""
+        """Add the step's noise to the gradients in place. If `p.grad` is None, it is set to zero first."""
         self._refuse_engine("add")
         self._add_for_engine()
 
+    @untraced
     def _add_for_engine(self) -> None:
-        """As `add`, for the private optimizer of an engine, which has clipped the gradients."""
+        """Do the same as `add`, for the private optimizer of an engine, which has clipped the gradients."""
         with self._exclusive:
             self._add()
 
     def _add(self) -> None:
         if self._is_adding:
             raise Refused(
-                f"The noise of step {self.step} was added already.", hint="call add once per step, then commit"
+                f"The noise of step {self.step} has already been added.", hint="call add once per step, then commit"
             )
         if examples_of(self._run) is not None and self.step not in self._requested:
             raise Refused(
-                f"The batch of step {self.step} was not requested, so the gradients cannot be those of its examples.",
-                hint="take every batch from batch(); if batches come from elsewhere, leave out examples",
+                f"The batch of step {self.step} was not requested, so the gradients cannot be from its examples.",
+                hint="take every batch from batch(); if batches come from elsewhere, create the NoiseAdder without "
+                "examples",
             )
         if any(is_vmapped(p.grad) for p in self.parameters):
             raise Refused(
-                "NoiseAdder.add was called inside torch.func.vmap: all gradients would get the same noise.",
-                hint="sum the gradients and call add outside of vmap; each model of an ensemble needs its own run",
+                "NoiseAdder.add was called inside torch.func.vmap, where all gradients would get the same noise.",
+                hint="sum the gradients and call add outside vmap; each model of an ensemble needs its own run",
             )
-        noise = [torch.as_tensor(part) for part in self._run.noise(self.step)]
+        noise = [torch.as_tensor(part) for part in read_noise(self._run, self.step)]
         pairs = list(zip(self._own_gradients(), noise, strict=True))
         if any(gradient.numel() != part.numel() or gradient.dtype != part.dtype for gradient, part in pairs):
             raise _changed()
@@ -176,37 +212,40 @@ class NoiseAdder(RunMethods):
             gradient.add_(part.to(gradient.device), alpha=self.plan.problem.clip_norm)
         self._is_added = True
 
+    @untraced
     def commit(self) -> None:
-        """Record the step in the ledger: after `add` and the all-reduce, and before you update the parameters.
+        """Record the step in the ledger. Call it after `add` and the all-reduce, before you update the parameters.
 
-        Refused if `p.grad` is no longer the tensor that `add` added noise to; in between, change gradients only in
-        place. If this raises, do not use the gradients.
+        Raises `Refused` if a `p.grad` is no longer the tensor that `add` added noise to, so change gradients only in
+        place between the two calls. If `commit` raises an error, do not use the gradients.
         """
         self._refuse_engine("commit")
         self._commit_for_engine()
 
+    @untraced
     def _commit_for_engine(self) -> None:
-        """As `commit`, for the private optimizer of an engine."""
+        """Do the same as `commit`, for the private optimizer of an engine."""
         with self._exclusive:
             self._commit()
 
     def _reserve_for_engine(self) -> None:
-        """From now on, refuse `add` and `commit`: the private optimizer of an engine takes the steps."""
+        """Make `add` and `commit` raise `Refused` from now on: the private optimizer of an engine takes the steps."""
         self._is_reserved = True
 
     def _refuse_engine(self, name: str) -> None:
         if self._is_reserved:
             raise Refused(
-                f"{name} cannot be called on the noise of a PrivacyEngine: it does not know whether the gradients are "
-                "clipped.",
-                hint="call step() of the optimizer that make_private returned; for a loop of your own, make a "
-                "NoiseAdder",
+                f"{name} cannot be called on the NoiseAdder of a PrivacyEngine: it cannot know whether the gradients "
+                "are clipped.",
+                hint="call step() of the optimizer that make_private returned; for a training loop of your own, create "
+                "a NoiseAdder",
             )
 
     def _commit(self) -> None:
         if not self._is_added:
             raise Refused(
-                f"Step {self.step} has no noise yet.", hint="call add before commit, even if the batch is empty"
+                f"The noise of step {self.step} has not been added.",
+                hint="call add before commit, even if the batch is empty",
             )
         self._check_gradients()
         commit_after(self._run, self.step, self._digest(), self._check_parameters)
@@ -216,12 +255,13 @@ class NoiseAdder(RunMethods):
         self._step = self.step + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """State for the model's checkpoint: run id, step, and digests of the earlier outputs and of the parameters.
+        """Return the state to store in the model's checkpoint. It contains nothing secret.
 
-        None of it is secret. Ledger and noise state are written to disk first.
+        It has the run id, the next step, a digest of the outputs of all earlier steps, and a digest of the parameters
+        (None with FSDP). The ledger and the noise state are written to disk first.
         """
         if self._is_adding:
-            raise Refused(f"Step {self.step} is not committed.", hint="make checkpoints between steps")
+            raise Refused(f"Step {self.step} is not committed.", hint="make checkpoints after commit, before add")
         self._run.save()
         code = None if self._is_sharded else self._expected or self._parameters_digest()
         return {
@@ -232,9 +272,10 @@ class NoiseAdder(RunMethods):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the checkpoint that contained `state`; steps taken since then are replayed.
+        """Continue from the checkpoint that contained `state`. Steps taken after the checkpoint are replayed.
 
-        When the first of them is taken, the parameters must be those of the checkpoint too.
+        Load the parameters from the same checkpoint: if they differ when the first replayed step is committed, `commit`
+        raises `Refused`. With FSDP, the parameters are not checked.
         """
         run_id, step = _position(state)
         if run_id != self.run_id:
@@ -245,31 +286,31 @@ class NoiseAdder(RunMethods):
         if not 0 <= step <= self._run.committed:
             raise Refused(
                 f"The checkpoint is from step {step}, but the ledger has {self._run.committed} steps.",
-                hint="either the run directory is an older copy: restore the newest one; or the checkpoint is of steps "
-                "that were replaced later, and cannot be used",
+                hint="if the run directory is an older copy, restore the newest one; otherwise, the checkpoint is from "
+                "steps that were replaced later, and cannot be used",
             )
         if state.get("branch") != outputs_digest(self._run, step):
             raise Refused(
-                f"The checkpoint does not follow from the outputs of the {step} steps before it in the ledger.",
-                hint="these steps were replaced later, and both outputs contain the same noise: continue from a "
-                "checkpoint of the steps in the ledger, or start a new run and compose the two",
+                f"The checkpoint was not made from the outputs that the ledger records for the first {step} steps.",
+                hint="these steps were replaced later by steps with the same noise; continue from a checkpoint made "
+                "after the replacement, or start a new run and compose the two guarantees",
             )
         self._go_to(step)
         self._expected = state.get("parameters") if step < self._run.committed else None
 
     def restart(self) -> None:
-        """Go back to the first step, with the initial model."""
+        """Go back to step 0. Load the initial model before you continue."""
         self._go_to(0)
 
     def close(self) -> None:
-        """Write everything to disk and let other processes open the directory."""
+        """Write everything to disk and release the lock on the directory."""
         try:
             self._withdraw()
         finally:
             self._run.close()
 
     def _own_gradients(self) -> list[torch.Tensor]:
-        """The part of each gradient that this process adds noise to."""
+        """Return flat views of the part of each gradient that this process adds noise to."""
         gradients = [flat_gradient(p) for p in self.parameters]
         if self._is_sharded:
             return gradients
@@ -279,21 +320,21 @@ class NoiseAdder(RunMethods):
         return [g[slice(*part.box[0])] for g, part in zip(gradients, parts, strict=True)]
 
     def _check_gradients(self) -> None:
-        """Refuse gradients that were dropped or replaced since noise was added: the new ones have no noise."""
+        """Raise `Refused` if a `p.grad` was dropped or replaced after `add`: the new gradient has no noise."""
         replaced = [i for i, (p, g) in enumerate(zip(self.parameters, self._noisy, strict=True)) if p.grad is not g]
         if replaced:
             raise Refused(
                 f"The gradient of parameter {replaced[0]} is not the tensor that the noise of step {self.step} was "
-                f"added to ({len(replaced)} of {len(self.parameters)} parameters).",
-                hint="between add and commit, call neither zero_grad nor backward, and change gradients in place: "
+                f"added to. This holds for {len(replaced)} of {len(self.parameters)} parameters.",
+                hint="between add and commit, do not call zero_grad or backward, and change gradients only in place: "
                 "p.grad.div_(n) instead of p.grad = p.grad / n",
             )
 
     def _check_parameters(self) -> None:
-        """Refuse to replay steps from a model that already contains their noise: it would contain it twice.
+        """Raise `Refused` if a step is replayed on a model that already contains its noise.
 
-        Called on rank 0, before the step is recorded. With FSDP, where each rank has a part of each parameter, nothing
-        is checked.
+        Called on rank 0, before the step is recorded. With FSDP, where each rank has only part of each parameter,
+        nothing is checked.
         """
         if self._is_sharded:
             return
@@ -301,8 +342,8 @@ class NoiseAdder(RunMethods):
             check_lineage(self._run, 0, bytes.fromhex(self._parameters_digest()))
         elif self._expected not in (None, self._parameters_digest()):
             raise Refused(
-                f"Step {self.step} is replayed, but the parameters are not those of the checkpoint.",
-                hint="load the model from the same checkpoint as the state of the run",
+                f"Step {self.step} is being replayed, but the parameters differ from those in the checkpoint.",
+                hint="load the model and the state for load_state_dict from the same checkpoint",
             )
 
     def _parameters_digest(self) -> str:
@@ -315,22 +356,26 @@ class NoiseAdder(RunMethods):
             self._requested.clear()
 
     def _withdraw(self) -> None:
-        """Record that a noisy output is dropped uncommitted: another output may get the same noise."""
+        """Record in the ledger that a noisy output was dropped without a commit: the same noise may be used again."""
         if self._is_adding:
             record_withdrawal(self._run, self.step)
         self._is_adding, self._is_added, self._noisy = False, False, []
 
     def _digest(self) -> bytes:
-        """A digest of the step's output: over all ranks if each holds a part, else that of the common output."""
-        mine = digest([flat_gradient(p).detach().cpu().numpy() for p in self.parameters])
+        """Return a digest of the step's noisy gradients.
+
+        If parameters are replicated, check that the gradients are equal on all ranks. If they are sharded, combine the
+        digests of all ranks.
+        """
+        mine = self._run.digest(self.step, [flat_gradient(p) for p in self.parameters])
         if self._is_sharded:
             self.transport.check_same(self.step, "step", "load the same checkpoint on every rank")
             parts = self.transport.all_gather(mine)
             return mine if len(parts) == 1 else hashlib.sha256(b"".join(parts)).digest()
         same = (self.step, mine)
         hint = (
-            "sum the gradients over the ranks once, after add; if you sum them before add too, remove that, since a "
-            "second sum counts every example several times"
+            "sum the gradients over the ranks exactly once, after add; if you also sum them before add, every example "
+            "counts several times"
         )
         self.transport.check_same(same, "step or noisy gradient", hint)
         return mine
@@ -338,8 +383,8 @@ class NoiseAdder(RunMethods):
 
 def _changed() -> Refused:
     return Refused(
-        "A parameter no longer has the size and dtype that the noise was made for.",
-        hint="resize and convert the model before you start the run",
+        "The size or dtype of a parameter changed after the NoiseAdder was created.",
+        hint="resize and convert the model before you create the NoiseAdder",
     )
 
 
@@ -355,7 +400,7 @@ def _checked(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     if not found or not all(isinstance(p, torch.Tensor) for p in found):
         raise InvalidArgument(
             f"The 'parameters' parameter of NoiseAdder must be one or more tensors. Got {shown(found)} instead.",
-            hint="such as [p for p in model.parameters() if p.requires_grad]",
+            hint="pass [p for p in model.parameters() if p.requires_grad]",
         )
     if len({id(p) for p in found}) < len(found):
         raise InvalidArgument("A parameter is listed twice.", hint="list each parameter once")
@@ -363,7 +408,7 @@ def _checked(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _position(state: Any) -> tuple[Any, int]:
-    """The run id and the step in a state from `state_dict`."""
+    """Return the run id and the step from the result of `state_dict`."""
     run_id, step = (state.get(name) for name in ("run_id", "step")) if isinstance(state, dict) else (None, None)
     if run_id is None or isinstance(step, bool) or not isinstance(step, int):
         raise invalid(
@@ -381,7 +426,7 @@ def _device_replay(plan: Plan, own: dict[str, Leaf], like: torch.Tensor, secret:
 
 
 def _check_noise(plan: Plan, dtype: str, like: torch.Tensor | None) -> None:
-    """Refuse a plan whose noise, multiplied by its clipping norm, is not right in this dtype."""
+    """Raise an error if the plan's noise times its clipping norm cannot be represented accurately in this dtype."""
     if like is not None:
         check_device_noise(plan, like)
     else:
@@ -390,7 +435,7 @@ def _check_noise(plan: Plan, dtype: str, like: torch.Tensor | None) -> None:
 
 
 def _device_tensor(parameters: list[torch.Tensor], source: str) -> torch.Tensor | None:
-    """An empty tensor with the device and dtype of device noise; None for the host source."""
+    """Return an empty tensor with the device and dtype of device noise, or None for source="host"."""
     if source == "host":
         return None
     if source != "device":
@@ -399,7 +444,7 @@ def _device_tensor(parameters: list[torch.Tensor], source: str) -> torch.Tensor 
             "source",
             "'host' or 'device'",
             source,
-            "use 'host' unless noise is the bottleneck: it is cryptographic",
+            "use 'host', which is cryptographic, unless noise generation is the bottleneck",
         )
     if len({p.device for p in parameters}) > 1:
         raise Refused("The parameters are on several devices.", hint="use source='host'")

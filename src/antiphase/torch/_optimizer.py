@@ -1,4 +1,4 @@
-"""Opacus's optimizers with the plan's noise in place of their own."""
+"""Private optimizers: Opacus's optimizers, with the plan's noise instead of Opacus's own."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import Any
 import torch
 from opacus.optimizers import DPOptimizer
 
-from antiphase._errors import Refused
+from antiphase._errors import InvalidArgument, Refused
 from antiphase._run import refuse_pickle
 from antiphase.torch._clipping_checks import Clipping
-from antiphase.torch._precision import full_precision
+from antiphase.torch._compile import untraced
+from antiphase.torch._precision import full_precision, widen
 from antiphase.torch._step_tracker import StepTracker
 
 READ_ONLY = {
-    "noise_multiplier": "noise schedulers change the mechanism, for which no guarantee is proved",
-    "_adjusted_noise_multiplier": "adaptive clipping changes the mechanism, for which no guarantee is proved",
-    "max_grad_norm": "adaptive clipping and clipping schedulers are not proved for correlated noise",
-    "max_grad_norms": "adaptive clipping and clipping schedulers are not proved for correlated noise",
-    "expected_batch_size": "the plan sets it; another value would rescale the noise",
-    "loss_reduction": "pass it to make_private",
-    "secure_mode": "the noise comes from AES-256 already",
-    "generator": "the noise comes from the run",
+    "noise_multiplier": "remove the noise scheduler: the plan's guarantee does not cover noise that changes",
+    "_adjusted_noise_multiplier": "remove adaptive clipping: the plan's guarantee does not cover it",
+    "max_grad_norm": "remove adaptive clipping and clipping schedulers: the plan's guarantee does not cover them",
+    "max_grad_norms": "remove adaptive clipping and clipping schedulers: the plan's guarantee does not cover them",
+    "expected_batch_size": "set the batch size in the plan: Problem(batch_size=...)",
+    "loss_reduction": "pass loss_reduction to make_private",
+    "secure_mode": "secure_mode is not needed: source='host' draws the noise with AES-256",
+    "generator": "remove the generator: the noise is derived from the run's secret",
 }
 
 
 class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotations
-    """What all optimizers have in common: noise on the sum, once per logical step, then scaling.
+    """Base class of the private optimizers: adds the plan's noise to the sum of clipped gradients, once per step.
 
     The clipped gradients of all physical batches of a step are summed in private tensors, not in Opacus's
-    `p.summed_grad`. After the last one, `add_noise` adds the plan's noise. The distributed optimizers sum over ranks
-    afterwards. The step is committed last, right before the parameters are updated.
+    `p.summed_grad`. After the last physical batch, `add_noise` adds the plan's noise. Distributed optimizers then sum
+    over the ranks. The step is committed right before the parameters are updated.
     """
 
     _tracker: StepTracker
@@ -42,33 +43,34 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
     __reduce_ex__ = refuse_pickle
 
     def attach(self, tracker: StepTracker, clipping: Clipping) -> None:
-        """Take noise and steps from `tracker`. From now on, nothing that scales the noise can be changed."""
+        """Use the noise and the steps of `tracker`. Afterwards, attributes that would scale the noise are read-only."""
         self._tracker, self._clipping = tracker, clipping
         self._sealed: list[Any] | None = None
         self._is_updating = False
+        self._schedulers: list[Any] = []
         self.original_optimizer.register_step_pre_hook(self._commit)
         self.original_optimizer.register_step_post_hook(self._end_update)
         self._is_read_only = True
 
     @property
     def clip_norms(self) -> tuple[float, ...]:
-        """The norm that the whole gradient of an example is clipped to, or those of its tensors."""
+        """Clipping norms: one for the whole gradient of an example, or one per parameter tensor."""
         return self._clipping.clip_norms
 
     def check_unchanged(self) -> None:
-        """Refuse if parameters or clipping norms changed since `make_private`."""
+        """Raise `Refused` if the trained parameters or the clipping norms have changed since `make_private`."""
         self._clipping.check_unchanged(self)
 
     def _commit(self, optimizer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Commit the step before the parameters are updated. Refused if the gradients have no noise."""
+        """Commit the step before the parameters are updated. Raise `Refused` if the gradients have no noise."""
         if any(value is not None and value is not optimizer for value in (*args, *named.values())):
             raise Refused(
-                f"{type(self.original_optimizer).__name__}.step was given a closure, which would compute gradients "
-                "without noise.",
+                f"{type(self.original_optimizer).__name__}.step was called with an argument. A closure would compute "
+                "gradients without noise.",
                 hint="call step() of the optimizer that make_private returned",
             )
-        if self._is_updating and self._is_sealed():
-            return  # step() of a subclass has called that of its base class
+        if self._is_updating and not self._tracker.noise.is_added and self._is_sealed():
+            return  # step() of the optimizer has called step() of its base class
         if not self._tracker.noise.is_added:
             raise Refused(
                 "The optimizer that was passed to make_private would take a step without noise.",
@@ -78,7 +80,7 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         for group in self.original_optimizer.param_groups:
             for p in group["params"]:
                 if not p.requires_grad:
-                    p.grad = None  # from before it was frozen: it has no noise
+                    p.grad = None  # computed before the parameter was frozen, so it has no noise
         self._tracker.commit()
         self._is_updating = True
 
@@ -91,16 +93,19 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         super().__setattr__(name, value)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Add the clipped gradients of a physical batch to the sum. After the last one, add noise and return True."""
+        """Add the clipped gradients of a physical batch to the sum. After the last one of a step, also add noise.
+
+        Returns whether the step is complete. If it is, the parameters should now be updated.
+        """
         self.check_unchanged()
         with full_precision(self.params):
             batch = self._clipping.take()
-            self._tracker.count(batch.examples)  # first, so that an interruption cannot leave more in the sum
+            self._tracker.count(batch.examples)  # first, so that the sum never has more gradients than counted
             if self._total is None:
                 self._total = batch.sums
-            else:
-                for total, more in zip(self._total, batch.sums, strict=True):
-                    total.add_(more)
+            else:  # in float64: see `weighted_sum`
+                pairs = zip(self._total, batch.sums, strict=True)
+                self._total = [widen(total).add_(more) for total, more in pairs]
             self._is_last_step_skipped = bool(self._check_skip_next_step())
             if self._is_last_step_skipped:
                 return False
@@ -111,41 +116,74 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         return True
 
     def clip_and_accumulate(self) -> None:
-        """Refused: only `step` sums gradients, since it counts them."""
+        """Always raise `Refused`: gradients are summed only in `step`, which counts them."""
         raise _by_hand("clip_and_accumulate")
 
     def accumulate(self) -> None:
-        """Refused: only `step` sums gradients, since it counts them."""
+        """Always raise `Refused`: gradients are summed only in `step`, which counts them."""
         raise _by_hand("accumulate")
 
     def add_noise(self) -> None:
-        """Put the sum of the clipped gradients and the step's noise into `p.grad`."""
+        """Set `p.grad` to the sum of the clipped gradients plus the step's noise."""
         if self._tracker.noise.is_added:
-            raise Refused(f"The noise of step {self._tracker.step} was added already.", hint="call step() only")
+            raise Refused(
+                f"The noise of step {self._tracker.step} has already been added.",
+                hint="call step() instead of add_noise()",
+            )
         self._tracker.check_sum()
         total, self._total = self._total, None
         if total is None:
-            raise Refused("There are no clipped gradients to add noise to.", hint="call step() only")
+            raise Refused("There are no clipped gradients to add noise to.", hint="call step() instead of add_noise()")
         for p, value in zip(self.params, total, strict=True):
-            p.grad = value.contiguous()
+            p.grad = value.to(p.dtype).contiguous()
         self._tracker.noise._add_for_engine()
 
     def scale_grad(self) -> None:
-        """Divide by the expected batch size for "mean". A step is one batch of the plan, even if it was split."""
+        """If the loss reduction is "mean", divide the gradients by the plan's batch size, not by the physical one."""
         if self.loss_reduction == "mean":
             for p in self.params:
                 p.grad /= self.expected_batch_size
 
+    @untraced
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Process one physical batch. After the last one, take the step, and following steps without examples."""
+        """Process one physical batch. After the last one of a step, update the parameters.
+
+        If the following steps have no examples, they are taken too, unless the loader yields empty batches for them.
+        """
+        if self._tracker.is_empty_yielded:
+            self._take_empty_step()
+            return None
         result: float | None = super().step(closure)
         if not self._is_last_step_skipped:
             self._check_committed()
+            self._step_schedulers()
             self.take_empty_steps()
         return result
 
+    def attach_scheduler(self, scheduler: Any) -> None:
+        """Call `scheduler.step()` after every step, also after those without examples."""
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise InvalidArgument(
+                "ReduceLROnPlateau needs a metric, and the private optimizer has none.",
+                hint="call scheduler.step(metric) yourself, once per epoch; a metric of the private data has no noise, "
+                "so use public data or a noisy metric",
+            )
+        optimizer = getattr(scheduler, "optimizer", None)
+        if optimizer not in (self, self.original_optimizer):
+            raise InvalidArgument(
+                f"The {type(scheduler).__name__} does not belong to the private optimizer.",
+                hint="create the scheduler with the optimizer that make_private returned",
+            )
+        if scheduler not in self._schedulers:
+            self._schedulers.append(scheduler)
+
+    def _step_schedulers(self) -> None:
+        for scheduler in self._schedulers:
+            scheduler.optimizer._opt_called = True  # a step without examples does not call step() of this object
+            scheduler.step()
+
     def begin_batch(self) -> None:
-        """Drop the sum of an interrupted batch: it would count twice when the batch is processed again."""
+        """Drop the gradient sum of an interrupted batch, so that its examples do not count twice."""
         self._step_skip_queue.clear()
         self._is_last_step_skipped = False
         self._total = self._sealed = None
@@ -153,26 +191,35 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         self._tracker.reset_count()
 
     def take_empty_steps(self) -> None:
-        """Take all steps up to the next one that has examples, with noise but without forward and backward."""
+        """Take all steps before the next one that has examples: add noise and update, without forward and backward.
+
+        With several ranks, stop at the end of the pass through the loader.
+        """
         while self._tracker.is_empty:
-            self._tracker.start_empty_batch()
-            self._total = [torch.zeros_like(p).detach() for p in self.params]
-            self._finish_sum()
-            self._seal()
-            if hasattr(self, "reduce_gradients"):
-                self.reduce_gradients()
-            self.original_optimizer.step()
-            self._check_committed()
-            self._is_last_step_skipped = False
-            self.zero_grad(set_to_none=True)
+            self._take_empty_step()
+
+    def _take_empty_step(self) -> None:
+        self._tracker.start_empty_batch()
+        self._total = [torch.zeros_like(p).detach() for p in self.params]
+        self._finish_sum()
+        self._seal()
+        if hasattr(self, "reduce_gradients"):
+            self.reduce_gradients()
+        self.original_optimizer.step()
+        self._check_committed()
+        self._step_schedulers()
+        self._is_last_step_skipped = False
+        self.zero_grad(set_to_none=True)
 
     def _finish_sum(self) -> None:
-        self._sealed = None
+        self._is_updating, self._sealed = False, None  # an exception may have ended the last update
+        if hasattr(self, "reduce_gradients"):
+            self._tracker.noise.transport.check_operation(f"take step {self._tracker.step}")
         self.add_noise()
         self.scale_grad()
 
     def _seal(self) -> None:
-        """Note the noisy gradients, so that anything added to them later is refused."""
+        """Record the noisy gradients and their versions, so that later changes are detected."""
         self._sealed = [(p.grad, p.grad._version) for p in self.params]
 
     def _is_sealed(self) -> bool:
@@ -186,22 +233,22 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         if not self._is_sealed():
             raise Refused(
                 f"The noisy gradients of step {self._tracker.step} were changed before the parameters were updated.",
-                hint="call neither backward nor zero_grad between pre_step and the update; to change noisy gradients, "
+                hint="do not call backward or zero_grad between pre_step and the update; to change noisy gradients, "
                 "use attach_step_hook",
             )
 
     def _check_committed(self) -> None:
-        """If the optimizer skipped the hook that commits the step, commit it now and raise."""
+        """If the optimizer did not run the hook that commits the step, commit it now and raise `Refused`."""
         if self._tracker.noise.is_added:
             self._tracker.commit()
             raise Refused(
-                f"{type(self.original_optimizer).__name__} updates the parameters before the step can be recorded.",
+                f"{type(self.original_optimizer).__name__} updated the parameters before the step was recorded.",
                 hint="use an optimizer whose step() runs the hooks of torch.optim.Optimizer",
             )
 
 
 def private_class(base: type[DPOptimizer]) -> type[PrivateOptimizer]:
-    """A subclass of one of Opacus's optimizers that adds the plan's noise instead."""
+    """Return a subclass of one of Opacus's optimizers that adds the plan's noise instead of Opacus's own."""
     more: dict[str, Any] = {"reduce_gradients": _reduce_gradients} if hasattr(base, "reduce_gradients") else {}
     return type(f"Private{base.__name__}", (PrivateOptimizer, base), {"__doc__": base.__doc__, "_base": base, **more})
 
@@ -215,6 +262,6 @@ def _reduce_gradients(self: Any) -> None:
 
 def _by_hand(name: str) -> Refused:
     return Refused(
-        f"{name} of a private optimizer cannot be called by hand.",
-        hint="call step() for every physical batch, after signal_skip_step() unless it is the last one",
+        f"{name} of a private optimizer cannot be called directly.",
+        hint="call step() for every physical batch, and signal_skip_step() before it, except for the last of a step",
     )

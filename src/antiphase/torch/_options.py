@@ -1,9 +1,9 @@
-"""Options of make_private, including those of Opacus that are refused because the plan determines them."""
+"""Checks the options of `make_private`, and rejects the options of Opacus that the plan determines."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphase._check import invalid, one_of
@@ -11,36 +11,90 @@ from antiphase._errors import InvalidArgument
 from antiphase._plan import Plan
 
 MODES = ("hooks", "functorch", "ew", "ghost", "ghost_fsdp")
-REFUSED = {
-    "data_loader": "pass dataset=loader.dataset; the plan's own sampler draws the batches, never Opacus's",
-    "noise_multiplier": "the noise comes from the plan",
+EPSILON = "pass it to make_private_with_epsilon, or set the budget in the plan: Problem(budget=Budget(epsilon, delta))"
+# What to write instead of the arguments of Opacus's engine.
+OPACUS = {
+    "data_loader": "pass dataset=loader.dataset; the plan's own sampler draws the batches. Pass other options of the "
+    "loader, such as collate_fn, as loader_options",
+    "noise_multiplier": "remove it: the noise comes from the plan",
     "max_grad_norm": "set the clipping norm in the plan: Problem(clip_norm=...)",
-    "target_epsilon": "set the budget in the plan: Problem(budget=Budget(epsilon, delta))",
-    "target_delta": "set the budget in the plan: Problem(budget=Budget(epsilon, delta))",
-    "epochs": "set the number of steps in the plan: Problem(steps=...)",
-    "poisson_sampling": "the plan's own sampler draws the batches: Problem(participation=...)",
-    "noise_generator": "the noise comes from the run's secret",
-    "secure_mode": "the noise comes from AES-256 already; neither accounts for floating-point rounding",
-    "accountant": "the plan states the guarantee; report() and get_epsilon(delta) state that of the steps so far",
-    "expected_batch_size": "set it in the plan: Problem(batch_size=...)",
-    "rand_on_empty": "steps without examples are taken without a forward and backward pass",
-    "wrap_model": "the model is always wrapped",
-    "sample_rate": "the plan's own sampler draws the batches: Problem(participation=...)",
+    "target_epsilon": EPSILON,
+    "target_delta": EPSILON,
+    "epsilon": EPSILON,
+    "delta": EPSILON,
+    "epochs": "set the number of steps in the plan: Problem(steps=...); or call make_private_with_epsilon",
+    "batch_size": "set it in the plan: Problem(batch_size=...); or call make_private_with_epsilon",
+    "poisson_sampling": "remove it; set how batches are drawn in the plan: Problem(participation=...)",
+    "noise_generator": "remove it: the noise is derived from the run's secret",
+    "secure_mode": "remove it: source='host' draws the noise with AES-256; the guarantee does not account for "
+    "floating-point rounding",
+    "accountant": "remove it: the plan states the guarantee; report() and get_epsilon(delta) cover the steps so far",
+    "expected_batch_size": "set the batch size in the plan: Problem(batch_size=...)",
+    "rand_on_empty": "remove it: steps without examples need no forward and backward pass",
+    "wrap_model": "remove it: the model is always wrapped",
+    "sample_rate": "set how batches are drawn in the plan: Problem(participation=...)",
+    "clipping_mode": "use clipping='flat' or 'per_layer'",
+}
+# What to pass for the arguments that Opacus's engine does not have.
+NEEDED = {
+    "directory": "PrivacyEngine('run'): a directory for the ledger and the secret, apart from the model",
+    "dataset": "dataset=...: a map-style data set with one item per example",
+    "plan": "plan=antiphase.plan(antiphase.Problem(steps, antiphase.Budget(epsilon, delta), examples=..., "
+    "batch_size=..., clip_norm=...)); or call make_private_with_epsilon, which makes the plan",
+    "epsilon": "epsilon=...: the privacy budget of the whole run",
+    "delta": "delta=...: well below 1 / number of examples",
+    "epochs": "epochs=...: the number of passes over the data set",
+    "batch_size": "batch_size=...: the expected number of examples per step",
+}
+# Attributes and methods of Opacus's engine that have another name here.
+MOVED = {
+    "accountant": "call get_epsilon(delta) of the engine instead of engine.accountant.get_epsilon(delta)",
+    "save_checkpoint": "put state_dict() of the module, the optimizer and the engine into your checkpoint",
+    "load_checkpoint": "call load_state_dict of the module, the optimizer and the engine",
+    "get_compatible_module": "call opacus.validators.ModuleValidator.fix(module)",
+    "is_compatible": "call opacus.validators.ModuleValidator.is_valid(module)",
+    "validate": "call opacus.validators.ModuleValidator.validate(module)",
 }
 
 
-def refuse_options(owner: str, options: dict[str, Any]) -> None:
-    """Raise for options of Opacus that the plan determines, and for unknown ones."""
-    for name in options:
-        if name in REFUSED:
-            raise InvalidArgument(f"{owner} does not take {name}.", hint=REFUSED[name])
-        raise InvalidArgument(f"{owner} has no parameter {name!r}.", hint="see its documentation")
+def refuse_options(owner: str, options: Mapping[str, Any], missing: Sequence[str] = ()) -> None:
+    """Raise one `InvalidArgument` that lists all options that cannot be used, and all required ones that are missing.
+
+    Args:
+        owner: name of the function that was called.
+        options: options of Opacus, or unknown ones. The plan determines what Opacus's options would.
+        missing: names of required arguments that were not passed.
+    """
+    if not options and not missing:
+        return
+    ours = [name for name in options if name in OPACUS]
+    unknown = [name for name in options if name not in OPACUS]
+    words = []
+    if ours:
+        words.append(f"{owner} does not take {_listed(ours)} of Opacus's PrivacyEngine.")
+    if unknown:
+        words.append(f"{owner} has no parameter {_listed(list(map(repr, unknown)))}.")
+    if missing:
+        words.append(f"{owner} needs {_listed(list(missing))}.")
+    advice = {**{name: OPACUS[name] for name in ours}, **{name: NEEDED[name] for name in missing}}
+    lines = [f"{name}: {text}" for name, text in advice.items()]
+    if unknown:
+        lines.append(f"see the documentation of {owner}")
+    if len(lines) == 1:
+        hint = lines[0].removeprefix(f"{next(iter(advice), '')}: ")
+    else:
+        hint = "\n".join(["to come from Opacus, see docs/opacus.md, and change", *(f"- {line}" for line in lines)])
+    raise InvalidArgument(" ".join(words), hint=hint)
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def check_mode(clipping: str, mode: str, loss_reduction: str) -> tuple[str, str, str]:
-    """Return the three names; raise for combinations that have no optimizer in Opacus, or no proved guarantee."""
+    """Return the three options. Raise `InvalidArgument` for unknown values, and for per-layer ghost clipping."""
     owner = "make_private"
-    hint = "adaptive clipping changes the mechanism from step to step, for which no guarantee is proved"
+    hint = "use 'flat' or 'per_layer'; the plan's guarantee does not cover adaptive clipping"
     clipping = one_of(owner, "clipping", clipping, ("flat", "per_layer"), hint)
     mode = one_of(owner, "grad_sample_mode", mode, MODES, "'hooks' works for most models")
     if "ghost" in mode and clipping != "flat":
@@ -50,10 +104,16 @@ def check_mode(clipping: str, mode: str, loss_reduction: str) -> tuple[str, str,
 
 
 def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float] | None) -> list[float]:
-    """The clipping norm of each parameter tensor, or a single norm for flat clipping.
+    """Return the clipping norm of each parameter tensor, or a single norm for flat clipping.
 
-    The norm of an example's gradient is the root of the sum of squares over the tensors. It must not exceed the plan's
-    `clip_norm`.
+    The root sum of squares of the norms must not exceed the plan's `clip_norm`, since it bounds the norm of an
+    example's whole gradient.
+
+    Args:
+        plan: plan with the total `clip_norm`.
+        clipping: "flat" or "per_layer".
+        layers: number of parameter tensors.
+        given: norms chosen by the user; None for equal norms.
     """
     total = plan.problem.clip_norm
     if clipping == "flat":
@@ -73,13 +133,13 @@ def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float
             "clip_norms",
             f"{layers} positive numbers whose root sum of squares is at most {total}",
             given,
-            "None gives each tensor an equal share of the plan's clip_norm",
+            "pass None to use the same norm for every tensor",
         )
     return norms
 
 
 def batch_size(plan: Plan, examples: int) -> float:
-    """The divisor for loss_reduction="mean": the plan's batch size, or the average size of its batches."""
+    """Return the divisor for loss_reduction="mean": the batch size in the plan, or else the expected batch size."""
     if plan.problem.batch_size is not None:
         return float(plan.problem.batch_size)
     participation = plan.mechanism.participation
@@ -88,13 +148,17 @@ def batch_size(plan: Plan, examples: int) -> float:
 
 
 def epoch_length(plan: Plan, examples: int) -> int:
-    """Steps per epoch: set by the participation, or such that each example is used about once."""
+    """Return the number of steps per epoch.
+
+    If the plan's participation does not define it, it is the number of steps in which the expected total size of the
+    batches is about the number of examples.
+    """
     given = getattr(plan.mechanism.participation, "steps_per_epoch", None)
     return int(given) if given is not None else max(1, round(examples / batch_size(plan, examples)))
 
 
 def check_examples(plan: Plan, examples: int) -> None:
-    """Raise if the plan was made for another number of examples."""
+    """Raise `InvalidArgument` if the plan was made for a different number of examples."""
     planned = plan.problem.examples
     if planned is not None and planned != examples:
         raise InvalidArgument(

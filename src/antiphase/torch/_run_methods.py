@@ -1,4 +1,4 @@
-"""Methods that PrivacyEngine and NoiseAdder share: those of their run."""
+"""Methods that PrivacyEngine and NoiseAdder share: publish, report, get_epsilon and save."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from types import TracebackType
 from typing import Self
 
 from antiphase._run import PrivacyReport, Run, epsilon_so_far, refuse_pickle
+from antiphase.torch._distributed import TorchDistributed
 
 
 class RunMethods(ABC):
-    """Publishing, reporting and saving, for classes that hold a run."""
+    """Base class with the methods that are forwarded to an open run."""
 
     __reduce_ex__ = refuse_pickle
 
     @property
     @abstractmethod
     def _open_run(self) -> Run:
-        """The run."""
+        """The open run that the methods are forwarded to."""
+
+    @property
+    @abstractmethod
+    def _transport(self) -> TorchDistributed:
+        """Communication between the ranks of the run."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write everything to disk and let other processes open the directory."""
+        """Write everything to disk and release the lock on the directory."""
 
     @property
     def run_id(self) -> str:
@@ -29,29 +35,37 @@ class RunMethods(ABC):
         return self._open_run.run_id
 
     def publish(self, label: str) -> None:
-        """Record that results are published. Call it on every rank, before you release anything."""
+        """Record in the ledger that results are published. Call it on every rank, before you release anything.
+
+        With several processes and Opacus's DifferentiallyPrivateDistributedDataParallel, call it between two passes
+        through the loader. Within a pass, ranks may be at different steps.
+
+        Args:
+            label: name of what is published.
+        """
+        self._transport.check_operation(f"publish {label!r}")
         self._open_run.publish(label)
 
     def report(self) -> PrivacyReport:
-        """The guarantee of the steps that ran, next to what was planned. On rank 0 only."""
+        """Return a report of the guarantee of the steps that ran, compared with the plan. Call it on rank 0 only."""
         return self._open_run.report()
 
     def get_epsilon(self, delta: float) -> float:
-        """An upper bound on the epsilon of the steps taken so far; 0 before the first step.
+        """Return an upper bound on the epsilon of the steps taken so far; 0 before the first step.
 
-        It covers every step in the ledger, under the plan's participation, adjacency and unit of privacy: what `report`
-        states, at any delta and on every rank. It is a proved bound, rounded up. As in the report, three things are
-        assumed: steps that were replaced did not influence their replacements; noise from `source="device"` is normal;
-        and if you stop training here, you did not choose this step by looking at the outputs. If you did, the epsilon
-        of the plan applies.
+        The bound is proved, rounded up, and covers every step in the ledger. It is for the plan's participation,
+        adjacency and unit of privacy, as in `report`, but you can choose delta and call it on every rank. As in the
+        report, three things are assumed. Steps that were replaced did not influence their replacements. Noise from
+        `source="device"` is normally distributed. If you stop training here, you did not choose this step by looking at
+        the outputs; if you did, use the epsilon of the plan.
 
         Args:
-            delta: between 0 and 1, exclusive; any delta, not only that of the plan.
+            delta: any number between 0 and 1, exclusive.
         """
         return epsilon_so_far(self._open_run, delta)
 
     def save(self) -> None:
-        """Store the noise state, so that resuming from here does not generate the noise from the start."""
+        """Store the noise state on disk, so that a resumed run need not generate the noise from step 0 again."""
         self._open_run.save()
 
     def __enter__(self) -> Self:

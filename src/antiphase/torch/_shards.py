@@ -1,7 +1,7 @@
-"""Which part of each parameter's noise this process makes, and what gradients sharded by FSDP need.
+"""Determines which part of each parameter's noise this process makes, and prepares gradients sharded by FSDP.
 
-Leaves are flat: parameter i of the list is the leaf named str(i), with as many entries as the parameter, in C order.
-The noise of an entry depends only on leaf name and flat index, so every way to shard gives the same noise.
+Noise is addressed by leaf. Parameter i of the list is the leaf named str(i): a flat array of all its entries, in C
+order. The noise of an entry depends only on the leaf name and the flat index, so it is the same for every sharding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FIXED_REDUCTION = (
 
 
 def whole_leaves(parameters: Sequence[torch.Tensor]) -> Leaves:
-    """All parameters, whole: the leaves that a run is opened with, whatever the number of processes.
+    """Return one leaf per parameter, covering the whole parameter. A run is opened with these on every process.
 
     >>> whole_leaves([torch.zeros(2, 3)])["0"].size
     6
@@ -42,14 +42,17 @@ def whole_leaves(parameters: Sequence[torch.Tensor]) -> Leaves:
 
 
 def own_leaves(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
-    """The part of one rank: its shards of sharded parameters, or an equal slice of all replicated parameters."""
+    """Return the part of each leaf that this rank makes noise for.
+
+    These are the rank's own shards of sharded parameters, or an equal slice of all replicated parameters.
+    """
     if is_sharded(parameters):
         return {str(i): _shard(p, ranks) for i, p in enumerate(parameters)}
     return _slices(parameters, ranks)
 
 
 def is_sharded(parameters: Sequence[torch.Tensor]) -> bool:
-    """Whether every rank holds only a part of each parameter (FSDP2)."""
+    """Return whether the parameters are sharded over the ranks (FSDP2). Raise `Refused` if only some are."""
     kinds = {isinstance(p, DTensor) for p in parameters}
     if len(kinds) > 1:
         raise Refused(
@@ -60,7 +63,7 @@ def is_sharded(parameters: Sequence[torch.Tensor]) -> bool:
 
 
 def _slices(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
-    """The concatenated parameters, split into `ranks.size` slices of equal length (up to one entry)."""
+    """Return this rank's slice of the concatenated parameters. The lengths of slices differ by at most one entry."""
     stops = list(accumulate(p.numel() for p in parameters))
     first, last = (stops[-1] * r // ranks.size for r in (ranks.rank, ranks.rank + 1))
     leaves = {}
@@ -72,7 +75,7 @@ def _slices(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
 
 
 def _shard(parameter: Any, ranks: Transport) -> Leaf:
-    """The rows that FSDP2 gives this rank: ceil(rows / size) to each rank in turn, until none are left."""
+    """Return the rows that FSDP2 gives this rank: each rank in turn gets ceil(rows / size), until none are left."""
     if parameter.device_mesh.ndim != 1 or parameter.placements != (Shard(0),):
         raise Refused(
             f"Parameters with placements {parameter.placements} are not supported.",
@@ -81,7 +84,7 @@ def _shard(parameter: Any, ranks: Transport) -> Leaf:
     if parameter.device_mesh.size() != ranks.size:
         raise Refused(
             f"The model is sharded over {parameter.device_mesh.size()} of {ranks.size} processes.",
-            hint="fully_shard over all processes of the default group",
+            hint="call fully_shard with a mesh of all processes of the default group",
         )
     local = parameter.to_local()
     rows, width = parameter.shape[0], local[0].numel() if len(local) else 0
@@ -96,7 +99,7 @@ def _shard(parameter: Any, ranks: Transport) -> Leaf:
 
 
 def noise_dtype(parameters: Sequence[torch.Tensor]) -> str:
-    """float32 or float64: the dtype of the parameters, which must all have the same."""
+    """Return the common dtype of the parameters, "float32" or "float64". Raise `InvalidArgument` otherwise."""
     kinds = {p.dtype for p in parameters}
     if kinds == {torch.float32}:
         return "float32"
@@ -109,12 +112,12 @@ def noise_dtype(parameters: Sequence[torch.Tensor]) -> str:
 
 
 def is_vmapped(gradient: torch.Tensor | None) -> bool:
-    """Whether a gradient is a batch of gradients inside torch.func.vmap."""
+    """Return whether a gradient is a batched tensor inside torch.func.vmap."""
     return gradient is not None and torch._C._functorch.is_batchedtensor(gradient)
 
 
 def flat_gradient(parameter: Any) -> torch.Tensor:
-    """A flat view of the gradient that this process holds. A missing gradient is set to zeros."""
+    """Return a flat view of the part of `p.grad` that this process holds. A missing gradient is first set to zero."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     if isinstance(parameter.grad, DTensor):
@@ -132,19 +135,22 @@ def flat_gradient(parameter: Any) -> torch.Tensor:
 
 
 def zero_padding(module: Any, is_padded: Callable[[], bool], optimizer: DPOptimizer) -> None:
-    """Give weight 0 to the examples that are repeated to make the ranks of FSDP even.
+    """Give weight 0 to padding: examples repeated so that all FSDP ranks process equally many.
 
     Args:
-        module: module in Opacus's wrapper for ghost clipping.
-        is_padded: whether the last example of the current batch is a repeated one.
-        optimizer: optimizer, which knows whether this is the last physical batch.
+        module: model, wrapped by Opacus for ghost clipping.
+        is_padded: returns whether the last example of the current batch is a repeated one.
+        optimizer: private optimizer, which knows whether this is the last physical batch of the step.
     """
     ghost = module.ghost_gradients
     ghost.is_padded = lambda: not optimizer._check_skip_next_step(pop_next=False) and is_padded()
 
 
 def fix_reduction(module: nn.Module, ranks: int) -> None:
-    """Refuse later changes of how FSDP sums over the ranks: the clipped sum would not follow them."""
+    """Set how FSDP reduces gradients over the ranks, and make later changes raise `Refused`.
+
+    A later change would scale or skip gradients, but not the noise that is calibrated to their sum.
+    """
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(float(ranks))

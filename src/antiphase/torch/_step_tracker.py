@@ -1,4 +1,4 @@
-"""Tracks the step of training on one rank: which examples it processes, and whether it processed all of them."""
+"""Tracks the current training step on one rank: which examples it has, and whether all of them were processed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import final
 
 from antiphase._errors import Refused
 from antiphase._samplers import shard
+from antiphase._traceback import without_locals
 from antiphase.torch._noise_adder import NoiseAdder
 
-CACHED_BATCHES = 64  # as many as the workers of a data loader may prefetch
+CACHED_BATCHES = 64  # enough for the batches that the workers of a data loader prefetch
 
 
 @final
 class StepTracker:
-    """The batches of this rank, step by step, and checks that each step's gradient is that of its own batch.
+    """Provides the batch of each step on this rank, and checks that each gradient sum is over the step's own batch.
 
-    Each rank processes every size-th example. The ranks of FSDP must run forward and backward together, so with `even`
-    all ranks process equally many examples: a rank that would have one less repeats one, whose gradient gets weight 0.
+    The examples of a batch are split over the ranks: rank r of R processes examples r, r + R, r + 2R and so on.
+
+    Args:
+        noise: adds the noise and commits the steps.
+        even: whether all ranks must process equally many examples, as FSDP requires. If so, a rank with one example
+            less repeats an example, whose gradient gets weight 0.
     """
 
     def __init__(self, noise: NoiseAdder, *, even: bool) -> None:
@@ -26,51 +31,78 @@ class StepTracker:
         self._even = even
         self._gradients = 0
         self._yielded: int | None = None
+        self._yields_empty = False
+        # With several ranks, a pass through the loader ends at the same step on all of them. Otherwise a rank without
+        # examples would go on to the next pass, while another one, for example, publishes.
+        self._pass_end = self.steps if noise.transport.size == 1 else 0
         self.examples = lru_cache(maxsize=CACHED_BATCHES)(self._examples)
 
     @property
     def step(self) -> int:
-        """The next step to take."""
+        """Index of the next step to take, from 0."""
         return self.noise.step
 
     @property
     def steps(self) -> int:
-        """Number of steps of the plan."""
+        """Number of steps in the plan."""
         return self.noise.plan.steps
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is a next step and this rank has no example in it."""
-        return self.step < self.steps and not self.examples(self.step)[0]
+        """Whether the optimizer takes the next step by itself, because this rank has no examples in it.
+
+        False after the last step. With several ranks, also False after the last step of a pass through the loader.
+        """
+        return not self._yields_empty and self.step < self._pass_end and not self.examples(self.step)[0]
+
+    @property
+    def is_empty_yielded(self) -> bool:
+        """Whether the loader has yielded the batch of the next step, which has no examples."""
+        return self._yields_empty and self._yielded == self.step and not self.examples(self.step)[0]
+
+    def yields(self, step: int) -> bool:
+        """Return whether the loader yields the batch of a step."""
+        return self._yields_empty or bool(self.examples(step)[0])
+
+    def yield_empty_batches(self) -> None:
+        """Make the loader yield batches without examples too, so that every step is an iteration of the loop."""
+        self._yields_empty = True
 
     def is_padded(self) -> bool:
-        """Whether the last example of the step is a repeated one with weight 0."""
+        """Return whether the last example of the next step is a repeated one, with weight 0."""
         return self.examples(self.step)[1]
 
+    @without_locals
     def _examples(self, step: int) -> tuple[list[int], bool]:
-        """The examples of a step, and whether the last one is repeated to make the ranks even."""
-        indices, mask = self.noise.batch(step)
+        """Return this rank's examples in a step, and whether the last one is repeated to make the ranks even."""
+        indices, mask = self.noise._draw_for_engine(step)
         used, ranks = indices[mask], self.noise.transport
         mine = shard(used, mask[mask], ranks.rank, ranks.size).indices.tolist()
         if self._even and len(mine) < -(-len(used) // ranks.size):
             return [*mine, int(used[0])], True
         return mine, False
 
+    def start_pass(self, end: int) -> None:
+        """Record that a pass through the loader starts, which ends before step `end` on all ranks."""
+        if self.noise.transport.size > 1:
+            self._pass_end = end
+
     def start_batch(self, step: int) -> None:
-        """Note that the loader yields the batch of a step, which must be the next step."""
+        """Record that the loader yields the batch of `step`. Raise `Refused` if it is not the next step."""
         if step != self.step:
             raise Refused(
                 f"The loader is about to yield the batch of step {step}, but the next step is {self.step}.",
                 hint="use one iterator of the loader at a time, and a new one after load_state_dict",
             )
         self._yielded = step
+        self.noise._start_for_engine()
 
     def start_empty_batch(self) -> None:
-        """Note that the step's batch, which is empty, needs no gradients."""
+        """Record that the next step's batch, which is empty, needs no gradients."""
         self._yielded, self._gradients = self.step, 0
 
     def check_taken(self, step: int) -> None:
-        """Refuse to yield the next batch before the step of this one was taken."""
+        """Raise `Refused` if `step` was not taken; the loader calls this before it yields the next batch."""
         if self.step <= step:
             raise Refused(
                 f"The next batch was requested, but step {step} was not taken.",
@@ -79,34 +111,34 @@ class StepTracker:
             )
 
     def count(self, gradients: int) -> None:
-        """Count clipped gradients that are added to the step's sum."""
+        """Add the number of clipped gradients of a physical batch to the step's count."""
         self._gradients += gradients
 
     def reset_count(self) -> None:
-        """Note that the sum so far was dropped."""
+        """Set the count to 0, because the sum so far was dropped."""
         self._gradients = 0
 
     def check_sum(self) -> None:
-        """Refuse a sum that is not over the step's own batch, with one clipped gradient per example."""
+        """Raise `Refused` unless the sum has one clipped gradient for each example of the step's own batch."""
         wanted = len(self.examples(self.step)[0])
         if self._yielded != self.step:
             raise Refused(
-                f"The batch of step {self.step} was not taken from the private data loader.",
+                f"The batch of step {self.step} is not from the private data loader.",
                 hint="train on the data loader that make_private returned: the guarantee relies on its batches",
             )
         if self._gradients != wanted:
             words = "More" if self._gradients > wanted else "Fewer"
             raise Refused(  # without the numbers: the size of a batch may be secret
-                f"{words} clipped gradients were summed in step {self.step} than its batch has examples.",
+                f"{words} clipped gradients were summed than there are examples in the batch of step {self.step}.",
                 hint="compute one gradient for every example of the batch, and call optimizer.step() once per batch",
             )
 
     def commit(self) -> None:
-        """Commit the step and go to the next one."""
+        """Record the step in the ledger and advance to the next one."""
         self.noise._commit_for_engine()
         self._gradients = 0
 
     def reset(self) -> None:
-        """Continue at another step: forget which batch was yielded, and the sum so far."""
+        """Forget the batch that was yielded and the count, in order to continue at another step."""
         self._yielded, self._gradients = None, 0
         self.examples.cache_clear()

@@ -1,4 +1,4 @@
-"""Strategies optimised under amplification by balls-in-bins."""
+"""Optimisers for strategies under privacy amplification by balls-in-bins sampling."""
 
 from antiphase._optimize.amplified.families import BLTFamily, Family, ToeplitzFamily
 from antiphase._optimize.amplified.noise_estimate import NoiseEstimator
@@ -11,6 +11,7 @@ from antiphase._optimize.amplified.optimizer import (
     blt_starts,
     descend,
     evaluate_point,
+    quick_amplified_blt,
     toeplitz_starts,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "blt_starts",
     "descend",
     "evaluate_point",
+    "quick_amplified_blt",
     "toeplitz_starts",
 ]

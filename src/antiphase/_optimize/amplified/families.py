@@ -1,6 +1,7 @@
-"""The families that can be optimised under amplification, each with coordinates and a tangent minimiser.
+"""The families that can be optimised under amplification.
 
-The tangent of the true objective at the current point is log error + log <H, G> / 2 for fixed weights H.
+Each family maps coordinates to strategies, and can minimise the tangent of the true objective at the current point:
+log error + log <H, G> / 2 for fixed weights H and the Gram matrix G of the modes (see `weighted_gram`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 from antiphase.strategies import Banded, Strategy, Toeplitz
 
-MAX_POWER = 64.0  # exponent of the power mean of the variances that stands for "max"
-LBFGS_ITERATIONS = 40  # for each set of weights
+MAX_POWER = 64.0  # exponent of the power mean of the variances that replaces "max"
+LBFGS_ITERATIONS = 40  # for each set of weights H
 NEWTON_ITERATIONS = 4
 
 
@@ -36,23 +37,23 @@ def _power(objective: Objective) -> float:
 
 
 class Family(ABC):
-    """A set of strategies with coordinates."""
+    """Base class: a set of strategies that are described by coordinates."""
 
     @abstractmethod
     def strategy(self, point: Array) -> Strategy:
-        """Return the strategy at a point."""
+        """Return the strategy with the coordinates `point`."""
 
     @abstractmethod
     def minimize_tangent(self, point: Array, weights: Array) -> Array:
-        """Return a point with a smaller log error + log <weights, G> / 2 than `point`, after a few iterations."""
+        """Return a point with a smaller log error + log <weights, G> / 2 than `point`, after some iterations."""
 
 
 @final
 class ToeplitzFamily(Family):
-    """Non-negative, non-increasing coefficients of a Toeplitz C; a point holds their differences.
+    """Toeplitz strategies with non-negative, non-increasing coefficients. A point holds differences of coefficients.
 
-    All roots of such a c(x) lie outside the open unit disc (Enestrom-Kakeya theorem), so every point has a finite
-    error.
+    All roots of the polynomial c(x) with such coefficients lie outside the open unit disc (Enestrom-Kakeya theorem), so
+    every point has a finite error.
     """
 
     def __init__(
@@ -62,7 +63,10 @@ class ToeplitzFamily(Family):
         self._iterations = iterations
 
     def point(self, coefficients: Array, bands: int) -> Array:
-        """Return the coordinates of coefficients, made non-increasing, with a small tail for the search to build on."""
+        """Return the coordinates of coefficients, made non-increasing, plus a small tail up to `bands`.
+
+        Without the tail, the search would start with coefficients of exactly 0.
+        """
         c = np.zeros(bands)
         c[: len(coefficients)] = np.minimum.accumulate(np.maximum(coefficients, 0.0))
         c += 1e-4 * c[0] / np.arange(1, bands + 1)
@@ -122,10 +126,11 @@ def _sums(differences: Array) -> Array:
 
 @final
 class BandedFamily(Family):
-    """Columns of a banded C; a point is columns / stretch, as in `banded`.
+    """Banded strategies. A point holds the columns of C, divided by a scale factor for each column, as in `banded`.
 
-    Where only the last steps count, all columns have norm 1. Free norms would spend the budget on the end of the run
-    and drown its beginning in noise, which the last iterate forgets but a model would not recover from.
+    If the objective counts only the last steps, all columns have norm 1. With free norms, the optimum would add far too
+    much noise at the beginning of the run: the objective assumes that the last iterate forgets this noise, but a real
+    model would not recover from it.
     """
 
     def __init__(self, steps: int, workload: Workload, objective: Objective, bands: int) -> None:
@@ -156,7 +161,7 @@ class BandedFamily(Family):
                 return math.inf
             modes, by_modes = square(columns)
             slope = by_error + 0.5 * by_modes / modes
-            if self._equal:  # remove what points along a column, and undo its scale
+            if self._equal:  # project the gradient onto columns of norm 1, and apply the scale of each column
                 slope = (slope - _row_products(columns, slope) * columns) * self._scales(x)
             gradient[:] = (slope * self._stretch).ravel()
             return value + 0.5 * math.log(modes)
@@ -168,7 +173,7 @@ class BandedFamily(Family):
         return columns * self._scales(point) if self._equal else columns
 
     def _scales(self, point: Array) -> Array:
-        """Return 1 / norm of every column, before they are normalised."""
+        """Return 1 / norm of every column before normalisation."""
         columns = point.reshape(self._shape) * self._stretch
         return 1.0 / np.sqrt(_row_products(columns, columns))
 
@@ -179,7 +184,7 @@ def _row_products(a: Array, b: Array) -> Array:
 
 @final
 class BLTFamily(Family):
-    """Interlaced decays of a BLT, with the coordinates of `blt_decays`."""
+    """BLT strategies with interlaced decays, in the coordinates of `blt_decays`."""
 
     def __init__(self, steps: int, workload: Workload, objective: Objective) -> None:
         self._steps, self._workload, self._objective = steps, workload, objective

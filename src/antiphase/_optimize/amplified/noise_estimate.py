@@ -1,4 +1,7 @@
-"""Estimate the noise that a budget requires under balls-in-bins, with its gradient, to guide the search."""
+"""Monte Carlo estimates of the noise that a privacy budget requires under balls-in-bins, with its gradient.
+
+The estimates only guide the search.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ MAX_NEWTON_STEPS = 30
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """The noise required at one Gram matrix G, with its gradient.
+    """The estimated noise for one Gram matrix G of the modes, with its gradient.
 
     Args:
-        log_noise: logarithm of the noise at which the estimated delta equals that of the budget.
-        weights: the matrix H with <H, G> = 1 and d log noise = <H, dG> / 2.
+        log_noise: logarithm of the noise_std at which the estimated delta equals that of the budget.
+        weights: the gradient, as a matrix H with <H, G> = 1 and d log noise_std = <H, dG> / 2.
     """
 
     log_noise: float
@@ -30,12 +33,12 @@ class NoiseEstimate:
 
 
 class NoiseEstimator:
-    """Estimates log noise and its gradient for any Gram matrix of modes, with common random numbers.
+    """Estimates log noise_std and its gradient for any Gram matrix of modes, with common random numbers.
 
     Args:
         budget: the privacy budget, (epsilon, delta).
-        samples: number of samples per estimate. 2^11 samples give the noise to within a few parts in a thousand, and
-            the error is nearly the same for similar strategies.
+        samples: number of samples per estimate. 2^11 samples give noise_std with an error of a few parts in a
+            thousand, which is nearly the same for similar strategies.
         seed: seed of the samples.
     """
 
@@ -48,8 +51,8 @@ class NoiseEstimator:
 
         Args:
             gram: the Gram matrix of the modes, G.
-            guess: a first guess at log noise. Without one, the iteration starts from the noise without amplification
-                and determines which direction, adding or removing an example, requires more noise. With one, it keeps
+            guess: initial guess of log noise_std. If None, the iteration starts from the noise without amplification
+                and determines which direction, adding or removing an example, requires more noise. Otherwise it uses
                 the direction of the previous call.
         """
         from antiphase._accounting import shift

@@ -1,10 +1,11 @@
-"""Optimise strategies under amplification by balls-in-bins: noise x error at a budget instead of sensitivity x error.
+"""Optimise strategies under amplification by balls-in-bins: minimise noise_std x error for a privacy budget.
 
-The noise that a budget requires depends on C only through the Gram matrix G of its modes, and the gradient of its
-logarithm with respect to G is H / 2 (`noise_estimate`). At the current C, log error + log <H, G> / 2 is tangent to the
-true objective: it has the same value and gradient there, and evaluating it takes no samples. Each iteration minimises
-the tangent, moves to its minimum, or part of the way if the true objective would increase, and estimates H again. All
-iterations of a stage share the same few samples. The noise of the result is calibrated with independent samples.
+The noise_std that a budget requires depends on C only through the Gram matrix G of its modes (see `weighted_gram`). The
+gradient of log noise_std with respect to G is H / 2 (see `noise_estimate`). At the current C, the function
+log error + log <H, G> / 2, called the tangent, has the same gradient as the true objective, log(noise_std x error).
+Evaluating the tangent takes no samples. Each iteration minimises the tangent, moves to its minimum (or only part of the
+way, if the true objective would increase), and estimates H again. All iterations of a stage use the same samples. The
+noise of the result is calibrated with independent samples.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ from antiphase._workload import Workload
 from antiphase.strategies import Banded, Strategy, Toeplitz
 
 STAGES = ((1 << 11, 1), (1 << 13, 2))  # number of samples and seed of each stage
-STEP_FRACTIONS = (1.0, 0.5, 0.25, 0.1)  # fractions of the way to the minimum of the tangent to try
-MIN_LOG_LOSS_GAIN = 5e-5  # a smaller gain ends a stage
-MAX_BANDED_WORK = 1 << 26  # steps x bands^2 of a banded search that takes about a minute
+STEP_FRACTIONS = (1.0, 0.5, 0.25, 0.1)  # fractions of the way to the minimum of the tangent, tried in turn
+MIN_LOG_LOSS_GAIN = 5e-5  # a stage ends when an iteration lowers log(loss) by less
+MAX_BANDED_WORK = 1 << 26  # largest steps x bands^2 by default; a search of this size takes about a minute
 MIN_DEFAULT_BANDS = 32
+QUICK_START_ITERATIONS = 10
+QUICK_STAGES = ((1 << 11, 1), (1 << 12, 2))
 LOG_LOSS_MARGIN = 0.01  # estimates that differ by less are compared by calibrated noise
 
 
@@ -47,9 +50,9 @@ class AmplifiedProblem:
 
     Args:
         steps: number of steps, n.
-        participation: bins and epochs.
+        participation: balls-in-bins participation, with the number of bins and epochs.
         workload: the workload matrix, A.
-        objective: which error over the steps to minimise, "rms" or "max".
+        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
         budget: the privacy budget, (epsilon, delta).
     """
 
@@ -70,9 +73,9 @@ class EvaluatedPoint:
 
     Args:
         point: the coordinates.
-        strategy: the strategy there.
-        log_loss: estimate of log(noise x error).
-        noise: estimate of the noise, with its gradient.
+        strategy: the strategy with these coordinates.
+        log_loss: estimate of log(noise_std x error).
+        noise: estimate of noise_std, with its gradient.
     """
 
     point: Array
@@ -82,12 +85,12 @@ class EvaluatedPoint:
 
 
 def amplified_toeplitz(problem: AmplifiedProblem, limits: SearchLimits, *, bands: int | None = None) -> Solution:
-    """Minimise noise x error over the non-negative, non-increasing coefficients of a Toeplitz C.
+    """Minimise noise_std x error over Toeplitz strategies with non-negative, non-increasing coefficients.
 
     Args:
         problem: the problem to solve.
         limits: when to stop early.
-        bands: largest number of coefficients; by default the number of steps in two epochs.
+        bands: largest number of coefficients; by default the number of steps in two epochs, or `steps` if smaller.
     """
     n = problem.steps
     widest = min(n, 2 * problem.participation.steps_per_epoch) if bands is None else bands
@@ -99,13 +102,13 @@ def amplified_toeplitz(problem: AmplifiedProblem, limits: SearchLimits, *, bands
 
 
 def amplified_banded(problem: AmplifiedProblem, limits: SearchLimits, *, bands: int | None = None) -> Solution:
-    """Minimise noise x error over all columns of a banded C.
+    """Minimise noise_std x error over all banded strategies.
 
     Args:
         problem: the problem to solve.
         limits: when to stop early.
-        bands: number of bands, at most the number of bins; by default the number of bins, halved until the search is
-            fast, but not below 32. For a large epsilon, more bands help a lot.
+        bands: number of bands, at most the number of bins. By default, the number of bins is halved until the search is
+            fast enough, but not below 32. For a large epsilon, more bands lower the loss a lot.
     """
     n, bins = problem.steps, problem.participation.steps_per_epoch
     count = check_bands("optimize('banded')", _default_bands(n, bins) if bands is None else bands, n, bins)
@@ -121,7 +124,7 @@ def amplified_banded(problem: AmplifiedProblem, limits: SearchLimits, *, bands: 
 
 
 def _default_bands(steps: int, bins: int) -> int:
-    """Return as many bands as bins, halved until an iteration of the search is fast."""
+    """Return the number of bins, halved until steps x bands^2 is at most MAX_BANDED_WORK, but not below 32."""
     count = min(bins, steps)
     while count > MIN_DEFAULT_BANDS and steps * count**2 > MAX_BANDED_WORK:
         count = max(MIN_DEFAULT_BANDS, count // 2)
@@ -129,7 +132,7 @@ def _default_bands(steps: int, bins: int) -> int:
 
 
 def amplified_blt(problem: AmplifiedProblem, limits: SearchLimits, *, buffers: int = 3) -> Solution:
-    """Minimise noise x error over the decays and scales of a BLT.
+    """Minimise noise_std x error over the decays and scales of a BLT.
 
     Args:
         problem: the problem to solve.
@@ -143,10 +146,28 @@ def amplified_blt(problem: AmplifiedProblem, limits: SearchLimits, *, buffers: i
     return _optimize(problem, family, known, points, limits)
 
 
+def quick_amplified_blt(problem: AmplifiedProblem, buffers: int) -> tuple[Strategy, float]:
+    """Return nearly the strategy of `amplified_blt` and its estimated loss, without calibrating it.
+
+    The searches that only provide starts stop early, there are fewer samples, and the estimated loss decides between
+    the starts and the end.
+
+    Args:
+        problem: the problem to solve.
+        buffers: number of buffers, d.
+    """
+    known, points = blt_starts(problem, buffers, QUICK_START_ITERATIONS)
+    family = BLTFamily(problem.steps, problem.workload, problem.objective)
+    with single_threaded():
+        starts, end = _search(problem, family, known, points, SearchLimits(), QUICK_STAGES)
+    best = min([end, *starts], key=lambda found: found.log_loss)
+    return best.strategy, math.exp(best.log_loss)
+
+
 def _optimize(
     problem: AmplifiedProblem, family: Family, known: Sequence[Strategy], points: Sequence[Array], limits: SearchLimits
 ) -> Solution:
-    """Search from the best of the known strategies, and return the best by calibrated noise.
+    """Search from the best of the known strategies, and return the strategy with the smallest calibrated loss.
 
     The candidates are the end of the search and the known strategies whose estimated loss is not clearly larger.
     """
@@ -160,15 +181,23 @@ def _optimize(
 
 
 def _search(
-    problem: AmplifiedProblem, family: Family, known: Sequence[Strategy], points: Sequence[Array], limits: SearchLimits
+    problem: AmplifiedProblem,
+    family: Family,
+    known: Sequence[Strategy],
+    points: Sequence[Array],
+    limits: SearchLimits,
+    stages: Sequence[tuple[int, int]] = STAGES,
 ) -> tuple[list[EvaluatedPoint], EvaluatedPoint]:
-    """Return the known strategies, evaluated, and the point where the search from the best of them ends."""
-    estimator = NoiseEstimator(problem.budget, *STAGES[0])
+    """Evaluate the known strategies, and search from the best of them.
+
+    Returns the evaluated known strategies and the end of the search.
+    """
+    estimator = NoiseEstimator(problem.budget, *stages[0])
     starts = [
         evaluate_point(problem, strategy, point, estimator) for strategy, point in zip(known, points, strict=True)
     ]
     end = min(starts, key=lambda start: start.log_loss)
-    for samples, seed in STAGES:
+    for samples, seed in stages:
         end = descend(problem, family, end, NoiseEstimator(problem.budget, samples, seed), limits)
     return starts, end
 
@@ -191,7 +220,7 @@ def descend(
 def _line_search(
     problem: AmplifiedProblem, family: Family, current: EvaluatedPoint, goal: Array, estimator: NoiseEstimator
 ) -> EvaluatedPoint | None:
-    """Return a point on the way to the goal where the true objective is smaller, or None if there is none."""
+    """Return a point between the current point and `goal` with a smaller true objective, or None if none is found."""
     for fraction in STEP_FRACTIONS:
         point = current.point + fraction * (goal - current.point)
         found = evaluate_point(problem, family.strategy(point), point, estimator, current.noise)
@@ -207,21 +236,29 @@ def evaluate_point(
     estimator: NoiseEstimator,
     previous: NoiseEstimate | None = None,
 ) -> EvaluatedPoint:
-    """Estimate the loss at a point, with the tangent at the previous point as a first guess at the noise."""
+    """Estimate the loss at a point. The tangent at the previous point, if any, gives the initial guess of noise_std."""
     gram = bins_gram(strategy, problem.participation)
-    guess = None if previous is None else previous.log_noise + 0.5 * math.log(float((previous.weights * gram).sum()))
-    noise = estimator(gram, guess)
+    is_known = previous is not None and math.isfinite(previous.log_noise)
+    guess = (
+        None
+        if previous is None or not is_known
+        else previous.log_noise + 0.5 * math.log(float((previous.weights * gram).sum()))
+    )
+    with np.errstate(over="ignore", invalid="ignore"):  # far from the optimum, an estimate may overflow
+        noise = estimator(gram, guess)
+    if not (math.isfinite(noise.log_noise) and np.isfinite(noise.weights).all()):
+        noise = NoiseEstimate(math.inf, np.zeros_like(gram))
     return EvaluatedPoint(point, strategy, noise.log_noise + problem.log_error(strategy), noise)
 
 
 def _calibrated_loss(problem: AmplifiedProblem, strategy: Strategy) -> float:
-    """Return noise_std x error at the budget, with a noise that is proved to be enough."""
+    """Return noise_std x error, where noise_std is proved to be sufficient for the budget."""
     noise = seeded_calibration(strategy, problem.participation, problem.budget).mechanism.noise_std
     return noise * math.exp(problem.log_error(strategy))
 
 
 def toeplitz_starts(problem: AmplifiedProblem, bands: int) -> list[Toeplitz]:
-    """Return the best Toeplitz strategies without amplification for 1, 2, 4, ... bands, up to an epoch."""
+    """Return the Toeplitz strategies that are best without amplification, for 1, 2, 4, ... bands up to one epoch."""
     return [Toeplitz(_coefficients(problem, count), problem.steps) for count in _band_counts(problem, bands)]
 
 
@@ -233,17 +270,21 @@ def banded_starts(problem: AmplifiedProblem, bands: int) -> list[Banded]:
     ]
 
 
-def blt_starts(problem: AmplifiedProblem, buffers: int) -> tuple[list[Strategy], list[Array]]:
+def blt_starts(
+    problem: AmplifiedProblem, buffers: int, iterations: int | None = None
+) -> tuple[list[Strategy], list[Array]]:
     """Return BLTs that are best without amplification, and their coordinates.
 
-    They are optimised for the whole run and for shorter ones: those have a shorter memory and share less between bins.
+    They are optimised for the whole run and for shorter runs. BLTs for shorter runs have a shorter memory, so that the
+    modes of different bins overlap less.
     """
     n, points = problem.steps, []
     for steps in (n, *(length for length in (n // 8, n // 64) if length > 2 * buffers)):
         logits = np.linspace(np.log(steps) + 1.0, -1.0, 2 * buffers)
         allowed = _unamplified_limits(problem, steps)
         loss, _ = closed_loss(steps, allowed, problem.workload, problem.objective, run=n)
-        points.append(newton_minimize(loss, to_points(logits[None]), clipped, SearchLimits())[0][0])
+        limits = SearchLimits(iterations=iterations)
+        points.append(newton_minimize(loss, to_points(logits[None]), clipped, limits)[0][0])
     return [blt_at(point, n) for point in points], points
 
 

@@ -1,7 +1,8 @@
 """<H, G> for the Gram matrix G of the modes of balls-in-bins, with its gradient with respect to C.
 
-For the H that `noise_estimate` finds, log noise and log <H, G> / 2 have the same gradient with respect to C. So this
-quadratic form in the modes replaces the squared sensitivity. As in the modes, C is replaced by the entrywise |C|.
+The mode of a bin is the sum of the columns of |C| (entrywise) over the steps of that bin. With the weights H from
+`noise_estimate`, log noise_std and log <H, G> / 2 have the same gradient with respect to C. So <H, G>, a quadratic form
+in the modes, takes the place of the squared sensitivity.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from antiphase._check import Array
 
 
 class ToeplitzWeightedGram:
-    """<H, G> as a function of the coefficients of a Toeplitz C, in O(n log n + b^3).
+    """Computes <H, G> as a function of the coefficients of a Toeplitz C, in O(n log n + b^3) for b bins.
 
-    The modes are one vector m, shifted by 0, ..., b - 1 and truncated to n rows. Without the truncation, <H, G> is a
-    quadratic form in m with a Toeplitz matrix, whose entries are the sums of the diagonals of H. The contribution of
-    the truncated rows is then subtracted.
+    The modes are one vector m, shifted by 0, ..., b - 1 and truncated to n rows. Without the truncation, <H, G> would
+    be a quadratic form in m with a Toeplitz matrix whose entries are the sums of the diagonals of H. The code computes
+    this form and then subtracts the contribution of the truncated rows.
 
     Args:
         H: the weights, a symmetric b x b matrix.
@@ -34,7 +35,7 @@ class ToeplitzWeightedGram:
         q, i = np.ogrid[: b - 1, :b]
         index = steps + q - i
         inside = (i > q) & (index >= 0)
-        self._index = np.where(inside, index, steps)  # one past the end: a zero
+        self._index = np.where(inside, index, steps)  # index `steps` refers to an appended 0
 
     def __call__(self, c: Array) -> tuple[float, Array]:
         """Return the value and its gradient with respect to the coefficients; at 0, the derivative from the right."""
@@ -57,7 +58,7 @@ class ToeplitzWeightedGram:
 
 
 class BLTWeightedGram:
-    """<H, G> as a function of the rates and scales of a BLT, c_i = sum_j scale_j exp(-rate_j (i - 1)).
+    """Computes <H, G> for a batch of BLTs with coefficients c_0 = 1 and c_i = sum_j scale_j exp(-rate_j (i - 1)).
 
     Args:
         H: the weights, a symmetric b x b matrix.
@@ -68,7 +69,7 @@ class BLTWeightedGram:
         self._square, self._lags = ToeplitzWeightedGram(H, steps), np.arange(steps - 1.0)
 
     def __call__(self, rate: Array, scale: Array) -> tuple[Array, Array, Array]:
-        """Return the values for a batch, and the derivatives with respect to rate and scale, of shape (batch, d)."""
+        """Return the values, of shape (batch,), and their derivatives for rate and scale, of shape (batch, d)."""
         values, by_rate, by_scale = np.empty(len(rate)), np.empty_like(rate), np.empty_like(scale)
         for s in range(len(rate)):
             powers = np.exp(-rate[s][:, None] * self._lags)
@@ -79,9 +80,9 @@ class BLTWeightedGram:
 
 
 class BandedWeightedGram:
-    """<H, G> as a function of the columns of a banded C, in O(n b^2).
+    """Computes <H, G> as a function of the columns of a banded C, in O(n b^2) for b bins.
 
-    With at most b bands, each row of C contains each bin at most once.
+    C has at most b bands, so each row of C has at most one nonzero entry in the columns of each bin.
 
     Args:
         H: the weights, a symmetric b x b matrix.

@@ -1,4 +1,4 @@
-"""The dense family: the best of all strategies, with a certificate of optimality."""
+"""The dense family: the best strategy among all matrices, with a proved bound on its distance to the optimum."""
 
 from antiphase._optimize.dense.optimizer import MAX_DENSE_STEPS, optimize_dense
 

@@ -1,11 +1,11 @@
-"""The dense problem for several curvatures: minimise tr(V X^-1) with V = sum_i p_i A_i^T diag(g^2) A_i.
+"""The dense problem for `Curvatures`: minimise tr(V X^-1) with V = sum_i p_i A_i^T diag(g^2) A_i.
 
-If only the last steps count, V is singular: the last iterate has a Gram matrix whose rank is the number of curvatures.
-The best X is then singular too, and the dual ascent, which needs X(U), has no fixed point. So the ascent uses V + share
-x V_all + c I: V_all counts all steps, which keeps the iterates in between from getting too noisy, and the identity,
-noise in the gradients, bounds the condition number. Loss and bound are those of V itself: the bound of `dual` holds for
-any positive semidefinite V, at any multiplier U. If they do not agree to the tolerance, the ascent continues with a
-smaller share.
+Here p_i are the weights of the curvatures, and g_t^2 = 1 / m for the m steps whose error counts and 0 for the others.
+If only the last steps count, V is singular; for the last iterate, its rank is the number of curvatures. The best X is
+then singular too, and the dual ascent has no fixed point. So the ascent replaces V by V + share x V_all + c I. V_all is
+the matrix V if all steps count; it keeps the noise of earlier iterates from growing too large. The identity bounds the
+condition number. Loss and bound are computed for V itself: the bound of `dual` holds for any positive semidefinite V,
+at any multiplier U. If loss and bound do not agree to the tolerance, the ascent continues with a smaller share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 
 SHARES = (1e-4, 1e-5, 1e-6)  # weights of V_all, tried in turn
-GRADIENT_NOISE = 0.02  # c I has this fraction of the sum of the singular values of V^1/2
+GRADIENT_NOISE = 0.02  # (trace of (c I)^1/2) / (sum of the singular values of V^1/2), which determines c
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class CurvaturesResult:
     """The result of `solve_curvatures`.
 
     Args:
-        gram: X of the best strategy.
-        bound: the best proved lower bound on the squared loss.
+        gram: X = C^T C of the best strategy.
+        bound: the largest proved lower bound on the squared loss.
         converged: whether loss and bound agree to the tolerance.
     """
 
@@ -60,11 +60,11 @@ def solve_curvatures(
     Args:
         classes: the residue classes of the steps.
         workload: the workload matrix for curvature 0.
-        objective: the curvatures, and the steps that count.
+        objective: the curvatures, and the steps whose error counts.
         limits: when to stop early.
-        equal_norms: require all columns to have the same norm.
+        equal_norms: whether all columns of C must have the same norm.
         tolerance: stop when loss / bound - 1 is at most this.
-        square: the squared loss of X.
+        square: function that returns the squared loss of X.
     """
     n, factor = classes.steps, gram_factor(workload, objective, classes.steps)
     counts_all = objective.counted_steps(n) == n or objective.way is not None
@@ -89,7 +89,10 @@ def solve_curvatures(
 
 
 def _dual(V: Array, classes: ResidueClasses, equal_norms: bool, tolerance: float) -> BlockDual:
-    """Return the dual function for tr(V X^-1), which is the mean of the n variances of sqrt(n) L^T X^-1/2."""
+    """Return the dual function for tr(V X^-1), where V = L L^T.
+
+    tr(V X^-1) is the mean of the n squared row norms of sqrt(n) L^T X^-1/2, so sqrt(n) L^T acts as the workload.
+    """
     n = classes.steps
     try:
         root = np.asarray(math.sqrt(n) * np.linalg.cholesky(V).T, dtype=np.float64)
@@ -104,14 +107,16 @@ def _dual(V: Array, classes: ResidueClasses, equal_norms: bool, tolerance: float
 
 
 def gram(workload: Workload, objective: Curvatures, steps: int) -> Array:
-    """Return V, by a recursion for each curvature in O(n^2)."""
+    """Return V: from the last rows, or over all steps by a recursion for each curvature in O(n^2)."""
     from antiphase._kernels import workload_gram
 
     if objective.way is not None:
         weight = trajectory_weight(workload, objective, steps)
         return gram(workload, objective.destination, steps) + weight * gram(workload, objective.way, steps)
-    counted = objective.counted_steps(steps)
-    weights = np.where(np.arange(steps) >= steps - counted, 1.0 / counted, 0.0)
+    if objective.counted_steps(steps) == 1:
+        rows = objective.last_rows(workload, steps)
+        return rows @ rows.T
+    weights = np.full(steps, 1.0 / steps)
     V = np.zeros((steps, steps))
     for share, A in zip(objective.shares, objective.workloads(workload), strict=True):
         V += share * workload_gram(A.inverse_bands(steps), weights)
@@ -119,10 +124,11 @@ def gram(workload: Workload, objective: Curvatures, steps: int) -> Array:
 
 
 def gram_factor(workload: Workload, objective: Curvatures, steps: int) -> Array:
-    """Return F such that F F^T is V, or less than V by no more than rounding.
+    """Return F such that F F^T is V, or smaller than V by an allowance for rounding errors.
 
-    For the last iterate, F holds the last rows. Otherwise it is a square root of V, less an allowance for the rounding
-    of V: its entries are sums of up to n products, for each curvature.
+    For the last iterate, the columns of F are the last rows of the workloads. Otherwise F is computed from the
+    eigenvalues of V, each reduced by the allowance: every entry of V is a sum of up to n rounded products per
+    curvature.
     """
     if objective.counted_steps(steps) == 1 and objective.way is None:
         return objective.last_rows(workload, steps)

@@ -1,6 +1,7 @@
-"""The dual of the dense problem: its value, a proved lower bound, and the corresponding primal point.
+"""The dual function of the dense problem, which gives a proved lower bound and a corresponding primal point.
 
-For weights w of the steps and a multiplier U = R R^T, every feasible X satisfies
+The dense problem minimises the error over X = C^T C. For weights w of the steps and a multiplier U = R R^T, every
+feasible X satisfies
 
     tr(A^T diag(w) A X^-1) >= (sum of the singular values of diag(w)^1/2 A R)^2 / mass(U),
 
@@ -29,7 +30,7 @@ class SortedWorkload:
 
     Args:
         matrix: the workload matrix, A.
-        inverse: the bands of A^-1, or None if A has no such inverse.
+        inverse: the bands of A^-1, or None if A^-1 is not banded.
         classes: the residue classes.
     """
 
@@ -44,7 +45,7 @@ class SortedWorkload:
         return self._gram / len(weights) if rows.fixed else (self.columns.T * weights) @ self.columns
 
     def variances(self, factor: Array, sigma: Array) -> Array:
-        """Return the diagonal of A Y diag(1 / sigma) Y^T A^T for Y = factor, with rows sorted by class."""
+        """Return the diagonal of A Y diag(1 / sigma) Y^T A^T, where Y = `factor` has rows sorted by class."""
         from antiphase._kernels import filter_columns
 
         if self._inverse is None:
@@ -58,14 +59,14 @@ class SortedWorkload:
 
 
 class BlockDual:
-    """The dual function for multipliers that are block diagonal over the classes.
+    """The dual function for multipliers U that are block diagonal over the residue classes.
 
     Args:
         workload: the workload matrix, A.
         multipliers: the coordinates of U.
         rows: the weights w.
-        rounding: fraction of the bound that rounding may cost; above it, the slower singular value decomposition is
-            used.
+        rounding: largest fraction of the bound that rounding errors may cost. If they would cost more, the slower
+            singular value decomposition is used.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class BlockDual:
         return np.concatenate([self._multipliers.start(), self._rows.start()])
 
     def __call__(self, point: Array) -> DualEvaluation | None:
-        """Return bound, loss and successor, or None if rounding errors are too large."""
+        """Evaluate the dual function at a point. Returns None if rounding errors are too large."""
         with np.errstate(all="ignore"):
             try:
                 found = self._evaluate(point)
@@ -108,7 +109,10 @@ class BlockDual:
         return spectral_function(np.sqrt, blocks), blocks
 
     def _mass(self, root: Blocks) -> float:
-        """Return the largest tr(U X), for the rounded U = R R^T: it differs from U by about k^2 rounding errors."""
+        """Return an upper bound on tr(U X) over all feasible X, for U = R R^T.
+
+        The bound allows for rounding errors in the computed product R R^T, about k^2 of them for classes of k steps.
+        """
         classes = self._workload.classes
         slack = (64 * classes.largest**2 + 16 * classes.steps) * EPS
         return self._multipliers.mass(product(root, root)) * (1.0 + slack)
@@ -124,7 +128,7 @@ class BlockDual:
             return None
         sigma, vectors, nuclear = found
         scale = (nuclear / mass) ** 2
-        # From here on U is scaled by the best factor, which does not change the bound.
+        # From here on, U is multiplied by `scale`, which does not change the bound.
         sigma = sigma * math.sqrt(scale)
         root = [block * math.sqrt(scale) for block in root]
         inverse_root = [block / math.sqrt(scale) for block in inverse_root]
@@ -143,11 +147,12 @@ class BlockDual:
         )
 
     def _spectrum(self, root: Blocks, weights: Array) -> tuple[Array, Array, float] | None:
-        """Return singular values and right vectors of M = diag(w)^1/2 A R, and a lower bound on the sum of the values.
+        """Return singular values and right singular vectors of M = diag(w)^1/2 A R, and a bound on the sum of values.
 
-        They come from M^T M where that is accurate enough. Rounding changes M^T M by a matrix E, and its eigenvalues
-        v_i by d_i with |d|_2 <= |E|_F (Hoffman and Wielandt 1953). The square root of v_i then changes by at most
-        |d_i| / sqrt(v_i), and the sum of all roots by at most |E|_F (sum of 1 / v_i)^1/2.
+        The third result is a lower bound on the sum of the singular values. If it is accurate enough, the eigenvalue
+        decomposition of M^T M is used. Rounding changes M^T M by a matrix E, and its eigenvalues v_i by d_i with
+        |d|_2 <= |E|_F (Hoffman and Wielandt 1953). The square root of v_i then changes by at most |d_i| / sqrt(v_i),
+        and the sum of all square roots by at most |E|_F (sum_i 1 / v_i)^1/2.
         """
         classes = self._workload.classes
         V = self._workload.gram(self._rows, weights)
@@ -169,11 +174,11 @@ class BlockDual:
 
 
 class NonnegativeDual:
-    """The dual function of the problem with X >= 0 in every entry.
+    """The dual function of the problem in which all entries of X must be non-negative.
 
-    Each entry (i, j) in different classes has a multiplier N_ij >= 0, and U = (block diagonal) - N. The coordinates of
-    N are relative to the diagonals of U; each step moves them against the correlations of X and clips them at 0. A
-    point is a point of `BlockDual` followed by the coordinates of N.
+    Each entry (i, j) of X with i and j in different classes has a multiplier N_ij >= 0, and U = (block diagonal) - N.
+    The coordinates of N are relative to the diagonal of U. Each iteration moves them against the correlations of X and
+    clips them at 0. A point is a point of `BlockDual` followed by the coordinates of N.
 
     Args:
         workload: the workload matrix, A.
@@ -193,7 +198,7 @@ class NonnegativeDual:
         return np.concatenate([point, np.zeros(len(self._entries[0]))])
 
     def __call__(self, point: Array) -> DualEvaluation | None:
-        """Return bound, loss and successor, or None if U is not positive definite."""
+        """Evaluate the dual function at a point. Returns None if U is not positive definite."""
         with np.errstate(all="ignore"):
             try:
                 found = self._evaluate(point)
@@ -210,7 +215,7 @@ class NonnegativeDual:
         R = np.linalg.cholesky(U - N)
         M = np.sqrt(weights)[:, None] * (self._workload.columns @ R)
         _, sigma, transposed = np.linalg.svd(M)
-        # Allow for rounding: R R^T differs from U, which changes tr(U X), and the singular values are inexact.
+        # Allow for rounding: R R^T differs from U, which changes tr(U X), and the singular values have rounding errors.
         norm = float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max())
         mass = kind.mass(blocks) * (1.0 + 16 * n * EPS) + 4 * n * EPS * norm * sum(map(len, blocks))
         nuclear = float(np.maximum(sigma - 4 * n * EPS * np.linalg.norm(M), 0.0).sum())
@@ -233,8 +238,8 @@ class NonnegativeDual:
     def _feasible(self, X: Array) -> tuple[Array, Array]:
         """Return a feasible point near X, and its variances.
 
-        X is clipped at 0, scaled, and mixed with its diagonal; the result is the best of the positive definite
-        mixtures.
+        The entries of X are clipped at 0 and scaled, and X is mixed with its diagonal in several proportions. The
+        result is the mixture with the smallest error among those that are positive definite.
         """
         clipped = np.where(self._same, 0.0, np.maximum(X, 0.0))
         scales = np.sqrt(self._multipliers.columns(np.diag(X)) / np.diag(X))
@@ -268,7 +273,7 @@ def _congruence(classes: ResidueClasses, root: Blocks, V: Array) -> Array:
 
 
 def _gram(classes: ResidueClasses, factor: Blocks, vectors: Array, sigma: Array) -> Callable[[], Array]:
-    """Return a function that computes X, which is only needed for the best point."""
+    """Return a function that computes X. X is computed only for the best point."""
 
     def make() -> Array:
         Z = classes.times(factor, vectors)

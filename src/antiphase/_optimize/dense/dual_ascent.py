@@ -1,4 +1,4 @@
-"""Fixed-point ascent on a dual function with Anderson acceleration, and a certified gap at every iteration."""
+"""Fixed-point ascent on a dual function with Anderson acceleration, with a proved gap at every iteration."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PATIENCE = 200  # stop when the gap has not shrunk by 1 % over this many iterati
 
 @dataclass(frozen=True)
 class DualEvaluation:
-    """The value of the dual function at one point, and what follows from it.
+    """The value of the dual function at one point, with the corresponding primal point and the next dual point.
 
     Args:
         bound: a proved lower bound on the squared loss.
         square: the squared loss of the corresponding primal point.
         state: the dual point, normalised.
-        successor: its image under the fixed-point map.
-        gram: computes the primal point, X.
+        successor: the image of the dual point under the fixed-point map.
+        gram: function that computes the primal point, X.
     """
 
     bound: float
@@ -43,10 +43,10 @@ class AscentResult:
     """The result of `ascend`.
 
     Args:
-        bound: the best proved lower bound on the squared loss.
+        bound: the largest proved lower bound on the squared loss.
         square: the squared loss of the best primal point.
         state: the last dual point.
-        gram: computes the best primal point, X.
+        gram: function that computes the best primal point, X.
         converged: whether loss and bound agree to the tolerance.
     """
 
@@ -62,12 +62,12 @@ def ascend(
 ) -> AscentResult:
     """Iterate the fixed-point map until loss and bound agree to a relative `tolerance`.
 
-    Steps are extrapolated from the last few (Anderson 1965). The dual function is concave, so a step that lowers it or
-    leaves its domain is undone and replaced by a damped plain step.
+    Steps are extrapolated from the last few steps (Anderson 1965). The dual function is concave and has to increase, so
+    a step that lowers it or leaves its domain is undone and replaced by a shorter plain step.
 
     Args:
         evaluate: the dual function; returns None outside its domain.
-        start: a point of the domain.
+        start: a point in the domain.
         limits: when to stop early.
         tolerance: stop when loss / bound - 1 is at most this.
     """
@@ -91,7 +91,7 @@ def ascend(
 
 
 class _AscentState:
-    """The last accepted point, the best point so far, and the next one to try."""
+    """The last accepted point, the best point so far, and the next point to try."""
 
     def __init__(self, first: DualEvaluation) -> None:
         self.origin, self.best, self.bound, self.damping = first, first, first.bound, 1.0
@@ -104,7 +104,7 @@ class _AscentState:
         return math.sqrt(self.best.square / self.bound) - 1.0
 
     def take(self, found: DualEvaluation | None) -> None:
-        """Accept the point that was tried, or propose one closer to the last accepted point."""
+        """Accept the evaluated proposal, or propose a point closer to the last accepted point."""
         if found is not None and found.bound >= self.origin.bound * (1.0 - 1e-9):
             self._accept(found)
             return
@@ -131,12 +131,12 @@ class _AndersonHistory:
         self._steps: list[Array] = []
 
     def add(self, point: Array, step: Array) -> None:
-        """Add a pair and drop the oldest."""
+        """Add a pair of point and step, and drop the oldest pair."""
         self._points = [*self._points[-ANDERSON_MEMORY:], point]
         self._steps = [*self._steps[-ANDERSON_MEMORY:], step]
 
     def restart(self, point: Array, step: Array) -> None:
-        """Replace all pairs by one."""
+        """Replace all pairs by one pair."""
         self._points, self._steps = [point], [step]
 
     def step(self) -> Array:

@@ -1,12 +1,15 @@
-"""The dense problem under minimum separation, where X has at most as many bands as the separation.
+"""The dense problem under minimum separation b, where X = C^T C has at most b bands.
 
-The columns of C for the steps of a pattern are then orthogonal. With x_i the squared norm of column i,
+With at most b bands, the columns of C for the steps of a participation pattern are orthogonal. Let x_i be the squared
+norm of column i. Then
 
-    sens^2 = max over patterns of the sum of x_i = min { sum of q : x_i <= sum of q_w over the windows w with i },
+    sens^2 = max over patterns p of sum_{i in p} x_i
+           = min { sum_w cost_w q_w : x_i <= sum of q_w over all windows w that contain i }.
 
-where the windows are all runs of b steps, and the run of all steps at cost k. The two sides are equal because the
-constraints of the pattern polytope form an interval matrix, so its vertices are integral. The right-hand side turns the
-sensitivity constraint into a choice of weights q on a simplex.
+The windows are all intervals of b steps, at cost 1, and the interval of all steps, at cost k (the number of
+participations). The maximum and the minimum are equal by linear programming duality: the constraints of the pattern
+polytope form an interval matrix, so its vertices are integral. The minimum turns the sensitivity constraint into a
+choice of weights cost_w q_w on a simplex.
 """
 
 from __future__ import annotations
@@ -28,22 +31,22 @@ from antiphase._optimize.solution import SearchLimits
 from antiphase._workload import Workload
 from antiphase.strategies import Toeplitz
 
-SHARE_OF_ALL_STEPS = 1e-3
+SHARE_OF_ALL_STEPS = 1e-3  # weight of the error over all steps in `RegularizedError`
 
 
 class MinSeparationProblem:
-    """log(loss) as a function of the bands of C and, without equal norms, the weights of the windows.
+    """Computes log(loss) as a function of the bands of C and, without equal norms, the weights of the windows.
 
-    A point holds the columns of C, up to scale, followed by the square roots of the weights, up to scale: first that
-    of all steps, then those of the windows.
+    A point holds the columns of C, up to scale, followed by the square roots of the weights, up to scale. The weight
+    of the window of all steps comes first.
 
     Args:
         steps: number of steps, n.
-        separation: steps between participations, b, and the number of bands.
+        separation: smallest number of steps between participations, b, which is also the number of bands.
         count: number of participations, k.
         workload: the workload matrix, A.
-        equal_norms: give all columns norm 1 / sqrt(k).
-        objective: which error to minimise.
+        equal_norms: whether all columns must have norm 1 / sqrt(k).
+        objective: the error to minimise.
     """
 
     def __init__(
@@ -65,7 +68,10 @@ class MinSeparationProblem:
                 self._error = RegularizedError(self._error, workload, objective, steps, separation)
 
     def start(self) -> Array:
-        """Return the truncated square root of the prefix sum, with half of the weight on equal norms."""
+        """Return the starting point: the truncated square root of the prefix sum.
+
+        Half of the weight is on the window of all steps. The other half is spread equally over the other windows.
+        """
         columns = Toeplitz.square_root(self._steps, self._width).columns()
         windows = self._steps - self._width + 1
         roots = np.concatenate([[1.0], np.full(windows, windows**-0.5)])
@@ -77,7 +83,7 @@ class MinSeparationProblem:
         return bands * np.sqrt(self._squares(roots) / _row_squares(bands))[:, None]
 
     def value(self, point: Array, gradient: Array, power: float) -> float:
-        """Return log(loss), with a power mean of the variances as the error, and fill in its gradient."""
+        """Return log(loss), with a power mean of the variances as the error, and write its gradient to `gradient`."""
         columns, (bands, roots), (slope, root_slope) = self.columns(point), self._split(point), self._split(gradient)
         if not np.isfinite(columns).all() or not columns[:, 0].all():
             return math.inf
@@ -93,7 +99,7 @@ class MinSeparationProblem:
         return result
 
     def loss(self, point: Array) -> float:
-        """Return the error, which is the loss because the sensitivity is 1."""
+        """Return the error, an upper bound on the loss because the sensitivity is at most 1."""
         columns = self.columns(point)
         if not isinstance(self._error, BandedError):
             error = self._error.error if isinstance(self._error, RegularizedError) else self._error
@@ -104,8 +110,9 @@ class MinSeparationProblem:
     def bound(self, point: Array, power: float) -> float:
         """Return a proved lower bound on the squared loss of every feasible C.
 
-        The multiplier is X^-1 V X^-1 without the off-diagonal entries inside the band, which vanish at the optimum, for
-        V = A^T diag(w) A or, for several curvatures, their sum.
+        The bound uses a dual multiplier U: X^-1 V X^-1, with the off-diagonal entries inside the band set to 0. At the
+        optimum, these entries are 0 already. Here V = A^T diag(w) A with weights w of the steps. For `Curvatures`, V is
+        a sum of such matrices.
         """
         n, inverse = self._steps, lower_inverse(_dense(self.columns(point)))
         factor, y = self._tangent(inverse, power)
@@ -119,12 +126,12 @@ class MinSeparationProblem:
         M = factor.T @ R
         sigma = np.linalg.svd(M, compute_uv=False)
         nuclear = float(np.maximum(sigma - 4 * n * EPS * np.linalg.norm(M), 0.0).sum())
-        # Allow for rounding in R R^T = U: no feasible X has a trace above n.
+        # Allow for rounding errors in R R^T = U. No feasible X has a trace above n.
         rounding = 4 * n * EPS * float((np.abs(R) @ (np.abs(R.T) @ np.ones(n))).max()) * n
         return nuclear**2 / (self._mass(np.diag(U)) * (1.0 + 16 * n * EPS) + rounding)
 
     def _tangent(self, inverse: Array, power: float) -> tuple[Array, Array]:
-        """Return F with V = F F^T, and C^-T F; for a regularised error, the second is that of the regularised V."""
+        """Return F with V = F F^T, and C^-T F'. F' is F, or the factor of the regularised V if the error has one."""
         from antiphase._kernels import filter_columns
 
         if self._factor is not None:
@@ -144,7 +151,7 @@ class MinSeparationProblem:
         return vector[:size].reshape(self._steps, self._width), vector[size:]
 
     def _squares(self, roots: Array) -> Array:
-        """Return x, the squared column norms."""
+        """Return the squared column norms x, given the square roots of the weights."""
         if self._equal:
             return np.full(self._steps, 1.0 / self._count)
         weights = roots**2 / (roots @ roots)
@@ -159,7 +166,7 @@ class MinSeparationProblem:
         return 2.0 * roots / total * (inner - (roots**2 @ inner) / total)
 
     def _mass(self, diagonal: Array) -> float:
-        """Return the largest sum of x_i u_i over all feasible x."""
+        """Return the largest sum_i x_i u_i over all feasible x, where u is the diagonal of U."""
         if self._equal:
             return float(diagonal.sum()) / self._count
         sums = np.concatenate([[0.0], np.cumsum(diagonal)])
@@ -167,10 +174,10 @@ class MinSeparationProblem:
 
 
 class RegularizedError:
-    """The error of the last steps plus a small share of that of all steps, with the interface of `BandedError`.
+    """Computes the error of the last steps plus a small multiple of the error of all steps.
 
-    The Gram matrix of the last iterate is singular, so the error alone leaves most of C undetermined and the search
-    slow. All steps count in one direction, of the mean curvature.
+    If only the last training steps count, V is singular: most of C would be undetermined, and the search slow. The
+    error of all steps is computed for one direction only, which has the mean curvature.
 
     Args:
         error: the error of the last steps.
@@ -189,11 +196,11 @@ class RegularizedError:
         self._slope = np.empty((steps, bands))
 
     def factor(self, factor: Array) -> Array:
-        """Return the factor of the regularised V, from that of V."""
+        """Return F' with F' F'^T equal to the regularised V, given F with F F^T = V."""
         return np.concatenate([factor, math.sqrt(self._share) * self._matrix.T], axis=1)
 
     def __call__(self, columns: Array, power: float, gradient: Array) -> float:
-        """Return log sqrt of the sum and, if it is finite, fill in its gradient."""
+        """Return log(sqrt(regularised squared error)) and, if it is finite, write its gradient into `gradient`."""
         value = self.error.tangent(columns, power, gradient)
         if not math.isfinite(value):
             return math.inf
@@ -209,10 +216,10 @@ class RegularizedError:
 def solve_min_separation(
     problem: MinSeparationProblem, objective: Objective, limits: SearchLimits, tolerance: float
 ) -> tuple[Array, float, bool]:
-    """Return the best point, the bound on the squared loss, and whether they agree to `tolerance`.
+    """Return the best point, a lower bound on the squared loss, and whether loss and bound agree to `tolerance`.
 
-    Minimises for each power of the objective in turn, and then for the last one with smaller and smaller tolerances,
-    until loss and bound agree.
+    Minimises the power mean for each exponent of the objective in turn. Then repeats the last exponent with smaller and
+    smaller tolerances until loss and bound agree.
     """
     point, bound, powers = problem.start(), 0.0, objective_powers(objective)
     finer = (1e-3, 1e-4, 1e-5, 1e-6)

@@ -1,8 +1,9 @@
-"""Multipliers of the constraints of the dense problem, and the fixed-point maps that find the optimal ones.
+"""Multipliers of the constraints of the dense problem, and the fixed-point maps that find the optimal multipliers.
 
-The contributions of one example in residue class r have a correlation matrix K over the steps of the class, and the
-constraint is tr(X_r K) <= 1 for every K. So U_r = v_r K with v_r >= 0 can be any positive semidefinite matrix with
-constant diagonal. The multipliers of the constraint "X_r is diagonal with trace 1" are the same matrices.
+Let X_r be the block of X for residue class r. The contributions of one example in this class have a correlation matrix
+K over the steps of the class, and the constraint on the sensitivity is tr(X_r K) <= 1 for every K. So a multiplier
+U_r = v_r K with v_r >= 0 can be any positive semidefinite matrix with constant diagonal. The multipliers of the
+constraint "X_r is diagonal with trace 1" are the same matrices.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from antiphase._optimize.dense.residue_blocks import (
     unflatten,
 )
 
-MIN_LOG_MULTIPLIER = -25.0  # relative to the largest; smaller multipliers count as 0
+MIN_LOG_MULTIPLIER = -25.0  # smallest logarithm of a multiplier relative to the largest one
 
 
 class Multipliers(ABC):
-    """A set of multipliers U that are block diagonal over the residue classes, with unconstrained coordinates."""
+    """Base class: multipliers U that are block diagonal over the residue classes, with unconstrained coordinates."""
 
     def __init__(self, classes: ResidueClasses) -> None:
         self.classes = classes
@@ -41,11 +42,11 @@ class Multipliers(ABC):
 
     @abstractmethod
     def blocks(self, point: Array) -> Blocks:
-        """Return U at a point."""
+        """Return the blocks of U at a point."""
 
     @abstractmethod
     def state(self, point: Array, blocks: Blocks, scale: float) -> Array:
-        """Return the coordinates of U x scale."""
+        """Return the coordinates of scale x U."""
 
     @abstractmethod
     def mass(self, blocks: Blocks) -> float:
@@ -62,17 +63,18 @@ class Multipliers(ABC):
 
 @final
 class OrthogonalMultipliers(Multipliers):
-    """Multipliers for columns that are orthogonal within a class, with squared norms that sum to 1 or are all equal.
+    """Multipliers for columns that are orthogonal within a class. Their squared norms sum to 1, or are all equal.
 
-    If each X_r depended on U_r only, as the geometric mean X_r = U_r^-1 # V_r with V_r = X_r U_r X_r, then the best U_r
-    would be D^-1 V_r D^-1, where D is the optimal X_r: D_i ~ sqrt(V_ii), or all equal. The fixed-point map uses this
-    matrix as the next U; its fixed points have X_r = D. For classes of one step, it is the square of the map of
-    Cor. 3.1.
+    Let # be the geometric mean of two matrices. Then X_r = U_r^-1 # V_r with V_r = X_r U_r X_r. If V_r did not depend
+    on U_r, the best U_r would be D^-1 V_r D^-1. Here D is the optimal X_r, a diagonal matrix with entries proportional
+    to the square roots of the diagonal of V_r, or all equal. The fixed-point map uses this matrix as the next U_r; its
+    fixed points have X_r = D. For classes of one step, it is the square of the map of Choquette-Choo et al. 2023
+    (multi-epoch), Cor. 3.1.
 
     Args:
         classes: the residue classes.
-        equal_norms: require all columns to have the same norm.
-        floor: mix U with this fraction of its diagonal, which lowers the bound by at most the same fraction.
+        equal_norms: whether all columns must have the same norm.
+        floor: fraction by which U is mixed with its diagonal. It lowers the bound by at most the same fraction.
     """
 
     def __init__(self, classes: ResidueClasses, equal_norms: bool, floor: float) -> None:
@@ -80,7 +82,7 @@ class OrthogonalMultipliers(Multipliers):
         self._equal, self._floor = equal_norms, floor
 
     def start(self) -> Array:
-        """Return log I, which is 0."""
+        """Return the coordinates of U = I, which are log I = 0."""
         return np.zeros(sum(block.size for block in self.classes.identity()))
 
     def blocks(self, point: Array) -> Blocks:
@@ -88,11 +90,11 @@ class OrthogonalMultipliers(Multipliers):
         return self._normalised(spectral_function(np.exp, unflatten(point, self.classes.identity())))
 
     def state(self, point: Array, blocks: Blocks, scale: float) -> Array:
-        """Return the matrix logarithm of U x scale."""
+        """Return the matrix logarithm of scale x U."""
         return flatten(spectral_function(lambda values: np.log(values * scale), blocks))
 
     def mass(self, blocks: Blocks) -> float:
-        """Return the sum of the diagonal value of each class; for equal norms, the trace over the participations."""
+        """Return the sum over the classes of the diagonal value of U; for equal norms, tr(U) / k, k the class size."""
         if self._equal:
             return sum(float(d.sum()) for d in diagonals(blocks)) / self.classes.largest
         return sum(float(d.max(axis=1).sum()) for d in diagonals(blocks))
@@ -119,7 +121,7 @@ class OrthogonalMultipliers(Multipliers):
         return np.concatenate([(d / d.sum(axis=1, keepdims=True)).ravel() for d in unflatten(squares, like)])
 
     def _targets(self, local: Blocks) -> list[Array]:
-        """Return D: proportional to the roots of the diagonal of V_r, with trace 1; or all equal."""
+        """Return the diagonal of D: proportional to the square roots of the diagonal of V_r, or all equal."""
         if self._equal:
             return [np.full(block.shape[:2], 1.0 / self.classes.largest) for block in local]
         roots = [np.sqrt(d) for d in diagonals(local)]
@@ -135,7 +137,7 @@ class OrthogonalMultipliers(Multipliers):
 
 @final
 class SignMultipliers(Multipliers):
-    """Multipliers for scalar contributions: one for each class and each choice of signs, U = sum v_s s s^T.
+    """Multipliers for scalar contributions: U = sum_s v_s s s^T, with one v_s for each class and each sign vector s.
 
     Args:
         classes: the residue classes, with few steps each.
@@ -152,7 +154,7 @@ class SignMultipliers(Multipliers):
         return np.concatenate([np.full(len(group) * len(signs), -np.log(len(signs))) for group, signs in pairs])
 
     def blocks(self, point: Array) -> Blocks:
-        """Return the sum of v_s s s^T over the choices of signs."""
+        """Return the sum of v_s s s^T over all sign vectors s."""
         parts = self._split(point)
         return [np.einsum("bs,si,sj->bij", v, s, s, optimize=True) for v, s in zip(parts, self._signs, strict=True)]
 
@@ -161,16 +163,19 @@ class SignMultipliers(Multipliers):
         return point + np.log(scale)
 
     def mass(self, blocks: Blocks) -> float:
-        """Return the sum of all multipliers; within a class, their sum is every entry of the diagonal."""
+        """Return the sum of all v_s. Within a class, every diagonal entry of U is the sum of the v_s of the class."""
         return sum(float(d.max(axis=1).sum()) for d in diagonals(blocks))
 
     def successor(self, state: Array, blocks: Blocks, gram: Blocks) -> Array:
-        """Return log of v_s (s^T X s)^2, the map of Cor. 3.1. Most v_s tend to 0 and stop at MIN_LOG_MULTIPLIER."""
+        """Return the logarithms of v_s (s^T X s)^2, following Cor. 3.1 of Choquette-Choo et al. 2023 (multi-epoch).
+
+        Most v_s tend to 0. Their logarithms, relative to the largest, are at least MIN_LOG_MULTIPLIER.
+        """
         following = state + 2.0 * np.log(np.concatenate([form.ravel() for form in self._forms(gram)]))
         return np.maximum(following, following.max() + MIN_LOG_MULTIPLIER)
 
     def repair(self, blocks: Blocks, gram: Blocks) -> Blocks:
-        """Return the W that scales each class to sensitivity 1."""
+        """Return the block-diagonal W that scales each class to sensitivity 1."""
         out = []
         for forms, group in zip(self._forms(gram), self.classes.groups, strict=True):
             out.append(forms.max(axis=1)[:, None, None] ** -0.5 * np.eye(group.shape[1]))
@@ -188,15 +193,15 @@ class SignMultipliers(Multipliers):
 
 @final
 class RowWeights:
-    """Weights of the steps in the error: equal for "rms"; for "max", multipliers that bound the largest variance.
+    """Weights of the steps in the error. They are equal for "rms"; for "max", they are the multipliers of the steps.
 
     For any weights that sum to 1, the weighted mean of the variances is at most the largest variance, so every choice
-    gives a lower bound. The fixed-point map multiplies each weight by its variance.
+    of weights gives a lower bound. The fixed-point map multiplies the weight of each step by the variance of the step.
 
     Args:
         steps: number of steps, n.
-        objective: which error over the steps to minimise, "rms" or "max".
-        floor: mix the weights with this fraction of equal weights.
+        objective: the error over the steps to minimise, "rms" or "max".
+        floor: fraction by which the weights are mixed with equal weights.
     """
 
     def __init__(self, steps: int, objective: Objective, floor: float) -> None:

@@ -1,4 +1,4 @@
-"""Find the best of all strategies, with a certificate of optimality."""
+"""Find the best strategy among all matrices, with a proved bound on its distance to the optimum."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ def optimize_dense(
     """Minimise sensitivity x error over all matrices, and prove how close the result is to the optimum.
 
     For a single participation, participation in every step and fixed epochs, the search minimises tr(A^T A X^-1) over
-    X = C^T C by ascent on the dual, with columns of C that are orthogonal within a residue class of steps. These
-    constraints cost nothing: the multipliers of the sensitivity to vector contributions are the same matrices, so the
-    result is the optimum for vector contributions. For minimum separation, X has as many bands as the separation, and
-    the search is a descent on C.
+    X = C^T C by ascent on the dual. The columns of C are constrained to be orthogonal within a residue class of steps.
+    This constraint does not increase the loss: its multipliers are the same matrices as those of the sensitivity to
+    vector contributions, so the result is the optimum for vector contributions. For minimum separation, X is
+    constrained to as many bands as the separation, and the search is a descent on C.
 
     **Guarantee**: `lower_bound` is the dual function at a feasible point, minus an allowance for rounding. Under fixed
     epochs, it holds for every matrix C if constraint="pattern", for every C with X >= 0 if "nonnegative", and for every
     C even against scalar contributions if "scalar". With equal_norms, it holds for every C whose columns have equal
-    norms and are orthogonal within a residue class. Under minimum separation, it holds for every C with that many
-    bands. `converged` tells whether loss and bound agree to the tolerance.
+    norms and are orthogonal within a residue class. Under minimum separation, it holds for every C with as many bands
+    as the separation. `converged` says whether loss and bound agree to the tolerance.
 
     Args:
         steps: number of steps, n, at most 8192.
-        participation: in which steps an example can take part.
+        participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: which error over the steps to minimise, "rms" or "max".
+        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
         limits: when to stop early.
         constraint: "pattern" for the optimum; "nonnegative" for X >= 0 in every entry; "scalar" for the optimum against
-            scalar contributions. The last is for comparison only: compare its `lower_bound`. Its `loss` is for vector
+            scalar contributions. "scalar" is for comparison only: compare its `lower_bound`. Its `loss` is for vector
             contributions, and its strategy cannot be used for training.
-        equal_norms: require all columns of C to have the same norm. Without it, under `Curvatures` for the last
-            iterate, early steps get much more noise than late ones, because the last iterate forgets it.
+        equal_norms: whether all columns of C must have the same norm. With equal_norms=False and `Curvatures` for the
+            last iterate, early steps get much more noise than late steps, because the last iterate forgets early noise.
         tolerance: stop when loss / lower_bound - 1 is at most this; by default 1e-4, 2e-3 for "max" and 0.02 for
             `Curvatures`.
 
@@ -117,9 +117,9 @@ def optimize_dense(
 class ScalarOnly(Strategy):
     """The optimal C for scalar contributions, for comparison with vector contributions only.
 
-    Signs of scalars can cancel in X where directions of vectors cannot, so the sensitivity that this C was optimised
-    for is not its sensitivity to gradients. Everything but `matrix` raises `NotProved`: there is no sensitivity, error,
-    stream or mechanism for it.
+    The sensitivity that this C was optimised for holds only if each contribution is a single number. The sensitivity to
+    gradients, which are vectors, can be larger. So this strategy has no sensitivity, error, noise stream or mechanism:
+    everything that uses more than `matrix` raises `NotProved`.
 
     Args:
         matrix: the strategy matrix, C.
@@ -139,7 +139,7 @@ class ScalarOnly(Strategy):
 
     @property
     def memory_copies(self) -> int:
-        """One copy for each step."""
+        """Number of model-sized buffers: one for each step."""
         return self.steps
 
     def encoding_stream(self) -> NoReturn:
@@ -153,7 +153,7 @@ class ScalarOnly(Strategy):
     def _raise(self) -> NoReturn:
         raise NotProved(
             "This strategy was optimised for scalar contributions and is not optimal for gradients.",
-            hint="use constraint='pattern' for training; to evaluate this one, use "
+            hint="use constraint='pattern' for training; to evaluate this strategy, use "
             "strategies.Dense(solution.strategy.matrix)",
         )
 
@@ -168,19 +168,19 @@ def _solve_dual(
     equal_norms: bool,
     tolerance: float,
 ) -> AscentResult:
-    """Return the result of the ascent on the dual, starting from the optimum of half the steps where that helps."""
+    """Return the result of the ascent on the dual. If it helps, the ascent starts from the optimum for n / 2 steps."""
     classes = ResidueClasses(steps, period)
     sorted_workload = SortedWorkload(workload.matrix(steps), workload.inverse_bands(steps), classes)
     floor = 0.1 * tolerance
     orthogonal = OrthogonalMultipliers(classes, equal_norms, floor)
     kind: Multipliers = SignMultipliers(classes) if constraint == "scalar" else orthogonal
     rows = RowWeights(steps, objective, 0.01 if constraint == "nonnegative" else floor)
-    # Rounding may use up to 0.3 of the tolerance: the faster eigenvalue decomposition is then accurate enough.
+    # Rounding may use up to 0.3 of the tolerance, so that the faster eigenvalue decomposition is accurate enough.
     dual = BlockDual(sorted_workload, kind, rows, 0.3 * tolerance)
     start = dual.start()
     if constraint != "scalar" and can_halve(steps, period, workload):
         quiet = SearchLimits(limits.seconds, limits.iterations, started=limits.started)
-        close = min(tolerance, 1e-3)  # interpolating from half the steps is no more accurate than this
+        close = min(tolerance, 1e-3)  # the interpolation itself has an error of about 1e-3
         half = _solve_dual(steps // 2, period // 2, workload, objective, quiet, "pattern", equal_norms, close)
         start = interpolate(half.state, ResidueClasses(steps // 2, period // 2))
     found = ascend(dual, start, limits, tolerance)
@@ -193,8 +193,8 @@ def _solve_dual(
 def _factor(X: Array) -> Array:
     """Return the lower-triangular C with C^T C = X.
 
-    The Cholesky factor L of X has L L^T = X instead: using it as C would understate the sensitivity. Reversing the rows
-    and columns of X before the factorization, and of the factor after it, gives the right one.
+    The Cholesky factor L of X satisfies L L^T = X instead; using L as C would understate the sensitivity. So the rows
+    and columns of X are reversed before the factorization, and those of the factor afterwards.
     """
     L = np.linalg.cholesky(X[::-1, ::-1])
     return np.ascontiguousarray(L.T[::-1, ::-1])
@@ -210,7 +210,7 @@ def _check_options(
 ) -> None:
     if steps > MAX_DENSE_STEPS:
         raise NotEnoughMemory(
-            f"{OWNER} supports at most {MAX_DENSE_STEPS} steps, because time grows with their cube. Got {steps}.",
+            f"{OWNER} supports at most {MAX_DENSE_STEPS} steps, because its time grows as steps^3. Got {steps}.",
             hint="use family='banded' or 'blt', which come close to the optimum for any number of steps",
         )
     if constraint != "pattern" and isinstance(objective, Curvatures):
@@ -221,7 +221,8 @@ def _check_options(
     if constraint != "pattern" and isinstance(participation.worst_case, MinSeparation):
         raise InvalidArgument(
             f"{OWNER} supports constraint={constraint!r} for fixed epochs only. Got {type(participation).__name__}.",
-            hint="omit the constraint: under minimum separation the columns of a pattern are orthogonal anyway",
+            hint="omit the constraint: under minimum separation, the columns for the steps of one example are "
+            "orthogonal anyway",
         )
     if constraint == "scalar" and equal_norms:
         raise InvalidArgument(

@@ -1,7 +1,8 @@
 """Residue classes of the steps, and matrices that are block diagonal over them.
 
-Under fixed epochs, an example takes part in the steps of one residue class modulo b. With the steps sorted by class, a
-multiplier of the sensitivity constraint is block diagonal. Classes of the same size are stored as one stack of blocks.
+Under fixed epochs of b steps, an example takes part in the steps of one residue class modulo b. If the steps are sorted
+by residue class, the multiplier matrix of the sensitivity constraint is block diagonal. Blocks of the same size are
+stacked in one array.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Blocks = list[Array]  # one array of shape (classes, size, size) for each class 
 
 
 class ResidueClasses:
-    """The residue classes of 0, ..., steps - 1 modulo `period`, larger ones first."""
+    """The residue classes of 0, ..., steps - 1 modulo `period`. Classes with more steps come first."""
 
     def __init__(self, steps: int, period: int) -> None:
         members = [np.arange(r, steps, period) for r in range(min(period, steps))]
@@ -61,7 +62,7 @@ class ResidueClasses:
         return self.times(blocks, np.eye(self.steps))
 
     def in_order(self, matrix: Array) -> Array:
-        """Return a matrix that is sorted by class with its rows and columns back in the order of the steps."""
+        """Return a matrix that is sorted by class with its rows and columns in the order of the steps."""
         out = np.empty_like(matrix)
         out[np.ix_(self.order, self.order)] = matrix
         return out

@@ -1,8 +1,8 @@
 """Warm start for the dense problem: the optimum for half as many steps, interpolated.
 
-The best multipliers for n steps in residue classes modulo b look like those for n / 2 steps in classes modulo b / 2,
-where class r corresponds to class r / 2. Starting there, the first evaluation is within a few tenths of a percent of
-the optimum, and an evaluation with half as many steps costs an eighth.
+The best multipliers for n steps in residue classes modulo b are similar to those for n / 2 steps in classes modulo
+b / 2, where class r corresponds to class r / 2. With this start, the first evaluation is within a few tenths of a
+percent of the optimum. An evaluation with half as many steps takes an eighth of the time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from antiphase._check import Array
 from antiphase._optimize.dense.residue_blocks import Blocks, ResidueClasses, flatten, unflatten
 from antiphase._workload import PrefixSum, Workload
 
-MIN_WARM_START_STEPS = 256  # up to this many steps, any start is fast
+MIN_WARM_START_STEPS = 256  # up to this many steps, the search is fast from any starting point
 
 
 def can_halve(steps: int, period: int, workload: Workload) -> bool:
-    """Return whether half the steps in half as many classes have the same class sizes and a similar optimum.
+    """Return whether the optimum for half the steps and half the period is a useful starting point.
 
-    With momentum the optimum for half the steps is different, and starting from it converges no faster.
+    It requires the same class sizes and a prefix sum workload. With momentum, the optimum for half the steps is
+    different, and a search that starts there converges no faster.
 
     >>> [can_halve(n, b, PrefixSum()) for n, b in [(1024, 64), (1024, 1), (1001, 2), (64, 8)]]
     [True, False, False, False]

@@ -1,0 +1,293 @@
+"""How tight audits are, which planted mistakes they see, and how often they raise a false alarm.
+
+- threshold: bounds without assumptions from 10,000 runs, compared with the best threshold there is and with
+  jax_privacy on the same scores, at noise that gives epsilon 1, 2, 4 and 8.
+- participation: bounds for every participation, without assumptions (10,000 scores) and with Gaussian noise (100,000).
+- one_run: many canaries in one run, with the published theorems, and jax_privacy on the same scores.
+- power: how often the noise test sees wrong noise.
+- planted: detection of every planted mistake in the engines, with times.
+- alarms: how often right engines are flagged.
+
+python -m benchmarks.audit [table ...]
+
+ANTIPHASE_AUDIT_REPETITIONS is the number of audits of each planted mistake, and ANTIPHASE_AUDIT_ENGINE the only engine
+of which false alarms are counted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import antiphase as ap
+from antiphase._check import Array
+from antiphase._montecarlo import MonteCarlo
+from antiphase.audit import (
+    Scores,
+    counting_bound,
+    evaluate,
+    gaussian_bound,
+    noise_power,
+    one_run_bounds,
+    reference_scores,
+    scale_power,
+    scores,
+    simulate,
+)
+from antiphase.audit._counting import counted_epsilon
+from benchmarks._measure import TINY, peer, print_table, sized
+
+DELTA, CONFIDENCE = 1e-5, 0.95
+EPSILONS = sized((1.0, 2.0, 4.0, 8.0), (4.0,))
+RUNS, MANY = sized(10_000, 400), sized(100_000, 1000)
+REPETITIONS = sized(10, 2)
+PLANTED_REPETITIONS, ALARMS = sized(int(os.environ.get("ANTIPHASE_AUDIT_REPETITIONS", "3")), 1), sized(200, 2)
+STEPS = 16
+ONE_RUN = ("one run", "one run, trade-off", "Gaussian")  # bounds of jax_privacy
+BANDED = ap.strategies.Toeplitz([1.0, 0.5, 0.25], STEPS)
+CASES: dict[str, tuple[Any, Any, Any, int | None]] = {
+    "single": (BANDED, ap.SingleParticipation(), "zero-out", None),
+    "every step": (ap.strategies.Identity(STEPS), ap.EveryStep(), "zero-out", None),
+    "fixed epochs, BLT": (ap.strategies.BLT([0.9, 0.5], [0.1, 0.2], STEPS), ap.FixedEpochs(4, 4), "zero-out", None),
+    "shuffled epochs": (BANDED, ap.ShuffledEpochs(4, 4), "zero-out", None),
+    "min separation": (BANDED, ap.MinSeparation(4), "zero-out", None),
+    "min separation, replace": (BANDED, ap.MinSeparation(4), "replace", None),
+    "Poisson": (ap.strategies.Identity(STEPS), ap.Poisson(0.25), "zero-out", None),
+    "cyclic Poisson": (BANDED, ap.CyclicPoisson(4, 0.5), "zero-out", None),
+    "fixed size, replace": (BANDED, ap.FixedSize(4, 50), "replace", 400),
+    "balls in bins": (BANDED, ap.BallsInBins(4, 4), "zero-out", None),
+    "Poisson min separation": (BANDED, ap.PoissonMinSeparation(4, 0.5), "zero-out", None),
+}
+if TINY:
+    CASES = {name: CASES[name] for name in ("min separation", "Poisson")}
+
+
+def gaussian_scores(rng: np.random.Generator, mu: float, count: int) -> tuple[Array, Array]:
+    """Return scores of a Gaussian mechanism, present and absent."""
+    z = rng.standard_normal((2, count))
+    return mu * z[0] + mu**2 / 2, mu * z[1] - mu**2 / 2
+
+
+def as_scores(ratios: Array, present: Array, mu: float) -> Scores:
+    """Return scores of a Gaussian mechanism with their projections, x = (ratio + mu^2 / 2) / mu."""
+    return Scores(ratios, (ratios + mu**2 / 2) / mu, np.full(len(ratios), mu), present)
+
+
+def best_threshold(samples: list[tuple[Array, Array]], mu: float) -> float:
+    """Return the mean bound of the best threshold, known in advance, with half of the failure probability each."""
+    best = 0.0
+    for at in np.linspace(-(mu**2), mu**2 / 2 + 5 * mu, 120):
+        counts = [(int((i >= at).sum()), len(i), int((o >= at).sum()), len(o)) for i, o in samples]
+        best = max(best, float(np.mean([counted_epsilon(c, DELTA, 1 - CONFIDENCE, 0.5) for c in counts])))
+    return best
+
+
+def peers(samples: list[tuple[Array, Array]]) -> list[dict[str, float]]:
+    """Return the bounds of jax_privacy on the same scores."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "scores.npz"
+        arrays = {}
+        for i, (inside, outside) in enumerate(samples):
+            arrays |= {f"in{i}": inside, f"out{i}": outside}
+        np.savez(path, **arrays)
+        found = peer("audit", str(path), str(DELTA), str(1 - CONFIDENCE))
+    return [found] * len(samples) if isinstance(found, dict) else found
+
+
+def mean_of(rows: list[dict[str, float]], name: str) -> str:
+    """Return the mean of one of the peer's bounds."""
+    return f"{np.mean([row[name] for row in rows]):.3f}"
+
+
+def threshold() -> None:
+    rng, rows = np.random.default_rng(1), []
+    for epsilon in EPSILONS:
+        given = ap.calibrate(ap.strategies.Identity(1), ap.EveryStep(), ap.Budget(epsilon, DELTA)).mechanism
+        mu = ap.gdp(given).value
+        samples = [gaussian_scores(rng, mu, RUNS // 2) for _ in range(REPETITIONS)]
+        reference = gaussian_scores(rng, mu, sized(400_000, 20_000))
+        ours = [counting_bound(i, o, DELTA, reference=reference).measured_epsilon_at_least for i, o in samples]
+        held = [counting_bound(i, o, DELTA).measured_epsilon_at_least for i, o in samples]
+        best, theirs = best_threshold(samples, mu), peers(samples[: sized(5, 1)])
+        flags = np.arange(RUNS) < RUNS // 2
+        formed = [
+            gaussian_bound(given, as_scores(np.concatenate(pair), flags, mu), DELTA)[0].measured_epsilon_at_least
+            for pair in samples
+        ]
+        rows.append(
+            [
+                f"{epsilon:g}",
+                f"{np.mean(ours):.3f}",
+                f"{100 * np.mean(ours) / best:.0f} %",
+                f"{100 * np.mean(ours) / epsilon:.0f} %",
+                f"{np.mean(held):.3f}",
+                f"{best:.3f}",
+                mean_of(theirs, "thresholds, Bonferroni"),
+                mean_of(theirs, "thresholds, split"),
+                mean_of(theirs, "thresholds, many splits"),
+                f"{np.mean(formed):.3f}",
+                mean_of(theirs, "Gaussian"),
+            ]
+        )
+    columns = ["claim", "ours", "of the best", "of the claim", "held out", "best", "Bonferroni", "split", "many splits"]
+    columns += ["Gaussian", "theirs"]
+    print_table(f"{RUNS:,} runs, mean of {REPETITIONS}; Bonferroni, splits, theirs: jax_privacy", columns, rows)
+
+
+def participation() -> None:
+    rows = []
+    for name, (strategy, given, adjacency, examples) in CASES.items():
+        cells = [name]
+        for epsilon in EPSILONS:
+            sampling = MonteCarlo(samples=sized(1 << 16, 1 << 14), seed=1)
+            made = ap.calibrate(strategy, given, ap.Budget(epsilon, DELTA), adjacency, examples, sampling).mechanism
+            release = simulate(made, canaries=MANY, quiet=2, secret=ap.Secret.insecure(round(10 * epsilon)))
+            found = scores(made, release)
+            reference = reference_scores(made, found.signals, sized(400_000, 20_000), seed=2)
+            few = found.inside[: RUNS // 2], found.outside[: RUNS // 2]
+            counted = counting_bound(*few, DELTA, reference=reference).measured_epsilon_at_least
+            formed = gaussian_bound(made, found, DELTA)[0].measured_epsilon_at_least
+            cells.append(f"{100 * counted / epsilon:.0f} / {100 * formed / epsilon:.0f}")
+        rows.append(cells)
+        print(cells, file=sys.stderr, flush=True)
+    columns = ["participation", *(f"epsilon {epsilon:g}" for epsilon in EPSILONS)]
+    print_table(f"percent of the claim: {RUNS:,} scores without assumptions / {MANY:,} Gaussian", columns, rows)
+
+
+def one_run() -> None:
+    rng, rows = np.random.default_rng(3), []
+    for epsilon in EPSILONS:
+        given = ap.calibrate(ap.strategies.Identity(1), ap.EveryStep(), ap.Budget(epsilon, DELTA)).mechanism
+        mu = ap.gdp(given).value
+        for canaries in sized((1000, 10_000), (200,)):
+            reference = gaussian_scores(rng, mu, sized(100_000, 20_000))
+            ours, samples = [], []
+            for _ in range(sized(10 if canaries <= 1000 else 2, 1)):
+                present = rng.random(canaries) < 0.5
+                ratios = mu * rng.standard_normal(canaries) + np.where(present, mu**2 / 2, -(mu**2) / 2)
+                samples.append((ratios[present], ratios[~present]))
+                found = [
+                    *one_run_bounds(ratios, present, DELTA, CONFIDENCE, reference=reference),
+                    counting_bound(*samples[-1], DELTA, reference=reference, assumes="independent canaries"),
+                    gaussian_bound(given, as_scores(ratios, present, mu), DELTA)[0],
+                ]
+                ours.append([bound.measured_epsilon_at_least for bound in found])
+            theirs = peers(samples) if canaries <= 2000 else []
+            cells = [f"{value:.3f}" for value in np.mean(ours, axis=0)]
+            cells += [mean_of(theirs, name) if theirs else "" for name in ONE_RUN]
+            rows.append([f"{epsilon:g}", f"{canaries:,}", *cells])
+    columns = ["claim", "canaries", "binomial", "trade-off", "independent", "Gaussian"]
+    columns += ["their binomial", "their trade-off", "their Gaussian"]
+    print_table("one run, mean of 10 (2 with 10,000); last three: jax_privacy on the same scores", columns, rows)
+
+
+def power() -> None:
+    rows = [
+        [f"{values:,}", *(f"{100 * scale_power(values, scale):.1f} %" for scale in (0.99, 0.98, 0.95, 0.9))]
+        for values in (1000, 4000, 16_000, 64_000, 256_000)
+    ]
+    columns = ["values", "1 % small", "2 % small", "5 % small", "10 % small"]
+    print_table("power of the part scale at level 0.01, exact", columns, rows)
+    given = ap.Mechanism(BANDED, ap.EveryStep(), 1.0)
+    C = BANDED.encoder()
+    N = np.linalg.inv(C)
+    wrong = {
+        "C transposed": np.linalg.inv(C.T),
+        "not correlated": np.eye(STEPS),
+        "step before": np.vstack([np.zeros(STEPS), N[:-1]]),
+        "two steps swapped": N[[0, 1, 3, 2, *range(4, STEPS)]],
+        "5 % small": 0.95 * N,
+        "right": N,
+    }
+    rows = []
+    for name, actual in wrong.items():
+        sizes = sized((64, 256, 1024, 4096), (64,))
+        found = [noise_power(given, actual, size, repetitions=sized(100, 5)) for size in sizes]
+        rows.append([name, *(f"{100 * value:.0f} %" for value in found)])
+    print_table(f"{STEPS} steps, level 0.01, by directions", ["noise", *map(str, sizes)], rows)
+
+
+def planted() -> None:
+    engines = bugs()
+    rows = []
+    for engine, found in engines.items():
+        for name, bug in found.items():
+            seen, start = 0, time.perf_counter()
+            for i in range(PLANTED_REPETITIONS):
+                with tempfile.TemporaryDirectory() as directory:
+                    findings = bug().findings(Path(directory) / "run", seed=11 + i)
+                    seen += any(bug().seen_by in text for text in findings)
+            each = (time.perf_counter() - start) / PLANTED_REPETITIONS
+            rows.append([engine, name, bug().seen_by, f"{seen} of {PLANTED_REPETITIONS}", f"{each:.1f} s"])
+            print(rows[-1], file=sys.stderr, flush=True)
+    print_table("planted mistakes, confidence 0.95", ["engine", "mistake", "seen by", "seen", "time"], rows)
+
+
+def bugs() -> dict[str, dict[str, Any]]:
+    """Return the planted mistakes of each engine; only those of NumPy with --tiny."""
+    from tests.audit.engines import planted_numpy
+
+    found: dict[str, Any] = {"NumPy": {n: lambda b=b: planted_numpy.made(b) for n, b in planted_numpy.BUGS.items()}}
+    if TINY:
+        return {"NumPy": {"no noise": found["NumPy"]["no noise"]}}
+    from tests.audit.engines import planted_flower, planted_jax, planted_torch
+
+    found["torch"] = {n: lambda b=b: b for n, b in planted_torch.BUGS.items()}
+    found["JAX"] = {n: lambda b=b: planted_jax.made(b) for n, b in planted_jax.BUGS.items()}
+    found["Flower"] = {n: lambda b=b: b for n, b in planted_flower.BUGS.items()}
+    return found
+
+
+def alarms() -> None:
+    """Count how often right engines are flagged."""
+    from tests.audit.engines import numpy_audits
+
+    engines: dict[str, Any] = {"NumPy": numpy_audits.audit}
+    if not TINY:
+        from tests.audit.engines import flower_audits, jax_audits, torch_audits
+
+        engines |= {
+            "torch, hooks": torch_audits.audit,
+            "torch, ghost": lambda directory, seed: torch_audits.audit(directory, seed=seed, mode="ghost"),
+            "JAX, host": jax_audits.audit,
+            "Flower": flower_audits.audit,
+        }
+    if wanted := os.environ.get("ANTIPHASE_AUDIT_ENGINE"):
+        engines = {wanted: engines[wanted]}
+    rows = []
+    for name, audit in engines.items():
+        flagged, start = 0, time.perf_counter()
+        for i in range(ALARMS):
+            with tempfile.TemporaryDirectory() as directory:
+                flagged += audit(Path(directory) / "run", seed=1000 + i).flagged
+        seconds = (time.perf_counter() - start) / ALARMS
+        rows.append([name, f"{flagged} of {ALARMS}", f"{seconds:.2f} s"])
+        print(rows[-1], file=sys.stderr, flush=True)
+    given = ap.Mechanism(BANDED, ap.MinSeparation(4), 4.0)
+    flagged = sum(
+        evaluate(given, simulate(given, canaries=500, secret=ap.Secret.insecure(i))).flagged for i in range(ALARMS)
+    )
+    rows.append(["simulated, epsilon 2", f"{flagged} of {ALARMS}", ""])
+    print_table("right engines that are flagged; at most 6 % are allowed", ["engine", "flagged", "time"], rows)
+
+
+TABLES = {
+    "threshold": threshold,
+    "participation": participation,
+    "one_run": one_run,
+    "power": power,
+    "planted": planted,
+    "alarms": alarms,
+}
+
+if __name__ == "__main__":
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+    for table in sys.argv[1:] or TABLES:
+        TABLES[table]()

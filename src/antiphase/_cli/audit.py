@@ -1,0 +1,106 @@
+"""`antiphase audit`: attack a plan or a run, and compare the leak that is found with the claimed guarantee."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import antiphase as ap
+from antiphase._cli.output import print_facts, print_json, print_message, print_table, progress_bar
+from antiphase._durable import check_output, write_output
+from antiphase._errors import InvalidArgument
+from antiphase._measured import Audit
+from antiphase._record import to_json
+
+SMALLEST = 40
+
+
+def audit(
+    path: Annotated[Path, typer.Argument(help="Plan file or run directory.")],
+    runs: Annotated[int, typer.Option(min=1, help="Number of simulated runs.")] = 1,
+    canaries: Annotated[int, typer.Option(min=1, help="Number of canaries in each run.")] = 4000,
+    confidence: Annotated[float, typer.Option(help="Probability with which all measured bounds hold.")] = 0.95,
+    delta: Annotated[float | None, typer.Option(help="Delta to measure epsilon at; by default, the plan's.")] = None,
+    released: Annotated[
+        Path | None, typer.Option(help="What a program released, as written by Release.save, instead of a simulation.")
+    ] = None,
+    secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the audit as JSON.")] = False,
+    output: Annotated[Path | None, typer.Option(help="File to write the audit to, for antiphase report.")] = None,
+    html: Annotated[Path | None, typer.Option(help="File to write a page with pictures to.")] = None,
+) -> None:
+    """Attack a plan or a run with canaries, and compare the epsilon that leaks with the claimed one.
+
+    PATH is a plan file or a run directory. A plan is simulated, with the library's own noise and batches. For a run,
+    the run's own noise and batches are made again from its secret. To audit a training program, record what it
+    releases with antiphase.audit.torch, antiphase.audit.jax or antiphase.audit.flower, and pass the file with
+    --released. The exit code is 1 if the audit contradicts the claim. An audit that finds nothing proves nothing.
+
+    Example: antiphase audit plan.json --canaries 10000 --html audit.html
+    """
+    from antiphase._report import audit_page, bounds_table, tests_table, verdict
+    from antiphase.audit import Release, evaluate, simulate
+
+    for file in (output, html):
+        if file is not None:
+            check_output(file)
+    if runs * canaries < SMALLEST:
+        raise InvalidArgument(
+            f"An audit needs at least {SMALLEST} canaries in all runs together. Got {runs * canaries}.",
+            hint="use more runs or canaries",
+        )
+    with progress_bar() as progress:
+        progress("reading", 0.0)
+        plan, release, separate = _source(path, secret)
+        progress("simulating", 0.1)
+        if released is not None:
+            release, separate = Release.load(released), False
+        elif release is None:
+            release, separate = simulate(plan.mechanism, canaries=canaries, runs=runs), canaries == 1
+        progress("attacking", 0.5)
+        found = evaluate(plan, release, delta=delta, confidence=confidence, separate_runs=separate)
+    _write(found, output, html, audit_page(found) if html is not None else "")
+    if as_json:
+        print_json({**to_json(found), "findings": list(found.findings), "flagged": found.flagged})
+    else:
+        print_facts([("audited", found.subject), ("result", verdict(found))])
+        for table in (bounds_table(found), tests_table(found)):
+            print_table(table.caption, table.columns, table.rows)
+        print_message("An audit can show that a claim is wrong, but never that it is right.")
+    if found.flagged:
+        raise typer.Exit(1)
+
+
+def _source(path: Path, secret: Path | None) -> tuple[ap.Plan, Any, bool]:
+    """Return the plan, and for a run directory the noise and batches of that run."""
+    if not path.is_dir():
+        return ap.Plan.load(path), None, False
+    from antiphase._federated import is_federated
+    from antiphase._report import check_not_inner_run
+    from antiphase._run import read_run
+    from antiphase.audit import release_of_run
+
+    if is_federated(path):
+        raise ap.InvalidArgument(
+            f"The directory {path} holds a federated run, whose releases depend on the clients' replies.",
+            hint=f"audit its plan, {path / 'run' / 'plan.json'}; antiphase.audit.flower attacks a server with canaries",
+        )
+    check_not_inner_run(path)
+    record = read_run(path, None if secret is None else ap.Secret.load(secret))
+    release = release_of_run(record)
+    if release is None or release.canaries < SMALLEST:
+        print_message("The run is too small to attack, or its noise was made on a device; its plan is simulated.")
+        return record.plan, None, False
+    return record.plan, release, False
+
+
+def _write(found: Audit, output: Path | None, html: Path | None, page: str) -> None:
+    if output is not None:
+        write_output(output, (json.dumps(to_json(found), allow_nan=False) + "\n").encode())
+        print_message(f"wrote {output}")
+    if html is not None:
+        write_output(html, page.encode())
+        print_message(f"wrote {html}")

@@ -1,0 +1,81 @@
+"""The process that plans for the page. It reads requests from stdin and writes answers to stdout, one JSON per line.
+
+A request is {"id": 3, "settings": {...}}, or {"id": 3} to stop the work on request 2. Every request stops the one
+before it. Answers are {"id": 3, ...} with "progress", "part", "done", "stopped" or "error".
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+from typing import Any, TextIO
+
+from antiphase._errors import AntiphaseError
+from antiphase._explore.answers import Answers
+from antiphase._explore.settings import Settings
+
+
+class Stopped(Exception):  # not an error
+    """Raised by the progress callback if a newer request has arrived."""
+
+
+class Worker:
+    """Answers requests, the newest first. `requests` and `answers` are text streams with one JSON object per line."""
+
+    def __init__(self, requests: TextIO, answers: TextIO) -> None:
+        self._requests, self._out = requests, answers
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._newest = 0
+        self._answers = Answers()
+
+    def run(self) -> None:
+        """Answer requests until the input ends."""
+        threading.Thread(target=self._read, daemon=True).start()
+        while (request := self._queue.get()) is not None:
+            if request["id"] == self._newest and "settings" in request:
+                self._answer(request)
+            else:
+                self._tell(request["id"], stopped=True)
+
+    def _read(self) -> None:
+        for line in self._requests:
+            request = json.loads(line)
+            self._newest = request["id"]
+            self._queue.put(request)
+        self._newest = -1  # stops the work
+        self._queue.put(None)
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        number = request["id"]
+
+        def progress(what: str, share: float) -> None:
+            if self._newest != number:
+                raise Stopped
+            self._tell(number, progress=[what, share])
+
+        try:
+            for name, part in self._answers.parts(Settings.from_json(request["settings"]), progress):
+                self._tell(number, part=[name, part])
+            self._tell(number, done=True)
+        except Stopped:
+            self._tell(number, stopped=True)
+        except AntiphaseError as error:
+            self._tell(number, error=[error.message, error.hint])
+        except MemoryError:
+            self._tell(number, error=["There is not enough memory for these settings.", "use fewer steps"])
+
+    def _tell(self, number: int, **message: Any) -> None:
+        self._out.write(json.dumps({"id": number, **message}) + "\n")
+        self._out.flush()
+
+
+def main() -> None:
+    """Run as a process of its own. The library may print to stdout, so answers go to a copy of it."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    Worker(sys.stdin, answers).run()
+
+
+if __name__ == "__main__":
+    main()

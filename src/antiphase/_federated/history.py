@@ -1,0 +1,108 @@
+"""The state of a federated run according to the private ledger of its clients: who took part, and in which release."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal, final, get_args
+
+from antiphase._errors import Corrupted
+from antiphase._federated.participants import Participants
+from antiphase._ledger import Entry
+
+Dropouts = Literal["zero", "replace"]
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """What the ledger says about one release, without the names of its clients.
+
+    Args:
+        clients: number of clients that took part, including those whose update counted as zero.
+        counts: counts of replies by cause. They depend on the clients' data and are not private.
+    """
+
+    clients: int
+    counts: dict[str, int]
+
+
+@final
+@dataclass
+class FederatedHistory:
+    """The state after all entries of the clients' ledger so far.
+
+    **Guarantee**: `apply` raises `Corrupted` for an entry that cannot follow the ones before it: a release that is not
+    the next one, a client that takes part twice in a release, or participants that are not the fixed cohort.
+
+    Args:
+        settings: settings that the run was started with; empty before the first entry.
+        participants: who took part, and when.
+        releases: one record for each release.
+        nonces: by release, the nonce of its rollback token.
+        cohort: names of the clients with a place in the next release, once they are fixed.
+        nodes: nodes that this cohort checked in from.
+        totals: counts of replies by cause, in the whole run.
+        forgotten: a release for which a client has an authentic rollback token, but the ledger does not; None if there
+            is none.
+        needs_code: whether the state file must have an authentication code.
+    """
+
+    settings: Entry = field(default_factory=dict)
+    participants: Participants = field(default_factory=Participants)
+    releases: list[ReleaseRecord] = field(default_factory=list)
+    nonces: dict[int, str] = field(default_factory=dict)
+    cohort: list[str] | None = None
+    nodes: list[int] = field(default_factory=list)
+    totals: Counter[str] = field(default_factory=Counter)
+    forgotten: int | None = None
+    needs_code: bool = False
+
+    @property
+    def dropouts(self) -> Dropouts:
+        """Rule for clients that drop out. Runs of versions that did not record the rule always replaced clients."""
+        found: Dropouts = self.settings.get("dropouts", "replace")
+        return found
+
+    def apply(self, entry: Entry) -> None:
+        """Update the state with the next entry of the ledger."""
+        match entry:
+            case {"kind": "open"} if not self.settings and entry.get("dropouts", "replace") in get_args(Dropouts):
+                self.settings = dict(entry)
+            case {"kind": "release", "release": int(release), "clients": [*clients], "counts": dict()} if (
+                self.settings and release == self.participants.releases and self._may_take_part(clients)
+            ):
+                self.participants.add_release(clients)
+                self.cohort, self.nodes = None, []
+                self.releases.append(ReleaseRecord(len(clients), dict(entry["counts"])))
+                self.totals.update(entry["counts"])
+            case {"kind": "mark", "release": int(release), "nonce": str(nonce)} if (
+                self.settings and release == self.participants.releases and release not in self.nonces
+            ):
+                self.nonces[release] = nonce
+            case {"kind": "cohort", "release": int(release), "clients": [*clients], "nodes": [*nodes]} if (
+                self.dropouts == "zero"
+                and release == self.participants.releases
+                and self.cohort is None
+                and len(set(clients)) == len(clients)
+            ):
+                self.cohort, self.nodes = clients, nodes
+            case {"kind": "state code"} if self.settings and not self.needs_code:
+                self.needs_code = True
+            case {"kind": "forgotten", "release": int(release)} if self.settings:
+                self.forgotten = release
+            case {"kind": "counts", "counts": dict()} if self.settings:  # the server stopped between releases
+                self.totals.update(entry["counts"])
+            case _:
+                raise Corrupted(
+                    f"The clients' ledger has an entry that cannot follow the ones before it: {str(entry)[:200]}.",
+                    hint="if another version wrote the ledger, use that version",
+                )
+
+    def _may_take_part(self, clients: list[str]) -> bool:
+        """Return whether these can be the participants of the next release.
+
+        There must be no duplicates. With dropouts="zero", they must be exactly the cohort.
+        """
+        if self.dropouts == "zero" and (self.cohort is None or sorted(clients) != sorted(self.cohort)):
+            return False
+        return len(set(clients)) == len(clients)

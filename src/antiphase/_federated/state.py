@@ -1,0 +1,162 @@
+"""Reads and writes the server's state file: model, optimizer state, release index and participants.
+
+The file is replaced by one atomic rename, which makes the release. Before the rename the release does not exist. After
+it, exactly this model is broadcast, however often the server is killed. After a kill, the ledgers are completed from
+the file. So this .npz archive contains an authentication code of its content, under a key derived from the secret. The
+run's ledger also has a digest of the content after every release.
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._durable import file_exists, read_file, write_atomically
+from antiphase._errors import Corrupted
+from antiphase._run import KeyedDigest
+from antiphase._secret import Secret
+
+FILE = "state.npz"
+META = "meta"
+CODE = "code"
+PARTS = ("model", "optimizer")
+LARGEST_RELEASE = 2**63 - 1
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@final
+@dataclass(frozen=True)
+class ServerState:
+    """The server's state after `release` releases.
+
+    Args:
+        release: number of releases made, which is also the index of the next release.
+        model: model to broadcast next.
+        optimizer: state of the server optimizer.
+        clients: names, as in the ledger, of the clients that took part in the last release.
+        counts: counts of replies for the last release, by what happened to them.
+        code: authentication code found in the file; empty if there is none, as in files of version 0.1.0.
+    """
+
+    release: int
+    model: Arrays
+    optimizer: Arrays
+    clients: tuple[str, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    code: bytes = b""
+
+    def write(self, directory: Path, key: StateKey) -> ServerState:
+        """Replace the file atomically, and return the state parsed from the bytes that were written.
+
+        The result shares no memory with this state. So the model that is digested and broadcast later is the one that
+        was written, even if an optimizer modifies the arrays that it returned.
+        """
+        buffer = io.BytesIO()
+        code = np.frombuffer(key.code(self), dtype=np.uint8)
+        np.savez(buffer, allow_pickle=False, **self.entries(), **{CODE: code})
+        data = buffer.getvalue()
+        written = _parse(data)
+        write_atomically(directory / FILE, data)
+        return written
+
+    def entries(self) -> Arrays:
+        """The whole state as named arrays, as they are in the file, without the authentication code."""
+        parts = {part: getattr(self, part) for part in PARTS}
+        names = {part: list(arrays) for part, arrays in parts.items()}
+        meta = {"release": self.release, "clients": self.clients, "counts": self.counts, "names": names}
+        entries = {META: np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)}
+        for part, arrays in parts.items():
+            entries |= {f"{part}-{i}": array for i, array in enumerate(arrays.values())}
+        return entries
+
+
+@final
+class StateKey:
+    """Authenticates the state files of one run.
+
+    **Guarantee**: without the secret, nobody can change the release index, the participants, the counts, the model or
+    the optimizer state in a file, or use the file of another run, so that `confirms` still returns True.
+    """
+
+    def __init__(self, secret: Secret, run_id: str) -> None:
+        self._code = KeyedDigest(secret.child("antiphase flower state file"), run_id)
+
+    def code(self, state: ServerState) -> bytes:
+        """Return the authentication code of a state: a keyed digest of its entries, 32 bytes."""
+        return self._code(state.release, state.entries())
+
+    def confirms(self, state: ServerState) -> bool:
+        """Return whether the code that was read with a state is the code of that state."""
+        return hmac.compare_digest(state.code, self.code(state))
+
+
+def check_authentic(
+    state: ServerState, path: Path, key: StateKey, *, needs_code: bool, in_ledger: Callable[[], bool]
+) -> None:
+    """Raise `Corrupted` if a state file is not one that this run has written.
+
+    A file without an authentication code was written by version 0.1.0, or someone has removed the code. It is accepted
+    only if no file of this run has had a code, and if the run's ledger has a digest of this very state. The state
+    before the first release has no digest; its model is public, and nobody has taken part.
+
+    Args:
+        state: state that was read.
+        path: path of the file.
+        key: key of the run's state files.
+        needs_code: whether the ledger says that the files of this run have a code.
+        in_ledger: returns whether the run's ledger has the digest of this state.
+    """
+    if state.code:
+        if not key.confirms(state):
+            raise Corrupted(
+                f"The server state {path} was changed: its authentication code does not match its content.",
+                hint="restore the whole directory from one copy",
+            )
+        return
+    if needs_code:
+        raise Corrupted(
+            f"The server state {path} was changed: its authentication code is missing.",
+            hint="restore the whole directory from one copy",
+        )
+    if state.release > 0 and not in_ledger():
+        raise Corrupted(
+            f"The server state {path} has no authentication code, and the ledger does not confirm its content.",
+            hint="if a server of version 0.1.0 was killed while it made a release, start it once more with that "
+            "version, which completes the ledger; otherwise restore the whole directory from one copy",
+        )
+
+
+def read_state(directory: Path) -> ServerState | None:
+    """Return the state stored in a directory, or None if there is none. Does not check the authentication code."""
+    path = directory / FILE
+    if not file_exists(path):
+        return None
+    try:
+        return _parse(read_file(path))
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise Corrupted(
+            f"The server state {path} cannot be read: {error}.", hint="restore the whole directory from one copy"
+        ) from error
+
+
+def _parse(data: bytes) -> ServerState:
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        meta = json.loads(archive[META].tobytes())
+        model, optimizer = (
+            {name: archive[f"{part}-{i}"] for i, name in enumerate(meta["names"][part])} for part in PARTS
+        )
+        code = archive[CODE].tobytes() if CODE in archive.files else b""
+    release = meta["release"]
+    if type(release) is not int or not 0 <= release <= LARGEST_RELEASE:
+        raise ValueError("its release index is not a number of releases")
+    return ServerState(release, model, optimizer, tuple(meta["clients"]), meta["counts"], code)

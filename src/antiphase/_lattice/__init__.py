@@ -1,0 +1,28 @@
+"""Lattice noise: noise in exact integers, for releases whose every bit is covered by the proof.
+
+docs/lattice-noise.md describes the mechanism and proves it.
+"""
+
+from antiphase._lattice.grid import Lattice, add_exactly, choose_lattice, rounded_strategy
+from antiphase._lattice.integers import (
+    IntegerBuffers,
+    IntegerForm,
+    IntegerRestart,
+    IntegerSum,
+    integer_form,
+)
+from antiphase._lattice.range import END_OF_TAIL, log_overflow
+
+__all__ = [
+    "END_OF_TAIL",
+    "IntegerBuffers",
+    "IntegerForm",
+    "IntegerRestart",
+    "IntegerSum",
+    "Lattice",
+    "add_exactly",
+    "choose_lattice",
+    "integer_form",
+    "log_overflow",
+    "rounded_strategy",
+]

@@ -1,0 +1,290 @@
+"""The lattice of a mechanism: its grid, the integer clipping norm, and contributions on the grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from antiphase import _check
+from antiphase._check import Array
+from antiphase._errors import InvalidArgument, NotProved, Refused
+from antiphase._lattice.integers import COEFFICIENT_BITS, IntegerBuffers, IntegerRestart, integer_form
+from antiphase._lattice.range import LARGEST, check_range, largest_number
+from antiphase._lattice.rounding import lifetimes, rounding_term
+from antiphase._participation import Participation
+from antiphase._record import optional, record
+from antiphase.strategies import BLT, Stamped, Strategy
+
+SMALLEST_NORM_BITS = 32  # of the clipping norm in grid units
+LARGEST_NORM_BITS = 46
+LARGEST_SIGMA = 1 << 54  # the largest that the sampler supports
+SPARE_BITS = 20  # rounding adds at most 2^-20 of a contribution's norm to the sensitivity, if the range allows it
+NEEDED_BITS = 7  # and never more than 2^-7
+LARGEST_EXPONENT = 900
+SHRINKS = 40
+OTHER_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # dtypes of ml_dtypes, which NumPy calls void
+SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100  # sizes whose squares can be added up in float64
+Integers = NDArray[np.int64]
+
+
+@final
+@record
+class Lattice:
+    """The grid on which a mechanism adds noise in exact integers, so that every bit of a release is covered.
+
+    A contribution is a vector of integers, in units of 2^exponent, with Euclidean norm at most `norm`. Sums, noise and
+    releases are integers in the same units.
+
+    **Guarantee**: with contributions made by `contribution` or `clipped_sum`, the privacy guarantee of the mechanism
+    holds for the released integers themselves, not only for real numbers. See docs/lattice-noise.md.
+
+    Args:
+        exponent: the grid is 2^exponent.
+        norm: largest norm of a contribution, in units of the grid.
+        entries: largest number of coordinates (model parameters), d. The guarantee accounts for this many.
+        fraction_bits: fractional bits of the buffers of a BLT; otherwise 0.
+
+    >>> Lattice(exponent=-3, norm=8, entries=2).contribution([[0.3, -5.0]])[0].tolist()
+    [0, -7]
+    """
+
+    exponent: int
+    norm: int
+    entries: int
+    fraction_bits: int = optional(0)
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("exponent", -LARGEST_EXPONENT, LARGEST_EXPONENT),
+            ("norm", 1, 1 << (LARGEST_NORM_BITS + 1)),
+            ("entries", 1, 1 << 60),
+            ("fraction_bits", 0, 40),
+        ):
+            value = getattr(self, name)
+            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+            if not whole or not low <= value <= high:
+                hint = "make it with choose_lattice, or pass lattice=True to Problem"
+                raise _check.invalid("Lattice", name, f"an integer from {low} to {high}", value, hint)
+            object.__setattr__(self, name, int(value))
+
+    @property
+    def grid(self) -> float:
+        """The grid, 2^exponent."""
+        return math.ldexp(1.0, self.exponent)
+
+    @property
+    def clip_norm(self) -> float:
+        """Largest norm of a contribution, as a real number: norm x grid."""
+        return math.ldexp(float(self.norm), self.exponent)
+
+    def rounding(self, strategy: Strategy, count: int) -> float:
+        """Return what rounding adds to the sensitivity for contributions of norm 1: K sqrt(d R) / norm, rounded up.
+
+        Args:
+            strategy: strategy from `rounded_strategy`.
+            count: largest number of participations.
+        """
+        term = rounding_term(integer_form(strategy), count, self.entries, self.fraction_bits)
+        return term / self.norm * (1.0 + 1e-12)
+
+    def check(self, strategy: Strategy, noise_std: float) -> None:
+        """Raise `Refused` if the noise may not fit into 64-bit integers, and `NotProved` if it cannot be made."""
+        sigma = self.sigma(noise_std) if math.isfinite(noise_std) else LARGEST_SIGMA + 1
+        if sigma > LARGEST_SIGMA:
+            raise Refused(
+                f"The standard deviation of the noise is {noise_std:.3g} times the clipping norm, which is "
+                f"{self.norm} grid units. The sampler allows 2^54 grid units.",
+                hint="use a coarser grid",
+            )
+        check_range(strategy, integer_form(strategy), sigma, self.fraction_bits)
+
+    def sigma(self, noise_std: float) -> int:
+        """Return the standard deviation of the integer draws for noise_std, rounded up."""
+        return math.ceil(Fraction(noise_std) * self.norm)
+
+    def contribution(self, arrays: Iterable[ArrayLike]) -> list[Integers]:
+        """Return the contribution of one example: clipped, truncated towards zero to the grid, and checked.
+
+        The squared norm of the integers is computed exactly and is at most norm^2. A contribution with a number that is
+        not finite becomes zero.
+
+        Args:
+            arrays: gradient or update of one example, one array for each leaf.
+        """
+        given = [_numbers(array) for array in arrays]
+        made = self._truncated([_floats(array) for array in given])
+        return [values.reshape(array.shape) for values, array in zip(made, given, strict=True)]
+
+    def _truncated(self, flat: list[NDArray[Any]]) -> list[Integers]:
+        from antiphase._kernels import largest_and_square, truncated
+
+        made = [np.zeros(array.shape, dtype=np.int64) for array in flat]
+        found = [largest_and_square(array) for array in flat]
+        sizes = [largest for largest, _ in found]
+        size = max(sizes, default=0.0)
+        if not all(map(math.isfinite, sizes)) or size == 0.0:
+            return made
+        norm, unit = math.sqrt(sum(square for _, square in found)), math.ldexp(1.0, -self.exponent)
+        if not SMALLEST_SQUARED < size < LARGEST_SQUARED:  # squares may have overflowed or underflowed
+            flat = [array.astype(np.float64) / size for array in flat]
+            norm = math.sqrt(sum(largest_and_square(array)[1] for array in flat))
+            unit *= size  # infinite if the update must be clipped anyway
+        factor = min(unit, self.norm / norm)
+        for attempt in range(SHRINKS):  # the norm above may have rounding errors; the check below has none
+            pairs = [truncated(array, factor, into) for array, into in zip(flat, made, strict=True)]
+            if sum((int(high) << 64) + int(low) for high, low in pairs) <= self.norm**2:
+                return made
+            factor *= 1.0 - math.ldexp(1.0, attempt - SHRINKS)
+        return [np.zeros(array.shape, dtype=np.int64) for array in flat]
+
+    def clipped_sum(self, arrays: Sequence[ArrayLike], mask: ArrayLike | None = None) -> list[Integers]:
+        """Return the exact sum of the contributions of a batch.
+
+        Args:
+            arrays: one array for each leaf, whose first axis numbers the examples.
+            mask: which examples to include; None for all.
+        """
+        given = [_numbers(array) for array in arrays]
+        counts = {len(array) if array.ndim else None for array in given}
+        if len(counts) != 1 or None in counts:
+            got = f"shapes {[array.shape for array in given]}"
+            must = "arrays whose first axes have one length, the number of examples"
+            raise _check.invalid("Lattice.clipped_sum", "arrays", must, got, "pass one array for each leaf")
+        count = len(given[0])
+        included = np.ones(count, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
+        if included.shape != (count,):
+            must = f"{count} booleans, one for each example"
+            raise _check.invalid("Lattice.clipped_sum", "mask", must, f"shape {included.shape}", "None includes all")
+        totals = [np.zeros(array.shape[1:], dtype=np.int64) for array in given]
+        for i in np.flatnonzero(included):
+            add_exactly(totals, self.contribution(array[i] for array in given))
+        return totals
+
+    def value(self, arrays: Iterable[Integers]) -> list[Array]:
+        """Return integers as real numbers in float64: integer x grid. This is post-processing."""
+        return [np.ldexp(np.asarray(array).astype(np.float64), self.exponent) for array in arrays]
+
+
+def add_exactly(totals: Sequence[Integers], values: Sequence[Integers]) -> None:
+    """Add integers in place, modulo 2^64.
+
+    Sums that do not fit wrap around. That is post-processing of the sum in integers of any size, so it reveals nothing,
+    while an error would reveal that the sum is large. With norms of at most 2^47, fewer than 2^14 examples always fit.
+    """
+    for total, value in zip(totals, values, strict=True):
+        if getattr(total, "shape", None) != getattr(value, "shape", ()) or not _are_int64(total, value):
+            raise InvalidArgument(
+                f"Lattice noise is added to arrays of int64 of the same shape. Got {_check.shown(total)} and "
+                f"{_check.shown(value)}.",
+                hint="use Lattice.contribution or Lattice.clipped_sum",
+            )
+        if not total.flags.writeable:
+            raise InvalidArgument("The array that is added to is not writeable.", hint="make a copy")
+    for total, value in zip(totals, values, strict=True):
+        np.add(total, value, out=total)
+
+
+def _are_int64(*arrays: object) -> bool:
+    return all(isinstance(array, np.ndarray) and array.dtype == np.int64 for array in arrays)
+
+
+def _numbers(given: ArrayLike) -> NDArray[Any]:
+    """Return an array of real numbers. Other dtypes are refused by their name alone, whatever the values are."""
+    array = np.asarray(given)
+    masked = isinstance(given, np.ma.MaskedArray)
+    if masked or (array.dtype.kind not in "fiub" and array.dtype.name not in OTHER_FLOATS):
+        got = "a masked array" if masked else f"dtype {array.dtype}"
+        raise _check.invalid("Lattice.contribution", "arrays", "arrays of real numbers", got, "convert it to float32")
+    return array
+
+
+def _floats(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a flat, contiguous array of float32 or float64."""
+    kept = array.dtype in (np.dtype(np.float32), np.dtype(np.float64))
+    return np.ascontiguousarray(array if kept else array.astype(np.float64)).reshape(-1)
+
+
+def rounded_strategy(strategy: Strategy) -> Strategy:
+    """Return the strategy with C divided by its diagonal, and with coefficients rounded to multiples of 2^-40.
+
+    Raises `NotProved` if there is no lattice noise for the strategy. The returned strategy is the one to account for.
+
+    >>> from antiphase.strategies import Toeplitz
+    >>> rounded_strategy(Toeplitz([2.0, 1.0], 3)).coefficients.tolist()
+    [1.0, 0.5]
+    """
+    made = strategy
+    if isinstance(strategy, BLT):
+        made = replace(strategy, decay=np.clip(_rounded(strategy.decay), 0.0, 1.0), scale=_rounded(strategy.scale))
+    elif isinstance(strategy, Stamped):
+        made = replace(strategy, strategy=rounded_strategy(strategy.strategy))
+    elif not strategy.has_unit_columns:
+        made = _divided(strategy)
+    integer_form(made)
+    return made
+
+
+def _divided(strategy: Strategy) -> Strategy:
+    def scale(entries: Array) -> Array:
+        return _rounded(entries / entries.reshape(-1)[0])
+
+    return strategy.rescaled(scale, scale) or strategy
+
+
+def _rounded(values: Array) -> Array:
+    return np.ldexp(np.rint(np.ldexp(values, COEFFICIENT_BITS)), -COEFFICIENT_BITS)
+
+
+def choose_lattice(
+    strategy: Strategy, participation: Participation, noise_std: float, parameters: int, clip_norm: float = 1.0
+) -> Lattice:
+    """Return a lattice that is fine enough for the rounding to be negligible, and coarse enough for 64-bit integers.
+
+    The rounding adds at most 2^-20 of the norm of a contribution to the sensitivity. If numbers would not fit into 62
+    bits, the grid is coarser, up to 2^-7; beyond that, `NotProved` is raised.
+
+    Args:
+        strategy: strategy from `rounded_strategy`.
+        participation: steps in which one example participates.
+        noise_std: noise of the mechanism without a lattice; the lattice needs slightly more.
+        parameters: largest number of model parameters.
+        clip_norm: norm to which contributions are clipped.
+    """
+    form = integer_form(strategy)
+    inner = form.inner if isinstance(form, IntegerRestart) else form
+    fraction_bits = 0
+    if isinstance(inner, IntegerBuffers):
+        weight = float(np.abs(inner.recursion.scale) @ lifetimes(inner.recursion))
+        fraction_bits = max(math.ceil(math.log2(weight)), 0) if weight > 0.0 else 0
+    count = participation.worst_case.largest_count(strategy.steps)
+    term = rounding_term(form, count, parameters, fraction_bits)
+    needed = math.ceil(math.log2(max(term, 1.0)))
+    bits = min(max(needed + SPARE_BITS, SMALLEST_NORM_BITS), LARGEST_NORM_BITS)
+    noise = max(noise_std, 1.0) * 1.01
+    if not math.isfinite(noise):
+        raise _too_coarse(strategy)
+    while bits > needed + NEEDED_BITS:
+        sigma = math.ceil(Fraction(noise) * (2 << bits))
+        if sigma <= LARGEST_SIGMA and largest_number(form, sigma, fraction_bits) <= LARGEST:
+            break
+        bits -= 1
+    else:
+        raise _too_coarse(strategy)
+    exponent = math.frexp(clip_norm)[1] - 1 - bits
+    norm = math.floor(Fraction(clip_norm) / Fraction(2) ** exponent)
+    return Lattice(exponent, norm, parameters, fraction_bits)
+
+
+def _too_coarse(strategy: Strategy) -> NotProved:
+    return NotProved(
+        f"No grid is both fine enough for the rounding of this {type(strategy).__name__} to be negligible and coarse "
+        "enough for 64-bit integers.",
+        hint="use a strategy whose inverse does not grow from step to step, or noise in floating point, without "
+        "lattice",
+    )

@@ -1,0 +1,136 @@
+"""The integer form of a recursion: coefficients as integers in units of 2^-40.
+
+A recursion has an integer form if its C has ones on its diagonal and its coefficients are multiples of 2^-40. Then no
+coefficient is rounded when noise is made, and the C of the accounting is the C of the noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._check import Array
+from antiphase._errors import NotProved
+from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy
+
+COEFFICIENT_BITS = 40  # as in the kernels
+LARGEST_SUM = 2.0**20  # of the absolute coefficients of a step, so that 128-bit sums cannot overflow
+SUPPORTED = "Identity, Toeplitz, Banded with a constant diagonal, BLT, BandedInverse, or Stamped of these"
+Integers = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class IntegerSum:
+    """The noise of step t is y_t = z_t - round(sum_r c_r h_{t-r}), where the history h holds past outputs or draws.
+
+    Args:
+        recursion: the `Feedback` (h = y) or `MovingSum` (h = z) recursion.
+        coefficients: c_1, c_2, ... for all steps in units of 2^-40; one row for each step, or a single row.
+    """
+
+    recursion: Feedback | MovingSum
+    coefficients: Integers
+
+    @property
+    def keeps_draws(self) -> bool:
+        """Whether the history holds draws instead of outputs."""
+        return isinstance(self.recursion, MovingSum)
+
+    @property
+    def history(self) -> int:
+        """Number of past steps that a step depends on."""
+        return int(self.coefficients.shape[1])
+
+    def row(self, step: int) -> Integers:
+        """Return c_1, c_2, ... of a step, for the steps that there are."""
+        row = self.coefficients[step if len(self.coefficients) > 1 else 0]
+        return row[: min(step, self.history)]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class IntegerBuffers:
+    """The noise of a BLT: y = z - round(scale . b), then b <- round(decay b) + y, where b has fractional bits.
+
+    Args:
+        recursion: the `Buffers` recursion.
+        decay: decays in units of 2^-40.
+        scale: scales in units of 2^-40.
+    """
+
+    recursion: Buffers
+    decay: Integers
+    scale: Integers
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class IntegerRestart:
+    """Another integer form that restarts for every block of steps."""
+
+    recursion: Restart
+    inner: IntegerSum | IntegerBuffers
+
+
+IntegerForm = IntegerSum | IntegerBuffers | IntegerRestart
+
+
+def integer_form(strategy: Strategy) -> IntegerForm:
+    """Return the integer form of a strategy's recursion. Raises `NotProved` if there is none.
+
+    >>> from antiphase.strategies import Toeplitz
+    >>> integer_form(Toeplitz([1.0, 0.5], 3)).coefficients.tolist() == [[2**39]]
+    True
+    """
+    return _form(strategy, strategy.recursion())
+
+
+def _form(strategy: Strategy, recursion: Recursion) -> IntegerForm:
+    match recursion:
+        case Restart():
+            inner = _form(strategy, recursion.inner)
+            if isinstance(inner, IntegerRestart):
+                raise _unsupported(strategy)
+            return IntegerRestart(recursion, inner)
+        case Feedback(scales=None):
+            return IntegerSum(recursion, _tail(strategy, recursion.table(), 1.0))
+        case MovingSum():
+            return IntegerSum(recursion, _tail(strategy, recursion.coefficients[None], -1.0))
+        case Buffers():
+            decay, scale = _integers(strategy, recursion.decay), _integers(strategy, recursion.scale)
+            return IntegerBuffers(recursion, decay, scale)
+    raise _unsupported(strategy)
+
+
+def _tail(strategy: Strategy, rows: Array, sign: float) -> Integers:
+    """Return all but the first coefficient of each row, times `sign`, as integers."""
+    if not (rows[:, 0] == 1.0).all():
+        raise NotProved(
+            f"Lattice noise needs a C with ones on its diagonal; this {type(strategy).__name__} has others.",
+            hint="use rounded_strategy(strategy), which divides C by a constant diagonal; for other diagonals there is "
+            "no proof",
+        )
+    return _integers(strategy, sign * rows[:, 1:])
+
+
+def _integers(strategy: Strategy, values: Array) -> Integers:
+    scaled = np.ldexp(np.asarray(values, dtype=np.float64), COEFFICIENT_BITS)
+    largest = float(np.abs(values).sum(axis=-1).max(initial=0.0))
+    if not largest <= LARGEST_SUM or not (scaled == np.rint(scaled)).all():
+        raise NotProved(
+            f"Lattice noise needs coefficients that are multiples of 2^-{COEFFICIENT_BITS} and add up to at most "
+            f"{LARGEST_SUM:.0f}; those of this {type(strategy).__name__} are not.",
+            hint="use rounded_strategy(strategy)",
+        )
+    return scaled.astype(np.int64)
+
+
+def _unsupported(strategy: Strategy) -> NotProved:
+    return NotProved(
+        f"There is no lattice noise for {type(strategy).__name__}: its noise is not made from its own past.",
+        hint=f"use {SUPPORTED}; or noise in floating point, without lattice",
+    )

@@ -1,0 +1,49 @@
+"""Epsilon of a dominating pair from below, for audits: an estimate less a few standard errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from antiphase._montecarlo.amplification import LARGEST_EPSILON, Amplified, dominating_pair
+from antiphase._montecarlo.plain_sampling import Mean, weighted_mean
+from antiphase._montecarlo.samples import child, randomness
+from antiphase.strategies import Strategy
+
+STANDARD_ERRORS = 4.0
+SAMPLES = 1 << 14
+HALVINGS = 14
+
+
+@lru_cache(maxsize=64)
+def epsilon_from_below(
+    strategy: Strategy, participation: Amplified, noise_std: float, delta: float, samples: int = SAMPLES
+) -> float:
+    """Return an epsilon at which the pair's delta is above `delta`, up to the sampling error of four standard errors.
+
+    Guarantees use `epsilon`, which never understates. This function is for measurements, which must not overstate.
+
+    Args:
+        strategy: strategy matrix, C.
+        participation: random participation; `max_batch` is ignored.
+        noise_std: standard deviation of the noise.
+        delta: between 0 and 1.
+        samples: number of samples at each epsilon that is tried.
+    """
+    pair = dominating_pair(strategy, replace(participation, max_batch=None), noise_std)
+    seed = randomness(0, 9)
+
+    def is_above(epsilon: float, attempt: int) -> bool:
+        for i, estimator in enumerate(pair.estimators(epsilon)):
+            found: Mean = weighted_mean(estimator, epsilon, samples, child(seed, 2 * attempt + i), 1)
+            if found.value - STANDARD_ERRORS * found.error >= delta:
+                return True
+        return False
+
+    low, high, attempt = 0.0, 1.0, 0
+    while high < LARGEST_EPSILON and is_above(high, attempt):
+        low, high, attempt = high, 2.0 * high, attempt + 1
+    for _ in range(HALVINGS):
+        middle, attempt = (low + high) / 2.0, attempt + 1
+        low, high = (middle, high) if is_above(middle, attempt) else (low, middle)
+    return low

@@ -1,0 +1,127 @@
+"""Integer correlators, which make lattice noise: each output is a draw minus a rounded sum over the past, in int64.
+
+The sums are exact, so the noise is the same on every machine. docs/lattice-noise.md has the mechanism and its proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._errors import InvalidArgument, Refused
+from antiphase._lattice import IntegerBuffers, IntegerForm, IntegerRestart, IntegerSum, Lattice, integer_form
+from antiphase._noise.choose import RestartCorrelator
+from antiphase._noise.correlator import Correlator, Noise, Part, Scratch, White
+from antiphase._noise.host_check import check_compiler
+from antiphase._noise.leaves import Leaf
+from antiphase._noise.origin import MechanismLike
+from antiphase.strategies import Strategy
+
+INTEGER = np.dtype(np.int64)
+
+
+def lattice_of(mechanism: MechanismLike) -> Lattice | None:
+    """Return the lattice of a mechanism; None if its noise is made in floating point."""
+    return getattr(mechanism, "lattice", None)
+
+
+def check_lattice(mechanism: MechanismLike, leaves: Mapping[str, Leaf]) -> None:
+    """Raise an error if the mechanism's lattice noise does not fit into 64 bits or accounts for too few parameters."""
+    lattice = lattice_of(mechanism)
+    assert lattice is not None
+    entries = sum(math.prod(leaf.global_shape) for leaf in leaves.values())
+    if entries > lattice.entries:
+        raise InvalidArgument(
+            f"The lattice of this plan accounts for {lattice.entries:,} parameters. The leaves have {entries:,}.",
+            hint="make the plan with Problem(parameters=...) of at least that number",
+        )
+    check_compiler()
+    lattice.check(mechanism.strategy, mechanism.noise_std)
+
+
+def integer_correlator(strategy: Strategy, lattice: Lattice, entries: int) -> Correlator:
+    """Return the correlator that makes the lattice noise of a strategy from draws of floor(N(0, sigma^2))."""
+    return _correlator(integer_form(strategy), lattice, entries)
+
+
+def _correlator(form: IntegerForm, lattice: Lattice, entries: int) -> Correlator:
+    if isinstance(form, IntegerRestart):
+        return RestartCorrelator(form.recursion, _correlator(form.inner, lattice, entries))
+    if isinstance(form, IntegerBuffers):
+        return IntegerBuffersCorrelator(form, lattice.fraction_bits, entries)
+    return IntegerSumCorrelator(form, entries)
+
+
+@final
+class IntegerSumCorrelator(Correlator):
+    """Computes y = z - round(c . history) with a ring buffer of past outputs (or of past draws, for BandedInverse)."""
+
+    def __init__(self, form: IntegerSum, entries: int) -> None:
+        self._form = form
+        self.is_replayed = form.history == 0
+        super().__init__(form.recursion, 1.0, entries, INTEGER)
+
+    def state_rows(self) -> int:
+        """Return the length of the history."""
+        return self._form.history
+
+    def prepare(self) -> None:
+        """Collect the coefficients and slots of the step."""
+        rows = self.state_rows()
+        self._coefficients = self._form.row(self.step)
+        lags = np.arange(1, len(self._coefficients) + 1)
+        self._slots = (self.step - lags) % max(rows, 1)
+        self._newest = self.step % rows if rows else -1
+
+    def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
+        """Draw z into the output and replace it by the step's noise."""
+        from antiphase._kernels import integer_sum_step
+
+        white(self.step, out)
+        if self._newest >= 0:
+            held = self.state[part.strips]
+            arguments = (held, self._slots, self._coefficients, self._newest, self._form.keeps_draws)
+            _check_fits(integer_sum_step(*arguments, out))
+
+    def replay_from(self, step: int) -> int:
+        """Return the first step whose draw or output is needed at `step`."""
+        if self._form.keeps_draws or not self._form.history:
+            return max(step - self._form.history, 0)
+        return 0
+
+    def extend(self, recursion: Any) -> None:
+        """Continue with more steps of the same C, whose coefficients do not depend on the step."""
+        self.recursion = recursion
+
+
+@final
+class IntegerBuffersCorrelator(Correlator):
+    """Computes the noise of a BLT, whose buffers have `fraction_bits` fractional bits."""
+
+    def __init__(self, form: IntegerBuffers, fraction_bits: int, entries: int) -> None:
+        self._form, self._fraction_bits = form, fraction_bits
+        super().__init__(form.recursion, 1.0, entries, INTEGER)
+
+    def state_rows(self) -> int:
+        """Return the number of buffers."""
+        return len(self._form.decay)
+
+    def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
+        """Draw z into the output and replace it by the step's noise."""
+        from antiphase._kernels import integer_buffers_step
+
+        white(self.step, out)
+        held: NDArray[np.int64] = self.state[part.strips]
+        _check_fits(integer_buffers_step(held, self._form.decay, self._form.scale, self._fraction_bits, out))
+
+
+def _check_fits(overflows: bool) -> None:
+    if overflows:
+        raise Refused(
+            "A number of the lattice noise does not fit into 62 bits. This never happens with random draws.",
+            hint="check the secret and the machine, and start a new run",
+        )

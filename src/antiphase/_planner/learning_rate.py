@@ -1,0 +1,64 @@
+"""The learning rate that a run can afford, from a model of bias and noise.
+
+Let T be the sum of the last row of the workload: a constant gradient g moves the model by learning rate x T x g in the
+whole run. With gradients clipped to norm 1, training is a descent of length
+
+    path = learning rate x clipping norm x T.
+
+The bias that is left depends on the path alone, since directions of curvature below 1 / path have not converged. The
+noise in the model is path x nu, where nu = error / (T x batch size) is the noise per unit of path; it does not depend
+on the learning rate, the number of steps or the units of the schedule. So the best path is a function of nu. If bias
+and noise are powers of the path, it is a power of nu. Its two constants were fitted to the tuned rates of the image
+task of docs/training.md, and predict those of the other tasks there. Rates at which the steepest directions would
+diverge are not predicted.
+"""
+
+from __future__ import annotations
+
+import math
+
+from antiphase._check import Array
+from antiphase._objective import LARGEST_RATE
+from antiphase._problem import Problem
+from antiphase._workload import Workload
+
+PATH, NOISE_PER_PATH, POWER = 1250.0, 1e-4, 1.4
+GRID = 2.0  # ratio of neighbouring rates in the grid to try
+
+
+def rate_for_error(problem: Problem, rms_error: float) -> float | None:
+    """Return the learning rate predicted for an rms error over the steps; None if the batch size is unknown.
+
+    Args:
+        problem: the problem, with its workload, batch size and clipping norm.
+        rms_error: noise_std x rms error of the strategy, for clipping norm 1.
+    """
+    if problem.batch_size is None:
+        return None
+    reach = total_reach(problem.workload, problem.steps)
+    noise = rms_error / (reach * problem.batch_size)
+    path = PATH * (noise / NOISE_PER_PATH) ** -POWER
+    return min(path * problem.workload.largest_rate / reach, LARGEST_RATE) / problem.clip_norm
+
+
+def rates_to_try(rate: float) -> tuple[float, float, float]:
+    """Return a short grid around a predicted rate, smallest first, each rounded to two digits.
+
+    >>> rates_to_try(0.1234)
+    (0.062, 0.12, 0.25)
+    """
+    low, middle, high = (float(f"{rate * factor:.2g}") for factor in (1.0 / GRID, 1.0, GRID))
+    return low, middle, high
+
+
+def total_reach(workload: Workload, steps: int) -> float:
+    """Return the sum of the last row of A: how far the constant gradient 1 moves the model.
+
+    >>> from antiphase import PrefixSum
+    >>> total_reach(PrefixSum(), 10)
+    10.0
+    """
+    from antiphase._kernels import last_row
+
+    row: Array = last_row(workload.inverse_bands(steps), 1)
+    return math.fsum(row)

@@ -1,0 +1,45 @@
+"""Audits: attack what a program releases, and compare the leak that is found with the claimed guarantee.
+
+An audit measures; it proves nothing about privacy. Its results are `MeasuredLowerBound` and `StatisticalTest`, which do
+not mix with the proved `Bound`. `import antiphase` does not load this module; use `import antiphase.audit`. Drivers for
+the integrations are in `antiphase.audit.torch`, `antiphase.audit.jax` and `antiphase.audit.flower`.
+"""
+
+from antiphase._measured import Audit, MeasuredLowerBound, StatisticalTest
+from antiphase.audit._contribution_test import contribution_test
+from antiphase.audit._counting import counting_bound
+from antiphase.audit._evaluate import evaluate
+from antiphase.audit._gaussian_form import Ratio, gaussian_bound, signal_ratio
+from antiphase.audit._noise_test import noise_power, noise_test, scale_power
+from antiphase.audit._one_run import one_run_bounds, steinke_epsilon, tradeoff_epsilon
+from antiphase.audit._participation_test import participation_test
+from antiphase.audit._release import Release
+from antiphase.audit._scores import Scores, final_model_scores, reference_scores, scores
+from antiphase.audit._simulation import drive_numpy, release_of_run, simulate
+
+__all__ = [
+    "Audit",
+    "MeasuredLowerBound",
+    "Ratio",
+    "Release",
+    "Scores",
+    "StatisticalTest",
+    "contribution_test",
+    "counting_bound",
+    "drive_numpy",
+    "evaluate",
+    "final_model_scores",
+    "gaussian_bound",
+    "noise_power",
+    "noise_test",
+    "one_run_bounds",
+    "participation_test",
+    "reference_scores",
+    "release_of_run",
+    "scale_power",
+    "scores",
+    "signal_ratio",
+    "simulate",
+    "steinke_epsilon",
+    "tradeoff_epsilon",
+]

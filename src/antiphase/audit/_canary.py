@@ -1,0 +1,170 @@
+"""Canaries: the steps and signs with which one example leaks the most, as far as the participation allows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._participation import (
+    BallsInBins,
+    Deterministic,
+    EveryStep,
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    ShuffledEpochs,
+    SingleParticipation,
+)
+from antiphase.strategies import Strategy
+
+SWEEPS = 6
+
+
+def worst_pattern(strategy: Strategy, participation: Deterministic) -> Array:
+    """Return the signs u of a canary's contributions, 0 where it does not take part, for which |C u| is large.
+
+    The result is the worst case for `SingleParticipation`, `EveryStep` and `FixedEpochs` with a non-negative C^T C, and
+    for `MinSeparation` with orthogonal columns. Otherwise it is a local maximum. A canary that is not the worst case
+    makes an audit weaker, never wrong.
+
+    Args:
+        strategy: strategy matrix, C.
+        participation: promise that the pattern keeps.
+    """
+    n = strategy.steps
+    gram = _gram(strategy)
+    found = max(_candidates(gram, participation, n), key=lambda u: _size(gram, u))
+    return best_signs(gram, found)
+
+
+def best_signs(gram: Array, used: Array) -> Array:
+    """Return `used` with signs for which u^T X u is locally largest; all +1 if X is non-negative."""
+    u = np.abs(used)
+    if (gram >= 0.0).all():
+        return u
+    steps = np.flatnonzero(u)
+    for _ in range(SWEEPS):
+        before = u.copy()
+        for t in steps:
+            pull = gram[t] @ u - gram[t, t] * u[t]
+            u[t] = -1.0 if pull < 0.0 else 1.0
+        if np.array_equal(before, u):
+            break
+    return u
+
+
+def canary_signs(strategy: Strategy, participation: Participation) -> Array:
+    """Return the sign of a canary's contribution in each step, whichever steps it takes part in."""
+    if isinstance(participation, BallsInBins):
+        gram = _gram(strategy)
+        same_bin = np.arange(strategy.steps) % participation.steps_per_epoch
+        return best_signs(gram * (same_bin[:, None] == same_bin[None, :]), np.ones(strategy.steps))
+    if isinstance(participation, Deterministic):
+        signs = worst_pattern(strategy, participation)
+        return np.where(signs == 0.0, 1.0, signs)
+    return np.ones(strategy.steps)  # columns have no rows in common
+
+
+def _size(gram: Array, u: Array) -> float:
+    """Return u^T |X| u, which is |C u|^2 for the best signs if X is non-negative."""
+    steps = np.flatnonzero(u)
+    return float(np.abs(gram[np.ix_(steps, steps)]).sum())
+
+
+def _gram(strategy: Strategy) -> Array:
+    C = strategy.encoder()
+    return C.T @ C
+
+
+def _candidates(gram: Array, participation: Deterministic, n: int) -> list[Array]:
+    if isinstance(participation, EveryStep):
+        return [np.ones(n)]
+    if isinstance(participation, (SingleParticipation, FixedEpochs)):
+        return [_flags(pattern, n) for pattern in participation.patterns(n)]
+    if isinstance(participation, ShuffledEpochs):
+        return [_ascent(gram, participation, n)]
+    assert isinstance(participation, MinSeparation)
+    b, k = participation.separation, participation.largest_count(n)
+    regular = [_flags(range(start, n, b), n) for start in range(min(b, n))]
+    regular = [_flags(np.flatnonzero(u)[:k], n) for u in regular] + [_flags(np.flatnonzero(u)[-k:], n) for u in regular]
+    return [*regular, _heaviest(np.diag(gram), b, k)]
+
+
+def _heaviest(weights: Array, separation: int, most: int) -> Array:
+    """Return the pattern with the largest sum of weights, by dynamic programming: exact for orthogonal columns."""
+    n = len(weights)
+    if most >= -(-n // separation):
+        best = np.zeros(n + 1)
+        for t in range(n - 1, -1, -1):
+            best[t] = max(best[t + 1], weights[t] + best[min(n, t + separation)])
+        u, t = np.zeros(n), 0
+        while t < n:
+            if weights[t] + best[min(n, t + separation)] >= best[t + 1]:
+                u[t] = 1.0
+                t += separation
+            else:
+                t += 1
+        return u
+    order = np.argsort(-weights, kind="stable")
+    taken: list[int] = []
+    for t in order:
+        if len(taken) < most and all(abs(int(t) - s) >= separation for s in taken):
+            taken.append(int(t))
+    return _flags(taken, n)
+
+
+def _ascent(gram: Array, participation: ShuffledEpochs, n: int) -> Array:
+    """Choose one step of each epoch, one epoch after the other, until nothing improves."""
+    b = participation.steps_per_epoch
+    epochs = [range(start, min(start + b, n)) for start in range(0, n, b)]
+    chosen = [max(steps, key=lambda t: gram[t, t]) for steps in epochs]
+    for _ in range(SWEEPS):
+        before = list(chosen)
+        for i, steps in enumerate(epochs):
+            others = chosen[:i] + chosen[i + 1 :]
+            chosen[i] = max(steps, key=lambda t: gram[t, t] + 2.0 * float(np.abs(gram[t, others]).sum()))
+        if before == chosen:
+            break
+    return _flags(chosen, n)
+
+
+def _flags(steps: object, n: int) -> Array:
+    u = np.zeros(n)
+    u[list(steps)] = 1.0  # type: ignore[call-overload]
+    return u
+
+
+def norms(signals: Array) -> Array:
+    """Return the norm of each column."""
+    return np.sqrt(np.einsum("tc,tc->c", signals, signals))
+
+
+def is_square(strategy: Strategy) -> bool:
+    """Return whether C is square, so that C y = C x + z for the released y."""
+    return strategy.rows == strategy.steps
+
+
+def whiten(strategy: Strategy, released: Array) -> Array:
+    """Return W y for released sums y, with W such that the noise W N z is white with the variance of z.
+
+    For a square C, W is C itself. For a C with more rows than columns, such as a tree, the rows of z are not all
+    determined by the released sums; W is then the inverse Cholesky factor of N N^T.
+
+    Args:
+        strategy: strategy matrix, C.
+        released: one row for each step.
+    """
+    if is_square(strategy):
+        return strategy.multiply(released)
+    from scipy.linalg import solve_triangular
+
+    N = strategy.noising()
+    return np.asarray(solve_triangular(np.linalg.cholesky(N @ N.T), released, lower=True))
+
+
+def largest_signal(strategy: Strategy, participation: Participation) -> float:
+    """Return |W u| of the worst pattern that a canary can have, for noise of standard deviation 1."""
+    u = worst_pattern(strategy, participation.worst_case)
+    return math.sqrt(float((whiten(strategy, u[:, None]) ** 2).sum()))

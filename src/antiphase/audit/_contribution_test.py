@@ -1,0 +1,83 @@
+"""A test of what canaries contributed: no more than the clipping norm, and only in the steps they took part in."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from antiphase._accounting import Mechanism
+from antiphase._check import Array
+from antiphase._measured import StatisticalTest
+from antiphase.audit._gaussian_form import signal_ratio
+from antiphase.audit._release import Flags, Release
+from antiphase.audit._scores import Scores
+
+TOLERANCE = 2e-3  # contributions may depart from the clipping norm by this fraction, for rounding
+LEAST_NOISE = 1e-12
+
+
+def contribution_test(mechanism: Mechanism, release: Release, found: Scores, level: float = 0.01) -> StatisticalTest:
+    """Test whether canaries contributed as claimed.
+
+    | part | sees |
+    |---|---|
+    | signal to noise | contributions too large for the noise, over all canaries together |
+    | size | contributions above the clipping norm on average, in some step |
+    | largest | a single canary with too large a contribution |
+    | other steps | contributions of canaries in steps that they did not take part in |
+    | absent | contributions of canaries that are absent |
+    | replay | two different releases of one step |
+
+    Args:
+        mechanism: claimed mechanism.
+        release: what was released.
+        found: scores of the release.
+        level: largest probability of a false alarm, if the noise is as claimed.
+    """
+    present, absent = release.present, ~release.present
+    spread = _step_deviations(mechanism)
+    signs = np.ones(release.steps) if release.signs is None else release.signs
+    values = release.projections * signs[:, None]
+    inside = release.taking_part & present[None, :]
+    outside = ~release.taking_part & present[None, :]
+    excess = found.values[present] - found.signals[present]
+    if mechanism.adjacency == "replace":
+        excess = found.values[present] - found.signals[present] / 2.0
+    parts = [
+        ("signal to noise", signal_ratio(found.values, found.signals, present, 0.95).p_value),
+        ("size", _means(values - 1.0 - TOLERANCE, inside, spread, two_sided=False)),
+        ("largest", _largest(excess - TOLERANCE * found.signals[present])),
+        ("other steps", _means(release.projections, outside, spread, two_sided=True)),
+        ("replay", 0.0 if release.replayed > TOLERANCE else 1.0),
+    ]
+    if mechanism.adjacency != "replace":
+        everywhere = np.broadcast_to(absent[None, :], release.taking_part.shape)
+        parts.append(("absent", _means(release.projections, everywhere, spread, two_sided=True)))
+    return StatisticalTest("contributions", tuple(parts), level, release.canaries)
+
+
+def _step_deviations(mechanism: Mechanism) -> Array:
+    """Return the standard deviation of the released noise in each step."""
+    return mechanism.noise_std * np.linalg.norm(mechanism.strategy.noising(), axis=1)
+
+
+def _means(values: Array, chosen: Flags, spread: Array, *, two_sided: bool) -> float:
+    """Return the p-value of the largest mean over the chosen canaries of a step, in standard deviations."""
+    from scipy.special import ndtr
+
+    counts = chosen.sum(axis=1)
+    rows = counts > 0
+    if not rows.any():
+        return 1.0
+    totals = np.where(chosen, values, 0.0).sum(axis=1)[rows]
+    slack = TOLERANCE * counts[rows] if two_sided else 0.0
+    sizes = np.maximum(np.abs(totals) - slack, 0.0) if two_sided else totals
+    worst = float((sizes / (np.maximum(spread[rows], LEAST_NOISE) * np.sqrt(counts[rows]))).max())
+    return min(1.0, (2.0 if two_sided else 1.0) * int(rows.sum()) * float(ndtr(-worst)))
+
+
+def _largest(excess: Array) -> float:
+    from scipy.special import ndtr
+
+    return min(1.0, len(excess) * float(ndtr(-float(excess.max(initial=-math.inf))))) if len(excess) else 1.0

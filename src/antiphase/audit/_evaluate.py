@@ -1,0 +1,141 @@
+"""Evaluates a release: all bounds and tests of one audit."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from antiphase._accounting import Mechanism, check_delta, epsilon
+from antiphase._bound import Bound
+from antiphase._check import Array
+from antiphase._errors import InvalidArgument
+from antiphase._measured import Assumption, Audit, MeasuredLowerBound, StatisticalTest
+from antiphase._plan import Plan
+from antiphase.audit._contribution_test import contribution_test
+from antiphase.audit._counting import check_confidence, counting_bound
+from antiphase.audit._gaussian_form import gaussian_bound
+from antiphase.audit._noise_test import noise_test
+from antiphase.audit._one_run import one_run_bounds
+from antiphase.audit._participation_test import participation_test
+from antiphase.audit._release import Release
+from antiphase.audit._scores import Scores, reference_scores, scores
+
+LARGEST_REFERENCE, SMALLEST_REFERENCE = 400_000, 20_000  # simulated scores that thresholds are planned with
+SHARES = {"counting": 0.6, "gaussian": 0.3, "one run": 0.1}  # of the failure probability of the bounds
+TEST_LEVEL = 0.2  # level of all tests together, as a share of 1 - confidence
+CURVE_POINTS = 200
+FEWEST = 10
+MOST_ONE_RUN = 20_000  # canaries; above this, the theorems for one run take minutes
+
+
+def evaluate(
+    claimed: Plan | Mechanism,
+    release: Release,
+    *,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    separate_runs: bool = False,
+    subject: str = "",
+) -> Audit:
+    """Return the audit of a release: lower bounds on epsilon, and tests of noise, contributions and participation.
+
+    **Guarantee**: all bounds hold together with probability `confidence`, under their assumptions. A program that does
+    what it claims is flagged with probability at most 1.2 (1 - confidence). An audit that finds nothing proves nothing,
+    and never improves the claim.
+
+    Args:
+        claimed: plan or mechanism that the program claims to run.
+        release: what it released.
+        delta: delta of the bounds; by default that of the plan, or 1e-5.
+        confidence: probability with which all bounds hold.
+        separate_runs: whether each canary has a run of its own, so that nothing needs to be assumed about the program.
+        subject: what was audited, for the page.
+    """
+    start = time.perf_counter()
+    mechanism, at, claim = _claim(claimed, delta)
+    alpha = 1.0 - check_confidence("evaluate", confidence)
+    if release.steps != mechanism.strategy.steps:
+        raise InvalidArgument(
+            f"The release has {release.steps} steps, and the mechanism has {mechanism.strategy.steps}.",
+            hint="record one released sum for each step, those of empty batches included",
+        )
+    found = scores(mechanism, release)
+    if min(len(found.inside), len(found.outside)) < FEWEST:
+        raise InvalidArgument(
+            f"An audit needs at least {FEWEST} canaries that are present and {FEWEST} that are absent.",
+            hint="use more canaries; 100 are enough for the tests, and thousands for bounds",
+        )
+    reference = reference_scores(mechanism, found.signals, _reference_size(release.canaries), seed=1)
+    measured = _bounds(mechanism, found, reference, at, alpha, separate_runs)
+    level = TEST_LEVEL * alpha / 3.0
+    tests: list[StatisticalTest] = [
+        contribution_test(mechanism, release, found, level),
+        participation_test(mechanism, release.taking_part, level),
+    ]
+    remarks = []
+    if release.quiet.shape[1] >= 2:
+        tests.insert(0, noise_test(mechanism, release.quiet, level))
+    else:
+        remarks.append("The noise was not tested: there are no directions without contributions.")
+    return Audit(
+        subject or release.source,
+        claim,
+        at,
+        measured,
+        tuple(tests),
+        _curve(found.inside, found.outside),
+        _curve(*reference),
+        alpha * (1.0 + TEST_LEVEL),
+        release.seconds + time.perf_counter() - start,
+        tuple(remarks),
+        claimed.fingerprint if isinstance(claimed, Plan) else "",
+    )
+
+
+def _reference_size(canaries: int) -> int:
+    return min(max(40 * canaries, SMALLEST_REFERENCE), LARGEST_REFERENCE)
+
+
+def _claim(claimed: Plan | Mechanism, delta: float | None) -> tuple[Mechanism, float, Bound]:
+    if isinstance(claimed, Mechanism):
+        at = 1e-5 if delta is None else check_delta("evaluate", delta)
+        return claimed, at, epsilon(claimed, at)
+    budget = claimed.problem.budget.delta
+    at = budget if delta is None else check_delta("evaluate", delta)
+    return claimed.mechanism, at, claimed.guarantee if at == budget else epsilon(claimed.mechanism, at)
+
+
+def _bounds(
+    mechanism: Mechanism,
+    found: Scores,
+    reference: tuple[Array, Array],
+    delta: float,
+    alpha: float,
+    separate_runs: bool,
+) -> tuple[MeasuredLowerBound, ...]:
+    assumes: Assumption = "none" if separate_runs else "independent canaries"
+    measured = [
+        counting_bound(
+            found.inside,
+            found.outside,
+            delta,
+            1.0 - SHARES["counting"] * alpha,
+            reference=reference,
+            assumes=assumes,
+        ),
+        gaussian_bound(mechanism, found, delta, 1.0 - SHARES["gaussian"] * alpha)[0],
+    ]
+    if not separate_runs and len(found.ratios) <= MOST_ONE_RUN:
+        share = SHARES["one run"] * alpha / 2.0
+        measured += one_run_bounds(found.ratios, found.present, delta, 1.0 - share, reference=reference)
+    return tuple(measured)
+
+
+def _curve(inside: Array, outside: Array) -> tuple[tuple[float, float], ...]:
+    """Return pairs of false and true positive rates of thresholds on the scores."""
+    low = np.geomspace(1.0 / len(outside), 1.0, CURVE_POINTS)
+    at = np.quantile(outside, 1.0 - low)
+    false = 1.0 - np.searchsorted(np.sort(outside), at, side="left") / len(outside)
+    true = 1.0 - np.searchsorted(np.sort(inside), at, side="left") / len(inside)
+    return tuple(dict.fromkeys(zip(false.tolist(), true.tolist(), strict=True)))

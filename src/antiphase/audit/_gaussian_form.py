@@ -1,0 +1,165 @@
+"""Lower bounds on the signal-to-noise ratio of a Gaussian mechanism, and on the epsilon that follows from it.
+
+If the noise is Gaussian, the values x_i of the canaries are x_i = c + r s g_i + s e_i with independent standard normal
+e_i, where g_i is the claimed signal of canary i in standard deviations of the claimed noise if it is present, and 0 if
+not. r is the ratio of the actual to the claimed signal-to-noise ratio; a right program has r <= 1. The t statistic of
+the slope has a noncentral t distribution with noncentrality r sqrt(sum (g_i - mean)^2). Inverting it gives an exact
+lower confidence limit on r, whatever c and s are.
+
+r > 1 means that the noise is too small by the factor 1 / r, or that contributions are too large by the factor r, so the
+program is as private as the claimed mechanism with noise_std / r, and no more: the sampling of examples amplifies
+privacy as it does in the claim.
+
+Reference: Nasr et al. 2023 (audits of mu in Gaussian differential privacy); Agrawal et al. 2026, arXiv:2606.12733
+(Gaussian scores in one run); Johnson and Welch 1940 (noncentral t).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from antiphase._accounting import Mechanism, epsilon
+from antiphase._check import Array
+from antiphase._errors import InvalidArgument
+from antiphase._measured import MeasuredLowerBound
+from antiphase._participation import Deterministic, Poisson
+from antiphase.audit._counting import check_confidence
+from antiphase.audit._release import Flags
+from antiphase.audit._scores import Scores
+
+QUADRATURE = 1500
+LARGEST_EPSILON = 1e5
+COARSE_RATE = 1e-3  # for Poisson sampling below this rate, the accountant overstates epsilon by up to 2 %
+
+
+SMALLEST_NUMBER = 3  # of canaries: two parameters are fitted
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The measured signal-to-noise ratio, divided by the claimed one.
+
+    Args:
+        estimate: the most likely value.
+        lower: lower confidence limit.
+        upper: upper confidence limit, at the same confidence.
+        p_value: probability of an estimate this large, if the program is as claimed (a ratio of at most 1).
+    """
+
+    estimate: float
+    lower: float
+    upper: float
+    p_value: float
+
+
+def signal_ratio(values: Array, signals: Array, present: Flags, confidence: float) -> Ratio:
+    """Return confidence limits of the signal-to-noise ratio, each at `confidence`.
+
+    Args:
+        values: projections of the canaries on their own contributions.
+        signals: their claimed means, if present. Canaries with signal 0, which never took part, are left out.
+        present: which canaries are present.
+        confidence: of each limit.
+    """
+    _check_canaries(present)
+    # A canary that never took part has the value 0, without noise, and would make the noise look small.
+    took_part = signals > 0.0
+    values, signals, present = values[took_part], signals[took_part], present[took_part]
+    g = signals * present
+    centred = g - (g.mean() if len(g) else 0.0)
+    spread = float(centred @ centred)
+    freedom = len(values) - 2
+    if spread <= 0.0 or freedom < 1:  # too few took part to measure anything
+        return Ratio(0.0, 0.0, math.inf, 1.0)
+    slope = float(centred @ values) / spread
+    residuals = values - values.mean() - slope * centred
+    scale = math.sqrt(max(float(residuals @ residuals) / freedom, 1e-300))
+    t, root = slope * math.sqrt(spread) / scale, math.sqrt(spread)
+    alpha = 1.0 - confidence
+    lower = _noncentrality(t, freedom, alpha) / root
+    upper = _noncentrality(t, freedom, 1.0 - alpha) / root
+    return Ratio(slope / scale, lower, upper, float(_tail(t, freedom, root)))
+
+
+def _check_canaries(present: Flags) -> None:
+    if len(present) < SMALLEST_NUMBER or present.all() or not present.any():
+        raise InvalidArgument(
+            "The signal-to-noise ratio needs at least three canaries, some present and some absent.",
+            hint="use more canaries",
+        )
+
+
+def gaussian_bound(
+    mechanism: Mechanism, found: Scores, delta: float, confidence: float = 0.95
+) -> tuple[MeasuredLowerBound, Ratio]:
+    """Return a lower bound on epsilon that assumes Gaussian noise, and the signal-to-noise ratio behind it.
+
+    **Guarantee**: if the noise along different canaries is independent and Gaussian, and batches are drawn as claimed,
+    then epsilon of the program is below the bound with probability at most 1 - confidence. For deterministic
+    participations, mu of Gaussian differential privacy is ratio.lower times the claimed mu. For `BallsInBins` and
+    `PoissonMinSeparation`, epsilon at the measured noise comes from samples, less four standard errors.
+
+    Args:
+        mechanism: mechanism that the program claims to run.
+        found: scores of its canaries.
+        delta: delta of the bound.
+        confidence: probability with which the bound holds.
+    """
+    ratio = signal_ratio(found.values, found.signals, found.present, check_confidence("gaussian_bound", confidence))
+    value = 0.0 if ratio.lower <= 0.0 else epsilon_at_most(mechanism, ratio.lower, found.signals, delta)
+    method = (
+        f"noncentral t, signal-to-noise ratio at least {math.floor(1e4 * max(ratio.lower, 0.0)) / 1e4} of the claim"
+    )
+    return MeasuredLowerBound(value, delta, confidence, method, "Gaussian noise", len(found.values)), ratio
+
+
+def epsilon_at_most(mechanism: Mechanism, ratio: float, signals: Array, delta: float) -> float:
+    """Return an epsilon that is not above that of the mechanism's pair with noise_std / ratio.
+
+    For deterministic participations the canaries' own signals count: the largest of them, even if the participation
+    allows larger ones.
+    """
+    from antiphase._accounting import gaussian_epsilon
+    from antiphase._montecarlo import epsilon_from_below
+
+    given = mechanism.participation
+    if isinstance(given, Deterministic):
+        return max(0.0, min(gaussian_epsilon(ratio * float(signals.max()), delta) * (1.0 - 1e-9), LARGEST_EPSILON))
+    changed = replace(mechanism, noise_std=mechanism.noise_std / ratio)
+    if mechanism.reduction.theorem.amplified:
+        return epsilon_from_below(changed.strategy, given, changed.noise_std, delta)
+    slack = 1e-4 if getattr(given, "rate", 1.0) >= COARSE_RATE or not isinstance(given, Poisson) else 0.02
+    return max(0.0, epsilon(changed, delta).value * (1.0 - slack) - 1e-6)
+
+
+def _noncentrality(t: float, freedom: int, tail: float) -> float:
+    """Return the noncentrality at which the probability of at least `t` is `tail`."""
+    low, high = t - 40.0 - abs(t), t + 40.0 + abs(t)
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _tail(t, freedom, middle) < tail else (low, middle)
+    return low
+
+
+def _tail(t: float, freedom: int, noncentrality: float) -> float:
+    """Return the probability that a noncentral t variable is at least `t`: the mean of a normal tail over chi."""
+    from scipy.special import ndtr
+
+    return float(ndtr(noncentrality - t * _chi(freedom)).mean())
+
+
+_quantiles: dict[int, Array] = {}
+
+
+def _chi(freedom: int) -> Array:
+    """Return quantiles of chi / sqrt(freedom), as nodes of a midpoint rule."""
+    from scipy.special import chdtri
+
+    if freedom not in _quantiles:
+        _quantiles.clear()
+        upper = (np.arange(QUADRATURE) + 0.5) / QUADRATURE
+        _quantiles[freedom] = np.sqrt(chdtri(freedom, upper) / freedom)
+    return _quantiles[freedom]

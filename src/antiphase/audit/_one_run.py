@@ -1,0 +1,163 @@
+"""Lower bounds on epsilon from many canaries in one run, without assuming that their scores are independent.
+
+Every canary has its own fair coin. The attack guesses the coins of some canaries from the released values, and abstains
+on the others. With c correct guesses out of r, of m canaries, two theorems bound the probability of so many:
+
+- `steinke_bound`: the program is (epsilon, delta)-differentially private for each canary. Then at most as many guesses
+  are correct as with r independent coins of bias e^epsilon / (1 + e^epsilon), up to a term for delta. Steinke, Nasr and
+  Jagielski 2023, Thm 5.2.
+- `tradeoff_bound`: the program has the trade-off function of a Gaussian mechanism for each canary. Let p_i be the
+  probability of exactly i correct guesses. For each i, the sums R_i = sum_{j >= i} j p_j / m and
+  H_i = sum_{j >= i} (r - j) p_j / m satisfy R_{i+1} <= 1 - f(H_i); the p_i add up to at most 1. Mahloujifar, Melis and
+  Chaudhuri 2024, Thm 3.2.
+
+The guesses are the canaries with the highest scores. How many is planned with simulated scores of the claim, so nothing
+is lost to a choice among thresholds. (Coins of present and absent canaries must be fair: the number of present ones is
+random.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from antiphase._check import Array
+from antiphase._measured import MeasuredLowerBound
+from antiphase.audit._counting import check_confidence
+from antiphase.audit._release import Flags
+
+PLANNED_GUESSES = 24  # numbers of guesses that are tried in the plan
+LARGEST_EPSILON = 200.0
+
+
+def steinke_epsilon(canaries: int, guesses: int, correct: int, delta: float, alpha: float) -> float:
+    """Return the largest epsilon that the number of correct guesses rejects at level alpha; 0 if there is none.
+
+    >>> round(steinke_epsilon(1000, 100, 95, 0.0, 0.05), 3)
+    2.172
+
+    Reference: Steinke, Nasr and Jagielski 2023, Thm 5.2.
+    """
+    return _largest_rejected(lambda epsilon: steinke_p_value(canaries, guesses, correct, epsilon, delta) <= alpha)
+
+
+def steinke_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """Return a bound on the probability of at least `correct` correct guesses under (epsilon, delta)."""
+    from scipy.stats import binom
+
+    bias = 1.0 / (1.0 + math.exp(-epsilon))
+    tails = binom.sf(np.arange(correct, -1, -1) - 1, guesses, bias)  # of at least correct, correct - 1, ..., 0
+    share = float(np.max((tails[1:] - tails[0]) / np.arange(1, correct + 1), initial=0.0))
+    return min(1.0, float(tails[0]) + 2.0 * canaries * delta * share)
+
+
+def tradeoff_epsilon(canaries: int, guesses: int, correct: int, delta: float, alpha: float) -> float:
+    """Return the largest epsilon at delta of a Gaussian trade-off function that the guesses reject at level alpha.
+
+    Reference: Mahloujifar, Melis and Chaudhuri 2024, Thm 3.2.
+    """
+    from antiphase._accounting import gaussian_epsilon
+
+    low, high = 0.0, 1.0
+    if not rejects_gaussian(canaries, guesses, correct, 1e-9, alpha):
+        return 0.0
+    while high < 64.0 and rejects_gaussian(canaries, guesses, correct, high, alpha):
+        low, high = high, 2.0 * high
+    for _ in range(30):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if rejects_gaussian(canaries, guesses, correct, middle, alpha) else (low, middle)
+    return gaussian_epsilon(low, delta) * (1.0 - 1e-9) if low > 0.0 else 0.0
+
+
+def rejects_gaussian(canaries: int, guesses: int, correct: int, mu: float, alpha: float) -> bool:
+    """Return whether so many correct guesses have probability below alpha for every mu-Gaussian program.
+
+    If they had probability alpha, the theorem would need more and more probability of fewer correct guesses, one after
+    the other from `correct` - 1 down. The program is rejected if that exceeds 1 in total.
+    """
+    right, wrong = alpha * correct / canaries, alpha * (guesses - correct) / canaries
+    for i in range(correct - 1, -1, -1):
+        needed = _normal(_quantile(right) - mu)  # the smallest H with R <= 1 - f(H)
+        if needed <= wrong:
+            break
+        right = min(right + i * (needed - wrong) / (guesses - i), 1.0)
+        wrong = needed
+    return right + wrong > guesses / canaries
+
+
+def one_run_bounds(
+    ratios: Array,
+    present: Flags,
+    delta: float,
+    confidence: float = 0.95,
+    *,
+    reference: tuple[Array, Array],
+) -> tuple[MeasuredLowerBound, MeasuredLowerBound]:
+    """Return the bounds of both theorems from the scores of one run.
+
+    **Guarantee**: each holds with the confidence, under its own assumption: none for the first, a Gaussian trade-off
+    function for the second. Scores may depend on each other in any way.
+
+    Args:
+        ratios: scores, shape (canaries,); high scores mean that the canary looks present.
+        present: the coins, each fair and independent.
+        delta: delta of the bounds.
+        confidence: of each bound.
+        reference: simulated scores of the claimed pair, present and absent, to plan the number of guesses.
+    """
+    alpha = 1.0 - check_confidence("one_run_bounds", confidence)
+    order = np.argsort(-ratios, kind="stable")
+    m = len(ratios)
+    plain = planned_guesses(reference, m, lambda r, c: steinke_epsilon(m, r, c, delta, alpha))
+    curve = planned_guesses(reference, m, lambda r, c: tradeoff_epsilon(m, r, c, delta, alpha))
+
+    def correct(guesses: int) -> int:
+        return int(np.asarray(present)[order[:guesses]].sum())
+
+    steinke = steinke_epsilon(m, plain, correct(plain), delta, alpha)
+    gaussian = tradeoff_epsilon(m, curve, correct(curve), delta, alpha)
+    return (
+        MeasuredLowerBound(steinke, delta, confidence, f"{plain} guesses in one run, binomial", "none", m),
+        MeasuredLowerBound(
+            gaussian, delta, confidence, f"{curve} guesses in one run, trade-off function", "Gaussian trade-off", m
+        ),
+    )
+
+
+def planned_guesses(reference: tuple[Array, Array], canaries: int, bound: Callable[[int, int], float]) -> int:
+    """Return the number of guesses with the largest bound, if scores are distributed as in `reference`."""
+    both = np.concatenate(reference)
+    is_present = np.concatenate([np.ones(len(reference[0])), np.zeros(len(reference[1]))])
+    hits = np.cumsum(is_present[np.argsort(-both, kind="stable")])
+    tried = np.unique(np.geomspace(1, canaries, PLANNED_GUESSES).round().astype(int))
+    expected = {}
+    for r in tried:
+        rate = hits[max(0, round(len(both) * r / canaries) - 1)] / max(1, round(len(both) * r / canaries))
+        # Half a standard deviation below the mean, so that the plan does not count on luck.
+        correct = math.floor(r * rate - 0.5 * math.sqrt(max(r * rate * (1.0 - rate), 0.0)))
+        expected[int(r)] = bound(int(r), max(correct, 0))
+    return max(expected, key=lambda r: (expected[r], r))
+
+
+def _largest_rejected(rejects: Callable[[float], bool]) -> float:
+    if not rejects(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < LARGEST_EPSILON and rejects(high):
+        low, high = high, 2.0 * high
+    for _ in range(30):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if rejects(middle) else (low, middle)
+    return low
+
+
+def _normal(x: float) -> float:
+    return math.erfc(-x / math.sqrt(2.0)) / 2.0
+
+
+def _quantile(p: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(min(p, 1.0)))

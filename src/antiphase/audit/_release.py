@@ -1,0 +1,139 @@
+"""What an audited program released, as an adversary sees it, and what the auditor knows about its own canaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphase._check import Array, invalid
+from antiphase._errors import Corrupted
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Release:
+    """The noisy sums of a run at the canaries' directions, all in units of the clipping norm.
+
+    Each canary has its own direction, orthogonal to all others. Its contribution in the steps that it takes part in is
+    the unit vector of that direction if it is present, and zero (or, under replace adjacency, the negative vector) if
+    it is absent.
+
+    Args:
+        projections: released sums along the canaries' directions, shape (steps, canaries).
+        present: for each canary, whether its coin put it in.
+        taking_part: for each step and canary, whether the program used it, shape (steps, canaries). Canaries that are
+            absent take part too: with a contribution of zero.
+        quiet: released sums along directions in which nobody contributes, shape (steps, directions): noise alone.
+        signs: sign of the canaries' contribution in each step, shape (steps,). None for +1 everywhere.
+        replayed: largest difference between two releases of the same step, in units of the claimed noise; 0 if no step
+            was replayed.
+        source: what made it.
+        seconds: how long that took.
+    """
+
+    projections: Array
+    present: Flags
+    taking_part: Flags
+    quiet: Array
+    signs: Array | None = None
+    replayed: float = 0.0
+    source: str = "released sums"
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        projections = _matrix("projections", self.projections)
+        quiet = _matrix("quiet", self.quiet)
+        steps, canaries = projections.shape
+        present, part = np.asarray(self.present, np.bool_), np.asarray(self.taking_part, np.bool_)
+        if present.shape != (canaries,):
+            raise invalid("Release", "present", f"{canaries} flags", f"shape {present.shape}", "one for each canary")
+        if part.shape != (steps, canaries):
+            hint = "one row for each step and one column for each canary"
+            raise invalid("Release", "taking_part", f"of shape {(steps, canaries)}", f"shape {part.shape}", hint)
+        if quiet.shape[0] != steps:
+            raise invalid("Release", "quiet", f"{steps} rows", f"shape {quiet.shape}", "one row for each step")
+        object.__setattr__(self, "projections", projections)
+        object.__setattr__(self, "quiet", quiet)
+        object.__setattr__(self, "present", present)
+        object.__setattr__(self, "taking_part", part)
+
+    def save(self, path: str | Path) -> None:
+        """Write the release to a file, for `antiphase audit --released`. It contains no secret but the coins."""
+        signs = np.ones(self.steps) if self.signs is None else self.signs
+        with Path(path).open("wb") as file:
+            np.savez_compressed(
+                file,
+                projections=self.projections,
+                present=self.present,
+                taking_part=self.taking_part,
+                quiet=self.quiet,
+                signs=signs,
+                replayed=np.array(self.replayed),
+                source=np.array(self.source),
+                seconds=np.array(self.seconds),
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Release:
+        """Read a release that `save` wrote."""
+        try:
+            with np.load(Path(path), allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            return cls(
+                arrays["projections"],
+                arrays["present"],
+                arrays["taking_part"],
+                arrays["quiet"],
+                arrays["signs"],
+                float(arrays["replayed"]),
+                str(arrays["source"]),
+                float(arrays["seconds"]),
+            )
+        except (KeyError, ValueError, BadZipFile) as error:
+            raise Corrupted(
+                f"{path} is not a release: {error}.", hint="write it with Release.save and pass it unchanged"
+            ) from error
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return len(self.projections)
+
+    @property
+    def canaries(self) -> int:
+        """Number of canaries."""
+        return self.projections.shape[1]
+
+    @property
+    def used(self) -> Array:
+        """Sign of each canary's contribution if it takes part, otherwise 0, shape (steps, canaries)."""
+        signs = np.ones(self.steps) if self.signs is None else self.signs
+        return self.taking_part * signs[:, None]
+
+
+def joined(releases: list[Release]) -> Release:
+    """Return several releases of the same program as one: the canaries of independent runs side by side."""
+    first = releases[0]
+    return Release(
+        projections=np.hstack([r.projections for r in releases]),
+        present=np.concatenate([r.present for r in releases]),
+        taking_part=np.hstack([r.taking_part for r in releases]),
+        quiet=np.hstack([r.quiet for r in releases]),
+        signs=first.signs,
+        replayed=max(r.replayed for r in releases),
+        source=f"{first.source}, {len(releases)} runs" if len(releases) > 1 else first.source,
+        seconds=sum(r.seconds for r in releases),
+    )
+
+
+def _matrix(name: str, value: Any) -> Array:
+    found = np.asarray(value, dtype=np.float64)
+    if found.ndim != 2:
+        raise invalid("Release", name, "a matrix", f"shape {found.shape}", "one row for each step")
+    return found

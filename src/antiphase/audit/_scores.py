@@ -1,0 +1,258 @@
+"""Attack scores: the log-likelihood ratio of the pair of distributions that the proof compares.
+
+Let w = W y / noise_std be the whitened release along a canary's direction (`whiten`), so that the noise in w is white
+with variance 1. A canary with contributions u adds a = W u / noise_std.
+
+| participation | score |
+|---|---|
+| deterministic | <a, w> - a^2 / 2, for the canary's own pattern |
+| Poisson, cyclic Poisson | sum over the steps t of its group of log(1 - q + q exp(<a_t, w> - a_t^2 / 2)) |
+| balls in bins | log of the mean over the bins i of exp(<a_i, w> - a_i^2 / 2) |
+| Poisson with a minimum separation | log of the mean over all patterns, by the recursion of the accountant |
+| fixed size, replace | sum of log of the ratio of the mixtures with +a_t and with -a_t |
+
+By the lemma of Neyman and Pearson, thresholds on these scores are the best tests of the pair. A score may be computed
+from anything but the canary's coin, so a bound from scores is valid whichever score is used.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._accounting import Mechanism
+from antiphase._check import Array
+from antiphase._errors import NotProved
+from antiphase._participation import (
+    BallsInBins,
+    CyclicPoisson,
+    Deterministic,
+    FixedSize,
+    Poisson,
+    PoissonMinSeparation,
+)
+from antiphase._workload import Workload
+from antiphase.audit._canary import canary_signs, norms, whiten
+from antiphase.audit._patterns import random_patterns
+from antiphase.audit._release import Flags, Release
+
+LARGEST_PIECE = 4_000_000  # values that are simulated at once
+REFERENCE_VALUES = 30_000_000
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of all canaries.
+
+    Args:
+        ratios: log-likelihood ratio of each canary, shape (canaries,).
+        values: projection of each canary on its own contributions, in standard deviations of the noise.
+        signals: size of its contributions in the same unit, if it is present: the mean of `values`.
+        present: its coin.
+    """
+
+    ratios: Array
+    values: Array
+    signals: Array
+    present: Flags
+
+    @property
+    def inside(self) -> Array:
+        """Ratios of the canaries that are present."""
+        return self.ratios[self.present]
+
+    @property
+    def outside(self) -> Array:
+        """Ratios of the canaries that are absent."""
+        return self.ratios[~self.present]
+
+
+def scores(mechanism: Mechanism, release: Release) -> Scores:
+    """Return the white-box scores of a release.
+
+    Args:
+        mechanism: mechanism that the program claims to run.
+        release: what it released.
+
+    >>> import antiphase as ap
+    >>> from antiphase.audit import simulate
+    >>> mechanism = ap.Mechanism(ap.strategies.Identity(4), ap.EveryStep(), noise_std=1.0)
+    >>> found = scores(mechanism, simulate(mechanism, canaries=1000, secret=ap.Secret.insecure(1)))
+    >>> bool(found.inside.mean() > found.outside.mean() + 3.0)
+    True
+    """
+    w = whiten(mechanism.strategy, release.projections) / mechanism.noise_std
+    a = _whitened_signals(mechanism, release.used)
+    size = norms(a)
+    safe = np.where(size > 0.0, size, 1.0)
+    products = np.einsum("tc,tc->c", np.broadcast_to(a, w.shape), w)
+    signals = np.broadcast_to(size, products.shape) * (2.0 if mechanism.adjacency == "replace" else 1.0)
+    ratios = log_ratios(mechanism, w, release.used, a)
+    return Scores(ratios, products / safe, np.array(signals), release.present)
+
+
+def log_ratios(mechanism: Mechanism, w: Array, used: Array, a: Array | None = None) -> Array:
+    """Return the log-likelihood ratio of each column of `w`.
+
+    Args:
+        mechanism: mechanism that the program claims to run.
+        w: whitened release in standard deviations of the noise, shape (rows, canaries).
+        used: contributions of each canary, shape (steps, canaries). For random participations only the group is read.
+        a: whitened contributions, if already known.
+    """
+    given = mechanism.participation
+    if isinstance(given, Deterministic):
+        a = _whitened_signals(mechanism, used) if a is None else a
+        products = np.einsum("tc,tc->c", np.broadcast_to(a, w.shape), w)
+        if mechanism.adjacency == "replace":
+            return 2.0 * products
+        return products - norms(a) ** 2 / 2.0
+    if isinstance(given, BallsInBins):
+        return _bins_ratios(mechanism, given, w)
+    if isinstance(given, PoissonMinSeparation):
+        return _separated_ratios(mechanism, given, w)
+    if isinstance(given, (Poisson, CyclicPoisson, FixedSize)):
+        return _step_ratios(mechanism, w, _groups_of(used, given.sampling_groups or 1))
+    raise NotProved(f"There are no scores for {type(given).__name__}.", hint="use a participation of antiphase")
+
+
+def final_model_scores(release: Release, workload: Workload) -> Array:
+    """Return black-box scores, from the final model only: how far it moved along each canary's direction.
+
+    The final model is the last row of A applied to the released sums, for the workload A. An adversary without access
+    to single steps sees nothing else. Pass the scores of present and absent canaries to `counting_bound`. For other
+    models, any score will do that is high if a canary looks present, such as its negative loss.
+
+    Args:
+        release: what was released.
+        workload: optimizer that turns released sums into models.
+    """
+    weights = workload.matrix(release.steps)[-1]
+    signs = np.ones(release.steps) if release.signs is None else release.signs
+    return np.asarray((weights * signs) @ release.projections)
+
+
+def sampling_rate(mechanism: Mechanism) -> float:
+    """Return the probability that a canary takes part in a step of its group."""
+    given = mechanism.participation
+    if isinstance(given, (Poisson, CyclicPoisson)):
+        return given.rate
+    assert isinstance(given, FixedSize)
+    assert mechanism.examples is not None
+    return given.batch_size / (mechanism.examples // given.groups)
+
+
+def reference_scores(mechanism: Mechanism, signals: Array, count: int, seed: int) -> tuple[Array, Array]:
+    """Return simulated scores of the claimed pair, present and absent, to choose a threshold before looking at data.
+
+    They depend on the claim and on the sizes of the contributions only, never on coins or released values.
+
+    Args:
+        mechanism: mechanism that the program claims to run.
+        signals: sizes of the canaries' contributions, for deterministic participations.
+        count: number of scores of each kind; fewer if there are many steps.
+        seed: seed of the simulation.
+    """
+    rng = np.random.default_rng(seed)
+    if isinstance(mechanism.participation, Deterministic):
+        mu, z = rng.choice(signals, count), rng.standard_normal((2, count))
+        # Under replace adjacency, scores are 2 <a, w> for w = +-a + noise, and mu is 2 |a|: the same distributions.
+        return mu**2 / 2.0 + mu * z[0], -(mu**2) / 2.0 + mu * z[1]
+    n = mechanism.strategy.steps
+    count = min(count, max(20_000, REFERENCE_VALUES // n))
+    piece = max(1, LARGEST_PIECE // n)
+    signs = canary_signs(mechanism.strategy, mechanism.participation)
+    found: tuple[list[Array], list[Array]] = ([], [])
+    for start in range(0, count, piece):
+        size = min(piece, count - start)
+        used = random_patterns(mechanism, size, rng) * signs[:, None]
+        a = _whitened_signals(mechanism, used)
+        for present, into in zip((1.0, -1.0 if mechanism.adjacency == "replace" else 0.0), found, strict=True):
+            into.append(log_ratios(mechanism, present * a + rng.standard_normal(a.shape), used, a))
+    return np.concatenate(found[0]), np.concatenate(found[1])
+
+
+def _whitened_signals(mechanism: Mechanism, used: Array) -> Array:
+    """Return W u / noise_std, with one column only if all canaries have the same pattern."""
+    if used.shape[1] > 1 and (used == used[:, :1]).all():
+        used = used[:, :1]
+    return whiten(mechanism.strategy, used) / mechanism.noise_std
+
+
+def _groups_of(used: Array, groups: int) -> Array:
+    """Return the group of each canary: that of the first step in which it takes part, or 0 if there is none."""
+    return np.argmax(used != 0.0, axis=0) % groups
+
+
+def _column_products(mechanism: Mechanism, w: Array) -> tuple[Array, Array]:
+    """Return <a_t, w> for each step and canary, and |a_t|^2 for each step, where a_t = W e_t / noise_std."""
+    strategy = mechanism.strategy
+    columns = strategy.band_columns()
+    if columns is not None:
+        n, products = strategy.steps, np.zeros((strategy.steps, w.shape[1]))
+        scaled = columns / mechanism.noise_std
+        for r in range(scaled.shape[1]):
+            products[: n - r] += scaled[: n - r, r, None] * w[r:]
+        squares = sum(np.where(np.arange(n) + r < n, scaled[:, r], 0.0) ** 2 for r in range(scaled.shape[1]))
+        return products, np.asarray(squares)
+    matrix = whiten(strategy, np.eye(strategy.steps)) / mechanism.noise_std
+    return matrix.T @ w, np.einsum("rt,rt->t", matrix, matrix)
+
+
+def _step_ratios(mechanism: Mechanism, w: Array, group: Array) -> Array:
+    groups = mechanism.participation.sampling_groups or 1
+    q = sampling_rate(mechanism)
+    products, squares = _column_products(mechanism, w)
+    steps = np.arange(mechanism.strategy.steps) % groups
+    out = np.zeros(w.shape[1])
+    for g in range(groups):
+        mine = group == g
+        if not mine.any():
+            continue
+        x, half = products[steps == g][:, mine], squares[steps == g, None] / 2.0
+        out[mine] = _log_mixture(x - half, q).sum(axis=0)
+        if mechanism.adjacency == "replace":
+            out[mine] -= _log_mixture(-x - half, q).sum(axis=0)
+    return out
+
+
+def _log_mixture(logs: Array, q: float) -> Array:
+    """Return log(1 - q + q exp(logs))."""
+    with np.errstate(divide="ignore"):
+        return np.logaddexp(np.log1p(-q), math.log(q) + logs)
+
+
+def _bins_ratios(mechanism: Mechanism, given: BallsInBins, w: Array) -> Array:
+    from scipy.special import logsumexp
+
+    n, b = mechanism.strategy.steps, given.steps_per_epoch
+    indicator = np.zeros((n, b))
+    indicator[np.arange(n), np.arange(n) % b] = canary_signs(mechanism.strategy, given)
+    modes = whiten(mechanism.strategy, indicator) / mechanism.noise_std
+    logs = modes.T @ w - (norms(modes) ** 2 / 2.0)[:, None]
+    return np.asarray(logsumexp(logs, axis=0)) - math.log(b)
+
+
+def _separated_ratios(mechanism: Mechanism, given: PoissonMinSeparation, w: Array) -> Array:
+    from antiphase._kernels import separated_log_means
+
+    columns = mechanism.strategy.band_columns()
+    if columns is None:
+        raise NotProved("PoissonMinSeparation needs a banded C.", hint="use Banded or Toeplitz")
+    n = mechanism.strategy.steps
+    inside = np.arange(n)[:, None] + np.arange(columns.shape[1])[None, :] < n
+    scaled = np.where(inside, columns, 0.0) / mechanism.noise_std
+    out, squares = np.empty((1, w.shape[1])), np.einsum("tr,tr->t", scaled, scaled)
+    separated_log_means(
+        np.ascontiguousarray(scaled.T),
+        given.separation,
+        given.rate,
+        given.warm_start,
+        np.ones(1),
+        np.ascontiguousarray(-squares[None, :] / 2.0),
+        np.ascontiguousarray(w.T),
+        out,
+    )
+    return out[0]

@@ -1,0 +1,139 @@
+"""The arguments of a batch: which axis the examples are along, and which mesh axes they are sharded over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from antiphase import _check
+
+
+@dataclass(frozen=True)
+class SplitExamples:
+    """A batch, separated into arrays with one row per example and arrays that all examples share.
+
+    Args:
+        arrays: arrays of the examples, which are along the first axis.
+        rebuild: function from one row of each array to the arguments of the loss.
+    """
+
+    arrays: list[Any]
+    rebuild: Callable[[list[Any]], Any]
+
+
+def split_examples(batch: Any, batch_axis: Any, keep_batch_axis: bool, count: int) -> SplitExamples:
+    """Return the arrays of the examples, and how to rebuild the arguments of the loss from one row of each.
+
+    Args:
+        batch: tuple of arrays or trees.
+        batch_axis: as for `clipped_sum`.
+        keep_batch_axis: whether an example keeps a batch axis of size 1.
+        count: number of examples, the length of the mask.
+    """
+    if not isinstance(batch, (tuple, list)):
+        hint = "pass a tuple of the loss's arguments after the parameters, such as (x, y)"
+        raise _check.invalid("clipped_sum", "batch", "a tuple", type(batch).__name__, hint)
+    leaves, tree = jax.tree.flatten(tuple(batch))
+    axes = _axis_of_each(batch_axis, tuple(batch), len(leaves))
+    arrays = []
+    for leaf, axis in zip(leaves, axes, strict=True):
+        if axis is None:
+            continue
+        array = jnp.asarray(leaf)
+        if not -array.ndim <= axis < array.ndim or array.shape[axis] != count:
+            raise _check.invalid(
+                "clipped_sum",
+                "batch",
+                f"arrays with {count} examples along axis {axis}, as many as the mask has",
+                f"an array of shape {array.shape}",
+                "pass the mask of this batch, and set batch_axis for arrays with the examples along another axis",
+            )
+        arrays.append(jnp.moveaxis(array, axis, 0))
+
+    def rebuild(example: list[Any]) -> Any:
+        rows = iter(example)
+
+        def argument(leaf: Any, axis: int | None) -> Any:
+            if axis is None:
+                return leaf
+            row = next(rows)
+            return jnp.expand_dims(row, axis) if keep_batch_axis else row
+
+        return jax.tree.unflatten(tree, [argument(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)])
+
+    return SplitExamples(arrays, rebuild)
+
+
+def _axis_of_each(batch_axis: Any, batch: tuple[Any, ...], count: int) -> list[int | None]:
+    """Return the batch axis of each array, from a tree that is a prefix of the batch, as for `jax.vmap`."""
+    given = tuple(batch_axis) if isinstance(batch_axis, list) else batch_axis
+    try:
+        found = jax.tree.broadcast(given, batch, is_leaf=lambda part: part is None)
+    except ValueError:
+        found = None
+    axes = jax.tree.leaves(found, is_leaf=lambda part: part is None)
+    if len(axes) != count or not all(axis is None or (isinstance(axis, int) and axis is not True) for axis in axes):
+        hint = "pass an integer, or a tuple with an integer or None for each element of the batch"
+        raise _check.invalid("clipped_sum", "batch_axis", "as in_axes of jax.vmap for the batch", batch_axis, hint)
+    if all(axis is None for axis in axes):
+        hint = "None is for arrays that all examples share"
+        raise _check.invalid("clipped_sum", "batch_axis", "an axis for at least one array", batch_axis, hint)
+    return axes
+
+
+def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], used: jax.Array) -> Any:
+    """Return function(params, arrays, used), with the mesh axes of the examples left to the compiler.
+
+    On a mesh with explicit axes, `jax.vmap` raises an error if parameters are sharded over the axis of the examples.
+    So these axes become automatic inside the function: it computes what it would on one device, and the compiler
+    decides what is moved. Other mesh axes stay explicit, and the loss sees them as it would without privacy. The sums
+    have the shardings of the parameters.
+
+    Args:
+        function: function of whole arrays that returns (sums, values of each example).
+        params: parameters.
+        arrays: arrays of the examples.
+        used: mask of the examples.
+    """
+    axes, mesh = _explicit_axes([*arrays, used])
+    if not axes:
+        return function(params, arrays, used)
+
+    def without_sharding(array: Any) -> Any:
+        return jax.ShapeDtypeStruct(jnp.shape(array), jnp.result_type(array))  # type: ignore[no-untyped-call]
+
+    replicated = jax.tree.map(without_sharding, (params, arrays, used))
+    _, each = jax.eval_shape(function, *replicated)
+    along = next(spec[0] for spec in map(_spec, [used, *arrays]) if spec and spec[0] is not None)
+    outputs = (
+        jax.tree.map(_sharding, params),
+        jax.tree.map(lambda x: NamedSharding(mesh, PartitionSpec(along, *[None] * (x.ndim - 1))), each),  # type: ignore[no-untyped-call]
+    )
+    return jax.jit(jax.sharding.auto_axes(function, axes=axes, out_sharding=outputs))(params, arrays, used)
+
+
+def _explicit_axes(arrays: Sequence[Any]) -> tuple[tuple[str, ...], Any]:
+    """Return the explicit mesh axes that the first axis of some array is sharded over, and their mesh."""
+    found: dict[str, None] = {}
+    mesh = None
+    for array in arrays:
+        at, spec = _sharding(array), _spec(array)
+        names = (spec[0] if isinstance(spec[0], tuple) else (spec[0],)) if spec else ()
+        kinds = dict(zip(at.mesh.axis_names, at.mesh.axis_types, strict=True)) if at.mesh.axis_names else {}
+        for name in names:
+            if name is not None and kinds.get(name) == AxisType.Explicit:
+                found[name], mesh = None, at.mesh
+    return tuple(found), mesh
+
+
+def _sharding(array: Any) -> Any:
+    return jax.typeof(array).sharding
+
+
+def _spec(array: Any) -> Any:
+    return _sharding(array).spec

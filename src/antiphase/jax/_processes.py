@@ -1,0 +1,173 @@
+"""Runs that several JAX processes share, such as the hosts of a TPU pod: `open_run` and what the processes agree on."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from antiphase._errors import Refused
+from antiphase._noise import Leaf
+from antiphase._plan import Plan
+from antiphase._run import Run, Transport, open_shared, transport_of
+from antiphase._secret import Secret
+from antiphase.jax._leaves import leaves, trained_arrays
+
+
+@final
+class JaxProcesses(Transport):
+    """Sends objects between the processes of `jax.distributed`, with collectives on their devices."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = jax.process_index(), jax.process_count()
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's `value` on every rank."""
+        return self.all_gather(value if self.rank == 0 else None)[0]
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in rank order."""
+        data = np.frombuffer(pickle.dumps(value), np.uint8)
+        sizes = np.asarray(multihost_utils.process_allgather(np.array([data.size]))).reshape(-1)
+        padded = np.pad(data, (0, int(sizes.max()) - data.size))
+        rows = np.asarray(multihost_utils.process_allgather(padded)).reshape(self.size, -1)
+        return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def open_run(
+    plan: Plan,
+    directory: str | Path,
+    params: Any,
+    *,
+    examples: int | None = None,
+    secret: Secret | None = None,
+    dtype: str = "float32",
+    background_noise: bool = False,
+) -> Run:
+    """Open a run for a parameter tree, in one process or in all processes of `jax.distributed` together.
+
+    With one process, this is Run.open(plan, directory, leaves=antiphase.jax.leaves(params), ...). With several, every
+    process must call it at the same point of the program. Process 0 writes the ledger; each process makes noise only
+    for the shards on its own devices. `commit` and `run.publish` are then collective: every process must call them, and
+    if one process raises an error, all do. `report` works on process 0 only.
+
+    **Guarantee**: the noise is that of one process, bit for bit, and it is added once, however many processes there are
+    and however the parameters are sharded.
+
+    Args:
+        plan: plan to run; the same in every process.
+        directory: run directory. All processes need access to it, or must be given the same `secret`.
+        params: parameter tree. With several processes, each array must have its sharding over all devices.
+        examples: size of the data set; required if the guarantee relies on random batches.
+        secret: as for `Run.open`; the same in every process.
+        dtype: dtype of the noise, float32 or float64.
+        background_noise: as for `Run.open`.
+
+    >>> import antiphase as ap, jax.numpy as jnp, tempfile
+    >>> problem = ap.Problem(steps=4, budget=ap.Budget(8.0, 1e-5), participation=ap.FixedEpochs(2, 2))
+    >>> with open_run(ap.plan(problem, ["blt"]), tempfile.mkdtemp(), {"w": jnp.zeros(3)}) as run:
+    ...     run.steps
+    4
+    """
+    named = leaves(params)
+    options: dict[str, Any] = {"examples": examples, "secret": secret, "dtype": dtype}
+    if jax.process_count() == 1:
+        return Run.open(plan, directory, leaves=named, background_noise=background_noise, **options)
+    regions = map(own_region, named.values(), trained_arrays(params))
+    own = dict(zip(named, regions, strict=True))
+    return open_shared(
+        plan,
+        directory,
+        JaxProcesses(),
+        leaves=named,
+        own_leaves=own,
+        background_noise=background_noise,
+        keep_source=True,
+        **options,
+    )
+
+
+def own_region(leaf: Leaf, array: Any) -> Leaf:
+    """Return the smallest box of a leaf that holds all shards on this process's devices.
+
+    Args:
+        leaf: the whole leaf.
+        array: a global array, sharded over the devices of all processes.
+    """
+    if not isinstance(array, jax.Array) or len(array.sharding.device_set) < jax.device_count():
+        raise Refused(
+            "With several processes, every parameter must be sharded or replicated over the devices of all processes.",
+            hint="make a mesh of jax.devices(), and place the parameters on it with jax.device_put",
+        )
+    shape = leaf.global_shape
+    shards = array.sharding.addressable_devices_indices_map(shape).values()
+    boxes = [[part.indices(size)[:2] for part, size in zip(index or (), shape, strict=True)] for index in shards]
+    ends = [(min(start for start, _ in pairs), max(stop for _, stop in pairs)) for pairs in zip(*boxes, strict=True)]
+    return Leaf(shape, tuple(ends))
+
+
+def agree(run: Run, check: Callable[[], Any]) -> Any:
+    """Return check(). If it raises in one of the processes that share the run, raise an error in all of them.
+
+    A process that raises alone would leave the others waiting in the next collective operation.
+    """
+    transport = transport_of(run)
+    if transport.size == 1:
+        return check()
+    result, problem = None, None
+    try:
+        result = check()
+    except Exception as error:
+        problem = error
+    messages = transport.all_gather(None if problem is None else str(problem))
+    if problem is not None:
+        raise problem
+    for rank, message in enumerate(messages):
+        if message is not None:
+            raise Refused(f"Process {rank} raised an error: {message}", hint=f"fix the error in process {rank}")
+    return result
+
+
+def shared_digest(run: Run, step: int, arrays: list[Any]) -> bytes:
+    """Return a digest of arrays that may be sharded over several processes; the same in every process.
+
+    If every process has all entries, this is the digest of a run in one process. Otherwise, it is a hash of the digests
+    of the processes' own shards, so a replay needs the same processes and shardings.
+    """
+    transport = transport_of(run)
+    if transport.size == 1 or all(map(is_whole, arrays)):
+        return run.digest(step, [np.asarray(whole(array)) for array in arrays])
+    own = [part for array in arrays for part in ([whole(array)] if is_whole(array) else own_shards(array))]
+    return hashlib.sha256(b"".join(transport.all_gather(run.digest(step, [np.asarray(part) for part in own])))).digest()
+
+
+def is_whole(array: Any) -> bool:
+    """Return whether this process has all entries of an array."""
+    return not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated
+
+
+def whole(array: Any) -> Any:
+    """Return an array that this process has all entries of, as an array on its own devices."""
+    return array.addressable_data(0) if isinstance(array, jax.Array) and not array.is_fully_addressable else array
+
+
+def own_shards(array: jax.Array) -> list[Any]:
+    """Return this process's shards of an array, each once, in the order of `shard_places`."""
+    shards = {place_of(shard.index): shard.data for shard in array.addressable_shards}
+    return [shards[place] for place in sorted(shards)]
+
+
+def shard_places(array: jax.Array) -> list[tuple[int, ...]]:
+    """Return where each of this process's shards starts, in order."""
+    return sorted({place_of(shard.index) for shard in array.addressable_shards})
+
+
+def place_of(index: tuple[slice, ...]) -> tuple[int, ...]:
+    """Return where a shard starts."""
+    return tuple(part.start or 0 for part in index)

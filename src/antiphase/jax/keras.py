@@ -1,0 +1,460 @@
+"""`make_private`: train a Keras 3 model on the JAX backend with a plan, through `model.fit`.
+
+`import antiphase.jax` does not load Keras. Use `import antiphase.jax.keras`, with KERAS_BACKEND=jax.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    import keras
+except ImportError as error:
+    raise ImportError("antiphase.jax.keras needs Keras 3.\n\nhint: pip install antiphase[keras]") from error
+
+from antiphase._check import invalid, positive_integer
+from antiphase._errors import InvalidArgument, Refused
+from antiphase._plan import Plan, require_plan
+from antiphase._run import PrivacyReport, Run
+from antiphase._secret import Secret
+from antiphase._traceback import without_locals
+from antiphase.jax._batches import batches
+from antiphase.jax._checkpoint import load, save
+from antiphase.jax._clip import clipped_sum
+from antiphase.jax._commit import commit, report
+from antiphase.jax._leaves import leaves
+from antiphase.jax._transformation import add_correlated_noise
+
+__all__ = ["PrivateModel", "make_private"]
+
+SEED = "seed_generator_state"  # name of the variables of keras.random.SeedGenerator
+CHECKPOINT = "keras-checkpoint"
+REPLACED = ("fit", "make_train_function", "train_on_batch")
+
+
+def make_private(
+    model: Any,
+    plan: Plan,
+    run_directory: str | Path,
+    *,
+    examples: int,
+    source: Literal["host", "device"] = "host",
+    microbatch: int | None = None,
+    padding_multiple: int = 64,
+    training_metrics: bool = False,
+    secret: Secret | None = None,
+) -> PrivateModel:
+    """Make a compiled Keras model train with a plan: its batches, clipping, noise and ledger.
+
+    ```python
+    model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+    with make_private(model, plan, "run", examples=len(x)) as private:
+        model.fit(x, y, epochs=10, validation_data=(x_test, y_test))
+        private.run.publish("the model")
+        print(private.report())
+    ```
+
+    Changes the model in place, until the returned object is closed. `fit` then takes all its batches from the run.
+    Every batch is one step: the gradient of each example is clipped, the sum gets the noise of the step, is divided by
+    the expected batch size, and goes to the Keras optimizer. A step with an empty batch gets noise too. `fit` writes an
+    encrypted checkpoint to the run directory at the start and after every epoch. If the program was killed, run it
+    again: `fit` continues after the last epoch in the checkpoint, and replays what came after it with the same noise.
+
+    Raises `Refused` for whatever would void the guarantee: layers that update variables depending on the data, such as
+    `BatchNormalization`; a `train_step` of the model's own; gradient accumulation and loss scaling in the optimizer;
+    several steps per execution; batches that are not the run's own.
+
+    **Guarantee**: that of the plan, for the variables of the model and its optimizer. Losses and metrics of the
+    training examples have no noise, so by default `fit` does not compute them. Metrics of `validation_data` are
+    computed as usual, and are private only with respect to the training examples.
+
+    Args:
+        model: a keras.Model, compiled, with the JAX backend.
+        plan: plan to train with.
+        run_directory: run directory. It holds the secret, the noise state and the checkpoint; do not store it with the
+            model.
+        examples: number of training examples.
+        source: source of the noise, as for `add_correlated_noise`.
+        microbatch: number of per-example gradients in memory at once, as for `clipped_sum`. It must divide
+            `padding_multiple`.
+        padding_multiple: batches are padded to a multiple of this number, so that JAX compiles for few shapes.
+        training_metrics: whether `fit` reports the loss and the metrics of the training examples, without noise. Do not
+            publish them, and do not use callbacks that depend on them.
+        secret: secret that all noise is derived from. If None, one is generated and stored in the run directory.
+    """
+    require_plan("make_private", plan)
+    _check_model(model)
+    size = positive_integer("make_private", "padding_multiple", padding_multiple)
+    if microbatch is not None and size % positive_integer("make_private", "microbatch", microbatch):
+        hint = "use a power of two for both"
+        raise invalid("make_private", "microbatch", f"a divisor of padding_multiple, {size}", microbatch, hint)
+    return PrivateModel(model, plan, Path(run_directory), examples, source, microbatch, size, training_metrics, secret)
+
+
+@final
+class PrivateModel:
+    """A model that trains with a plan, from `make_private`. Use it as a context manager, or call `close`.
+
+    Attributes:
+        model: the Keras model.
+        run: the run; None before the first call of `fit`, which builds the model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        plan: Plan,
+        directory: Path,
+        examples: int,
+        source: Literal["host", "device"],
+        microbatch: int | None,
+        padding_multiple: int,
+        training_metrics: bool,
+        secret: Secret | None,
+    ) -> None:
+        self.model = model
+        self.run: Run | None = None
+        self._plan, self._directory, self._secret, self._source = plan, directory, secret, source
+        self._examples = positive_integer("make_private", "examples", examples)
+        self._microbatch, self._multiple, self._metrics = microbatch, padding_multiple, training_metrics
+        participation = plan.mechanism.participation
+        self._batch_size = plan.problem.batch_size or participation.expected_batch(self._examples, plan.steps)
+        self._noise: Any = None
+        self._state: Any = None  # of the noise
+        self._drawn: deque[NDArray[np.int64]] = deque()  # indices of the batches that Keras has fetched
+        self._keras_fit = model.fit
+        if any(name in vars(model) for name in REPLACED):
+            raise Refused(
+                "The model is already private, or its methods were replaced.",
+                hint="close the object that make_private returned, or make a new model",
+            )
+        model.fit, model.make_train_function, model.train_on_batch = self.fit, self._set_train_function, _refuse_batch
+
+    def report(self) -> PrivacyReport:
+        """Return the privacy report of the steps so far."""
+        if self.run is None or self._state is None:
+            raise Refused("The model has not been trained in this process.", hint="call model.fit first")
+        return report(self.run, (self._state,))
+
+    def close(self) -> None:
+        """Close the run, and give the model its own methods back."""
+        for name in REPLACED:
+            vars(self.model).pop(name, None)
+        self.model.train_function = None
+        if self.run is not None:
+            self.run.close()
+            self.run = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        *,
+        sample_weight: Any = None,
+        steps_per_epoch: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Train for some epochs, as keras.Model.fit does, on batches of the run.
+
+        An epoch has `steps_per_epoch` steps; by default, so many that an example takes part about once per epoch. When
+        a run is resumed, the first call continues after the epochs in the checkpoint, so run the same program again.
+
+        Args:
+            x: an array, or a list or dict of arrays, with one row per example.
+            y: targets, with one row per example.
+            batch_size: None, or the expected batch size of the plan.
+            epochs: number of epochs; the steps of all epochs must be in the plan.
+            verbose: as for keras.Model.fit.
+            callbacks: as for keras.Model.fit.
+            sample_weight: one weight per example, which multiplies its loss before the gradient is clipped.
+            steps_per_epoch: number of steps per epoch.
+            options: validation_data, validation_freq, validation_steps and validation_batch_size.
+        """
+        _check_fit_options(options)
+        if batch_size not in (None, self._batch_size):
+            hint = "leave batch_size out: the run draws the batches"
+            raise invalid("fit", "batch_size", f"the plan's batch size, {self._batch_size}", batch_size, hint)
+        data = _checked_data(x, y, sample_weight, self._examples)
+        self._build(data)
+        run = self._open_run()
+        length = steps_per_epoch or max(1, round(self._examples / self._batch_size))
+        first_epoch = self._restore(run, length)
+        step = int(self._state.step)
+        if first_epoch >= epochs:
+            return keras.callbacks.History()
+        needed = (epochs - first_epoch) * length
+        if step + needed > run.steps:
+            raise Refused(
+                f"The plan has {run.steps} steps, of which {step} are done. {epochs - first_epoch} epochs of {length} "
+                "steps are too many.",
+                hint="train for fewer epochs, set steps_per_epoch, or make a plan with more steps",
+            )
+        self._drawn.clear()
+        every_epoch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: self._save())
+        return self._keras_fit(
+            self._batches(run, data, step),
+            epochs=epochs,
+            initial_epoch=first_epoch,
+            steps_per_epoch=length,
+            verbose=verbose,
+            callbacks=[*_listed(callbacks), every_epoch],
+            shuffle=False,
+            **options,
+        )
+
+    def _batches(self, run: Run, data: tuple[Any, Any, Any], start: int) -> Iterator[Any]:
+        for batch in batches(run, data, multiple=self._multiple, start=start):
+            x, y, weight = batch.data
+            self._drawn.append(batch.indices)
+            yield x, y, np.stack([batch.mask, weight], axis=1).astype(np.float32)
+
+    def _build(self, data: tuple[Any, Any, Any]) -> None:
+        """Build the model, its losses, metrics and optimizer, for the shapes of the data."""
+        x, y, _ = jax.tree.map(lambda array: array[:1], data)
+        self.model._symbolic_build(data_batch=(x, y))
+        _check_model(self.model)
+
+    def _open_run(self) -> Run:
+        if self.run is None:
+            named = leaves(self._values("trainable_variables"))
+            self.run = Run.open(
+                self._plan,
+                self._directory,
+                leaves=named,
+                examples=self._examples,
+                secret=self._secret,
+                background_noise=self._source == "host",
+            )
+            self._noise = add_correlated_noise(self.run, self._source)
+        return self.run
+
+    def _restore(self, run: Run, length: int) -> int:
+        """Read the checkpoint, if this process has not trained yet, and return the number of epochs in it."""
+        if self._state is not None:
+            return 0
+        self._state = self._noise.init(self._values("trainable_variables"))
+        if not self._checkpoint.exists():
+            if run.committed:
+                raise Refused(
+                    f"The run has {run.committed} committed steps, but its checkpoint is missing.",
+                    hint="restore the run directory from a copy, or start a new run and compose the two",
+                )
+            self._save()
+            return 0
+        values, self._state = load(self._checkpoint, (self._everything(), self._state), run)
+        for variable, value in zip(self._variables(), values, strict=True):
+            variable.assign(value)
+        done, rest = divmod(int(self._state.step), length)
+        if rest:
+            raise InvalidArgument(
+                f"The checkpoint is at step {int(self._state.step)}, but an epoch has {length} steps.",
+                hint="pass the steps_per_epoch that the run was started with",
+            )
+        return done
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._directory / "private" / CHECKPOINT
+
+    @without_locals
+    def _save(self) -> None:
+        save(self._checkpoint, (self._everything(), self._state), self._open_run())
+
+    def _variables(self) -> list[Any]:
+        model = self.model
+        return [*model.trainable_variables, *model.non_trainable_variables, *model.optimizer.variables]
+
+    def _everything(self) -> list[Any]:
+        return [variable.value for variable in self._variables()]
+
+    def _values(self, name: str) -> list[Any]:
+        return [variable.value for variable in getattr(self.model, name)]
+
+    def _set_train_function(self, force: bool = False) -> None:
+        """Replaces keras.Model.make_train_function: one call is one step, and commits it."""
+        _check_model(self.model)
+        compiled = self._compiled_step()
+        run, batch_drawn = self._open_run(), self._drawn
+
+        @without_locals
+        def train_function(state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+            data = next(iterator)
+            logs, state, self._state = compiled(state, self._state, data)
+            trainable, non_trainable, optimizer, _ = state
+            commit(run, (self._state, list(optimizer), list(non_trainable)), list(trainable), batch_drawn.popleft())
+            return logs, state
+
+        self.model.train_function = train_function
+
+    def _compiled_step(self) -> Callable[..., Any]:
+        step = self._step_function()
+        return step if self.model.run_eagerly or not self.model.jit_compile else jax.jit(step)
+
+    def _step_function(self) -> Callable[..., Any]:
+        model, clip_norm = self.model, self._plan.problem.clip_norm
+        seeds = [variable.path.split("/")[-1] == SEED for variable in model.non_trainable_variables]
+        paths = [variable.path for variable in model.non_trainable_variables]
+
+        def step(state: Any, noise_state: Any, data: Any) -> tuple[Any, Any, Any]:
+            trainable, non_trainable, optimizer, metrics = state
+            x, y, packed = data
+            used, weight = packed[:, 0] > 0, packed[:, 1]
+
+            def loss(trainable: Any, x: Any, y: Any, weight: Any, index: Any) -> tuple[Any, Any]:
+                given = [
+                    _seed_of(value, index[0]) if is_seed else value
+                    for value, is_seed in zip(non_trainable, seeds, strict=True)
+                ]
+                value, (_, predicted, after, _) = model.compute_loss_and_updates(
+                    trainable, given, metrics, x, y, weight, training=True, optimizer_variables=optimizer
+                )
+                _check_not_updated(paths, seeds, given, after)
+                return value, jax.tree.map(lambda array: array[0], predicted)
+
+            total = clipped_sum(loss, clip_norm, microbatch=self._microbatch, has_aux=True, keep_batch_axis=True)
+            sums, each = total(list(trainable), (x, y, weight, jnp.arange(len(used))), used)
+            noisy, noise_state = self._noise.update(sums, noise_state)
+            grads = [(g / self._batch_size).astype(p.dtype) for g, p in zip(noisy, trainable, strict=True)]
+            trainable, optimizer = model.optimizer.stateless_apply(optimizer, grads, trainable)
+            non_trainable = [
+                _seed_of(value, -1) if is_seed else value for value, is_seed in zip(non_trainable, seeds, strict=True)
+            ]
+            logs: Any = {}
+            if self._metrics:
+                mean = each.losses.sum() / jnp.maximum(used.sum(), 1)
+                logs, metrics = model._update_metrics_variables(metrics, mean, x, y, each.aux, used * weight)
+            return logs, (trainable, non_trainable, optimizer, metrics), noise_state
+
+        return step
+
+
+def _seed_of(state: Any, index: Any) -> Any:
+    """Return the state of a seed generator for one example, or, for index -1, for the next step."""
+    key = jax.random.wrap_key_data(jnp.asarray(state, jnp.uint32), impl="threefry2x32")
+    return jax.random.bits(jax.random.fold_in(key, jnp.asarray(index, jnp.int32)), (2,), jnp.uint32).astype(state.dtype)
+
+
+def _check_not_updated(paths: list[str], seeds: list[bool], before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raise `Refused` if the forward pass updates a variable: statistics of the data would be stored without noise."""
+    for path, is_seed, old, new in zip(paths, seeds, before, after, strict=True):
+        if new is not old and not is_seed:
+            raise Refused(
+                f"The model updates the variable {path} in every forward pass, from training examples without noise.",
+                hint="replace BatchNormalization by GroupNormalization or LayerNormalization, and remove other layers "
+                "that keep statistics of the data",
+            )
+
+
+def _check_model(model: Any) -> None:
+    if keras.config.backend() != "jax":
+        raise InvalidArgument(
+            f"Keras uses the backend {keras.config.backend()}. antiphase.jax.keras needs the JAX backend.",
+            hint="set the environment variable KERAS_BACKEND=jax before Keras is imported",
+        )
+    if not isinstance(model, keras.Model):
+        raise invalid("make_private", "model", "a keras.Model", type(model).__name__, "pass the model itself")
+    if not model.compiled:
+        raise InvalidArgument("The model is not compiled.", hint="call model.compile(optimizer=..., loss=...) first")
+    if type(model).train_step is not keras.Model.train_step or "train_step" in vars(model):
+        raise Refused(
+            f"{type(model).__name__} has a train_step of its own, which would not clip gradients or add noise.",
+            hint="override compute_loss instead, or write the training loop with antiphase.jax",
+        )
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
+            raise Refused(
+                f"The layer {layer.name} normalises over the batch, so examples influence one another.",
+                hint="use GroupNormalization or LayerNormalization, or freeze the layer with layer.trainable = False",
+            )
+    _check_compiled(model)
+
+
+def _check_compiled(model: Any) -> None:
+    optimizer = model.optimizer
+    if getattr(optimizer, "gradient_accumulation_steps", None):
+        raise Refused(
+            "The optimizer accumulates gradients over several batches. Here every batch is a step with its own noise.",
+            hint="make a plan with the larger batch size, and set microbatch to limit memory",
+        )
+    is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if is_scaling or getattr(optimizer, "loss_scale_factor", None):
+        raise Refused(
+            "The optimizer scales the loss, so gradients would be clipped after scaling.",
+            hint="use the dtype policy mixed_bfloat16, which needs no loss scaling, or float32",
+        )
+    if model.steps_per_execution != 1:
+        raise Refused(
+            f"The model was compiled with steps_per_execution={model.steps_per_execution}, but every step must be "
+            "committed before the next one.",
+            hint="compile with steps_per_execution=1",
+        )
+    if keras.distribution.distribution() is not None:
+        raise Refused(
+            "A keras.distribution is set, which antiphase.jax.keras does not support.",
+            hint="train on one device, or write the training loop with antiphase.jax, which supports meshes",
+        )
+
+
+def _check_fit_options(options: dict[str, Any]) -> None:
+    allowed = {"validation_data", "validation_freq", "validation_steps", "validation_batch_size"}
+    reasons = {
+        "validation_split": "pass validation_data: the plan is for all examples that fit is given",
+        "class_weight": "pass sample_weight instead",
+        "shuffle": "leave shuffle out: the run draws the batches",
+        "initial_epoch": "leave initial_epoch out: the run knows how many steps are done",
+    }
+    for name, value in options.items():
+        if name in reasons and value:
+            raise Refused(f"A private model cannot be trained with {name}={value!r}.", hint=reasons[name])
+        if name not in allowed and name not in reasons:
+            raise invalid("fit", name, "an argument of keras.Model.fit", value, "see keras.Model.fit")
+    for name in reasons:
+        options.pop(name, None)
+
+
+def _checked_data(x: Any, y: Any, sample_weight: Any, examples: int) -> tuple[Any, Any, Any]:
+    for name, tree in (("x", x), ("y", y)):
+        arrays = jax.tree.leaves(tree) if isinstance(tree, (dict, list, tuple)) else [tree]
+        if not arrays or not all(hasattr(array, "shape") and hasattr(array, "dtype") for array in arrays):
+            hint = "generators and data sets yield batches of their own; pass arrays, such as NumPy memory maps"
+            raise invalid("fit", name, "an array, or a list or dict of arrays", type(tree).__name__, hint)
+        for array in arrays:
+            if not array.shape or array.shape[0] != examples:
+                hint = "pass make_private the number of training examples"
+                raise invalid("fit", name, f"arrays of {examples} examples", f"shape {array.shape}", hint)
+    weight = np.ones(examples, np.float32) if sample_weight is None else np.asarray(sample_weight, np.float32)
+    if weight.shape != (examples,):
+        hint = "weights per token or output are not supported"
+        raise invalid("fit", "sample_weight", f"one weight for each of the {examples} examples", weight.shape, hint)
+    return x, y, weight
+
+
+def _refuse_batch(*_: Any, **__: Any) -> None:
+    raise Refused("train_on_batch would use batches that are not the run's own.", hint="call model.fit")
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]

@@ -1,0 +1,31 @@
+"""Keeps torch.compile away from code that handles secrets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def untraced(function: F) -> F:
+    """Return the function, never traced by torch.compile: a compiled training step breaks its graph there.
+
+    `torch.compiler.disable` does the same, but imports the compiler, which takes seconds. Here it is called only if
+    the compiler has already been imported.
+    """
+    disabled: list[Any] = []
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return function(*given, **named)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+        return disabled[0](*given, **named)
+
+    return cast(F, call)

@@ -1,0 +1,129 @@
+"""Gives position embeddings one row per example, although models look them up once for the whole batch.
+
+GPT-2, BERT, DistilBERT and others look up `position_ids` of shape (1, length) and add the result to all examples. The
+gradient of such a table has one row, the sum over the examples, so it cannot be clipped per example.
+
+Only the models of transformers get more rows: they add the row to all examples. Other code may take the first row, and
+the gradients of all examples would then be those of the first one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from antiphase._errors import InvalidArgument, Refused
+from antiphase.torch._batches import tensors_in
+
+# Tables of T5, MPNet, WavLM and others that are looked up for pairs of positions, once for all examples.
+RELATIVE = ("relative_attention_bias", "rel_attn_embed")
+# PEFT's prompt tuning, p-tuning and prefix tuning compute one prompt and repeat it for all examples.
+PROMPTS = ("PromptEmbedding", "MultitaskPromptEmbedding", "CPTEmbedding", "PromptEncoder", "PrefixEncoder")
+LEAST = 1e-12  # squared norm of an example that has a gradient, relative to the largest
+HINT = "look positions up for every example, with position_ids=torch.arange(length).expand(len(tokens), -1)"
+CONTAINERS = ("torch.", "peft.", "opacus.")
+
+
+def check_positions(module: nn.Module) -> None:
+    """Raise `InvalidArgument` for trained tables of relative positions and prompts, which all examples share."""
+    for name, layer in module.named_modules():
+        if type(layer).__name__ in PROMPTS and any(p.requires_grad for p in layer.parameters()):
+            raise InvalidArgument(
+                f"Layer {name!r} ({type(layer).__name__}) computes one prompt for all examples, so its gradient cannot "
+                "be computed for each example.",
+                hint="use another PEFT method, such as LoRA",
+            )
+        if name.rpartition(".")[2] in RELATIVE and any(p.requires_grad for p in layer.parameters()):
+            raise InvalidArgument(
+                f"Layer {name!r} is looked up for pairs of positions, once for all examples, so its gradient cannot be "
+                "computed for each example.",
+                hint=f"freeze it before make_private: model.get_submodule({name!r}).requires_grad_(False); with LoRA, "
+                "it is frozen",
+            )
+
+
+def expand_positions(module: nn.Module, *, batch_first: bool = True) -> None:
+    """Make trained embeddings of transformers repeat an input of one row for all examples, while `module` is trained.
+
+    The outputs of the model do not change, because PyTorch would broadcast the single row of the output anyway. A
+    forward hook of `module` counts the examples, so nothing happens if only a part of the module is called.
+
+    Args:
+        module: model, before or after it is wrapped.
+        batch_first: whether the batch is the first dimension of the inputs.
+    """
+    batch = _Batch(0 if batch_first else 1)
+    for name, layer in module.named_modules():
+        is_trained = isinstance(layer, nn.Embedding) and layer.weight.requires_grad
+        if is_trained and _caller(module, name).startswith("transformers."):
+            layer.register_forward_pre_hook(batch.expand)
+    module.register_forward_pre_hook(batch.start, with_kwargs=True)
+    module.register_forward_hook(batch.end, always_call=True)
+
+
+def check_repeated(name: str, parameter: torch.Tensor, squares: torch.Tensor, total: torch.Tensor) -> None:
+    """Raise `Refused` if the model does not use the repeated rows of a lookup: some examples have no gradient in them.
+
+    Args:
+        name: name of the parameter.
+        parameter: any trained parameter; only the tables of repeated lookups are checked.
+        squares: squared norm of each example's gradient of the parameter, or a little more, shape (examples,).
+        total: squared norm of each example's whole gradient, shape (examples,).
+    """
+    if not getattr(parameter, "_is_repeated", False):
+        return
+    unused = squares <= 2 * parameter.numel() * torch.finfo(parameter.dtype).tiny
+    if not unused.all() and bool((unused & (total > LEAST * total.max())).any()):
+        raise Refused(
+            f"Positions are looked up once for all examples, in {name!r}, but then used for only some of them. The "
+            "gradients of all examples would be those of one of them.",
+            hint=HINT,
+        )
+
+
+def _caller(module: nn.Module, name: str) -> str:
+    """Return where the class is defined whose code calls a layer: the innermost one that is not a container."""
+    parts = name.split(".")[:-1]
+    for depth in range(len(parts), -1, -1):
+        kind = type(module.get_submodule(".".join(parts[:depth]))).__module__
+        if not kind.startswith(CONTAINERS):
+            return kind
+    return ""
+
+
+@final
+class _Batch:
+    """Number of examples in the current forward pass, or None outside of one."""
+
+    def __init__(self, dimension: int) -> None:
+        self._dimension = dimension
+        self._examples: int | None = None
+        self._expanded: set[int] = set()  # the layers that were called in this pass
+
+    def start(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        sizes = [t.shape[self._dimension] for t in tensors_in((inputs, named)) if t.dim() > self._dimension]
+        # Inputs with one row, such as position ids, say nothing about the number of examples.
+        self._examples = next((size for size in sizes if size > 1), None)
+        self._expanded.clear()
+
+    def end(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self._examples = None
+
+    def expand(self, layer: Any, inputs: tuple[Any, ...]) -> Any:
+        if self._examples is None or not (layer.training and torch.is_grad_enabled()) or not inputs:
+            return None
+        rows, d = inputs[0], self._dimension
+        if not isinstance(rows, torch.Tensor) or rows.dim() < 2 or rows.shape[d] != 1:
+            return None
+        if id(layer) in self._expanded:
+            raise Refused(
+                f"An {type(layer).__name__} with {layer.num_embeddings} rows is called twice in one forward pass, each "
+                "time with one row for all examples.",
+                hint=HINT,
+            )
+        self._expanded.add(id(layer))
+        layer.weight._is_repeated = True
+        shape = [self._examples if i == d else -1 for i in range(rows.dim())]
+        return (rows.expand(shape), *inputs[1:])

@@ -1,0 +1,421 @@
+"""`PrivateTrainer`: Hugging Face's `Trainer` with the plan's batches, per-example clipping, noise and ledger.
+
+`import antiphase.torch` does not load transformers. Use `import antiphase.torch.huggingface`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+
+try:
+    from transformers import Trainer, TrainingArguments
+except ImportError as error:
+    raise ImportError(
+        "antiphase.torch.huggingface needs transformers and accelerate.\n\nhint: pip install antiphase[huggingface]"
+    ) from error
+
+from antiphase._errors import InvalidArgument, Refused
+from antiphase._plan import Plan, require_plan
+from antiphase._run import PrivacyReport
+from antiphase._secret import Secret
+from antiphase._traceback import without_locals
+from antiphase.torch._batches import select_padded, tensors_in
+from antiphase.torch._engine import PrivacyEngine
+from antiphase.torch._huggingface_arguments import check_arguments, check_collator, check_directories, check_users
+from antiphase.torch._huggingface_loss import loss_for, model_inputs
+from antiphase.torch._huggingface_plan import Goal, plan_for
+from antiphase.torch._random_state import reseed
+from antiphase.torch.users import UserCollate, UserLoss, check_unit, flatten_users
+
+__all__ = ["PrivateTrainer"]
+
+STATE_FILE = "antiphase.json"
+LOSSES = ("loss", "train_loss", "grad_norm")
+CHECKED_EXAMPLES = 8
+
+
+class PrivateTrainer(Trainer):
+    """Hugging Face's `Trainer` for private training with a plan.
+
+    The batches come from the plan, and `per_device_train_batch_size` is only the number of examples (or users) that are
+    processed at a time. Each step of the trainer is one step of the plan, and `max_steps` is the plan's number of steps
+    unless you choose fewer. Checkpoints contain the state of the engine. After a crash, call
+    `train(resume_from_checkpoint=True)`; it also works if there is no checkpoint yet.
+
+    The loss of each example is computed separately, because the losses of most models are means over all tokens of a
+    batch. Before the first step, the trainer checks that examples do not influence one another. `loss` and `grad_norm`
+    have no noise, so they are not logged unless you ask for it; the log shows epsilon instead.
+
+    **Guarantee**: as for `PrivacyEngine`.
+
+    Args:
+        model: model to train; only parameters with `requires_grad` are trained, so PEFT adapters work.
+        args: training arguments. Those that would change the mechanism raise an error.
+        plan: plan to train with. Alternatively, pass epsilon, delta and batch_size.
+        run_directory: run directory. It holds the secret and the noise state, so it must not be inside
+            `args.output_dir`.
+        epsilon: without a plan, the epsilon to plan for. The number of steps is `args.max_steps`, or follows from
+            `args.num_train_epochs`. The plan is stored in the run directory and used again to resume.
+        delta: without a plan, the delta to plan for.
+        batch_size: without a plan, the expected number of examples (or users) per step.
+        clip_norm: without a plan, the clipping norm of each example.
+        loss: module that maps (output of the model, labels) to one value per example if its `reduction` attribute is
+            "none". By default, it is chosen by the class of the model.
+        grad_sample_mode: "hooks", "functorch" or "ghost", as in `PrivacyEngine.make_private`.
+        clipping: "flat" or "per_layer".
+        clip_norms: for "per_layer", one clipping norm per parameter tensor.
+        rows_per_user: for user-level privacy, the largest number of examples per user. `train_dataset` must then be an
+            `antiphase.torch.users.UserDataset`; the data collator collates examples, not users.
+        log_training_loss: whether to log the training loss, which has no noise. Checkpoints contain the log, so do not
+            publish them in that case.
+        secret: secret that all noise is derived from. If None, one is generated and stored in the run directory.
+        source: source of the noise, "host" or "device".
+        trainer: other arguments of `Trainer`, such as train_dataset, eval_dataset and data_collator.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: TrainingArguments | None = None,
+        *,
+        plan: Plan | None = None,
+        run_directory: str | Path,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        batch_size: int | None = None,
+        clip_norm: float = 1.0,
+        loss: Any = None,
+        grad_sample_mode: Literal["hooks", "functorch", "ghost"] = "hooks",
+        clipping: str = "flat",
+        clip_norms: Sequence[float] | None = None,
+        rows_per_user: int | None = None,
+        log_training_loss: bool = False,
+        secret: Secret | None = None,
+        source: Literal["host", "device"] = "host",
+        **trainer: Any,
+    ) -> None:
+        args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
+        if type(self).compute_loss is not PrivateTrainer.compute_loss:
+            raise InvalidArgument(
+                f"{type(self).__name__} overrides compute_loss, which PrivateTrainer uses only for evaluation.",
+                hint="pass loss=..., which gives one value per example, such as antiphase.torch.losses.CausalLMLoss()",
+            )
+        check_users(trainer.get("train_dataset"), rows_per_user)
+        if plan is None:
+            unit: Literal["example", "user"] = "example" if rows_per_user is None else "user"
+            goal = Goal(epsilon, delta, batch_size, clip_norm, unit)
+            plan = plan_for(goal, args, trainer.get("train_dataset"), run_directory)
+        elif epsilon is not None or delta is not None or batch_size is not None:
+            raise InvalidArgument(
+                "PrivateTrainer takes either a plan, or epsilon, delta and batch_size.", hint="leave one of them out"
+            )
+        require_plan("PrivateTrainer", plan)
+        check_unit(plan, trainer.get("train_dataset"))
+        check_arguments(args, plan, trainer, grad_sample_mode=grad_sample_mode, has_loss=loss is not None)
+        check_directories(args, run_directory)
+        if args.max_steps <= 0:
+            args.max_steps = plan.steps
+        args.ignore_data_skip = True  # the engine continues with the next step by itself
+        super().__init__(model=model, args=args, **trainer)
+        check_collator(self.data_collator, self.processing_class)
+        self.plan, self._log_training_loss = plan, log_training_loss
+        base = _base_model(self.model)
+        self._criterion = loss_for(base, args.label_smoothing_factor) if loss is None else loss
+        self._rows = rows_per_user
+        self._training_loss: Any = (
+            self._criterion if rows_per_user is None else UserLoss(self._criterion, rows_per_user)
+        )
+        self._options: dict[str, Any] = {
+            "grad_sample_mode": grad_sample_mode,
+            "clipping": clipping,
+            "clip_norms": clip_norms,
+        }
+        self.engine = PrivacyEngine(run_directory, secret=secret, source=source)
+        self._private_model: Any = None
+        self._private_optimizer: Any = None
+        self._loader: Any = None
+        self._checkpoint: str | None = None
+        self._is_restart = False
+        self._is_checked = False
+        self._last_loss = torch.zeros(())
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
+        """Train to the end of the plan, or for `max_steps` steps. Return Trainer's `TrainOutput`.
+
+        The training loss, which has no noise, is not in it unless `log_training_loss` is set: scripts often write it to
+        a file next to the model.
+
+        Args:
+            resume_from_checkpoint: True to continue from the last complete checkpoint in `output_dir`, or from the
+                initial model if there is none; or the path of a checkpoint.
+            options: other arguments of `Trainer.train`.
+        """
+        if options.get("trial") is not None:
+            raise Refused(
+                "Hyperparameter search trains several models on the same data, and one run covers only one of them.",
+                hint="create a PrivateTrainer with its own plan and run directory for each trial",
+            )
+        self._is_restart = resume_from_checkpoint is True
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_checkpoint(str(self.args.output_dir))
+        self._checkpoint = resume_from_checkpoint or None
+        found = super().train(resume_from_checkpoint=self._checkpoint, **options)
+        if self._log_training_loss:
+            return found
+        metrics = {name: value for name, value in found.metrics.items() if name not in LOSSES}
+        return found._replace(training_loss=float("nan"), metrics=metrics)
+
+    def report(self) -> PrivacyReport:
+        """Return a report of the guarantee of the steps that ran, compared with the plan."""
+        self._make_private()
+        return self.engine.report()
+
+    def get_epsilon(self, delta: float) -> float:
+        """Return an upper bound on the epsilon of the steps taken so far, as `PrivacyEngine.get_epsilon` does."""
+        self._make_private()
+        return self.engine.get_epsilon(delta)
+
+    def close(self) -> None:
+        """Write everything to disk and release the lock on the run directory."""
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get_train_dataloader(self) -> Any:
+        """Return the private data loader. An item is a list with the physical batches of a step."""
+        self._make_private()
+        self._check_start()
+        return self._loader
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Compute, clip and add the gradients of all physical batches of a step; return the mean loss.
+
+        A step without examples has no physical batches. The loss of the last step is returned, so that the mean in the
+        log, if you asked for it, does not change.
+        """
+        model.train()
+        if not self._is_checked:
+            self._check_independence(model)
+        optimizer, losses = self._private_optimizer, []
+        for i, batch in enumerate(inputs):
+            optimizer.zero_grad(set_to_none=True)
+            with self.compute_loss_context_manager():
+                loss = self._loss_of(model, self._prepare_inputs(batch))
+            loss.backward()
+            losses.append(_value(loss))
+            is_last = i == len(inputs) - 1
+            optimizer.signal_skip_step(do_skip=not is_last)
+            if not is_last:
+                optimizer.step()  # adds to the sum of clipped gradients
+        reseed(self.args.seed, self.engine.step + 1)
+        if losses:
+            self._last_loss = torch.stack(losses).mean().to(self.args.device)
+        return self._last_loss.to(self.args.device)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the mean over the examples of the per-example loss, for evaluation and prediction."""
+        inputs, labels = model_inputs(_base_model(self.model), inputs, self.label_names)
+        outputs = model(**inputs)
+        loss = self._criterion(outputs, labels)
+        return (loss, outputs) if return_outputs else loss
+
+    def compute_loss_context_manager(self) -> Any:
+        """Return a context manager with autocast if `args.bf16` is set."""
+        return self.accelerator.autocast()
+
+    def log(self, logs: dict[str, float], *args: Any, **options: Any) -> None:
+        """Log epsilon with the training metrics, and leave out the training loss unless it was asked for."""
+        is_training = "loss" in logs or "train_loss" in logs
+        if not self._log_training_loss:
+            logs = {name: value for name, value in logs.items() if name not in LOSSES}
+        if is_training and self.is_in_train:
+            logs["epsilon"] = self.engine.get_epsilon(self.plan.problem.budget.delta)
+        super().log(logs, *args, **options)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return 0. The number of operations would reveal the sizes of the batches."""
+        return 0
+
+    def _make_private(self) -> None:
+        if self._private_model is not None:
+            return
+        if self.train_dataset is None:
+            raise InvalidArgument("PrivateTrainer needs a train_dataset.", hint="pass train_dataset=...")
+        optimizer: Any = self.create_optimizer()
+        self.model.train()  # an evaluation may have changed the mode
+        users: dict[str, Any] = {} if self._rows is None else {"rows_per_example": self._rows}
+        made = self.engine.make_private(
+            self.model,
+            optimizer,
+            self.train_dataset,
+            self.plan,
+            criterion=self._training_loss,
+            loader_options={
+                "collate_fn": _PhysicalBatches(self._collator(), self._train_batch_size),
+                "num_workers": self.args.dataloader_num_workers,
+                "pin_memory": self.args.dataloader_pin_memory and self.args.device.type != "cpu",
+                "prefetch_factor": self.args.dataloader_prefetch_factor,
+                # If the loader drew its seed from PyTorch's own generator, dropout would differ after a resume.
+                "generator": torch.Generator().manual_seed(self.args.seed),
+            },
+            **self._options,
+            **users,
+        )
+        self._private_model, self._private_optimizer, self._loader = made[0], made[1], made[-1]
+        if len(made) == 4:
+            self._training_loss = made[2]
+        # If only steps with examples were iterations, logs and checkpoints would reveal which batches are empty.
+        self._loader.batch_sampler.yield_empty()
+        self.optimizer = self._private_optimizer
+        self.model_wrapped = self._private_model
+
+    def _collator(self) -> Callable[[list[Any]], Any]:
+        collator = self._get_collator_with_removed_columns(self.data_collator, description="training")
+        return collator if self._rows is None else UserCollate(collator, self._rows, labels=self.label_names)
+
+    def _check_start(self) -> None:
+        """Before training, without a checkpoint: raise `Refused` if the run has steps that the model does not have."""
+        if self._checkpoint is not None:
+            return
+        try:
+            is_started = self.engine.step > 0
+        except Refused:
+            is_started = True
+        if is_started and not self._is_restart:
+            raise Refused(
+                "The run directory has steps of an earlier training, but this training would start again.",
+                hint="to continue, call train(resume_from_checkpoint=True), which also works if there is no checkpoint "
+                "yet; for another training, use another run_directory",
+            )
+        if is_started:
+            self.engine.restart()
+
+    def _loss_of(self, model: nn.Module, batch: Any) -> Any:
+        rows = batch if self._rows is None else flatten_users(batch)
+        inputs, labels = model_inputs(_base_model(self.model), rows, self.label_names)
+        if self._rows is not None:
+            labels = labels.unflatten(0, (-1, self._rows))
+        return self._training_loss(model(**inputs), labels)
+
+    @without_locals
+    def _check_independence(self, model: nn.Module) -> None:
+        """Check on examples of the first batch that examples do not influence one another.
+
+        The examples are collated again for every part of the batch, so padding is checked too. If the collator is
+        random, as for masked language models, they are collated only once, and parts of the batch are cut to the
+        lengths that their examples have alone.
+        """
+        indices = self.engine._started.examples(self.engine.step)[0]
+        size = min(CHECKED_EXAMPLES, max(2, self._train_batch_size))
+        examples = [self.train_dataset[i] for i in indices[:size]]
+        if len(examples) < 2:
+            return
+        collate = self._collator()
+
+        def loss(batch: Any) -> Any:
+            with self.compute_loss_context_manager():
+                return self._loss_of(model, self._prepare_inputs(batch))
+
+        with torch.random.fork_rng():
+            once, again = dict(collate(examples)), dict(collate(examples))
+            alone = [collate([example]) for example in examples]
+
+        def part(rows: torch.Tensor) -> Any:
+            if _same(once, again):
+                return collate([examples[i] for i in rows.tolist()])
+            return select_padded(once, rows.tolist(), alone)
+
+        whole = torch.arange(len(examples))
+        # In pairs, two examples of different lengths are always compared with themselves alone.
+        parts = (whole, *whole[: len(whole) // 2 * 2].view(-1, 2))
+        checks = [self.engine._is_independent(lambda rows: loss(part(rows)), rows) for rows in parts]
+        self._is_checked = checks[0]
+
+    def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
+        return self._private_model if self._private_model is not None else super()._wrap_model(model, training)
+
+    def _get_num_items_in_batch(self, *_: Any) -> None:
+        return None
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        return None
+
+    def _clip_grad_norm(self, model: Any) -> None:
+        return None  # max_grad_norm would clip the sum; the plan's clip_norm clips each example
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> None:
+        return None
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        Path(output_dir, STATE_FILE).write_text(json.dumps(self.engine.state_dict()) + "\n")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        path = Path(checkpoint, STATE_FILE)
+        if not path.is_file():
+            raise InvalidArgument(
+                f"The checkpoint {checkpoint} has no {STATE_FILE}, so the run cannot continue from it.",
+                hint="use a checkpoint that PrivateTrainer saved with save_only_model=False",
+            )
+        self.engine.load_state_dict(json.loads(path.read_text()))
+
+
+class _PhysicalBatches:
+    """Collates the examples of a step as a list of physical batches."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], size: int) -> None:
+        self._collate, self._size = collate, size
+
+    def __call__(self, examples: list[Any]) -> list[Any]:
+        return [self._collate(examples[i : i + self._size]) for i in range(0, len(examples), self._size)]
+
+
+def last_checkpoint(output_dir: str) -> str | None:
+    """Return the newest checkpoint that was written completely, or None."""
+    found: list[tuple[int, str]] = []
+    for path in Path(output_dir).glob("checkpoint-*"):
+        step = path.name.removeprefix("checkpoint-")
+        if step.isdecimal() and all(_is_json(path / name) for name in ("trainer_state.json", STATE_FILE)):
+            found.append((int(step), os.fspath(path)))
+    return max(found)[1] if found else None
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _base_model(model: Any) -> Any:
+    """Return the Hugging Face model inside a PEFT model; any other model is returned unchanged."""
+    get = getattr(model, "get_base_model", None)
+    return model if get is None else get()
+
+
+def _value(loss: Any) -> torch.Tensor:
+    """Return the mean loss of a physical batch, which may be a private loss of ghost clipping."""
+    found = loss if isinstance(loss, torch.Tensor) else loss.loss_per_sample.mean()
+    return found.detach().float()
+
+
+def _same(first: Any, second: Any) -> bool:
+    pairs = list(zip(tensors_in(first), tensors_in(second), strict=False))
+    return all(torch.equal(a, b) for a, b in pairs)

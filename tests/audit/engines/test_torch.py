@@ -1,0 +1,73 @@
+"""Audits of antiphase.torch: right engines are not flagged, and each planted mistake is found."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from antiphase.audit import Release, evaluate
+from tests.audit.engines.models import plan
+from tests.audit.engines.planted_numpy import POISSON
+from tests.audit.engines.planted_torch import BUGS, tied_example
+from tests.audit.engines.torch_audits import audit, real_example
+from tests.torch.training import HOOKS
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings(HOOKS)
+RIGHT = {
+    "hooks": {},
+    "hooks, sum, pieces": {"loss_reduction": "sum", "physical": 8},
+    "functorch": {"mode": "functorch"},
+    "ghost": {"mode": "ghost"},
+    "poisson": {"given": POISSON},
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_engines_are_not_flagged(tmp_path, name):
+    assert audit(tmp_path, seed=2, **RIGHT[name]).findings == ()
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+def test_a_real_example_is_clipped(tmp_path, mode):
+    assert not real_example(tmp_path, seed=2, mode=mode).departs
+
+
+def test_a_real_example_through_tied_weights_is_clipped(tmp_path):
+    assert not tied_example(tmp_path, seed=2).departs
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if bug.slow else ()) for name, bug in BUGS.items()]
+)
+def test_a_planted_mistake_is_found(tmp_path, name):
+    seen, findings = BUGS[name].is_seen(tmp_path)
+    assert seen, findings
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """Two processes for all audits of DDP and FSDP."""
+    directory = tmp_path_factory.mktemp("together")
+    command = [sys.executable, "-W", "ignore", "-m", "tests.audit.engines.processes", str(directory)]
+    subprocess.run(command, check=True, timeout=300)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("name", "seen_by"),
+    [
+        ("ddp", ""),
+        ("fsdp", ""),
+        ("ddp, noise of one rank missing", "noise: scale"),
+        ("ddp, same noise on two ranks", "noise: directions"),
+        ("fsdp, noise of one rank missing", "noise: scale"),
+        ("ddp, all noise on every rank", "noise: scale"),
+    ],
+)
+def test_two_processes(together, name, seen_by):
+    release = Release.load(together / f"{name}.npz")
+    findings = evaluate(plan(), release).findings
+    assert any(seen_by in text for text in findings) if seen_by else findings == (), findings
+    assert release.taking_part.any(axis=0).all()

@@ -1,0 +1,94 @@
+"""`antiphase audit`, its page, and the section of the report."""
+
+import json
+import warnings
+
+import pytest
+
+with warnings.catch_warnings():  # typer before 0.21, which Flower asks for, uses a name that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer.testing import CliRunner
+
+import antiphase as ap
+from antiphase._cli.app import app
+from antiphase.audit import Audit, Release, evaluate, simulate
+from tests.audit.mechanisms import mechanism, plan_for
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return plan_for(mechanism("min separation"), examples=400)
+
+
+@pytest.fixture
+def plan_file(plan, tmp_path):
+    plan.save(tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+def test_a_plan_is_simulated_and_shown(plan_file, tmp_path):
+    result = run("audit", plan_file, "--canaries", 200, "--output", tmp_path / "a.json", "--html", tmp_path / "a.html")
+    assert result.exit_code == 0, result.output
+    assert "nothing that contradicts" in result.stdout
+    page = (tmp_path / "a.html").read_text()
+    assert "Trade-off curve" in page
+    assert "never replaces or improves" in page
+    assert "<script" not in page
+    assert isinstance(ap.from_json(json.loads((tmp_path / "a.json").read_text())), Audit)
+
+
+def test_json_has_names_of_its_own(plan_file):
+    result = run("audit", plan_file, "--canaries", 200, "--json")
+    data = json.loads(result.stdout)
+    assert data["flagged"] is False
+    assert {"measured_epsilon_at_least", "measured_at_delta"} < set(data["measured"][0])
+    assert "epsilon" not in data["measured"][0]
+
+
+def test_a_run_is_audited_with_its_own_noise(plan, tmp_path):
+    with ap.Run.open(plan, tmp_path / "run", leaves=[(40, 20), (300,)], examples=400):
+        pass
+    result = run("audit", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "noise and batches of run" in result.stdout
+
+
+def test_a_contradiction_is_exit_code_1(plan, plan_file, tmp_path):
+    right = simulate(plan.mechanism, canaries=400, secret=ap.Secret.insecure(1))
+    wrong = Release(right.projections, right.present, right.taking_part, 0.9 * right.quiet, right.signs)
+    wrong.save(tmp_path / "released.npz")
+    result = run("audit", plan_file, "--released", tmp_path / "released.npz")
+    assert result.exit_code == 1
+    assert "contradicts the claim" in result.stdout
+
+
+def test_the_report_has_a_section(plan, plan_file, tmp_path):
+    found = evaluate(plan, simulate(plan.mechanism, canaries=200, secret=ap.Secret.insecure(2)))
+    audit = tmp_path / "audit.json"
+    audit.write_text(json.dumps(ap.to_json(found)))
+    for kind, words in (("html", 'id="measured"'), ("md", "## Measured"), ("json", '"measured"')):
+        without = run("report", plan_file, "--format", kind, "--output", tmp_path / f"0.{kind}")
+        result = run("report", plan_file, "--format", kind, "--audit", audit, "--output", tmp_path / f"1.{kind}")
+        assert (without.exit_code, result.exit_code) == (0, 0), result.output
+        assert words in (tmp_path / f"1.{kind}").read_text()
+        assert words not in (tmp_path / f"0.{kind}").read_text()
+
+
+def test_an_audit_of_another_plan_is_refused(plan, plan_file, tmp_path):
+    other = plan_for(mechanism("every step"))
+    found = evaluate(other, simulate(other.mechanism, canaries=200, secret=ap.Secret.insecure(2)))
+    (tmp_path / "audit.json").write_text(json.dumps(ap.to_json(found)))
+    result = run("report", plan_file, "--audit", tmp_path / "audit.json", "--output", tmp_path / "r.html")
+    assert result.exit_code == 1
+    assert "another plan" in result.stderr
+
+
+def test_a_damaged_audit_and_release_are_refused(plan_file, tmp_path):
+    (tmp_path / "audit.json").write_text('{"type": "Audit", "subject": ')
+    assert run("report", plan_file, "--audit", tmp_path / "audit.json").exit_code == 1
+    (tmp_path / "released.npz").write_bytes(b"not a release")
+    assert run("audit", plan_file, "--released", tmp_path / "released.npz").exit_code == 1

@@ -1,0 +1,177 @@
+"""Tests of noise, contributions and participation: false alarms at most at their level, and what they see."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import antiphase as ap
+from antiphase.audit import (
+    contribution_test,
+    evaluate,
+    noise_power,
+    noise_test,
+    participation_test,
+    scale_power,
+    scores,
+    simulate,
+)
+from antiphase.audit._canary import whiten, worst_pattern
+from antiphase.audit._participation_test import is_allowed
+from antiphase.audit._simulation import drawn_patterns
+from tests.audit.mechanisms import CASES, mechanism
+
+STRATEGIES = {
+    "identity": ap.strategies.Identity(12),
+    "toeplitz": ap.strategies.Toeplitz([1.0, 0.5, 0.25], 12),
+    "blt": ap.strategies.BLT([0.9, 0.5], [0.1, 0.2], 12),
+    "banded-inverse": ap.strategies.BandedInverse([1.0, -0.5, -0.125], 12),
+    "tree": ap.strategies.Tree(12),
+    "full tree": ap.strategies.Tree(12, decoder="full"),
+    "fourier": ap.strategies.Fourier(12),
+    "stamped": ap.strategies.Stamped(ap.strategies.Tree(4), 3),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_whitened_noise_is_white(name):
+    strategy = STRATEGIES[name]
+    W = whiten(strategy, strategy.noising())
+    assert pytest.approx(np.eye(12), abs=1e-9) == W @ W.T
+
+
+@pytest.mark.parametrize("name", ["toeplitz", "tree"])
+def test_right_noise_departs_at_most_at_the_level(name):
+    strategy, level, trials = STRATEGIES[name], 0.05, 400
+    given = ap.Mechanism(strategy, ap.EveryStep(), 2.0)
+    alarms = noise_power(given, 2.0 * strategy.noising(), 64, level, repetitions=trials)
+    assert binom.sf(alarms * trials - 1, trials, level) > 1e-4
+
+
+@pytest.mark.parametrize("scale", [0.95, 1.05])
+def test_stated_power_against_a_wrong_scale(scale):
+    """The part "scale" alone has the stated power, and the whole test has at least that."""
+    strategy, directions = STRATEGIES["toeplitz"], 250
+    given = ap.Mechanism(strategy, ap.EveryStep(), 2.0)
+    stated = scale_power(12 * directions, scale)
+    assert 0.5 < stated < 0.95
+    found = noise_power(given, 2.0 * scale * strategy.noising(), directions, repetitions=200)
+    assert found > stated - 0.12
+
+
+WRONG = {
+    "transposed": lambda C: np.linalg.inv(C.T),
+    "not correlated": lambda C: np.eye(12) / np.linalg.norm(C[:, 0]),
+    "reversed": lambda C: np.linalg.inv(C)[::-1, ::-1],
+    "step before": lambda C: np.vstack([np.zeros(12), np.linalg.inv(C)[:-1]]),
+    "C instead of its inverse": lambda C: C,
+    "two steps swapped": lambda C: np.linalg.inv(C)[[0, 1, 2, 3, 5, 4, *range(6, 12)]],
+    "first step twice": lambda C: np.linalg.inv(C)[[0, 0, *range(2, 12)]],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_covariance_is_seen(name):
+    given = ap.Mechanism(STRATEGIES["toeplitz"], ap.EveryStep(), 2.0)
+    actual = 2.0 * WRONG[name](given.strategy.encoder())
+    assert noise_power(given, actual, 2048, repetitions=10) == 1.0
+
+
+def test_noise_shared_by_two_directions_is_seen():
+    given, rng = ap.Mechanism(STRATEGIES["toeplitz"], ap.EveryStep(), 2.0), np.random.default_rng(1)
+    half = given.strategy.solve(2.0 * rng.standard_normal((12, 100)))
+    assert "directions" in noise_test(given, np.hstack([half, half])).departures
+
+
+def test_noise_that_is_not_normal_is_seen():
+    given, rng = ap.Mechanism(STRATEGIES["identity"], ap.EveryStep(), 1.0), np.random.default_rng(2)
+    assert noise_test(given, rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), (12, 400))).departures == ("shape",)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_worst_pattern_is_allowed_and_samplers_keep_their_promise(name):
+    strategy, participation, *_ = CASES[name]
+    pattern = worst_pattern(strategy, participation.worst_case)
+    assert is_allowed(participation.worst_case, np.flatnonzero(pattern).tolist(), strategy.steps)
+    size = np.linalg.norm(strategy.multiply(pattern))
+    assert size == pytest.approx(ap.sensitivity(strategy, participation.worst_case).value, rel=1e-6)
+    given = mechanism(name)
+    if not isinstance(participation, ap.ShuffledEpochs):
+        part = drawn_patterns(given, 200, ap.Secret.insecure(4))
+        assert not participation_test(given, part).departs
+
+
+BROKEN = {
+    "gap": (ap.MinSeparation(4), [1, 4], False),
+    "gap that is allowed": (ap.MinSeparation(4), [1, 5], True),
+    "twice": (ap.SingleParticipation(), [1, 5], False),
+    "another bin": (ap.BallsInBins(4, 4), [1, 5, 10, 13], False),
+    "same bin": (ap.BallsInBins(4, 4), [1, 5, 9, 13], True),
+    "bin left out once": (ap.BallsInBins(4, 4), [1, 5, 13], False),
+    "another group": (ap.CyclicPoisson(4, 0.5), [1, 6], False),
+    "epoch": (ap.ShuffledEpochs(4, 4), [4, 7], False),
+    "another order": (ap.FixedEpochs(4, 4), [4, 9], False),
+    "too often": (ap.MinSeparation(4, 2), [0, 4, 8], False),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_promises(name):
+    participation, steps, allowed = BROKEN[name]
+    assert is_allowed(participation, steps, 16) is allowed
+
+
+def test_shuffled_batches_are_not_poisson():
+    given, rng = mechanism("poisson"), np.random.default_rng(5)
+    bins = np.stack([rng.permutation(np.arange(400) % 4) for _ in range(4)])
+    part = np.vstack([bins[t // 4] == t % 4 for t in range(16)])
+    assert set(participation_test(given, part).departures) >= {"batch sizes", "counts"}
+
+
+def test_evenly_filled_bins_are_not_balls_in_bins():
+    given = mechanism("balls in bins")
+    bins = np.random.default_rng(6).permutation(np.arange(400) % 4)
+    part = np.vstack([bins == t % 4 for t in range(16)])
+    assert participation_test(given, part).departures == ("bins",)
+
+
+@pytest.mark.parametrize("name", ["poisson", "balls in bins", "poisson min separation", "cyclic poisson"])
+def test_right_batches_depart_at_most_at_the_level(name):
+    given, trials, level = mechanism(name), 300, 0.1
+    parts = (drawn_patterns(given, 120, ap.Secret.insecure(100 + i)) for i in range(trials))
+    alarms = sum(participation_test(given, part, level).departs for part in parts)
+    assert binom.sf(alarms - 1, trials, level) > 1e-4
+
+
+def test_contributions_that_are_too_large_are_seen():
+    given = mechanism("min separation", 8.0)
+    release = simulate(given, canaries=2000, secret=ap.Secret.insecure(9))
+    assert not contribution_test(given, release, scores(given, release)).departs
+    more = release.projections + 0.3 * release.used * release.present
+    louder = type(release)(more, release.present, release.taking_part, release.quiet, release.signs)
+    assert {"size", "signal to noise"} <= set(contribution_test(given, louder, scores(given, louder)).departures)
+
+
+def test_a_contribution_in_another_step_is_seen():
+    given = mechanism("min separation", 8.0)
+    release = simulate(given, canaries=2000, secret=ap.Secret.insecure(9))
+    late = release.projections.copy()
+    late[3, release.present] += 1.0
+    moved = type(release)(late, release.present, release.taking_part, release.quiet, release.signs)
+    assert "other steps" in contribution_test(given, moved, scores(given, moved)).departures
+
+
+@pytest.mark.slow
+def test_right_simulations_are_flagged_at_most_at_the_stated_rate():
+    given, trials, flagged = mechanism("min separation", 8.0), 100, 0
+    for i in range(trials):
+        flagged += evaluate(given, simulate(given, canaries=200, secret=ap.Secret.insecure(1000 + i))).flagged
+    assert binom.sf(flagged - 1, trials, 0.06) > 1e-4
+
+
+def test_black_box_final_models():
+    from antiphase.audit import final_model_scores
+
+    given = mechanism("every step", 8.0)
+    release = simulate(given, canaries=4000, secret=ap.Secret.insecure(11))
+    values = final_model_scores(release, ap.PrefixSum())
+    assert values[release.present].mean() > values[~release.present].mean() + 10.0
