@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -60,7 +61,8 @@ def work(rank, directory):
         dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
         for name, (way, mistake) in SCENARIOS.items():
             _noise_adder.read_noise = RIGHT if mistake is None else mistake(rank)
-            found = released(directory / name, seed=3, quiet=156, **WAYS[way])
+            with patch("antiphase._run.opening.fresh_run_id", lambda: "0" * 32):
+                found = released(directory / name, seed=3, quiet=156, **WAYS[way])
             if rank == 0:
                 found.save(directory / f"{name}.npz")
         dist.barrier()
