@@ -27,6 +27,7 @@ def audit(
     released: Annotated[
         Path | None, typer.Option(help="What a program released, as written by Release.save, instead of a simulation.")
     ] = None,
+    black_box: Annotated[bool, typer.Option("--black-box", help="Attack the final model only.")] = False,
     secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the audit as JSON.")] = False,
     output: Annotated[Path | None, typer.Option(help="File to write the audit to, for antiphase report.")] = None,
@@ -37,12 +38,13 @@ def audit(
     PATH is a plan file or a run directory. A plan is simulated, with the library's own noise and batches. For a run,
     the run's own noise and batches are made again from its secret. To audit a training program, record what it
     releases with antiphase.audit.torch, antiphase.audit.jax or antiphase.audit.flower, and pass the file with
-    --released. The exit code is 1 if the audit contradicts the claim. An audit that finds nothing proves nothing.
+    --released. With --black-box, the attack uses nothing but the final model, for the optimizer of the plan. It finds much
+    less, because it does not test noise, contributions and participation. The exit code is 1 if the audit contradicts the claim. An audit that finds nothing proves nothing.
 
     Example: antiphase audit plan.json --canaries 10000 --html audit.html
     """
     from antiphase._report import audit_page, bounds_table, tests_table, verdict
-    from antiphase.audit import Release, evaluate, simulate
+    from antiphase.audit import Release, evaluate, evaluate_final_models, final_models, simulate
 
     for file in (output, html):
         if file is not None:
@@ -61,14 +63,21 @@ def audit(
         elif release is None:
             release, separate = simulate(plan.mechanism, canaries=canaries, runs=runs), canaries == 1
         progress("attacking", 0.5)
-        found = evaluate(plan, release, delta=delta, confidence=confidence, separate_runs=separate)
+        options: dict[str, Any] = {"delta": delta, "confidence": confidence, "separate_runs": separate}
+        if black_box:
+            found = evaluate_final_models(plan, final_models(release, plan.problem.workload), **options)
+        else:
+            found = evaluate(plan, release, **options)
     _write(found, output, html, audit_page(found) if html is not None else "")
     if as_json:
         print_json({**to_json(found), "findings": list(found.findings), "flagged": found.flagged})
     else:
         print_facts([("audited", found.subject), ("result", verdict(found))])
         for table in (bounds_table(found), tests_table(found)):
-            print_table(table.caption, table.columns, table.rows)
+            if table.rows:
+                print_table(table.caption, table.columns, table.rows)
+        for remark in found.remarks:
+            print_message(remark)
         print_message("An audit can show that a claim is wrong, but never that it is right.")
     if found.flagged:
         raise typer.Exit(1)

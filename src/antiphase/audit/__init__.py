@@ -6,6 +6,7 @@ the integrations are in `antiphase.audit.torch`, `antiphase.audit.jax` and `anti
 """
 
 from antiphase._measured import Audit, MeasuredLowerBound, StatisticalTest
+from antiphase.audit._black_box import FinalModels, evaluate_final_models, final_models, joined_final_models
 from antiphase.audit._contribution_test import contribution_test
 from antiphase.audit._counting import counting_bound
 from antiphase.audit._evaluate import evaluate
@@ -19,6 +20,7 @@ from antiphase.audit._simulation import drive_numpy, release_of_run, simulate
 
 __all__ = [
     "Audit",
+    "FinalModels",
     "MeasuredLowerBound",
     "Ratio",
     "Release",
@@ -28,8 +30,11 @@ __all__ = [
     "counting_bound",
     "drive_numpy",
     "evaluate",
+    "evaluate_final_models",
     "final_model_scores",
+    "final_models",
     "gaussian_bound",
+    "joined_final_models",
     "noise_power",
     "noise_test",
     "one_run_bounds",

@@ -53,7 +53,7 @@ def evaluate(
         subject: what was audited, for the page.
     """
     start = time.perf_counter()
-    mechanism, at, claim = _claim(claimed, delta)
+    mechanism, at, claim = claim_of(claimed, delta)
     alpha = 1.0 - check_confidence("evaluate", confidence)
     if release.steps != mechanism.strategy.steps:
         raise InvalidArgument(
@@ -61,12 +61,8 @@ def evaluate(
             hint="record one released sum for each step, those of empty batches included",
         )
     found = scores(mechanism, release)
-    if min(len(found.inside), len(found.outside)) < FEWEST:
-        raise InvalidArgument(
-            f"An audit needs at least {FEWEST} canaries that are present and {FEWEST} that are absent.",
-            hint="use more canaries; 100 are enough for the tests, and thousands for bounds",
-        )
-    reference = reference_scores(mechanism, found.signals, _reference_size(release.canaries), seed=1)
+    check_enough_canaries(found.inside, found.outside)
+    reference = reference_scores(mechanism, found.signals, reference_size(release.canaries), seed=1)
     measured = _bounds(mechanism, found, reference, at, alpha, separate_runs)
     level = TEST_LEVEL * alpha / 3.0
     tests: list[StatisticalTest] = [
@@ -84,8 +80,8 @@ def evaluate(
         at,
         measured,
         tuple(tests),
-        _curve(found.inside, found.outside),
-        _curve(*reference),
+        points_of_curve(found.inside, found.outside),
+        points_of_curve(*reference),
         alpha * (1.0 + TEST_LEVEL),
         release.seconds + time.perf_counter() - start,
         tuple(remarks),
@@ -93,11 +89,22 @@ def evaluate(
     )
 
 
-def _reference_size(canaries: int) -> int:
+def check_enough_canaries(inside: Array, outside: Array) -> None:
+    """Raise if there are too few scores to measure anything."""
+    if min(len(inside), len(outside)) < FEWEST:
+        raise InvalidArgument(
+            f"An audit needs at least {FEWEST} canaries that are present and {FEWEST} that are absent.",
+            hint="use more canaries; 100 are enough for the tests, and thousands for bounds",
+        )
+
+
+def reference_size(canaries: int) -> int:
+    """Return the number of simulated scores that thresholds are planned with."""
     return min(max(40 * canaries, SMALLEST_REFERENCE), LARGEST_REFERENCE)
 
 
-def _claim(claimed: Plan | Mechanism, delta: float | None) -> tuple[Mechanism, float, Bound]:
+def claim_of(claimed: Plan | Mechanism, delta: float | None) -> tuple[Mechanism, float, Bound]:
+    """Return the mechanism, delta and epsilon that a plan or mechanism claims."""
     if isinstance(claimed, Mechanism):
         at = 1e-5 if delta is None else check_delta("evaluate", delta)
         return claimed, at, epsilon(claimed, at)
@@ -132,7 +139,7 @@ def _bounds(
     return tuple(measured)
 
 
-def _curve(inside: Array, outside: Array) -> tuple[tuple[float, float], ...]:
+def points_of_curve(inside: Array, outside: Array) -> tuple[tuple[float, float], ...]:
     """Return pairs of false and true positive rates of thresholds on the scores."""
     low = np.geomspace(1.0 / len(outside), 1.0, CURVE_POINTS)
     at = np.quantile(outside, 1.0 - low)

@@ -129,9 +129,7 @@ def final_model_scores(release: Release, workload: Workload) -> Array:
         release: what was released.
         workload: optimizer that turns released sums into models.
     """
-    weights = workload.matrix(release.steps)[-1]
-    signs = np.ones(release.steps) if release.signs is None else release.signs
-    return np.asarray((weights * signs) @ release.projections)
+    return np.asarray(workload.matrix(release.steps)[-1] @ release.projections)
 
 
 def sampling_rate(mechanism: Mechanism) -> float:

@@ -24,8 +24,9 @@ from antiphase._check import Array
 from antiphase._measured import StatisticalTest
 from antiphase._plan import Plan
 from antiphase._secret import Secret
-from antiphase.audit._release import Release
-from antiphase.audit._simulation import canary_places, coin_generator, fair_coins, released_matrix
+from antiphase.audit._black_box import FinalModels
+from antiphase.audit._release import Flags, Release
+from antiphase.audit._simulation import Indices, canary_places, coin_generator, fair_coins, released_matrix
 from antiphase.torch import PrivacyEngine
 
 WEIGHT = 1000.0  # norm of a canary's gradient before clipping, as a multiple of the clipping norm
@@ -141,15 +142,7 @@ def drive(
     """
     start = time.perf_counter()
     secret = Secret.generate() if secret is None else secret
-    total = examples or plan.problem.examples or canaries
-    present = fair_coins(canaries, coin_generator(secret, "torch"))
-    clip = plan.problem.clip_norm
-    signs = 2.0 * present - 1.0 if plan.mechanism.adjacency == "replace" else present.astype(np.float64)
-    places = canary_places(canaries, total, secret)
-    sizes = {int(place): (i, WEIGHT * clip * float(signs[i])) for i, place in enumerate(places)}
-    weights = torch.ones(total)
-    weights[torch.as_tensor(places)] = 0.0
-    dataset = CanaryData(data, sizes, canaries + quiet, weights)
+    present, places, dataset = _with_canaries(plan, data, canaries, quiet, examples, secret)
     module = CanaryModel(copy.deepcopy(model), canaries + quiet)
     rows, part = _train(
         plan,
@@ -165,7 +158,7 @@ def drive(
         learning_rate,
         options or {},
     )
-    released = released_matrix(rows, clip)
+    released = released_matrix(rows, plan.problem.clip_norm)
     return Release(
         released[:, :canaries],
         present,
@@ -174,6 +167,82 @@ def drive(
         source=f"antiphase.torch, {mode}",
         seconds=time.perf_counter() - start,
     )
+
+
+def drive_final_model(
+    plan: Plan,
+    directory: str | Path,
+    model: nn.Module,
+    data: Any,
+    loss: Any,
+    *,
+    canaries: int,
+    examples: int | None = None,
+    secret: Secret | None = None,
+    mode: str = "hooks",
+    loss_reduction: str = "mean",
+    physical: int | None = None,
+    learning_rate: float = 0.1,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    options: dict[str, Any] | None = None,
+) -> FinalModels:
+    """Train a model with the real engine and canaries, and return what the final model shows: a black-box audit.
+
+    Nothing is recorded during training. The score of a canary is how far the trained weights moved against its
+    gradient. For many runs, call it with different secrets and join the results with `joined_final_models`.
+
+    Args:
+        plan: plan to train with.
+        directory: directory of the run; must be empty.
+        model: model to train; a copy of it is trained.
+        data: data set with items (input, target).
+        loss: loss of the model with an attribute `reduction`, such as nn.CrossEntropyLoss().
+        canaries: number of canary examples.
+        examples: number of examples, canaries included; by default that of the plan's problem.
+        secret: secret of the run; None for a fresh one.
+        mode: `grad_sample_mode` of the engine.
+        loss_reduction: "mean" or "sum".
+        physical: largest physical batch; None for no limit.
+        learning_rate: learning rate of the optimizer.
+        optimizer: makes the optimizer: (parameters, lr=...) -> optimizer.
+        options: other options of `make_private`.
+    """
+    start = time.perf_counter()
+    secret = Secret.generate() if secret is None else secret
+    present, _, dataset = _with_canaries(plan, data, canaries, 0, examples, secret)
+    module = CanaryModel(copy.deepcopy(model), canaries)
+    _train(
+        plan,
+        directory,
+        module,
+        dataset,
+        loss,
+        lambda wrapped: [_canary_weight(wrapped)],
+        secret,
+        mode,
+        loss_reduction,
+        physical,
+        learning_rate,
+        options or {},
+        optimizer,
+    )
+    moved = -module.canary.weight.detach().double().cpu().numpy().reshape(-1)  # it started at 0
+    return FinalModels(moved, present, f"antiphase.torch, {mode}, final model", time.perf_counter() - start)
+
+
+def _with_canaries(
+    plan: Plan, data: Any, canaries: int, quiet: int, examples: int | None, secret: Secret
+) -> tuple[Flags, Indices, CanaryData]:
+    """Return the coins, the places of the canaries among the examples, and the data with canaries."""
+    total = examples or plan.problem.examples or canaries
+    present = fair_coins(canaries, coin_generator(secret, "torch"))
+    signs = 2.0 * present - 1.0 if plan.mechanism.adjacency == "replace" else present.astype(np.float64)
+    places = canary_places(canaries, total, secret)
+    clip = plan.problem.clip_norm
+    sizes = {int(place): (i, WEIGHT * clip * float(signs[i])) for i, place in enumerate(places)}
+    weights = torch.ones(total)
+    weights[torch.as_tensor(places)] = 0.0
+    return present, places, CanaryData(data, sizes, canaries + quiet, weights)
 
 
 def drive_real_example(
@@ -278,13 +347,13 @@ def _train(
     physical: int | None,
     learning_rate: float,
     options: dict[str, Any],
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
 ) -> tuple[list[Array], Any]:
     """Train to the end; return what the inner optimizer was given in each step, and who took part in it."""
-    optimizer = torch.optim.SGD(module.parameters(), lr=learning_rate)
     engine = PrivacyEngine(directory, secret=secret)
     made = engine.make_private(
         module,
-        optimizer,
+        optimizer(module.parameters(), lr=learning_rate),
         dataset,
         plan,
         grad_sample_mode=mode,

@@ -1,0 +1,163 @@
+"""Black-box audits: from final models only, without the released sums of single steps.
+
+An adversary who sees the final model alone sees how far it moved along the direction of each canary. For a linear
+optimizer, that is the last row of the workload A applied to the released sums, so all steps count with fixed weights.
+The white-box attack weights them by the likelihood ratio, and also tests noise, contributions and participation. So a
+black-box audit finds much less. Its bounds hold for any optimizer and any scores.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphase._accounting import Mechanism
+from antiphase._check import Array, invalid
+from antiphase._measured import Assumption, Audit
+from antiphase._participation import Deterministic
+from antiphase._plan import Plan
+from antiphase._workload import PrefixSum, Workload
+from antiphase.audit._canary import canary_signs, worst_pattern
+from antiphase.audit._counting import check_confidence, counting_bound
+from antiphase.audit._evaluate import MOST_ONE_RUN, check_enough_canaries, claim_of, points_of_curve, reference_size
+from antiphase.audit._one_run import one_run_bounds
+from antiphase.audit._patterns import random_patterns
+from antiphase.audit._release import Flags, Release
+from antiphase.audit._scores import final_model_scores
+
+COUNTING_SHARE = 0.8  # of the failure probability; the theorems for one run share the rest
+REMARK = "Only final models were attacked: noise, contributions and participation were not tested."
+
+
+@dataclass(frozen=True)
+class FinalModels:
+    """What final models show of canaries.
+
+    Args:
+        scores: score of each canary, shape (canaries,), high if it looks present: how far the model moved along its
+            direction, or any other score, such as a negative loss.
+        present: for each canary, whether its coin put it in.
+        source: what made the models.
+        seconds: how long that took.
+    """
+
+    scores: Array
+    present: Flags
+    source: str = "final models"
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        scores, present = np.asarray(self.scores, np.float64), np.asarray(self.present, np.bool_)
+        if scores.ndim != 1 or not np.isfinite(scores).all():
+            raise invalid("FinalModels", "scores", "a finite number per canary", f"shape {scores.shape}", "pass a list")
+        if present.shape != scores.shape:
+            hint = "one for each canary"
+            raise invalid("FinalModels", "present", f"{len(scores)} flags", f"shape {present.shape}", hint)
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "present", present)
+
+
+def final_models(release: Release, workload: Workload | None = None) -> FinalModels:
+    """Return what the final model of a release shows, and nothing else of it.
+
+    Args:
+        release: what was released.
+        workload: optimizer that turns released sums into models; by default plain SGD, `PrefixSum()`.
+    """
+    values = final_model_scores(release, PrefixSum() if workload is None else workload)
+    return FinalModels(values, release.present, f"{release.source}, final model", release.seconds)
+
+
+def joined_final_models(found: list[FinalModels]) -> FinalModels:
+    """Return the final models of several runs of the same program as one."""
+    return FinalModels(
+        np.concatenate([one.scores for one in found]),
+        np.concatenate([one.present for one in found]),
+        f"{found[0].source}, {len(found)} runs" if len(found) > 1 else found[0].source,
+        sum(one.seconds for one in found),
+    )
+
+
+def evaluate_final_models(
+    claimed: Plan | Mechanism,
+    found: FinalModels,
+    *,
+    workload: Workload | None = None,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    separate_runs: bool = False,
+    subject: str = "",
+) -> Audit:
+    """Return the audit of final models: lower bounds on epsilon, without tests.
+
+    **Guarantee**: all bounds hold together with probability `confidence`, under their assumptions. A program that does
+    what it claims is flagged with probability at most 1 - confidence.
+
+    Args:
+        claimed: plan or mechanism that the program claims to run.
+        found: what the final models show.
+        workload: optimizer of the program, to plan thresholds; by default that of the plan, or plain SGD.
+        delta: delta of the bounds; by default that of the plan, or 1e-5.
+        confidence: probability with which all bounds hold.
+        separate_runs: whether each canary has a run of its own, so that nothing needs to be assumed about the program.
+        subject: what was audited, for the page.
+
+    >>> import antiphase as ap
+    >>> from antiphase.audit import simulate
+    >>> mechanism = ap.Mechanism(ap.strategies.Identity(4), ap.EveryStep(), noise_std=1.0)
+    >>> models = final_models(simulate(mechanism, canaries=1000, secret=ap.Secret.insecure(1)))
+    >>> evaluate_final_models(mechanism, models).flagged
+    False
+    """
+    start = time.perf_counter()
+    mechanism, at, claim = claim_of(claimed, delta)
+    alpha = 1.0 - check_confidence("evaluate_final_models", confidence)
+    inside, outside = found.scores[found.present], found.scores[~found.present]
+    check_enough_canaries(inside, outside)
+    if workload is None:
+        workload = claimed.problem.workload if isinstance(claimed, Plan) else PrefixSum()
+    reference = final_model_reference(mechanism, workload, reference_size(len(found.scores)), seed=1)
+    assumes: Assumption = "none" if separate_runs else "independent canaries"
+    with_theorems = not separate_runs and len(found.scores) <= MOST_ONE_RUN
+    share = COUNTING_SHARE if with_theorems else 1.0
+    measured = [counting_bound(inside, outside, at, 1.0 - share * alpha, reference=reference, assumes=assumes)]
+    if with_theorems:
+        each = (1.0 - share) * alpha / 2.0
+        measured += one_run_bounds(found.scores, found.present, at, 1.0 - each, reference=reference)
+    return Audit(
+        subject or found.source,
+        claim,
+        at,
+        tuple(measured),
+        (),
+        points_of_curve(inside, outside),
+        points_of_curve(*reference),
+        alpha,
+        found.seconds + time.perf_counter() - start,
+        (REMARK,),
+        claimed.fingerprint if isinstance(claimed, Plan) else "",
+    )
+
+
+def final_model_reference(mechanism: Mechanism, workload: Workload, count: int, seed: int) -> tuple[Array, Array]:
+    """Return simulated scores of final models under the claim, present and absent, to plan thresholds with.
+
+    Args:
+        mechanism: mechanism that the program claims to run.
+        workload: optimizer that turns released sums into models.
+        count: number of scores of each kind.
+        seed: seed of the simulation.
+    """
+    rng, strategy = np.random.default_rng(seed), mechanism.strategy
+    weights = workload.matrix(strategy.steps)[-1]
+    deviation = mechanism.noise_std * float(np.linalg.norm(weights @ strategy.noising()))
+    if isinstance(mechanism.participation, Deterministic):
+        signals = np.full(count, float(weights @ worst_pattern(strategy, mechanism.participation)))
+    else:
+        signs = canary_signs(strategy, mechanism.participation)
+        signals = (weights * signs) @ random_patterns(mechanism, count, rng)
+    absent = -signals if mechanism.adjacency == "replace" else 0.0 * signals
+    noise = deviation * rng.standard_normal((2, count))
+    return signals + noise[0], absent + noise[1]
