@@ -84,12 +84,13 @@ format: .venv/tested
 	$(BIN)/python $(PIP) constraints.txt --no-build-isolation --editable .
 	touch $@
 
-# With what the demo needs: scikit-learn, for its data. About 30 packages, behind a progress bar.
+# With what the demo needs: scikit-learn, for its data. About 30 packages, behind a progress bar. Compiling all of their
+# modules would take a minute; those that are used are compiled when they are first imported.
 .venv/demo: pyproject.toml constraints.txt .ci/install.py
 	@echo "The demo: a new environment in .venv, then private training on handwritten digits."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python $(PIP) constraints.txt -qq setuptools
-	@$(BIN)/python .ci/install.py 30 --constraint constraints.txt --no-build-isolation --editable ".[demo]"
+	@$(BIN)/python .ci/install.py 30 --no-compile --constraint constraints.txt --no-build-isolation --editable ".[demo]"
 	@touch .venv/installed $@
 
 # The package with its extras and the tools that check it. constraints.txt lists every package, so there is nothing to
