@@ -363,7 +363,7 @@ def test_what_is_compiled_is_said_while_it_is_compiled(capsys):
 
         assert twice(2) == 4
     assert told[0] == ("planning", 0.25)
-    assert ("compiling once: twice", 0.25) in told
+    assert ("compiling once (10 s): twice", 0.25) in told
     with compilation.reported(lambda what, share: None):
         assert twice(3) == 6  # nothing to compile, so nothing is said
     watch = compilation._Watch(lambda what, share: None)

@@ -53,7 +53,7 @@ class _Watch:
     def start(self, name: str) -> None:
         if self._depth == 0:
             self._started = perf_counter()
-            self._show(f"compiling once: {name}", self._share)
+            self._show(f"compiling once (10 s): {name}", self._share)
         self._depth += 1
 
     def end(self) -> None:
