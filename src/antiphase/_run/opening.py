@@ -158,7 +158,7 @@ def _extend(plan: Plan, path: Path, header: Header, secret: Secret, journal: Jou
 def _check_examples(plan: Plan, examples: int | None) -> None:
     """Raise `InvalidArgument` if the number of examples of a new run differs from that of the plan's problem.
 
-    This holds even if the guarantee does not depend on the number of examples.
+    This is checked even if the guarantee does not depend on the number of examples.
     """
     if examples is not None and plan.problem.examples not in (None, examples):
         raise InvalidArgument(
