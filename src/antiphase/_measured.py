@@ -159,7 +159,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What contradicts the claim; empty if nothing does. Not a proof of privacy: see docs/audit.md."""
+        """What contradicts the claim. Finding nothing is not a proof of privacy: see docs/audit.md."""
         found = [
             f"Measured epsilon of at least {rounded_down(bound.measured_epsilon_at_least)}, but "
             f"{rounded_down(self.claim.value)} is claimed ({bound.measurement_method})."

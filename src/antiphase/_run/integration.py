@@ -94,7 +94,7 @@ def leaves_of(run: Run) -> dict[str, Leaf]:
 
 
 def own_leaves_of(run: Run) -> dict[str, Leaf]:
-    """Return the parts of the parameters that this process makes noise for on the host; all, unless runs are shared."""
+    """Return the part of each parameter that this process makes noise for: all of it, unless the run is shared."""
     return run._replay.leaves if isinstance(run._replay, StreamReplay) else run._leaves
 
 

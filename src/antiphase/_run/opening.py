@@ -216,6 +216,6 @@ def _dtype_name(plan: Plan, dtype: DTypeLike | None) -> str:
     if name in allowed:
         return name
     if is_lattice:
-        hint = "omit dtype; if an integration passes it, plan without lattice=True: it adds noise in floating point"
+        hint = "omit dtype; for an integration, plan without lattice=True, because it adds noise in floating point"
         raise _check.invalid("Run.open", "dtype", "int64 for a plan with a lattice", name, hint)
     raise _check.invalid("Run.open", "dtype", "float32 or float64", name, "use float32 for bfloat16 gradients too")

@@ -107,7 +107,7 @@ class RunRecord:
 
     @property
     def details_recorded(self) -> bool:
-        """Whether the plan's details (error, candidates, notes) match the ledger; false for older ledgers."""
+        """Whether the plan's details (error, candidates, notes) match the ledger; False if an old ledger lacks them."""
         return self.history.details == self.plan.details
 
     @property
