@@ -268,7 +268,7 @@ class Session:
         return step < self.run.committed and is_committed(self.run, step, self.run.digest(step, self.state.entries()))
 
     def _differing(self, settings: Entry) -> list[str]:
-        """Return the names of settings that differ from the run's. If the run did not record dropouts, ignore them."""
+        """Return the names of settings that differ from the run's, except "dropouts" if the run did not record it."""
         given = self.history.settings
         names = (set(settings) | set(given)) - {"kind"}
         if "dropouts" not in given:
