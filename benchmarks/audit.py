@@ -1,25 +1,20 @@
-"""How tight audits are, which planted mistakes they see, and how often they raise a false alarm.
+"""How tight audits are, and which wrong noise they see.
 
 - threshold: bounds without assumptions from 10,000 runs, compared with the best threshold there is and with
   jax_privacy on the same scores, at noise that gives epsilon 1, 2, 4 and 8.
 - participation: bounds for every participation, without assumptions (10,000 scores) and with Gaussian noise (100,000).
 - one_run: many canaries in one run, with the published theorems, and jax_privacy on the same scores.
 - power: how often the noise test sees wrong noise.
-- planted: detection of every planted mistake in the engines, with times.
-- alarms: how often right engines are flagged.
 
 python -m benchmarks.audit [table ...]
 
-ANTIPHASE_AUDIT_REPETITIONS is the number of audits of each planted mistake, and ANTIPHASE_AUDIT_ENGINE the only engine
-of which false alarms are counted.
+`benchmarks.audit_engines` audits real engines.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +26,6 @@ from antiphase._montecarlo import MonteCarlo
 from antiphase.audit import (
     Scores,
     counting_bound,
-    evaluate,
     gaussian_bound,
     noise_power,
     one_run_bounds,
@@ -47,7 +41,6 @@ DELTA, CONFIDENCE = 1e-5, 0.95
 EPSILONS = sized((1.0, 2.0, 4.0, 8.0), (4.0,))
 RUNS, MANY = sized(10_000, 400), sized(100_000, 1000)
 REPETITIONS = sized(10, 2)
-PLANTED_REPETITIONS, ALARMS = sized(int(os.environ.get("ANTIPHASE_AUDIT_REPETITIONS", "3")), 1), sized(200, 2)
 STEPS = 16
 ONE_RUN = ("one run", "one run, trade-off", "Gaussian")  # bounds of jax_privacy
 BANDED = ap.strategies.Toeplitz([1.0, 0.5, 0.25], STEPS)
@@ -213,81 +206,13 @@ def power() -> None:
     print_table(f"{STEPS} steps, level 0.01, by directions", ["noise", *map(str, sizes)], rows)
 
 
-def planted() -> None:
-    engines = bugs()
-    rows = []
-    for engine, found in engines.items():
-        for name, bug in found.items():
-            seen, start = 0, time.perf_counter()
-            for i in range(PLANTED_REPETITIONS):
-                with tempfile.TemporaryDirectory() as directory:
-                    findings = bug().findings(Path(directory) / "run", seed=11 + i)
-                    seen += any(bug().seen_by in text for text in findings)
-            each = (time.perf_counter() - start) / PLANTED_REPETITIONS
-            rows.append([engine, name, bug().seen_by, f"{seen} of {PLANTED_REPETITIONS}", f"{each:.1f} s"])
-            print(rows[-1], file=sys.stderr, flush=True)
-    print_table("planted mistakes, confidence 0.95", ["engine", "mistake", "seen by", "seen", "time"], rows)
-
-
-def bugs() -> dict[str, dict[str, Any]]:
-    """Return the planted mistakes of each engine; only those of NumPy with --tiny."""
-    from tests.audit.engines import planted_numpy
-
-    found: dict[str, Any] = {"NumPy": {n: lambda b=b: planted_numpy.made(b) for n, b in planted_numpy.BUGS.items()}}
-    if TINY:
-        return {"NumPy": {"no noise": found["NumPy"]["no noise"]}}
-    from tests.audit.engines import planted_flower, planted_jax, planted_torch
-
-    found["torch"] = {n: lambda b=b: b for n, b in planted_torch.BUGS.items()}
-    found["JAX"] = {n: lambda b=b: planted_jax.made(b) for n, b in planted_jax.BUGS.items()}
-    found["Flower"] = {n: lambda b=b: b for n, b in planted_flower.BUGS.items()}
-    return found
-
-
-def alarms() -> None:
-    """Count how often right engines are flagged."""
-    from tests.audit.engines import numpy_audits
-
-    engines: dict[str, Any] = {"NumPy": numpy_audits.audit}
-    if not TINY:
-        from tests.audit.engines import flower_audits, jax_audits, torch_audits
-
-        engines |= {
-            "torch, hooks": torch_audits.audit,
-            "torch, ghost": lambda directory, seed: torch_audits.audit(directory, seed=seed, mode="ghost"),
-            "JAX, host": jax_audits.audit,
-            "Flower": flower_audits.audit,
-        }
-    if wanted := os.environ.get("ANTIPHASE_AUDIT_ENGINE"):
-        engines = {wanted: engines[wanted]}
-    rows = []
-    for name, audit in engines.items():
-        flagged, start = 0, time.perf_counter()
-        for i in range(ALARMS):
-            with tempfile.TemporaryDirectory() as directory:
-                flagged += audit(Path(directory) / "run", seed=1000 + i).flagged
-        seconds = (time.perf_counter() - start) / ALARMS
-        rows.append([name, f"{flagged} of {ALARMS}", f"{seconds:.2f} s"])
-        print(rows[-1], file=sys.stderr, flush=True)
-    given = ap.Mechanism(BANDED, ap.MinSeparation(4), 4.0)
-    flagged = sum(
-        evaluate(given, simulate(given, canaries=500, secret=ap.Secret.insecure(i))).flagged for i in range(ALARMS)
-    )
-    rows.append(["simulated, epsilon 2", f"{flagged} of {ALARMS}", ""])
-    print_table("right engines that are flagged; at most 6 % are allowed", ["engine", "flagged", "time"], rows)
-
-
 TABLES = {
     "threshold": threshold,
     "participation": participation,
     "one_run": one_run,
     "power": power,
-    "planted": planted,
-    "alarms": alarms,
 }
 
 if __name__ == "__main__":
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     for table in sys.argv[1:] or TABLES:
         TABLES[table]()

@@ -23,7 +23,7 @@ def contribution_test(mechanism: Mechanism, release: Release, found: Scores, lev
     | part | sees |
     |---|---|
     | signal to noise | contributions too large for the noise, over all canaries together |
-    | size | contributions above the clipping norm on average, in some step |
+    | size | contributions above the clipping norm on average, over all steps or in one of them |
     | largest | a single canary with too large a contribution |
     | other steps | contributions of canaries in steps that they did not take part in |
     | absent | contributions of canaries that are absent |
@@ -41,13 +41,13 @@ def contribution_test(mechanism: Mechanism, release: Release, found: Scores, lev
     values = release.projections * signs[:, None]
     inside = release.taking_part & present[None, :]
     outside = ~release.taking_part & present[None, :]
-    excess = found.values[present] - found.signals[present]
-    if mechanism.adjacency == "replace":
-        excess = found.values[present] - found.signals[present] / 2.0
+    signals = found.signals[present] / (2.0 if mechanism.adjacency == "replace" else 1.0)
+    excess = found.values[present] - (1.0 + TOLERANCE) * signals
+    each_step = _means(values - 1.0 - TOLERANCE, inside, spread, two_sided=False)
     parts = [
         ("signal to noise", signal_ratio(found.values, found.signals, present, 0.95).p_value),
-        ("size", _means(values - 1.0 - TOLERANCE, inside, spread, two_sided=False)),
-        ("largest", _largest(excess - TOLERANCE * found.signals[present])),
+        ("size", min(1.0, 2.0 * min(each_step, _whole(excess, signals)))),
+        ("largest", _largest(excess)),
         ("other steps", _means(release.projections, outside, spread, two_sided=True)),
         ("replay", 0.0 if release.replayed > TOLERANCE else 1.0),
     ]
@@ -75,6 +75,14 @@ def _means(values: Array, chosen: Flags, spread: Array, *, two_sided: bool) -> f
     sizes = np.maximum(np.abs(totals) - slack, 0.0) if two_sided else totals
     worst = float((sizes / (np.maximum(spread[rows], LEAST_NOISE) * np.sqrt(counts[rows]))).max())
     return min(1.0, (2.0 if two_sided else 1.0) * int(rows.sum()) * float(ndtr(-worst)))
+
+
+def _whole(excess: Array, signals: Array) -> float:
+    """Return the p-value of the excess of all canaries and steps together, weighted by what was expected."""
+    from scipy.special import ndtr
+
+    size = float(np.linalg.norm(signals))
+    return float(ndtr(-float(signals @ excess) / size)) if size > 0.0 else 1.0
 
 
 def _largest(excess: Array) -> float:

@@ -1,6 +1,6 @@
 """Two processes that train one model with canaries; writes what each scenario released.
 
-python -m tests.audit.engines.processes <directory>
+python -m tests.audit.engines.processes <directory> [seed]
 """
 
 import multiprocessing
@@ -53,16 +53,25 @@ SCENARIOS = {
     "ddp, all noise on every rank": ("ddp", doubled),
 }
 
+SEEN_BY = {
+    "ddp": "",
+    "fsdp": "",
+    "ddp, noise of one rank missing": "noise: scale",
+    "ddp, same noise on two ranks": "noise: directions",
+    "fsdp, noise of one rank missing": "noise: scale",
+    "ddp, all noise on every rank": "noise: scale",
+}
 
-def work(rank, directory):
+
+def work(rank, directory, seed):
     try:
         torch.set_num_threads(1)
         store = dist.FileStore(str(directory / "store"), WORLD)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
         for name, (way, mistake) in SCENARIOS.items():
             _noise_adder.read_noise = RIGHT if mistake is None else mistake(rank)
-            with patch("antiphase._run.opening.fresh_run_id", lambda: "0" * 32):
-                found = released(directory / name, seed=3, quiet=156, **WAYS[way])
+            with patch("antiphase._run.opening.fresh_run_id", lambda: f"{seed:032x}"):
+                found = released(directory / name, seed=seed, quiet=156, **WAYS[way])
             if rank == 0:
                 found.save(directory / f"{name}.npz")
         dist.barrier()
@@ -72,9 +81,9 @@ def work(rank, directory):
         os._exit(1)
 
 
-def main(directory):
+def main(directory, seed=3):
     context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=work, args=(rank, directory)) for rank in range(WORLD)]
+    workers = [context.Process(target=work, args=(rank, directory, seed)) for rank in range(WORLD)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -86,4 +95,4 @@ def main(directory):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -10,6 +10,7 @@ from antiphase.audit import Release, evaluate
 from tests.audit.engines.models import plan
 from tests.audit.engines.planted_numpy import POISSON
 from tests.audit.engines.planted_torch import BUGS, tied_example
+from tests.audit.engines.processes import SEEN_BY
 from tests.audit.engines.torch_audits import audit, real_example
 from tests.torch.training import HOOKS
 
@@ -55,18 +56,9 @@ def together(tmp_path_factory):
     return directory
 
 
-@pytest.mark.parametrize(
-    ("name", "seen_by"),
-    [
-        ("ddp", ""),
-        ("fsdp", ""),
-        ("ddp, noise of one rank missing", "noise: scale"),
-        ("ddp, same noise on two ranks", "noise: directions"),
-        ("fsdp, noise of one rank missing", "noise: scale"),
-        ("ddp, all noise on every rank", "noise: scale"),
-    ],
-)
-def test_two_processes(together, name, seen_by):
+@pytest.mark.parametrize("name", SEEN_BY)
+def test_two_processes(together, name):
+    seen_by = SEEN_BY[name]
     release = Release.load(together / f"{name}.npz")
     findings = evaluate(plan(), release).findings
     assert any(seen_by in text for text in findings) if seen_by else findings == (), findings
