@@ -7,6 +7,7 @@ batches every time, so the comparison here uses the same random numbers for two 
 from __future__ import annotations
 
 import copy
+import inspect
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from antiphase._errors import Refused
 from antiphase.torch._batches import tensors_in
 
 CHECKED_EXAMPLES = 8
+WRAPPED = ("data_collator", "collate")  # attributes of collators that wrap another one
 ROUNDS = 2  # for each example: a random collator may leave the examples alone most of the time
 HINT = (
     "remove mixup, CutMix, in-batch negatives and statistics over the batch from the collate function, from "
@@ -30,7 +32,7 @@ def loader_of(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[li
     """Return a function that loads and collates examples by index, as PyTorch's DataLoader does.
 
     Items are read only once, since augmentation may be random, unless the data set reads several of them at a time. The
-    function works on copies of the collator, which may have a state, and of the items.
+    function works on copies of the items and of the collator's own random generators.
     """
     items: dict[int, Any] = {}
 
@@ -42,7 +44,7 @@ def loader_of(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[li
                 if i not in items:
                     items[i] = dataset[i]
             found = [_copied(items[i]) for i in indices]
-        return _copied(collate)(found)
+        return _with_own_generators(collate)(found)
 
     return load
 
@@ -87,8 +89,23 @@ def _copied(value: Any) -> Any:
     """Return a copy, or the value itself if it cannot be copied."""
     try:
         return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001  # any object may be in a data set
+    except Exception:  # any object may be in a data set
         return value
+
+
+def _with_own_generators(collate: Any) -> Any:
+    """Return a shallow copy of a collator, with copies of its random generators, also inside a wrapper."""
+    if inspect.isroutine(collate) or isinstance(collate, (type, torch.nn.Module)) or not hasattr(collate, "__dict__"):
+        return collate
+    found = copy.copy(collate)
+    for name, value in vars(collate).items():
+        if isinstance(value, torch.Generator):
+            vars(found)[name] = value.clone_state()
+        elif isinstance(value, (random.Random, np.random.Generator, np.random.RandomState)):
+            vars(found)[name] = copy.deepcopy(value)
+        elif name in WRAPPED:
+            vars(found)[name] = _with_own_generators(value)
+    return found
 
 
 def _rows(batch: Any, size: int) -> list[torch.Tensor]:

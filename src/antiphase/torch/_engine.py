@@ -23,8 +23,8 @@ from antiphase._problem import Problem
 from antiphase._run import Run
 from antiphase._secret import Secret
 from antiphase.torch._accelerate import unwrapped_optimizer
-from antiphase.torch._collation import CHECKED_EXAMPLES, check_collation, loader_of
 from antiphase.torch._clipping_checks import GhostClipping, PerExampleClipping
+from antiphase.torch._collation import CHECKED_EXAMPLES, check_collation, loader_of
 from antiphase.torch._criterion import GhostClippingLoss
 from antiphase.torch._distributed import TorchDistributed
 from antiphase.torch._grouped_rows import check_grouping
