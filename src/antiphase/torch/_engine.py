@@ -24,6 +24,7 @@ from antiphase._run import Run
 from antiphase._secret import Secret
 from antiphase.torch._accelerate import unwrapped_optimizer
 from antiphase.torch._clipping_checks import GhostClipping, PerExampleClipping
+from antiphase.torch._collation import CHECKED_EXAMPLES, check_collation, loader_of
 from antiphase.torch._criterion import GhostClippingLoss
 from antiphase.torch._distributed import TorchDistributed
 from antiphase.torch._grouped_rows import check_grouping
@@ -83,6 +84,7 @@ class PrivacyEngine(RunMethods):
         self._batches: PlanBatchSampler | None = None
         self._module: Any = None
         self._optimizer: Any = None
+        self._loader: Any = None
 
     def make_private(
         self,
@@ -282,7 +284,7 @@ class PrivacyEngine(RunMethods):
             noise.close()
             raise
         self._tracker, self._batches = tracker, batches
-        self._module, self._optimizer = wrapped, private
+        self._module, self._optimizer, self._loader = wrapped, private, loader
         return made
 
     def check_independence(self, loss: Callable[[Any], Any], batch: Any) -> None:
@@ -292,7 +294,8 @@ class PrivacyEngine(RunMethods):
         gradients of other examples. It can change them through a mean over all tokens of the batch, a contrastive loss,
         batch statistics, or an embedding table that is looked up once for all examples. The check processes the batch
         as a whole and in parts, without dropout, and compares the gradients of each example. The error names the layer
-        or the loss. No step is taken, and the parameters do not change.
+        or the loss. Examples of the data set are also collated with one of them replaced, to find mixup and the like in
+        the collate function. No step is taken, and the parameters do not change.
 
         A passed check is evidence, not a proof: it cannot find a dependence that does not occur in this batch.
 
@@ -309,6 +312,10 @@ class PrivacyEngine(RunMethods):
                 "The check needs the whole model in one process.",
                 hint="run it once in a single process before you start several",
             )
+        load = loader_of(self._loader.dataset, self._loader.collate_fn)
+        count = min(CHECKED_EXAMPLES, len(self._loader.dataset))
+        if count > 1:
+            check_collation(load, list(range(count)))
         if not self._is_independent(loss, batch):
             raise Refused(
                 "Fewer than two examples of the batch have a gradient, so nothing can be checked.",

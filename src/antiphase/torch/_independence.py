@@ -90,7 +90,15 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
     weights *= torch.where(torch.rand(size, generator=generator) < 0.5, -1.0, 1.0)
     measure = _Measurement(module, optimizer, reset, loss)
     with measure.restored():
+        before = measure.parameter_sums()
         norms = measure(batch, weights).norms
+        if changed := measure.changed_since(before):
+            raise Refused(
+                f"The forward pass changes the parameter {changed!r}, from the data and without noise, as layers do "
+                "that are initialized from the first batch.",
+                hint="initialize the model before make_private, from public data or without data; start again with a "
+                "new model",
+            )
         present = norms[norms > NO_GRADIENT * measure.clip_norm]
         usual = float(present.median()) if len(present) else measure.clip_norm
         weights /= norms.clamp(min=SHORTEST * usual)
@@ -169,6 +177,15 @@ class _Measurement:
                 for name, value in self._module.named_buffers():
                     if name in buffers:
                         value.copy_(buffers[name])
+
+    def parameter_sums(self) -> dict[str, float]:
+        """Return the sum of the entries of every parameter, also of frozen ones."""
+        return {name: float(p.detach().sum(dtype=torch.float64)) for name, p in self._module.named_parameters()}
+
+    def changed_since(self, before: dict[str, float]) -> str | None:
+        """Return the name of a parameter whose sum is not the same as in an earlier `parameter_sums`, or None."""
+        now = self.parameter_sums()
+        return next((name for name in now if now[name] != before.get(name) and not math.isnan(now[name])), None)
 
     def __call__(self, batch: Any, weights: torch.Tensor, seed: int = 0) -> Measured:
         loss = self._forward(batch, seed)

@@ -27,6 +27,7 @@ from antiphase._run import PrivacyReport
 from antiphase._secret import Secret
 from antiphase._traceback import without_locals
 from antiphase.torch._batches import select_padded, tensors_in
+from antiphase.torch._collation import CHECKED_EXAMPLES, check_collation, loader_of
 from antiphase.torch._engine import PrivacyEngine
 from antiphase.torch._huggingface_arguments import check_arguments, check_collator, check_directories, check_users
 from antiphase.torch._huggingface_loss import loss_for, model_inputs
@@ -38,7 +39,6 @@ __all__ = ["PrivateTrainer"]
 
 STATE_FILE = "antiphase.json"
 LOSSES = ("loss", "train_loss", "grad_norm")
-CHECKED_EXAMPLES = 8
 
 
 class PrivateTrainer(Trainer):
@@ -316,29 +316,30 @@ class PrivateTrainer(Trainer):
 
         The examples are collated again for every part of the batch, so padding is checked too. If the collator is
         random, as for masked language models, they are collated only once, and parts of the batch are cut to the
-        lengths that their examples have alone.
+        lengths that their examples have alone. Whether the collator itself mixes examples is checked first.
         """
         indices = self.engine._started.examples(self.engine.step)[0]
         size = min(CHECKED_EXAMPLES, max(2, self._train_batch_size))
-        examples = [self.train_dataset[i] for i in indices[:size]]
-        if len(examples) < 2:
+        indices = indices[:size]
+        if len(indices) < 2:
             return
-        collate = self._collator()
+        load = loader_of(self.train_dataset, self._collator())
+        check_collation(load, indices)
 
         def loss(batch: Any) -> Any:
             with self.compute_loss_context_manager():
                 return self._loss_of(model, self._prepare_inputs(batch))
 
         with torch.random.fork_rng():
-            once, again = dict(collate(examples)), dict(collate(examples))
-            alone = [collate([example]) for example in examples]
+            once, again = dict(load(indices)), dict(load(indices))
+            alone = [load([i]) for i in indices]
 
         def part(rows: torch.Tensor) -> Any:
             if _same(once, again):
-                return collate([examples[i] for i in rows.tolist()])
+                return load([indices[i] for i in rows.tolist()])
             return select_padded(once, rows.tolist(), alone)
 
-        whole = torch.arange(len(examples))
+        whole = torch.arange(len(indices))
         # In pairs, two examples of different lengths are always compared with themselves alone.
         parts = (whole, *whole[: len(whole) // 2 * 2].view(-1, 2))
         checks = [self.engine._is_independent(lambda rows: loss(part(rows)), rows) for rows in parts]
