@@ -136,7 +136,7 @@ class Dense(Strategy):
         return out
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the range of exponents on the diagonal if C is lower triangular, else the exponent of the largest entry."""
+        """Return the range of exponents on the diagonal if C is lower triangular, else that of the largest entry."""
         if self.is_lower_triangular:
             return exponents(np.diag(self.matrix))
         high = exponents(self.matrix)[1]
