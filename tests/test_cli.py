@@ -77,7 +77,7 @@ def test_plan_ranks_for_training_unless_asked_otherwise():
         for more in ([], ["--learning-rate", "0.5"], ["--objective", "rms"])
     )
     assert "at the end of training" in usual
-    assert "curvature x learning" in usual
+    assert "curvature x learning rate is" in " ".join(usual.split())
     assert "0.0005 to 0.15" in re.sub(r"\s+", " ", faster)
     assert "rms over the steps" in re.sub(r"\s+", " ", over_steps)
     assert "rms error" not in over_steps.split("front")[0]
