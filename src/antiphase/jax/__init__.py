@@ -49,12 +49,12 @@ if not _TYPE_CHECKING:
     from antiphase._errors import Refused as _Refused
 
     class _RemovedName(_Refused, ImportError):
-        """The error of a removed name. It is no AttributeError: `from antiphase.jax import` would hide its hint."""
+        """Error for a removed name. It is not an AttributeError: `from antiphase.jax import` would hide the hint."""
 
     def __getattr__(name: str) -> object:
         if name == "add_noise":
             raise _RemovedName(
-                "antiphase.jax.add_noise was renamed, because optax.add_noise is another function, without privacy.",
+                "antiphase.jax.add_noise was renamed, because optax.add_noise is another function, without any privacy.",
                 hint="use antiphase.jax.add_correlated_noise",
             )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -55,13 +55,13 @@ class PrivateTraining(Callback):
     The callback stops the trainer after the last step of the plan, so the trainer needs no limit of its own. Before the
     first step, the callback checks that examples do not influence one another. Checkpoints contain the state
     of the engine, so `fit(..., ckpt_path=...)` continues the run. After every step, the random generators are seeded
-    from their first seed and the step, so a run that continues has the same dropout. Epsilon is logged as "epsilon"
+    from their first seed and the step, so a resumed run has the same dropout. Epsilon is logged as "epsilon"
     every `log_every_n_steps` steps.
 
     **Guarantee**: as for `PrivacyEngine`.
 
     Args:
-        plan: plan to train with. If its guarantee relies on random batches, they must be so large that none is empty.
+        plan: plan to train with. If its guarantee relies on random batches, they must be large enough that none is empty.
         run_directory: run directory. It holds the secret and the noise state, so do not store it with the model.
         dataset: map-style data set, with one item for each example (or user) that the plan protects.
         grad_sample_mode: "hooks" or "functorch".
