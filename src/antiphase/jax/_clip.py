@@ -16,8 +16,8 @@ Loss = Callable[..., Any]
 SUM_BLOCK = 512  # examples added up in float32; see `_blockwise`
 SMALLEST_NORM, LARGEST_NORM = 1e-30, 1e30
 SMALLEST_ENTRY, LARGEST_ENTRY = 1e-37, 1e37  # outside this range, float32 entries or their reciprocals are inexact
-ROUNDING_MARGIN = 2.0**-16  # larger than the rounding error of one leaf's norm, a few times 2^-24 by pairwise summation
-ROUNDING_PER_LEAF = 2.0**-24  # twice what adding another leaf can cost the norm
+ROUNDING_MARGIN = 2.0**-16  # larger than the relative rounding error of one leaf's norm: a few times 2^-24
+ROUNDING_PER_LEAF = 2.0**-24  # twice the rounding error that another leaf adds to the norm
 
 
 class PerExample(NamedTuple):
@@ -55,10 +55,10 @@ def clipped_sum(
     batch of one example.
 
     **Guarantee**: each example contributes a vector of norm at most `clip_norm`, whatever its data, provided that its
-    loss does not depend on other examples (no batch normalisation). Up to 512 examples are added in float32, and such
-    sums are added in twice that precision, so one example can change how the others are rounded by at most about
-    clip_norm / 256, plus the rounding of the result. On a mesh, examples are clipped before they are summed over
-    devices, however parameters and batch are sharded.
+    loss does not depend on other examples (no batch normalisation). Blocks of up to 512 examples are added in float32,
+    and the sums of the blocks in twice that precision. So one example can change the rounding errors of the others by
+    at most about clip_norm / 256, plus the rounding of the result. On a mesh, examples are clipped before they are
+    summed over devices, however parameters and batch are sharded.
 
     Inside `jax.shard_map`, the sum is over the examples of each device: call `jax.lax.psum` on it. Pass whole
     parameters there, and a loss without communication between devices. With a shard of the parameters, each shard would
@@ -73,7 +73,7 @@ def clipped_sum(
             batch size.
         has_aux: whether the loss returns (loss, aux).
         return_losses: whether to return the losses of the examples, even without aux.
-        batch_axis: the axis of the batch's arrays that the examples are along, as `in_axes` of `jax.vmap`: an integer,
+        batch_axis: axis of the examples in the arrays of the batch, in the form of `in_axes` of `jax.vmap`: an integer,
             or a tuple with an entry (an integer, None, or a tree of them) for each element of the batch. None means
             that all examples share the array; it must not depend on any example.
         keep_batch_axis: whether the loss is given each example with a batch axis of size 1.
@@ -115,7 +115,7 @@ def clipped_sum(
 def _block_sum(
     loss: Callable[..., Any], norm: float, params: Any, arrays: list[Any], used: jax.Array
 ) -> tuple[Any, PerExample]:
-    """Return the sum of the clipped gradients of a block of examples, added in any order, and the values of each."""
+    """Return the sum of the clipped gradients of a block, added in any order, and each example's loss and aux."""
     params = _on_each_device(params, (arrays, used))
     (losses, aux), gradients = jax.vmap(jax.value_and_grad(loss, has_aux=True), (None, 0))(params, arrays)
     clipped = jax.vmap(lambda g, used: _clipped(g, used, norm))(gradients, used)
@@ -129,14 +129,14 @@ def _block_sum(
 def _blockwise(
     params: Any, arrays: list[Any], used: jax.Array, size: int | None, block_sum: Callable[..., Any]
 ) -> tuple[Any, PerExample]:
-    """Return the sum over all examples, as a sum of blocks in twice the precision, and the values of each example.
+    """Return the sum over all examples, by adding blocks in twice the precision, and each example's loss and aux.
 
     In a plain float32 sum of thousands of examples, one of them can decide how all later ones are rounded, and so
-    change the sum by twice its own norm (Casacuberta et al. 2022). With n examples in a block, it changes the roundings
-    by at most about n^2 / 4 roundings of 2^-24, as in `antiphase.torch`. Between blocks, the error of each addition is
-    kept in a second number.
+    change the sum by twice its own norm (Casacuberta et al. 2022). With n examples in a block, it can change the
+    block's sum by at most about n^2 / 4 roundings of 2^-24, as in `antiphase.torch`. Between blocks, the error of each
+    addition is kept in a second number.
 
-    Each block takes examples from the whole batch, at equal distances: on a mesh, every device then has a part of it.
+    Each block takes evenly spaced examples from the whole batch, so on a mesh every device has a part of each block.
     """
     examples = len(used)
     limit = SUM_BLOCK if size is None else min(size, SUM_BLOCK)
@@ -174,7 +174,7 @@ def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _of_nobody(params: Any, arrays: list[Any], used: jax.Array, block_sum: Callable[..., Any]) -> Any:
-    """Return the result for a batch without examples: zeros, and values with the shapes that they would have."""
+    """Return the result for a batch without examples: sums of zero, and empty arrays of losses and aux."""
     one = jax.tree.map(lambda x: jnp.zeros((1, *x.shape[1:]), x.dtype), (arrays, used))
     _, each = jax.eval_shape(block_sum, params, *one)
     sums = jax.tree.map(lambda p: jnp.zeros_like(p, _wide(p)), params)
@@ -203,7 +203,7 @@ def _clipped(gradient: Any, used: jax.Array, norm: float) -> Any:
 
 
 def _on_each_device(params: Any, batch: Any) -> Any:
-    """Inside `jax.shard_map`, return parameters that count as different on every device that has examples of its own.
+    """Inside `jax.shard_map`, mark parameters as different on every device that has its own examples.
 
     The derivative with respect to a value that is the same on all devices is a sum over the devices. The gradients of
     several examples would then be added before they are clipped.

@@ -34,8 +34,8 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     Args:
         run: the run passed to `add_correlated_noise`.
         state: state of the whole optimizer after the step; `opt_state` of a `flax.nnx.Optimizer`.
-        params: parameters after the step, with exactly the leaves that the run was opened with. An Equinox module, or
-            nnx.state(model, nnx.Param), will do.
+        params: parameters after the step, with exactly the leaves that the run was opened with. It may be an
+            Equinox module, or nnx.state(model, nnx.Param).
         indices: indices of all examples used in the step, without repetition and in any order. They must be the run's
             own batch. Leave `indices` out if the run was opened without examples.
     """
@@ -83,7 +83,7 @@ def report(run: Run, state: Any) -> PrivacyReport:
 
 
 def _as_bits(leaf: Any) -> Any:
-    """Return an array with a dtype of NumPy. Others (bfloat16, PRNG keys) become integers with the same bits."""
+    """Return an array with a NumPy dtype. Other arrays (bfloat16, PRNG keys) become integers with the same bits."""
     if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     kind = np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else None

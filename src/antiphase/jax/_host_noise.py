@@ -89,7 +89,7 @@ def replicated_noise(
 
 
 def _one_entry(updates: Sequence[Any]) -> list[jax.Array]:
-    """Return an entry of the updates, which the compiler has only after it has computed them."""
+    """Return one entry of the updates. A callback that takes it runs only after the updates are computed."""
     for leaf in updates:
         at = jax.typeof(leaf).sharding
         is_explicit = at.mesh.axis_names and AxisType.Explicit in at.mesh.axis_types
@@ -109,7 +109,7 @@ def sharded_noise(
 
 
 def check_shardings(shardings: Any) -> list[NamedSharding]:
-    """Return a list of the shardings of the leaves, in order. Raise `InvalidArgument` if one is no NamedSharding."""
+    """Return a list of the shardings of the leaves, in order. Raise `InvalidArgument` unless all are NamedSharding."""
     found = jax.tree.leaves(shardings, is_leaf=lambda part: isinstance(part, jax.sharding.Sharding))
     if not found or not all(isinstance(part, NamedSharding) for part in found):
         raise InvalidArgument(
@@ -137,7 +137,7 @@ def _fetch_shards(
 def _shard_reader(noise: HostNoise, leaf: int, shape: tuple[int, ...], sharding: NamedSharding) -> Callable[..., Any]:
     """Return a callback that maps the index of a device in the mesh to the noise of its shard of a leaf.
 
-    The noise that this process makes is that of a region, so indices are counted from where the region starts.
+    This process makes noise only for its region of the leaf, so indices are relative to the start of the region.
     """
     shards, starts = sharding.devices_indices_map(shape), [start for start, _ in noise.regions[leaf].box]
 

@@ -1,4 +1,4 @@
-"""Names and shapes of the arrays in a parameter tree, the same for every wrapper that a library puts around them."""
+"""Names and shapes of the arrays in a parameter tree, whatever wrappers a library puts around them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _is_trained(leaf: Any) -> bool:
 
 
 def _named_arrays(tree: Any, in_equinox: Callable[[Any], bool] = _is_trained) -> list[tuple[str, Any]]:
-    """Return the names and values of the arrays and numbers in a tree; in Equinox modules, those that it accepts."""
+    """Return all named arrays and numbers in a tree; in Equinox modules, only those that `in_equinox` accepts."""
     module = _class("flax.nnx", "Module")
     if module is not None and isinstance(tree, module):
         tree = sys.modules["flax.nnx"].state(tree)  # as in nnx.Optimizer: dicts in place of attributes
@@ -127,7 +127,7 @@ def _named_arrays(tree: Any, in_equinox: Callable[[Any], bool] = _is_trained) ->
 
 
 def _is_unkeyed_mapping(node: Any) -> bool:
-    """Return whether a node is a mapping that JAX does not know the keys of, such as a `FlatMap` of Haiku."""
+    """Return whether a node is a mapping whose keys JAX does not know, such as a `FlatMap` of Haiku."""
     if not isinstance(node, Mapping) or isinstance(node, dict):
         return False
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(node)]
@@ -135,7 +135,7 @@ def _is_unkeyed_mapping(node: Any) -> bool:
 
 
 def _as_dict(node: Any) -> Any:
-    """Return a mapping as dicts with the same leaves in the same order; the mapping itself if the order would differ.
+    """Convert a mapping to dicts, or return it unchanged if that would change the order of the leaves.
 
     The noise of a leaf is found by its position, so names must be in the order of `jax.tree.leaves`.
     """

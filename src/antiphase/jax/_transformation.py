@@ -245,7 +245,7 @@ def _next_noise(
 
 
 def _zeros(count: int, leaf: Any, dtype: jnp.dtype, at: NamedSharding | None) -> jax.Array:
-    """Return buffers for a leaf, with the sharding `at`; if it is None, with that of a leaf on explicit mesh axes."""
+    """Return zero buffers for a leaf, with the sharding `at`, or with the leaf's if its mesh axes are explicit."""
     shape, stacked = (count, *jnp.shape(leaf)), stacked_sharding(leaf)
     if isinstance(leaf, jax.core.Tracer):
         zeros = jnp.zeros(shape, dtype, out_sharding=stacked)

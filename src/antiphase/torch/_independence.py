@@ -73,7 +73,7 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
     The batch is processed as a whole, and split in two in several ways, without dropout. The gradient norms of the
     examples must be the same each time, and so must randomly weighted sums of the gradients, scaled to length 1.
 
-    Returns False if fewer than two examples have a gradient, so that they cannot be seen to influence one another.
+    Returns False if fewer than two examples have a gradient, because nothing was checked then.
 
     Args:
         module: model, wrapped by Opacus.
@@ -109,7 +109,7 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
             except Exception as error:
                 raise Refused(
                     "The model can process the whole batch but not part of it, so its rows are not the examples. For a "
-                    f"part, it raised {type(error).__name__}, the cause of this error.",
+                    f"part, it raised {type(error).__name__}, which caused this error.",
                     hint=ROWS_HINT,
                 ) from error
             if wrong := measure.differing(whole, found, parts):
@@ -119,7 +119,7 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
         if measure.differing(measure(batch, weights, seed=1), [whole], [list(range(size))]):
             raise Refused(
                 "The gradients of the same batch differ between two passes, so the model or the loss is random beyond "
-                "dropout. Whether examples influence one another cannot be checked.",
+                "dropout. The check cannot tell whether examples influence one another.",
                 hint="turn off random augmentations such as mixup, or move them into the data set, where each example "
                 "is augmented separately",
             )
@@ -128,7 +128,7 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
 
 
 def _splits(size: int, generator: torch.Generator) -> Iterator[list[list[int]]]:
-    """Yield ways to split a batch into two parts. Every two examples are in different parts in at least one of them."""
+    """Yield ways to split a batch into two parts. At least one of them separates any two given examples."""
     places = torch.randperm(size, generator=generator)
     for bit in range((size - 1).bit_length()):
         yield [((places >> bit) % 2 == side).nonzero().flatten().tolist() for side in (0, 1)]

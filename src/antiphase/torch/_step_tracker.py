@@ -24,7 +24,7 @@ class StepTracker:
     Args:
         noise: adds the noise and commits the steps.
         even: whether all ranks must process equally many examples, as FSDP requires. If so, a rank with one example
-            less repeats an example, whose gradient gets weight 0.
+            fewer repeats an example, whose gradient gets weight 0.
     """
 
     def __init__(self, noise: NoiseAdder, *, even: bool) -> None:
@@ -36,7 +36,7 @@ class StepTracker:
         self._versions: list[int] | None = None  # of the parameters, when the loader yielded the batch
         self._yields_empty = False
         # With several ranks, a pass through the loader ends at the same step on all of them. Otherwise a rank without
-        # examples would go on to the next pass, while another one, for example, publishes.
+        # examples could start the next pass while another rank publishes results, for example.
         self._pass_end = self.steps if noise.transport.size == 1 else 0
         self.examples = lru_cache(maxsize=CACHED_BATCHES)(self._examples)
 

@@ -51,7 +51,7 @@ class PrivateTrainer(Trainer):
 
     The loss of each example is computed separately, because the losses of most models are means over all tokens of a
     batch. Before the first step, the trainer checks that examples do not influence one another. `loss` and `grad_norm`
-    have no noise, so they are not logged unless you ask for it; the log shows epsilon instead.
+    have no noise, so they are not logged; the log shows epsilon instead. To log the loss, set `log_training_loss`.
 
     **Guarantee**: as for `PrivacyEngine`.
 
@@ -62,7 +62,7 @@ class PrivateTrainer(Trainer):
         run_directory: run directory. It holds the secret and the noise state, so it must not be inside
             `args.output_dir`.
         epsilon: without a plan, the epsilon to plan for. The number of steps is `args.max_steps`, or follows from
-            `args.num_train_epochs`. The plan is stored in the run directory and used again to resume.
+            `args.num_train_epochs`. The plan is stored in the run directory and used again on resume.
         delta: without a plan, the delta to plan for.
         batch_size: without a plan, the expected number of examples (or users) per step.
         clip_norm: without a plan, the clipping norm of each example.
@@ -201,8 +201,8 @@ class PrivateTrainer(Trainer):
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Compute, clip and add the gradients of all physical batches of a step; return the mean loss.
 
-        A step without examples has no physical batches. The loss of the last step is returned, so that the mean in the
-        log, if you asked for it, does not change.
+        For a step without examples, the previous loss is returned again, so that the mean loss in the log is not
+        distorted.
         """
         model.train()
         if not self._is_checked:
@@ -287,7 +287,7 @@ class PrivateTrainer(Trainer):
         return collator if self._rows is None else UserCollate(collator, self._rows, labels=self.label_names)
 
     def _check_start(self) -> None:
-        """Before training, without a checkpoint: raise `Refused` if the run has steps that the model does not have."""
+        """If the run has steps but there is no checkpoint, restart the run if requested, or else raise `Refused`."""
         if self._checkpoint is not None:
             return
         try:
@@ -340,7 +340,7 @@ class PrivateTrainer(Trainer):
             return select_padded(once, rows.tolist(), alone)
 
         whole = torch.arange(len(indices))
-        # In pairs, two examples of different lengths are always compared with themselves alone.
+        # The check of a pair compares its gradients with those of each example alone, without the padding of the pair.
         parts = (whole, *whole[: len(whole) // 2 * 2].view(-1, 2))
         checks = [self.engine._is_independent(lambda rows: loss(part(rows)), rows) for rows in parts]
         self._is_checked = checks[0]

@@ -56,7 +56,7 @@ class PrivateTraining(Callback):
     The callback stops the trainer after the last step of the plan, so the trainer needs no limit of its own. Before the
     first step, the callback checks that examples do not influence one another. Checkpoints contain the state
     of the engine, so `fit(..., ckpt_path=...)` continues the run. After every step, the random generators are seeded
-    from their first seed and the step, so a run that continues has the same dropout. Epsilon is logged as "epsilon"
+    from their first seed and the step, so a resumed run has the same dropout. Epsilon is logged as "epsilon"
     every `log_every_n_steps` steps.
 
     **Guarantee**: as for `PrivacyEngine`.
