@@ -83,6 +83,6 @@ print(f"all steps: epsilon {ap.epsilon(plan.mechanism, 1e-8).value:.3f} at delta
 # %% [markdown]
 # The tables leave out two points. **Choosing by looking at the data costs privacy**: this page used no data, so it
 # costs none, but trying five epsilons on the private data and keeping the best does. And **epsilon is per unit**: if
-# one person contributes ten examples, plan for users (`Problem(unit="user")`, with one item per user), not for examples.
+# one person contributes ten examples, plan for users (`Problem(unit="user")`, one item per user), not for examples.
 #
 # `antiphase explore` shows the same trade-offs on a page, with sliders. See [Explore a plan](explore.md).
