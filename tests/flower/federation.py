@@ -192,11 +192,16 @@ def model_by_hand(
     run_id = json.loads((directory / "run" / "run.json").read_text())["run_id"]
     names, total = names_by_hand(directory, clients), [np.zeros(shape) for shape in SHAPES.values()]
     leaves = dict(zip(model(), SHAPES.values(), strict=True))
-    stream = ap.NoiseStream(plan, leaves, SECRET, run_id, dtype="float64")
-    clip = plan.problem.clip_norm
+    clip, ran = plan.problem.clip_norm, ap.Plan.load(directory / "run" / "plan.json")
+    lattice = ran.mechanism.lattice
+    if lattice is None:
+        noises = iter(ap.NoiseStream(plan, leaves, SECRET, run_id, dtype="float64").next, None)
+    else:
+        stream = ap.NoiseStream(ran, leaves, SECRET, run_id)
+        noises = iter(lambda: [value / clip for value in lattice.value(stream.next())], None)
     for taking_part in record_by_hand(directory) if present is None else present:
         parts = [clipped(given[names[name]], clip) for name in taking_part]
-        for i, noise in enumerate(stream.next()):
+        for i, noise in enumerate(next(noises)):
             total[i] += (sum(part[i] for part in parts) + clip * noise) / goal
     return total
 

@@ -26,6 +26,7 @@ from antiphase._run.integration import (
     set_noise_source,
     start_noise,
     state_bytes_of,
+    stored_dtype,
     transport_of,
     unit_noise,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "set_noise_source",
     "start_noise",
     "state_bytes_of",
+    "stored_dtype",
     "transport_of",
     "unit_noise",
 ]

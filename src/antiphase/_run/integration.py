@@ -18,6 +18,7 @@ from antiphase._errors import Refused
 from antiphase._noise import Leaf
 from antiphase._plan import Plan
 from antiphase._run.digests import DIGEST_BYTES
+from antiphase._run.directory import read_header
 from antiphase._run.history import HOST, NO_LINEAGE
 from antiphase._run.locking import CriticalSection, synchronized
 from antiphase._run.noise_replay import ExternalNoise, NoiseReplay, StreamReplay
@@ -102,10 +103,16 @@ def dtype_of(run: Run) -> str:
     """Return the dtype of the run's noise. Raises `Refused` for lattice noise, which is not in floating point."""
     if run.plan.mechanism.lattice is not None:
         raise Refused(
-            "This integration adds noise in floating point, but the plan of the run has a lattice.",
+            "Noise in floating point was requested, but the plan of the run has a lattice.",
             hint="plan without lattice=True, or add the noise with Run.release in a loop of your own",
         )
     return run._header.dtype
+
+
+def stored_dtype(directory: str | Path) -> str | None:
+    """Return the dtype of the noise of the run in a directory; None if there is no run yet."""
+    header = read_header(Path(directory))
+    return None if header is None else header.dtype
 
 
 def examples_of(run: Run) -> int | None:

@@ -130,8 +130,9 @@ class Session:
         _check_not_partial(directory)
         own = _own_secret(directory) if secret is None else secret
         shapes = {name: value.shape for name, value in first.model.items()}
-        dtype = _noise_dtype(first.model) if plan.mechanism.lattice is None else None
-        run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=dtype)
+        dtype = _noise_dtype(first.model)
+        is_lattice = plan.mechanism.lattice is not None
+        run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=None if is_lattice else dtype)
         try:
             # If a server was killed right before the rename, it left a file with the noise of the next release.
             remove_unfinished(directory)

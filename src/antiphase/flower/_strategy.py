@@ -22,6 +22,7 @@ from antiphase._plan import Plan
 from antiphase._secret import Secret
 from antiphase.flower._cohort import Cohort
 from antiphase.flower._enforced_plan import enforced_plan, planned_participation
+from antiphase.flower._lattice_plan import plan_to_run
 from antiphase.flower._mailbox import PULL_SIZE, Mailbox, collect_replies
 from antiphase.flower._optimizer import ServerOptimizer, optimizer_for
 from antiphase.flower._round import ReplyRules, Round, mean_metrics
@@ -98,6 +99,10 @@ class DPFTRL(Strategy):
             simulated_goal / goal, so that the noise in the mean update is the same as with `goal` clients. Such a run
             is not private, and no guarantee is ever stated for it.
         secret: secret of the run. If None, one is generated and stored in the directory.
+        lattice: whether a new run sums updates and adds noise in exact integers, so that the guarantee covers every bit
+            of the released models (docs/lattice-noise.md). The plan's strategy is put on a lattice with the same
+            epsilon. If there is no lattice noise for the strategy, and if False, noise is in floating point. A run
+            keeps the kind of noise that it began with, whatever this is. The report states it.
 
     Reference: McMahan, Xu and Zhang 2024, Alg. 1; Kairouz et al. 2021.
     """
@@ -120,6 +125,7 @@ class DPFTRL(Strategy):
         raw_metrics: bool = False,
         simulated_goal: int | None = None,
         secret: Secret | None = None,
+        lattice: bool = True,
     ) -> None:
         planned = planned_participation(plan)
         _check.real(
@@ -142,7 +148,8 @@ class DPFTRL(Strategy):
             )
         self._limit = planned.max_participations
         self._noise_scale = self._places / self.goal
-        self.plan = enforced_plan(plan, MinSeparation(self._separation, self._limit), self._noise_scale)
+        self._given, self._wants_lattice = plan, bool(lattice)
+        self.plan = self._enforced(plan)  # on a lattice once the run is open, since its grid depends on the model
         self._planned = {"separation": planned.separation, "limit": self._limit}
         identity = _one_of("identity", identity, get_args(Identity))
         self._dropouts: Dropouts = _one_of("dropouts", dropouts, get_args(Dropouts))
@@ -171,6 +178,7 @@ class DPFTRL(Strategy):
         """Log the settings, as Flower strategies do before the first round."""
         LOG.info("\t├──> Plan: %s, %d releases", type(self.plan.mechanism.strategy).__name__, self.plan.steps)
         LOG.info("\t├──> Clipping norm %g, noise_std %g", self._clip_norm, self.plan.mechanism.noise_std)
+        LOG.info("\t├──> Noise: %s", "floating point" if self.plan.mechanism.lattice is None else "lattice")
         LOG.info("\t├──> Report goal %d, separation %d", self.goal, self._separation)
         LOG.info("\t├──> Dropouts: %s", self._dropouts if self._session is None else self._session.dropouts)
         LOG.info("\t└──> Planned epsilon %s", rounded_up(self.plan.guarantee.value))
@@ -312,6 +320,9 @@ class DPFTRL(Strategy):
     def _clip_norm(self) -> float:
         return self.plan.problem.clip_norm
 
+    def _enforced(self, plan: Plan) -> Plan:
+        return enforced_plan(plan, MinSeparation(self._separation, self._limit), self._noise_scale)
+
     def _open(self, initial: ArrayRecord) -> Session:
         settings: dict[str, Any] = {
             "clip_norm": self._clip_norm,
@@ -325,6 +336,12 @@ class DPFTRL(Strategy):
         model = to_arrays(initial)
         if not all(np.isfinite(value).all() for value in model.values()):
             raise InvalidArgument("The initial model has NaN or infinite entries.", hint="check its initialization")
+        parameters = sum(value.size for value in model.values())
+        wanted = self._wants_lattice
+        plan, why_not = plan_to_run(self._given, self.directory / "run", parameters, wants_lattice=wanted)
+        if why_not:
+            LOG.warning("Noise is in floating point, so the exact bits of models are not covered. %s", why_not)
+        self.plan = self._enforced(plan)
         session = Session.open(self.plan, self.directory, settings, model, self._optimizer.init, self._secret)
         try:
             self._optimizer.check_state(session.state.optimizer)

@@ -70,6 +70,8 @@ def lattice_sum(
     kinds = jax.eval_shape(outputs, params, one)
     each = jax.tree.map(lambda kind: jnp.zeros((len(used), *kind.shape), kind.dtype), kinds)
     sums = jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), jnp.int64), params)
+    if not len(used):
+        return (sums, *each)
     # The compiler does not know the number of iterations, so the loop is the same program for every batch size.
     end = jnp.max(jnp.where(used, jnp.arange(1, len(used) + 1), 0), initial=0)
 
