@@ -102,7 +102,7 @@ def dtype_of(run: Run) -> str:
     """Return the dtype of the run's noise. Raises `Refused` for lattice noise, which is not in floating point."""
     if run.plan.mechanism.lattice is not None:
         raise Refused(
-            "This integration adds noise in floating point, but the plan of the run has a lattice.",
+            "Noise in floating point was requested, but the plan of the run has a lattice.",
             hint="plan without lattice=True, or add the noise with Run.release in a loop of your own",
         )
     return run._header.dtype

@@ -16,7 +16,14 @@ from antiphase.jax._deferred_errors import raise_deferred
 from antiphase.jax._leaves import arrays_of, check_leaves, unwrapped
 from antiphase.jax._processes import agree, shared_digest
 from antiphase.jax._split import committed_state
-from antiphase.jax._state import NoiseState, check_not_refused, check_run_id, hash_bytes, noise_state_of
+from antiphase.jax._state import (
+    NoiseState,
+    check_no_accumulation,
+    check_not_refused,
+    check_run_id,
+    hash_bytes,
+    noise_state_of,
+)
 
 
 @without_locals
@@ -44,6 +51,8 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     step = int(noise.step) - 1
     jax.block_until_ready((params, state))  # type: ignore[no-untyped-call]  # on all devices
     agree(run, lambda: _check(run, noise, params, indices))
+    if run.plan.mechanism.lattice is not None:
+        check_no_accumulation(state)
     outputs = [_as_bits(leaf) for leaf in arrays_of((params, committed_state(state)))]
     code = shared_digest(run, step, outputs)
     commit_with_lineage(run, step, code, hash_bytes(noise.history_hash))

@@ -100,7 +100,7 @@ def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], 
         arrays: arrays of the examples.
         used: mask of the examples.
     """
-    axes, mesh = _explicit_axes([*arrays, used])
+    axes, mesh = explicit_axes([*arrays, used])
     if not axes:
         return function(params, arrays, used)
 
@@ -117,7 +117,7 @@ def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], 
     return jax.jit(jax.sharding.auto_axes(function, axes=axes, out_sharding=outputs))(params, arrays, used)
 
 
-def _explicit_axes(arrays: Sequence[Any]) -> tuple[tuple[str, ...], Any]:
+def explicit_axes(arrays: Sequence[Any]) -> tuple[tuple[str, ...], Any]:
     """Return the explicit mesh axes that the first axis of some array is sharded over, and their mesh."""
     found: dict[str, None] = {}
     mesh = None

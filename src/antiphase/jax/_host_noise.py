@@ -17,7 +17,7 @@ from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
 from antiphase._run import Run, awaits_commit, check_lineage, check_step, set_noise_source, unit_noise
 from antiphase.jax._deferred_errors import clear_error, defer_error, must_defer
-from antiphase.jax._state import NoiseState, check_run_id, hash_bytes
+from antiphase.jax._state import REFUSED_INTEGER, NoiseState, check_run_id, hash_bytes
 
 Index = tuple[slice, ...]
 
@@ -47,7 +47,8 @@ class HostNoise:
     def read(self, step: Any, run_id: Any, history_hash: Any, *_: Any) -> list[NDArray[Any]]:
         """Return the noise of a step for clipping norm 1, one array per region. Repeated reads return the same noise.
 
-        If the run does not allow the step, raise an error, or return NaN if the error must be deferred.
+        If the run does not allow the step, raise an error, or return NaN (on a lattice, `REFUSED_INTEGER`) if the
+        error must be deferred.
         """
         try:
             made = self._read(step, run_id, history_hash)
@@ -55,7 +56,8 @@ class HostNoise:
             if not must_defer():
                 raise
             defer_error(self._run, int(np.asarray(step)), error)
-            return [np.full(leaf.shape, np.nan, self._dtype) for leaf in self.regions]
+            refused = REFUSED_INTEGER if self._dtype.kind == "i" else np.nan
+            return [np.full(leaf.shape, refused, self._dtype) for leaf in self.regions]
         clear_error(self._run, int(np.asarray(step)))
         return made
 

@@ -36,11 +36,18 @@ def leaves(params: Any) -> dict[str, Leaf]:
     >>> {name: leaf.shape for name, leaf in leaves({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)}).items()}
     {"['b']": (3,), "['w']": (2, 3)}
     """
-    found = _named_arrays(params)
+    return _checked(_named_arrays(params), params)
+
+
+def _checked(found: list[tuple[str, Any]], params: Any, *, integers: bool = False) -> dict[str, Leaf]:
+    """Return named leaves. Raise an error if there are none, two with one name, or one that is not floating-point.
+
+    If `integers` is True, their dtype is not checked.
+    """
     if not found:
         raise invalid("leaves", "params", "a tree with at least one array", params, "pass the model's parameters")
     for name, leaf in found:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        if not integers and not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             hint = "pass only what is trained, such as nnx.state(model, nnx.Param) for a model of Flax NNX"
             got = f"{jnp.result_type(leaf).name} at {name}"
             raise invalid("leaves", "params", "a tree of floating-point arrays", got, hint)
@@ -52,15 +59,16 @@ def leaves(params: Any) -> dict[str, Leaf]:
     return named
 
 
-def check_leaves(owned: dict[str, Leaf], given: Any, what: str) -> None:
+def check_leaves(owned: dict[str, Leaf], given: Any, what: str, *, integers: bool = False) -> None:
     """Raise `InvalidArgument` if a tree does not have the leaves that the run was opened with.
 
     Args:
         owned: leaves that the run was opened with.
         given: tree to check.
         what: plural noun for the tree in the error message, such as "updates".
+        integers: whether the arrays may be integers, as sums on a lattice are.
     """
-    found = leaves(given)
+    found = _checked(_named_arrays(given, _is_array if integers else _is_trained), given, integers=integers)
     if list(found.items()) != list(owned.items()):
         raise InvalidArgument(
             f"The run makes noise for the arrays {_listed(owned)}. The {what} have {_listed(found)}.",

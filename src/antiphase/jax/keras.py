@@ -121,6 +121,11 @@ class PrivateModel:
         training_metrics: bool,
         secret: Secret | None,
     ) -> None:
+        if plan.mechanism.lattice is not None:
+            raise Refused(
+                "The Keras integration adds noise in floating point, but the plan has a lattice.",
+                hint="plan without lattice=True, or write the training loop with antiphase.jax",
+            )
         self.model = model
         self.run: Run | None = None
         self._plan, self._directory, self._secret, self._source = plan, directory, secret, source
