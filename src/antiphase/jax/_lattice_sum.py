@@ -6,7 +6,8 @@ together: the last bits of one gradient could then depend on the size of the bat
 it. Here a loop runs the same compiled program for every example, and its length is not known to the compiler.
 
 Whatever floating-point errors the gradients, their norms and the clipping factors have, the integers that are added are
-those whose exact squared norm was checked: both are read from the state of a loop, and all operations on them are exact.
+those whose exact squared norm was checked. Both are read from the state of a loop, and all operations on them are
+exact.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def _check_accumulators(state: Any) -> None:
 
 
 def check_no_accumulation(state: Any) -> None:
-    """Raise `Refused` if `optax.MultiSteps` accumulates gradients before lattice noise is added: its sums are rounded."""
+    """Raise `Refused` if `optax.MultiSteps` accumulates gradients before lattice noise, since its sums are rounded."""
     found = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, optax.MultiStepsState))
     if any(isinstance(part, optax.MultiStepsState) for part in found):
         raise Refused(

@@ -154,9 +154,7 @@ def add_correlated_noise(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _lattice_noise(
-    run: Run, lattice: Lattice, source: Source, shardings: Any
-) -> optax.GradientTransformationExtraArgs:
+def _lattice_noise(run: Run, lattice: Lattice, source: Source, shardings: Any) -> optax.GradientTransformationExtraArgs:
     """Return the transformation for a plan with a lattice: exact integer sums plus integer noise from the host."""
     if source != "host":
         raise Refused(
@@ -188,10 +186,8 @@ def _lattice_noise(
         noise.check(state)
         request = (noise, list(owned.values()), state, np.dtype(np.int64))
         leaves, tree = jax.tree.flatten(updates)
-        if leaf_shardings is None:
-            made = replicated_noise(*request, leaves)
-        else:
-            made = sharded_noise(*request, leaf_shardings)
+        shared = leaf_shardings
+        made = replicated_noise(*request, leaves) if shared is None else sharded_noise(*request, shared)
         released = [leaf + array for leaf, array in zip(leaves, made, strict=True)]  # modulo 2^64, as in Run.release
         history_hash = refused_hash(next_hash(state.history_hash, released), made)
         kinds = [jnp.float32] * len(leaves) if params is None else [wide_dtype(p) for p in trained_arrays(params)]
