@@ -13,6 +13,7 @@ NAME ?= $(patsubst benchmarks/%.py,%,$(wildcard benchmarks/[a-z]*.py))
 BIN := .venv/bin
 QUIET := --disable-pip-version-check --quiet
 PIP := -m pip $(QUIET) install --constraint
+PIN := -m pip --disable-pip-version-check -qq install --no-compile --no-deps
 PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 CHECKS := lint types layers docs doctest
 
@@ -84,26 +85,27 @@ format: .venv/tested
 	$(BIN)/python $(PIP) constraints.txt --no-build-isolation --editable .
 	touch $@
 
-# With what the demo needs: scikit-learn, for its data. About 30 packages, behind a progress bar.
+# With what the demo needs: scikit-learn, for its data. About 30 packages, behind a progress bar. Compiling all of their
+# modules would take a minute; those that are used are compiled when they are first imported.
 .venv/demo: pyproject.toml constraints.txt .ci/install.py
 	@echo "The demo: a new environment in .venv, then private training on handwritten digits."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python $(PIP) constraints.txt -qq setuptools
-	@$(BIN)/python .ci/install.py 30 --constraint constraints.txt --no-build-isolation --editable ".[demo]"
+	@$(BIN)/python .ci/install.py 30 --no-compile --constraint constraints.txt --no-build-isolation --editable ".[demo]"
 	@touch .venv/installed $@
 
 # The package with its extras and the tools that check it. constraints.txt lists every package, so there is nothing to
-# resolve, and pip's own check confirms that nothing is missing.
+# resolve: each half of the list is installed on a core of its own, and pip's own check confirms that nothing is missing.
 .venv/tested: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip $(QUIET) install --no-compile --no-deps --requirement constraints.txt
+	xargs -P $(JOBS) -n 75 $(BIN)/python $(PIN) < constraints.txt || $(BIN)/python $(PIN) --requirement constraints.txt
 	$(BIN)/python -m pip $(QUIET) install --no-build-isolation --no-deps --editable .
 	$(BIN)/python -m pip $(QUIET) check
 	touch .venv/installed .venv/demo $@
 
 # With INTEGRATIONS and FRAMEWORKS as well.
 .venv/integrations: .venv/tested constraints-integrations.txt
-	$(BIN)/python -m pip $(QUIET) install --no-compile --no-deps --requirement constraints-integrations.txt
+	$(BIN)/python $(PIN) --requirement constraints-integrations.txt
 	$(BIN)/python -m pip $(QUIET) check
 	touch $@
 

@@ -3,9 +3,8 @@
 #
 # How small can epsilon be before the model is useless? Before you touch any private data, the planner can tell you how
 # much noise each choice puts into the model. This tutorial compares epsilons, batch sizes and epochs for one training
-# run, and ends with a plan to run. It needs nothing but `pip install antiphase`.
-#
-# The example: 20,000 examples, batches of 200, 5 epochs. That is 500 steps.
+# run, and ends with a plan to run. It needs nothing but `pip install antiphase`. The run has 20,000 examples, batches
+# of 200 and 5 epochs, which makes 500 steps.
 
 # %%
 import antiphase as ap
@@ -63,8 +62,8 @@ for passes in (1, 2, 5, 10):
 # %% [markdown]
 # ## From a table to a plan
 #
-# Suppose epsilon 2 with batches of 400 is what you can afford. Plan again with the default objective, which weighs the
-# noise by what it does at the end of training:
+# Suppose you choose epsilon 2 with batches of 400. Plan again with the default objective, which weights the noise by
+# its effect at the end of training:
 
 # %%
 problem = ap.Problem(
@@ -82,8 +81,8 @@ for stop in (plan.steps // 2, plan.steps):
 print(f"all steps: epsilon {ap.epsilon(plan.mechanism, 1e-8).value:.3f} at delta 1e-08")
 
 # %% [markdown]
-# Two things that no table shows. **Choosing by looking at the data costs privacy**: this page used no data, so it is
-# free; trying five epsilons on the private data and keeping the best is not. And **epsilon is per unit**: if one person
-# contributes ten examples, plan for users (`Problem(unit="user")`, with one item per user), not for examples.
+# The tables leave out two points. **Choosing by looking at the data costs privacy**: this page used no data, so it
+# costs none, but trying five epsilons on the private data and keeping the best does. And **epsilon is per unit**: if
+# one person contributes ten examples, plan for users (`Problem(unit="user")`, one item per user), not for examples.
 #
 # `antiphase explore` shows the same trade-offs on a page, with sliders. See [Explore a plan](explore.md).

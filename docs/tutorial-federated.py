@@ -4,8 +4,8 @@
 # Keyboards on phones learn to suggest the next word from what people type, without collecting it. In every round, some
 # phones train on their own text and send only a clipped update. The server adds noise to the sum. The noise must
 # protect each *user*, not each sentence, and phones cannot be sampled at random: they take part when they are charging.
-# So the guarantee relies on a minimum separation between two rounds of the same phone, and correlated noise shines:
-# nothing is amplified by sampling.
+# So the guarantee relies on a minimum separation between two rounds of the same phone. Without sampling, privacy is not
+# amplified, and correlated noise helps most.
 #
 # Here, 600 simulated users type words of a small made-up language, and the model predicts the next letter. You need
 # nothing but `pip install antiphase`.
@@ -24,7 +24,7 @@ taste = rng.dirichlet(np.ones(30))
 
 
 def typed(user):
-    """What a user has typed, as numbers of letters: common words, and some favourite words of their own."""
+    """Return what a user has typed, as indices into `letters`: common words and some favourites."""
     own = np.random.default_rng(user)
     liked = 0.7 * taste + 0.3 * own.dirichlet(np.full(30, 0.1))
     return np.array([letters.index(letter) for letter in " ".join(own.choice(words, size=30, p=liked))])
@@ -37,7 +37,7 @@ held_out = np.concatenate([typed(user) for user in range(users, users + 100)])
 # %% [markdown]
 # ## A promise about the phones, and a plan
 #
-# A phone takes part again only after 10 rounds. That is the promise; the phones themselves keep it, and the server
+# A phone takes part again only after 10 rounds. That is the promise: the phones keep it themselves, and the server
 # refuses updates that break it (with Flower, `participation_mod` and `DPFTRL` do both). The plan calibrates the noise
 # for the worst case that the promise allows:
 
@@ -100,6 +100,6 @@ print(f"without a model, a letter takes {np.log2(27):.2f} bits; with it {bits(mo
 print(f"epsilon {report.guarantee.value:.2f} at delta {report.delta:g} for one {report.unit}")
 
 # %% [markdown]
-# The numbers are those of a toy. The mechanism is the one that trains production keyboards: BLT noise with a minimum
+# This is a toy, but the mechanism is the one that trains production keyboards: BLT noise with a minimum
 # separation (McMahan, Xu and Zhang 2024). [Flower](flower.md) runs it with real clients: the server strategy `DPFTRL`
 # sums and adds noise, and a mod on each phone clips and keeps the promise.

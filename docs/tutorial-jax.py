@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Training with JAX
 #
-# A small network on scikit-learn's handwritten digits, with Optax and correlated noise. You need `pip install
-# "antiphase[jax]" scikit-learn`.
+# This tutorial trains a small network on scikit-learn's handwritten digits, with Optax and correlated noise. You need
+# `pip install "antiphase[jax]" scikit-learn`.
 
 # %%
 import tempfile
@@ -46,8 +46,8 @@ params = {
 # %% [markdown]
 # ## The plan
 #
-# 10 epochs with batches of 100, at epsilon 4. Momentum is part of the workload, because it decides how the noise of a
-# step spreads over later models:
+# We train for 10 epochs with batches of 100, at epsilon 4. Momentum is part of the workload, because it determines how
+# the noise of a step affects later models:
 
 # %%
 problem = ap.Problem(
@@ -90,4 +90,4 @@ print(f"{accuracy:.0%} correct, epsilon {report.guarantee.value:.2f} at delta {r
 run.close()
 
 # %% [markdown]
-# [JAX](jax.md) has noise on the device, checkpoints and sharding.
+# [JAX](jax.md) explains noise on the device, checkpoints and sharding.

@@ -23,10 +23,7 @@ upright, digits = torch.tensor(images / 16.0, dtype=torch.float32), torch.tensor
 turned = upright.flip(1)  # the pixels in reverse order
 public, private, test = slice(0, 800), slice(800, 1500), slice(1500, None)
 
-# %% [markdown]
-# ## Train on public data
-#
-# No privacy here: nothing about the private examples is used.
+# %% [markdown] ## Train on public data This part needs no privacy, because it does not use the private examples.
 
 # %%
 torch.manual_seed(0)
@@ -77,7 +74,7 @@ print(engine.plan.notes[-1])
 
 # %% [markdown]
 # The last line is a prediction, made without looking at the data, so following it costs no privacy. Trying several
-# learning rates on the private data would. Now the training loop, which is the one you know:
+# learning rates on the private data would cost privacy. The training loop is the usual one:
 
 # %%
 while engine.step < engine.plan.steps:
@@ -98,9 +95,6 @@ print(f"upside down: {accuracy(model, turned):.0%} correct")
 print(f"epsilon {report.guarantee.value:.2f} at delta {report.delta:g}, after {report.steps_run} steps")
 engine.close()
 
-# %% [markdown]
-# ## Next
-#
-# - [PyTorch](torch.md) has checkpoints, several devices, and what is checked.
-# - [Hugging Face](huggingface.md) does the same with a Trainer and LoRA.
-# - `antiphase report` writes a page about the run for a reviewer: see [The report](report.md).
+# %% [markdown] ## Next - [PyTorch](torch.md) explains checkpoints, several devices, and what is checked. - [Hugging
+# Face](huggingface.md) does the same with a Trainer and LoRA. - `antiphase report` writes a page about the run for a
+# reviewer: see [The report](report.md).

@@ -15,8 +15,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 # What needs a framework (torch, jax, flwr) or takes as long: `make test-integrations` runs it. Names in tests/.
 INTEGRATIONS = {
     "audit",
+    "demo",
+    "explore",
     "flower",
     "jax",
+    "reproduce",
     "torch",
     "test_benchmarks.py",
     "test_install.py",

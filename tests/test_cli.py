@@ -77,7 +77,7 @@ def test_plan_ranks_for_training_unless_asked_otherwise():
         for more in ([], ["--learning-rate", "0.5"], ["--objective", "rms"])
     )
     assert "at the end of training" in usual
-    assert "curvature x learning" in usual
+    assert "curvature x learning rate is" in " ".join(usual.split())
     assert "0.0005 to 0.15" in re.sub(r"\s+", " ", faster)
     assert "rms over the steps" in re.sub(r"\s+", " ", over_steps)
     assert "rms error" not in over_steps.split("front")[0]
@@ -363,7 +363,7 @@ def test_what_is_compiled_is_said_while_it_is_compiled(capsys):
 
         assert twice(2) == 4
     assert told[0] == ("planning", 0.25)
-    assert ("compiling once: twice", 0.25) in told
+    assert ("compiling once (10 s): twice", 0.25) in told
     with compilation.reported(lambda what, share: None):
         assert twice(3) == 6  # nothing to compile, so nothing is said
     watch = compilation._Watch(lambda what, share: None)

@@ -190,7 +190,7 @@ def test_a_plan_that_agrees_with_itself(tmp_path):
         (ap.strategies.Toeplitz([1.0, 0.5], 9, column_normalized=True), ap.SingleParticipation(), "cannot be extended"),
         (ap.strategies.Dense(np.eye(9)), ap.EveryStep(), "cannot be extended"),
         (ap.strategies.Tree(9, decoder="full"), ap.EveryStep(), "cannot be extended"),
-        (ap.strategies.Identity(1), ap.EveryStep(), "fewer than 1 step"),
+        (ap.strategies.Identity(1), ap.EveryStep(), "fewer than 2 steps"),
     ],
 )
 def test_a_plan_that_cannot_extend_another_has_no_root(tmp_path, strategy, participation, match):

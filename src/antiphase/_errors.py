@@ -42,6 +42,6 @@ class Corrupted(AntiphaseError):
 class Refused(AntiphaseError):
     """The action would break the privacy guarantee.
 
-    Examples are replaying a step with different data, a step past the end of the run, and opening a run that another
-    process already uses.
+    Examples are replaying a step with different data, taking a step past the end of the run, and opening a run that
+    another process is using.
     """

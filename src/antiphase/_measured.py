@@ -18,9 +18,8 @@ Assumption = Literal["none", "independent canaries", "Gaussian trade-off", "Gaus
 class MeasuredLowerBound:
     """A lower bound on epsilon from an attack: with the stated confidence, the audited program leaks at least this.
 
-    It says nothing about the privacy that the program has: a program can leak more than any audit finds. So it is no
-    `Bound`, has no arithmetic, cannot be ordered, and does not convert to a number. To compare it with a claim, call
-    `exceeds`.
+    It is not a privacy guarantee: a program can leak more than any audit finds. For this reason it is not a `Bound`,
+    has no arithmetic, cannot be ordered, and does not convert to a number. To compare it with a claim, call `exceeds`.
 
     **Guarantee**: if the program is (epsilon, delta)-differentially private, then `measured_epsilon_at_least` is above
     epsilon with probability at most 1 - `measurement_confidence`, under the stated assumption.
@@ -63,7 +62,7 @@ class MeasuredLowerBound:
     def exceeds(self, claim: Bound) -> bool:
         """Return whether the measurement contradicts a claimed epsilon at the same delta.
 
-        A right program exceeds its claim with probability at most 1 - confidence.
+        A correct program exceeds its claim with probability at most 1 - confidence.
         """
         if not isinstance(claim, Bound):
             raise _check.invalid("MeasuredLowerBound.exceeds", "claim", "a Bound", claim, "pass epsilon(...)")
@@ -84,8 +83,8 @@ class MeasuredLowerBound:
 class StatisticalTest:
     """A test of what was released: the noise, the size of contributions, or the steps in which canaries took part.
 
-    **Guarantee**: if what was released is as claimed, `departs` is true with probability at most `level`. A test that
-    does not depart shows only that no departure of a size that it can see was there; docs/audit.md states that size.
+    **Guarantee**: if what was released is as claimed, `departs` is true with probability at most `level`. If `departs`
+    is false, the test found nothing; docs/audit.md states how small a departure it can detect.
 
     Args:
         what: what was tested.
@@ -112,7 +111,7 @@ class StatisticalTest:
 
     @property
     def departs(self) -> bool:
-        """Whether a part departs from the claim, by Bonferroni's inequality over the parts."""
+        """Whether any part departs from the claim, with Bonferroni's correction for the number of parts."""
         return bool(self.departures)
 
     @property
@@ -124,7 +123,7 @@ class StatisticalTest:
 @final
 @record
 class Audit:
-    """Everything that one audit measured, beside the claim that it was measured against.
+    """Everything that one audit measured, together with the claim that it tested.
 
     Args:
         subject: what was audited, such as "antiphase.torch, hooks".
@@ -132,9 +131,9 @@ class Audit:
         claimed_delta: delta of the claim.
         measured: lower bounds on epsilon, the best of those without assumptions first.
         tests: tests of noise, contributions and participation.
-        roc: points of the attack: pairs of false and true positive rate, for the picture.
-        claimed_roc: the same pairs for the pair of distributions that the proof uses.
-        level: largest probability with which a right program is flagged.
+        roc: ROC curve of the attack, as pairs of false and true positive rates.
+        claimed_roc: ROC curve of the two distributions that the proof compares, in the same form.
+        level: largest probability with which a correct program is flagged.
         seconds: time that the audit took.
         remarks: what the audit did not look at.
         plan_fingerprint: fingerprint of the audited plan; empty if only a mechanism was given.
@@ -160,7 +159,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What contradicts the claim; empty if nothing does. Not a proof of privacy: see docs/audit.md."""
+        """What contradicts the claim. Finding nothing is not a proof of privacy: see docs/audit.md."""
         found = [
             f"Measured epsilon of at least {rounded_down(bound.measured_epsilon_at_least)}, but "
             f"{rounded_down(self.claim.value)} is claimed ({bound.measurement_method})."

@@ -9,12 +9,12 @@ import pytest
 
 import antiphase as ap
 from antiphase._explore.answers import FACTORS, Answers, price_in_words
-from antiphase._explore.settings import Settings
+from antiphase._explore.settings import ExplorerSettings
 from antiphase._planner import ranked_problem
 
 pytestmark = pytest.mark.integration  # some dozens of plans
 
-SETTINGS = Settings(steps=48, epochs=4.0, batch_size=50, epsilon=2.0, delta=1e-6, participation="fixed-epochs")
+SETTINGS = ExplorerSettings(steps=48, epochs=4.0, batch_size=50, epsilon=2.0, delta=1e-6, participation="fixed-epochs")
 
 
 def numbers(table):
@@ -108,7 +108,7 @@ def test_shares_are_shares(found):
 
 
 def test_where_dp_sgd_is_best_the_page_says_so():
-    settings = Settings(steps=40, epochs=1.0, batch_size=10, epsilon=0.5, delta=1e-6, participation="poisson")
+    settings = ExplorerSettings(steps=40, epochs=1.0, batch_size=10, epsilon=0.5, delta=1e-6, participation="poisson")
     part = dict(Answers().parts(settings, lambda what, share: None))["plan"]
     assert part["name"] == "DP-SGD"
     assert "best here" in part["sentence"]

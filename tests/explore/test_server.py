@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 from antiphase._explore import Explorer, jobs
-from antiphase._explore.settings import Settings
+from antiphase._explore.settings import ExplorerSettings
 
-SMALL = Settings(steps=24, epochs=4.0, batch_size=20, epsilon=2.0, delta=1e-6, participation="fixed-epochs")
-LONG = Settings(steps=60_000, epochs=20.0, batch_size=500, epsilon=2.0, delta=1e-6)
+SMALL = ExplorerSettings(steps=24, epochs=4.0, batch_size=20, epsilon=2.0, delta=1e-6, participation="fixed-epochs")
+LONG = ExplorerSettings(steps=60_000, epochs=20.0, batch_size=500, epsilon=2.0, delta=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_plan_arrives_in_parts_and_then_at_once(explorer):
 
 
 def test_settings_that_cannot_be_planned_are_explained(explorer):
-    impossible = Settings(**{**SMALL.to_json(), "participation": "fixed-size"})
+    impossible = ExplorerSettings(**{**SMALL.to_json(), "participation": "fixed-size"})
     state = finished(explorer, impossible)
     assert state["state"] == "error"
     assert state["message"]
@@ -168,7 +168,7 @@ def test_settings_that_cannot_be_planned_are_explained(explorer):
 
 
 def test_asking_does_not_start_the_work(explorer):
-    other = Settings(**{**SMALL.to_json(), "steps": 23})
+    other = ExplorerSettings(**{**SMALL.to_json(), "steps": 23})
     _, state = ask(explorer, "/api/state", other.to_json())
     assert state["state"] == "stopped"
 
@@ -180,14 +180,14 @@ def test_work_is_stopped_and_the_next_request_is_answered(explorer):
     time.sleep(0.5)
     assert ask(explorer, "/api/stop", {})[0] == 200
     assert ask(explorer, "/api/state", LONG.to_json())[1]["state"] == "stopped"
-    again = Settings(**{**SMALL.to_json(), "epsilon": 2.5})
+    again = ExplorerSettings(**{**SMALL.to_json(), "epsilon": 2.5})
     assert finished(explorer, again)["state"] == "done"
 
 
 @pytest.mark.integration
 def test_a_newer_request_takes_the_place_of_an_older_one(explorer):
     ask(explorer, "/api/start", LONG.to_json())
-    newer = Settings(**{**SMALL.to_json(), "epsilon": 2.6})
+    newer = ExplorerSettings(**{**SMALL.to_json(), "epsilon": 2.6})
     assert finished(explorer, newer)["state"] == "done"
     assert ask(explorer, "/api/state", LONG.to_json())[1]["state"] == "stopped"
 
@@ -198,7 +198,7 @@ def test_a_worker_that_does_not_listen_is_replaced(monkeypatch):
     with serving() as explorer:
         worker = explorer.jobs._process
         ask(explorer, "/api/start", LONG.to_json())  # still importing, so it answers nothing for longer than that
-        other = Settings(**{**SMALL.to_json(), "epsilon": 3.5})
+        other = ExplorerSettings(**{**SMALL.to_json(), "epsilon": 3.5})
         assert finished(explorer, other)["state"] == "done"
         assert explorer.jobs._process is not worker
 

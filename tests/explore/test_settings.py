@@ -6,20 +6,20 @@ import shlex
 import pytest
 
 import antiphase as ap
-from antiphase._explore.settings import Settings
+from antiphase._explore.settings import ExplorerSettings
 from tests.test_cli import run
 
-SMALL = Settings(steps=48, epochs=4.0, batch_size=50, epsilon=3.0, delta=1e-6, participation="cyclic-poisson")
+SMALL = ExplorerSettings(steps=48, epochs=4.0, batch_size=50, epsilon=3.0, delta=1e-6, participation="cyclic-poisson")
 CASES = [
     SMALL,
-    Settings(steps=40, epochs=2.5, batch_size=30, memory_copies=3, participation="fixed-epochs"),
-    Settings(steps=24, epochs=3.0, batch_size=20, adjacency="replace", participation="fixed-epochs"),
+    ExplorerSettings(steps=40, epochs=2.5, batch_size=30, memory_copies=3, participation="fixed-epochs"),
+    ExplorerSettings(steps=24, epochs=3.0, batch_size=20, adjacency="replace", participation="fixed-epochs"),
 ]
 
 
 def test_the_number_of_examples_follows_from_the_epochs():
-    assert Settings(steps=2000, epochs=20, batch_size=500).examples == 50_000
-    assert Settings(steps=3, epochs=100, batch_size=500).examples == 500  # a batch cannot be larger than the data
+    assert ExplorerSettings(steps=2000, epochs=20, batch_size=500).examples == 50_000
+    assert ExplorerSettings(steps=3, epochs=100, batch_size=500).examples == 500  # the batch size at least
     assert SMALL.problem.epochs == pytest.approx(4.0)
 
 
@@ -37,7 +37,7 @@ def test_the_code_and_the_command_make_the_plan_of_the_page(settings, capsys):
 
 def test_settings_survive_the_way_to_the_page_and_back():
     for settings in CASES:
-        assert Settings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+        assert ExplorerSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_settings_survive_the_way_to_the_page_and_back():
 )
 def test_anything_else_is_refused(change):
     with pytest.raises(ap.InvalidArgument):
-        Settings.from_json({**SMALL.to_json(), **change})
+        ExplorerSettings.from_json({**SMALL.to_json(), **change})
 
 
 @pytest.mark.parametrize("data", [None, [], "steps", 3, {}, {"steps": 3}], ids=str)
 def test_what_is_not_settings_is_refused(data):
     with pytest.raises(ap.InvalidArgument):
-        Settings.from_json(data)
+        ExplorerSettings.from_json(data)
 
 
 def test_an_unknown_adjacency_is_refused_before_planning():
     with pytest.raises(ap.InvalidArgument, match="adjacency"):
-        _ = Settings.from_json({**SMALL.to_json(), "adjacency": "<b>"}).problem
+        _ = ExplorerSettings.from_json({**SMALL.to_json(), "adjacency": "<b>"}).problem

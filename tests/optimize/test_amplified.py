@@ -16,6 +16,8 @@ from antiphase._optimize.amplified.weighted_gram import BandedWeightedGram, BLTW
 from antiphase.strategies import BLT, Banded, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 
+pytestmark = pytest.mark.integration  # searches that take long
+
 BUDGET = ap.Budget(1.0, 1e-5)
 SMALL = ap.BallsInBins(4, 8)
 

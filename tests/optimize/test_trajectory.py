@@ -8,6 +8,8 @@ from antiphase._objective import TRAINING, training_objective
 from antiphase._optimize import AmplifiedProblem, quick_amplified_blt
 from antiphase._optimize.curvature_error import banded_error, sampled_rows
 
+pytestmark = pytest.mark.integration  # searches that take long
+
 N = 10
 SCHEDULE = ap.Momentum(0.6, np.linspace(1.0, 0.2, N))
 OBJECTIVE = ap.Curvatures([0.05, 0.4], [1.0, 2.0], trajectory=0.7)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import antiphase as ap
 from antiphase.strategies import Fourier, Identity, Stamped, Tree
 
+pytestmark = pytest.mark.integration  # searches that take long
+
 OPTIMISED = ("banded", "banded-inverse", "blt", "dense", "toeplitz")
 
 

@@ -61,7 +61,7 @@ EVERY = {
     ap.EveryStep(): "every step",
     ap.FixedEpochs(3, 5): "after exactly 5 steps",
     ap.ShuffledEpochs(3, 5): "once in each of 3 epochs",
-    ap.MinSeparation(7, 2): "at least 7 steps apart, and there are at most 2",
+    ap.MinSeparation(7, 2): "at least 7 steps apart, and each user takes part at most 2 times",
     ap.Poisson(0.25): "probability 0.25",
     ap.CyclicPoisson(4, 0.5): "one of 4 groups. The groups take turns",
     ap.FixedSize(2, 3): "draws 3 users of one group",

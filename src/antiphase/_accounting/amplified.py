@@ -11,13 +11,14 @@ and both mechanisms equal those without truncation. Since divergences are jointl
 If Pr T is not small, no amplification is proved for truncated batches. `tests/montecarlo/test_truncation.py` contains a
 case in which the delta of a truncated mechanism exceeds the amplified delta, even under zero-out adjacency.
 
-**Lattice noise.** Given the steps of the example, the means of a mechanism with a lattice differ from those of the same
-mechanism with real numbers by a vector of norm at most eta = K sqrt(d R), on every path. So if the latter is
-(epsilon, delta)-private, the former is (epsilon + epsilon', max(e^epsilon' delta + delta', delta + e^epsilon delta'))-
-private, where (epsilon', delta') is a guarantee of one Gaussian mechanism with shift mu = eta / sigma (theorem 3 of
-docs/lattice-noise.md). `Coupling` takes epsilon' = mu (40 + mu / 2), for which delta' <= Phi(-40) < e^-800. For an
-epsilon of at most 50, both e^epsilon delta' and delta' are then below e^-750, that is, below 10^-12 delta for every
-delta from 1e-200 on. Larger epsilons are accounted for without amplification.
+**Lattice noise.** Compare a mechanism on a lattice with the same mechanism in real numbers, given the steps of the
+example. Their means differ by a vector of norm at most eta = K sqrt(d R), on every path (docs/lattice-noise.md defines
+K, d and R). If the mechanism in real numbers is (epsilon, delta)-private, theorem 3 of docs/lattice-noise.md shows that
+the one on the lattice is (epsilon + epsilon', max(e^epsilon' delta + delta', delta + e^epsilon delta'))-private. Here
+(epsilon', delta') is a guarantee of one Gaussian mechanism with shift mu = eta / sigma. `Coupling` uses
+epsilon' = mu (40 + mu / 2), for which delta' <= Phi(-40) < e^-800. For an epsilon of at most 50, both e^epsilon delta'
+and delta' are then below e^-750, that is, below 10^-12 delta for every delta from 1e-200 on. Larger epsilons are
+accounted for without amplification.
 
 **Randomness.** Every seed is a hash of all arguments, the caller's seed, and fresh entropy if there is any. Planning
 and calibration search without fresh entropy, so that the same problem gives the same mechanism. Their results are then
@@ -56,7 +57,7 @@ _known: dict[str, Bound] = {}
 
 @dataclass(frozen=True)
 class Coupling:
-    """What a lattice adds to the epsilon and delta of an amplified mechanism with real numbers.
+    """The increase of epsilon and delta if an amplified mechanism runs on a lattice instead of in real numbers.
 
     Args:
         epsilon: epsilon'; 0 without a lattice, or if there is nothing to round.
@@ -190,7 +191,7 @@ def _unamplified(mechanism: Mechanism, delta: float) -> Bound:
 
 
 def _has_unamplified(mechanism: Mechanism) -> bool:
-    """Return whether a guarantee without amplification is proved: not if an added example can displace others."""
+    """Return whether a guarantee without amplification is proved. It is not if an added example can displace others."""
     return mechanism.adjacency == "zero-out" or mechanism.participation.max_batch is None
 
 

@@ -45,7 +45,7 @@ class Release(ABC):
         return self
 
     def participation_probability(self) -> float:
-        """Return the probability that an example takes part in any step. A delta of at least that needs no noise."""
+        """Return the probability that an example takes part in any step. If delta is larger, no noise is needed."""
         return 1.0
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float] | None:

@@ -1,4 +1,4 @@
-"""The table of theorems, which says which theorem covers which participation, adjacency and strategy.
+"""The table of theorems, which gives the theorem for each participation, adjacency and kind of strategy.
 
 A combination that is not in the table is not proved and raises `NotProved`. To add an accountant, add a subclass of
 `Release` and rows for it. docs/accounting.md prints the table.
@@ -161,13 +161,13 @@ _MIXED: tuple[tuple[type[Participation], Strategies, str, str], ...] = (
     (
         BallsInBins,
         "lower triangular",
-        "equal mixture of Gaussians at the modes, sums of columns of |C| that share a bin, against one at 0",
+        "equal mixture of Gaussians at the modes (sums of the columns of |C| in each bin) against one Gaussian at 0",
         f"{_LEMMA}, Lemma 3.2 (Lemma C.1 for negative entries); {_CERTIFIED}",
     ),
     (
         PoissonMinSeparation,
         "bands <= separation",
-        "mixture of Gaussians at all patterns, sums of columns of |C|, against one at 0",
+        "mixture of Gaussians, one for each pattern, at the sum of its columns of |C|, against one Gaussian at 0",
         f"{_LEMMA}, Lemma C.1; {_CERTIFIED}",
     ),
 )

@@ -1,4 +1,4 @@
-"""`antiphase audit`: attack a plan or a run, and compare the leak that is found with the claimed guarantee."""
+"""`antiphase audit`: attack a plan or a run, and compare the measured leakage with the claimed guarantee."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def audit(
     confidence: Annotated[float, typer.Option(help="Probability with which all measured bounds hold.")] = 0.95,
     delta: Annotated[float | None, typer.Option(help="Delta to measure epsilon at; by default, the plan's.")] = None,
     released: Annotated[
-        Path | None, typer.Option(help="What a program released, as written by Release.save, instead of a simulation.")
+        Path | None, typer.Option(help="Audit what a program released, from a file written by Release.save.")
     ] = None,
     black_box: Annotated[bool, typer.Option("--black-box", help="Attack the final model only.")] = False,
     secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
@@ -33,10 +33,10 @@ def audit(
     output: Annotated[Path | None, typer.Option(help="File to write the audit to, for antiphase report.")] = None,
     html: Annotated[Path | None, typer.Option(help="File to write a page with pictures to.")] = None,
 ) -> None:
-    """Attack a plan or a run with canaries, and compare the epsilon that leaks with the claimed one.
+    """Attack a plan or a run with canaries, and compare the measured epsilon with the claimed one.
 
     PATH is a plan file or a run directory. A plan is simulated, with the library's own noise and batches. For a run,
-    the run's own noise and batches are made again from its secret. To audit a training program, record what it
+    the run's own noise and batches are generated again from its secret. To audit a training program, record what it
     releases with antiphase.audit.torch, antiphase.audit.jax or antiphase.audit.flower, and pass the file with
     --released. With --black-box, the attack uses nothing but the final model, for the optimizer of the plan. It finds much
     less, because it does not test noise, contributions and participation. The exit code is 1 if the audit contradicts the claim. An audit that finds nothing proves nothing.
@@ -101,7 +101,7 @@ def _source(path: Path, secret: Path | None) -> tuple[ap.Plan, Any, bool]:
     record = read_run(path, None if secret is None else ap.Secret.load(secret))
     release = release_of_run(record)
     if release is None or release.canaries < SMALLEST:
-        print_message("The run is too small to attack, or its noise was made on a device; its plan is simulated.")
+        print_message("The run is too small to attack, or its noise was made on a device, so its plan is simulated.")
         return record.plan, None, False
     return record.plan, release, False
 

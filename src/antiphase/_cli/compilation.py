@@ -20,7 +20,7 @@ def reported(progress: Callable[[str, float], None]) -> Iterator[Callable[[str, 
         progress: called with a description and the fraction of the work that is done.
 
     Yields:
-        The function to call in its place.
+        The function to call instead of `progress`.
     """
     from numba.core import event as numba_event
 
@@ -34,13 +34,13 @@ def reported(progress: Callable[[str, float], None]) -> Iterator[Callable[[str, 
         event.unregister("numba:compile", listener)
     if watch.seconds >= WORTH_SAYING:
         print_message(
-            f"Compiled {watch.kernels} kernels for this machine in {watch.seconds:.0f} s. They are cached: the next "
-            "time is faster."
+            f"Compiled {watch.kernels} kernels for this machine in {watch.seconds:.0f} s. They are cached, so the next "
+            "start will be faster."
         )
 
 
 class _Watch:
-    """How many kernels were compiled, and for how long. Kernels that are compiled for other kernels do not count."""
+    """Counts compiled kernels and measures the time. A kernel compiled as part of another one is not counted."""
 
     def __init__(self, progress: Callable[[str, float], None]) -> None:
         self.kernels, self.seconds = 0, 0.0
@@ -53,7 +53,7 @@ class _Watch:
     def start(self, name: str) -> None:
         if self._depth == 0:
             self._started = perf_counter()
-            self._show(f"compiling once: {name}", self._share)
+            self._show(f"compiling once (10 s): {name}", self._share)
         self._depth += 1
 
     def end(self) -> None:

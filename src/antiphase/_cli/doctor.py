@@ -1,4 +1,4 @@
-"""`antiphase doctor`: what this machine has, and what is missing for which integration."""
+"""`antiphase doctor`: show what this machine has, and what each integration still needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HARDWARE_AES = 0.5  # GB per second; software AES reaches about 0.2
 
 @dataclass(frozen=True)
 class Package:
-    """A package that an extra needs. `version` is None if it is not installed; `fits` if it is in the range."""
+    """A package that an extra needs. `version` is None if it is not installed; `fits` says whether it is in range."""
 
     name: str
     wanted: str
@@ -47,7 +47,7 @@ class Package:
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Show versions, caches, cores, AES support, and what is missing for which integration.
+    """Show versions, caches, cores, AES support, and what each integration still needs.
 
     The exit code is 1 if the library itself cannot work here, and 0 otherwise.
 
@@ -101,7 +101,7 @@ def _kernel_cache() -> tuple[Path | None, str | None]:
 
 
 def _noise() -> dict[str, Any]:
-    """Check the noise generator against its reference, and measure AES, which it is made of."""
+    """Check the noise generator against its reference, and measure the speed of AES, which it uses."""
     from cryptography.hazmat.backends.openssl.backend import backend
 
     problem = None
@@ -155,7 +155,7 @@ def _version(name: str) -> str | None:
 
 
 def _packages(extra: str) -> Iterator[Package]:
-    """Yield the packages that an extra needs, as the metadata of the installed library states them."""
+    """Yield the packages that an extra needs, according to the metadata of the installed library."""
     from packaging.requirements import Requirement
 
     for text in metadata.requires("antiphase") or ():

@@ -21,8 +21,8 @@ def explore(
 ) -> None:
     """Open a page on which you change steps, batches, budget and memory, and see which mechanism is best and why.
 
-    The page comes from a server on this machine that only this machine can reach. It needs the token in the printed
-    address, and no network. Press Ctrl+C to stop it.
+    A server on this machine serves the page, and only this machine can reach it. The page needs the token in the
+    printed address, but no network. Press Ctrl+C to stop the server.
 
     Example: antiphase explore --no-open
     """
@@ -44,7 +44,7 @@ def explore(
 
 @contextmanager
 def _redirect(address: str) -> Iterator[Path]:
-    """Yield a file that leads to the address and that only its owner can read.
+    """Yield a file that redirects to the address and that only its owner can read.
 
     Every user of the machine can see the arguments of a browser's process, so the token must not be one of them.
     """

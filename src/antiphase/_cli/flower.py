@@ -50,8 +50,8 @@ def new(
     name = path.absolute().name
     if not NAME.fullmatch(name) or len(name) > LONGEST_NAME or keyword.iskeyword(name) or name in RESERVED:
         raise InvalidArgument(
-            f"The name of an app must be lower-case letters, digits, - and _, and not that of a package that it "
-            f"imports. Got {name!r} instead.",
+            "The name of an app must consist of lower-case letters, digits, - and _, and must not be the name of a "
+            f"package that the app imports. Got {name!r} instead.",
             hint="choose another name, such as my-app",
         )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

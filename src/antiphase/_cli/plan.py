@@ -55,7 +55,7 @@ def plan(
     objective: Annotated[
         str,
         typer.Option(
-            help="Noise to minimize: training, the noise left at the end, or rms or max over the steps.",
+            help="Noise to minimize: training (what is left at the end), or rms or max over all steps.",
             autocompletion=lambda: ("training", "rms", "max"),
         ),
     ] = "training",
@@ -63,7 +63,7 @@ def plan(
         float | None, typer.Option(help="Largest learning rate, if known, for the objective training.")
     ] = None,
     lattice: Annotated[
-        bool, typer.Option(help="Make noise in exact integers, so that every bit is covered. Needs --parameters.")
+        bool, typer.Option(help="Make noise in exact integers; the guarantee covers every bit. Needs --parameters.")
     ] = False,
     families: Annotated[
         str | None,
@@ -114,7 +114,7 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _copies(copies: int | None, parameters: int | None, memory_gb: float | None, machines: int) -> int | None:
-    """Return `copies`, or with `memory_gb` the number of copies that fit into the memory of all machines."""
+    """Return `copies`, or if `memory_gb` is given, the number of copies that fit into all machines together."""
     if memory_gb is None:
         return copies
     if parameters is None or copies is not None:

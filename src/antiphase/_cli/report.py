@@ -35,7 +35,8 @@ def report(
     ] = None,
     secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
     devices_per_user: Annotated[
-        int | None, typer.Option(min=1, help="For a federated run: also state epsilon for users with so many devices.")
+        int | None,
+        typer.Option(min=1, help="For a federated run: also state epsilon for users with this many devices."),
     ] = None,
     public: Annotated[
         bool, typer.Option("--public", help="For a federated run: leave out counts of replies, which are not private.")

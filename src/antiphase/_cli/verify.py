@@ -93,7 +93,7 @@ def _guarantee(path: Path, plan: ap.Plan, attempt: int) -> Facts:
 
 @contextmanager
 def _naming(path: Path, attempt: int) -> Iterator[None]:
-    """Add the path, and what to do next, to the error of a verification that was refused."""
+    """Add the path, and what to do next, to the error of a verification that failed."""
     try:
         yield
     except Refused as error:

@@ -111,7 +111,7 @@ def noise_charts(found: Comparison) -> list[Chart]:
 
 
 def _sample(arm: Arm) -> Array:
-    """Return noise of the mechanism for one parameter, from a new secret: it is none of the noise of the runs."""
+    """Return noise of the mechanism for one parameter, from a new secret, so that no run's noise is revealed."""
     stream = NoiseStream(arm.plan.mechanism, [(1,)], Secret.generate(), dtype="float64")
     return np.array([stream.next()[0][0] for _ in range(arm.plan.steps)])
 

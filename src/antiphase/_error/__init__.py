@@ -119,7 +119,8 @@ def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures)
 def trajectory_weight(workload: Workload, objective: Curvatures, steps: int) -> float:
     """Return the weight of the trajectory term in J.
 
-    With this weight, the trajectory term of independent noise is `objective.trajectory` times its first term.
+    The weight is chosen such that for independent noise, the weighted trajectory term is `objective.trajectory` times
+    the other term of J.
     """
     if objective.way is None:
         return 0.0

@@ -42,7 +42,7 @@ def banded(strategy: Banded, rows: Array) -> float:
 
 
 def toeplitz(strategy: Toeplitz, rows: Array) -> float:
-    """Return ||N^T rows||_F^2, using that C = T diag(1 / scales) and N^T = T^-T diag(scales)."""
+    """Return ||N^T rows||_F^2, where C = T diag(1 / scales) and N^T = T^-T diag(scales)."""
     from antiphase._kernels import solve_transposed
 
     scaled = rows * strategy.column_scales()[:, None]
@@ -92,8 +92,8 @@ def tree(strategy: Tree, rows: Array) -> float:
 def _online_tree(strategy: Tree, rows: Array) -> float:
     """Return ||N^T rows||_F^2 for the online decoder, by applying N^T from the root down.
 
-    `asked` holds the coefficients of the estimates of the nodes of a level in the rows of N. Each estimate is w_l times
-    the node's own noise plus (1 - w_l) times the sum of the estimates of its two children.
+    For the nodes of one level, `asked` holds the coefficient of each node's estimate in sum_t rows_t (N z)_t. Each
+    estimate is w_l times the node's own noise plus (1 - w_l) times the sum of the estimates of its two children.
     """
     n, total = strategy.steps, 0.0
     asked = rows[n - 1 :].copy()

@@ -1,4 +1,4 @@
-"""How the error of each class of strategies is computed: one row per class."""
+"""The table of methods that compute the error, with one row for each class of strategies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def squared_norm(strategy: Strategy, rows: Array) -> float:
 
 
 def toeplitz_sums(strategy: Strategy) -> Sums | None:
-    """Return the sums of the strategy's row, or None if C is not Toeplitz."""
+    """Return the function that `ErrorMethods.sums` makes for this strategy, or None if C is not Toeplitz."""
     return _row(strategy).sums(strategy)
 
 

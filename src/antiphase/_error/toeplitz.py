@@ -86,8 +86,8 @@ def _blocks(numerator: Array, denominator: Array, inverse: Array, steps: int) ->
 def _limit(numerator: Array, denominator: Array, inverse: Array) -> float:
     """Return the limit of w_i for large i.
 
-    It is 0 unless A^-1(1) = 0, as without weight decay and curvature. In that case A^-1(x) = (1 - x) E(x), and the
-    limit is C^-1(1) / E(1).
+    The limit is 0 unless A^-1(1) = 0, which holds if there is neither weight decay nor curvature. In that case
+    A^-1(x) = (1 - x) E(x), and the limit is C^-1(1) / E(1).
     """
     if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
         return 0.0

@@ -1,7 +1,7 @@
-"""What the page shows for some settings, in parts that are ready one after the other.
+"""Computes what the page shows for given settings, one part after the other.
 
-The plan comes first. The curves follow, one point at a time: each point is a plan of its own, with the mechanism that
-was chosen and with DP-SGD. All points are ranked by the objective of the plan, so their errors are comparable.
+The plan comes first. The curves follow, one point at a time: each point needs new plans, for the chosen mechanism and
+    for DP-SGD. All points are ranked by the objective of the plan, so their errors are comparable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from antiphase._accounting import Budget
 from antiphase._bound import digits_up, rounded_up
 from antiphase._errors import AntiphaseError
-from antiphase._explore.settings import ANY, Settings
+from antiphase._explore.settings import ANY, ExplorerSettings
 from antiphase._plan import Candidate, Plan
 from antiphase._planner import default_pipelines, plan, ranked_problem
 from antiphase._problem import Problem
@@ -69,7 +69,7 @@ class Answers:
 
     points: dict[tuple[Any, ...], float | None] = field(default_factory=dict)
 
-    def parts(self, settings: Settings, progress: Progress) -> Iterator[tuple[str, Part]]:
+    def parts(self, settings: ExplorerSettings, progress: Progress) -> Iterator[tuple[str, Part]]:
         """Yield the parts of the page as (name, content), the plan first. A later part replaces one of the same name.
 
         Args:
@@ -137,7 +137,7 @@ def _with_steps(problem: Problem, factor: float) -> Problem | None:
     return replace(problem, steps=steps) if 1 <= steps <= max(MAX_CURVE_STEPS, problem.steps) else None
 
 
-def compared_lines(settings: Settings, found: Plan) -> list[Line]:
+def compared_lines(settings: ExplorerSettings, found: Plan) -> list[Line]:
     """Return the kinds of mechanisms on the curves: the chosen one, and DP-SGD or the best other family."""
     chosen = found.candidates[0]
     lines = [_line(chosen)]
@@ -151,8 +151,8 @@ def _line(candidate: Candidate) -> Line:
     return Line(family_title(candidate), (candidate.family,), (PIPELINE_OF[candidate.batches],))
 
 
-def _pipelines_of_dp_sgd(settings: Settings) -> tuple[str, ...] | None:
-    """Return how DP-SGD draws batches: as chosen, but with Poisson sampling in place of bins and groups."""
+def _pipelines_of_dp_sgd(settings: ExplorerSettings) -> tuple[str, ...] | None:
+    """Return the pipelines to try for DP-SGD: those of the settings, but without groups and bins."""
     same = {ANY: None, "cyclic-poisson": ("poisson",), "balls-in-bins": ("poisson",)}
     return same.get(settings.participation, (settings.participation,))
 
@@ -174,7 +174,7 @@ def candidate_title(candidate: Candidate) -> str:
     return TITLES[start] + name[len(start) :] if start else name
 
 
-def plan_part(settings: Settings, found: Plan) -> Part:
+def plan_part(settings: ExplorerSettings, found: Plan) -> Part:
     """Return the answer: the best mechanism, its numbers, the candidates, the matrices and the code."""
     chosen, bound = found.candidates[0], found.guarantee
     plain = next((c for c in found.candidates if c.family == "identity"), None)
@@ -204,9 +204,7 @@ def _comparison(chosen: Candidate, plain: Candidate | None) -> str:
     if plain is None:
         return "DP-SGD was not tried with these batches."
     less = 100.0 * (1.0 - chosen.error / plain.error)
-    return (
-        f"Its noise in the model is {less:.0f} % less than with DP-SGD ({BATCHES[plain.batches]}) at the same epsilon."
-    )
+    return f"It leaves {less:.0f} % less noise in the model than DP-SGD ({BATCHES[plain.batches]}) at the same epsilon."
 
 
 def _copies(copies: int) -> str:
@@ -256,14 +254,14 @@ def _matrices(found: Plan) -> list[Part]:
         HeatMap(f"Strategy C{words}", shown.encoder()),
         HeatMap(f"Its inverse, which shapes the noise{words}", shown.noising()),
     )
-    inline = ' style="image-rendering:pixelated"'  # which the page does not allow; its style sheet says the same
+    inline = ' style="image-rendering:pixelated"'  # the page forbids inline styles; its style sheet has this rule
     return [
         {"title": heat.title, "summary": heat.summary, "svg": draw_heat_map(heat, f"matrix-{i}").replace(inline, "")}
         for i, heat in enumerate(heats)
     ]
 
 
-def curve_part(name: str, settings: Settings, curve: dict[str, dict[float, float]]) -> Part:
+def curve_part(name: str, settings: ExplorerSettings, curve: dict[str, dict[float, float]]) -> Part:
     """Return a curve with its table, and what it means in words."""
     centre = float(settings.epsilon if name == "epsilon" else settings.steps)
     lines = tuple(
@@ -272,7 +270,11 @@ def curve_part(name: str, settings: Settings, curve: dict[str, dict[float, float
         if values
     )
     if not lines:
-        return {"svg": "", "table": {"columns": [], "rows": []}, "words": ["No point of this curve is proved."]}
+        return {
+            "svg": "",
+            "table": {"columns": [], "rows": []},
+            "words": ["No guarantee is proved for any point of this curve."],
+        }
     title = "Error against epsilon" if name == "epsilon" else "Error against steps"
     ticks = tuple((x, f"{x:,.4g}") for x in sorted({x for line in lines for x in line.x.tolist()}))
     chart = Chart(
@@ -305,7 +307,7 @@ def price_in_words(epsilon: float, curve: dict[str, dict[float, float]]) -> list
             change = 100.0 * (mine[factor * epsilon] / now - 1.0)
             to = f"{start} epsilon from {epsilon:g} to {factor * epsilon:g}"
             if start == "A quarter of":
-                to = f"A quarter of it, epsilon {factor * epsilon:g},"
+                to = f"Dividing epsilon by four, to {factor * epsilon:g},"
             words.append(f"{to} {'raises' if change >= 0.0 else 'lowers'} the predicted error by {abs(change):.0f} %.")
     for other, values in others:
         if epsilon in values:
@@ -327,7 +329,7 @@ def _epsilon_for(values: dict[float, float], error: float) -> float | None:
 
 def steps_in_words(steps: float, curve: dict[str, dict[float, float]]) -> list[str]:
     """Say what is held fixed along the curve of steps."""
-    words = ["Same data, batch size and learning rate: more steps are more epochs."]
+    words = ["Data, batch size and learning rate stay the same, so more steps mean more epochs."]
     mine = next(iter(curve.values()))
     if steps in mine and 2.0 * steps in mine:
         change = 100.0 * (mine[2.0 * steps] / mine[steps] - 1.0)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
 
-from antiphase._explore.settings import Settings
+from antiphase._explore.settings import ExplorerSettings
 
 KEPT_ANSWERS = 256
 PATIENCE = 2.0  # seconds until a worker that does not stop is killed
@@ -27,16 +27,16 @@ class Jobs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Settings, State] = OrderedDict()
+        self._kept: OrderedDict[ExplorerSettings, State] = OrderedDict()
         self._states: dict[int, State] = {}
-        self._number = 0  # of the newest request
-        self._settings: Settings | None = None  # those of the newest request
-        self._heard = -1  # number of the newest request that the worker has turned to
+        self._number = 0  # id of the newest request
+        self._settings: ExplorerSettings | None = None  # settings of the newest request
+        self._heard = -1  # id of the newest request that the worker has reacted to
         self._deaf: subprocess.Popen[str] | None = None  # the worker that was killed because it did not stop
         self._closed = False
         self._process = self._started()
 
-    def start(self, settings: Settings) -> State:
+    def start(self, settings: ExplorerSettings) -> State:
         """Return the answer if it is known; otherwise start to work on it, and stop any other work."""
         with self._lock:
             if settings in self._kept:
@@ -46,7 +46,7 @@ class Jobs:
                 self._submit(settings)
             return dict(self._states[self._number])
 
-    def state(self, settings: Settings) -> State:
+    def state(self, settings: ExplorerSettings) -> State:
         """Return the state of a request, without starting it."""
         with self._lock:
             if settings in self._kept:
@@ -70,8 +70,8 @@ class Jobs:
             self._process.kill()
         self._listener.join()
 
-    def _submit(self, settings: Settings | None) -> None:
-        """Send a request to the worker; None stops the work on the last one."""
+    def _submit(self, settings: ExplorerSettings | None) -> None:
+        """Send a request to the worker; None stops the current work."""
         busy = self._settings is not None and self._states[self._number]["state"] == "running"
         self._number += 1
         if settings is not None:
@@ -83,7 +83,7 @@ class Jobs:
             timer.daemon = True
             timer.start()
 
-    def _send(self, settings: Settings | None) -> None:
+    def _send(self, settings: ExplorerSettings | None) -> None:
         request: dict[str, Any] = {"id": self._number}
         if settings is not None:
             request["settings"] = settings.to_json()
@@ -93,11 +93,11 @@ class Jobs:
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-        except (OSError, ValueError):  # it has just died, and its listener says so
+        except (OSError, ValueError):  # the worker has just died, and `_listen` reports it
             pass
 
     def _kill_if_deaf(self, process: subprocess.Popen[str], number: int) -> None:
-        """Replace a worker that has not turned to request `number` or a later one: it is in a long step."""
+        """Kill a worker that has not reacted to request `number` or a later one, since it is in a long computation."""
         with self._lock:
             if process is self._process and self._heard < number and not self._closed:
                 self._deaf = process

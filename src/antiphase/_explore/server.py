@@ -1,8 +1,8 @@
 """A web server on the loopback interface that serves the page and answers it.
 
-The page and its script are the same for everyone. Every answer needs the token, which is in the part of the printed
-address after #, so browsers do not send it anywhere; the page sends it in a header of its own, which no other site can
-do. The Host header must name this server, so that no other name can be pointed at it. No request names a file.
+The page and its script are the same for everyone. Every other request needs the token. The token is the part of the
+printed address after #, which browsers do not send anywhere. The page sends the token in a custom header, which no
+other site can do. The Host header must name this server, which prevents DNS rebinding. No request names a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from antiphase._errors import AntiphaseError
 from antiphase._explore.jobs import Jobs
-from antiphase._explore.settings import Settings
+from antiphase._explore.settings import ExplorerSettings
 from antiphase._report import layout_style, page_style
 
 HOST = "127.0.0.1"
@@ -61,7 +61,7 @@ class Explorer:
         return {f"{HOST}:{self.port}", f"localhost:{self.port}"}
 
     def serve(self) -> None:
-        """Answer requests until `close` is called in another thread, or an exception such as `KeyboardInterrupt`."""
+        """Answer requests until another thread calls `close`, or an exception such as `KeyboardInterrupt` is raised."""
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Explorer:
         if path == "/api/stop":
             self.jobs.stop()
             return {"state": "stopped", "parts": {}}
-        settings = Settings.from_json(data)
+        settings = ExplorerSettings.from_json(data)
         state = self.jobs.start(settings) if path == "/api/start" else self.jobs.state(settings)
         return {**state, "examples": settings.examples}
 
@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MAX_BODY:
-            self._refuse(413, f"A request has a length, of at most {MAX_BODY} bytes.")
+            self._refuse(413, f"A request must state its length, at most {MAX_BODY} bytes.")
             return
         try:
             data = json.loads(self.rfile.read(int(length)))
@@ -142,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply_json(200, {"state": "error", "parts": {}, "message": error.message, "hint": error.hint})
 
     def _is_local(self) -> bool:
-        """Refuse requests that another site or another name has sent here; return whether to go on."""
+        """Return whether a request comes from this server's own page. If not, refuse it."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         names = self.explorer.names
         if host not in names or (origin is not None and origin not in {f"http://{name}" for name in names}):

@@ -18,8 +18,8 @@ MAX_BATCH = 1 << 24
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a person can change on the page.
+class ExplorerSettings:
+    """The settings that a user can change on the page.
 
     Args:
         steps: number of training steps.
@@ -41,7 +41,7 @@ class Settings:
     adjacency: str = "zero-out"
 
     @classmethod
-    def from_json(cls, data: Any) -> Settings:
+    def from_json(cls, data: Any) -> ExplorerSettings:
         """Return the settings that a page sent. Raises `InvalidArgument` for anything that is not a valid setting."""
         if not isinstance(data, Mapping) or set(data) != set(cls.__dataclass_fields__):
             raise invalid("explore", "settings", f"an object with {', '.join(cls.__dataclass_fields__)}", "another", "")

@@ -14,15 +14,15 @@ from typing import Any, TextIO
 
 from antiphase._errors import AntiphaseError
 from antiphase._explore.answers import Answers
-from antiphase._explore.settings import Settings
+from antiphase._explore.settings import ExplorerSettings
 
 
 class Stopped(Exception):  # not an error
     """Raised by the progress callback if a newer request has arrived."""
 
 
-class Worker:
-    """Answers requests, the newest first. `requests` and `answers` are text streams with one JSON object per line."""
+class PlanningWorker:
+    """Answers the newest request. `requests` and `answers` are text streams with one JSON object per line."""
 
     def __init__(self, requests: TextIO, answers: TextIO) -> None:
         self._requests, self._out = requests, answers
@@ -56,7 +56,7 @@ class Worker:
             self._tell(number, progress=[what, share])
 
         try:
-            for name, part in self._answers.parts(Settings.from_json(request["settings"]), progress):
+            for name, part in self._answers.parts(ExplorerSettings.from_json(request["settings"]), progress):
                 self._tell(number, part=[name, part])
             self._tell(number, done=True)
         except Stopped:
@@ -72,9 +72,9 @@ class Worker:
 
 
 def main() -> None:
-    """Run as a process of its own. The library may print to stdout, so answers go to a copy of it."""
+    """Run the worker. Anything that the library prints goes to stderr, so stdout carries only answers."""
     answers, sys.stdout = sys.stdout, sys.stderr
-    Worker(sys.stdin, answers).run()
+    PlanningWorker(sys.stdin, answers).run()
 
 
 if __name__ == "__main__":

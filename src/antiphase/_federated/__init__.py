@@ -1,4 +1,4 @@
-"""Federated runs on disk: the record of who took part, the server's state file, and the report. Needs no Flower."""
+"""Federated runs on disk: who took part, the server's state file, and the report. This package does not need Flower."""
 
 from antiphase._federated.causes import CAUSES, DROPPED_OUT, counts_text, remedies
 from antiphase._federated.federated_report import (

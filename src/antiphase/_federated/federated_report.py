@@ -53,11 +53,11 @@ class FederatedReport:
             the directory was restored from an older copy.
         zcdp: zCDP parameter rho for one client, with ideal Gaussian noise. None if `guarantee` is None.
         group: epsilon for all devices of one user together, if requested.
-        participations: for each number of participations, the number of clients that took part so often.
+        participations: for each number of participations, the number of clients that took part that many times.
         gaps: for each distance between two participations of the same client, how often it occurred.
         releases: for each release, the number of clients that took part and the counts of replies.
         exact: whether noise and sums were exact integers on a lattice.
-        counts: counts of replies by what happened to them. They depend on the clients' data and are not private; do not
+        counts: counts of replies by cause. They depend on the clients' data and are not private; do not
             publish them.
         remarks: further facts that a reader must know.
     """
@@ -129,7 +129,7 @@ def report(
 def achieved_mechanism(plan: Plan, releases: int, achieved: Achieved) -> Mechanism:
     """Return the mechanism of the first `releases` releases, with the participation that was achieved.
 
-    If no client took part twice, the participation is a single one, and the separation is the number of releases.
+    If no client took part twice, the separation is the number of releases.
     """
     separation = releases if achieved.separation is None else achieved.separation
     happened = MinSeparation(separation, max(achieved.participations, 1))
@@ -217,7 +217,7 @@ def _remarks(
             "rule. The run continues with that rule."
         )
     if settings["raw_metrics"]:
-        remarks.append("Metrics of clients were released raw; no guarantee covers them.")
+        remarks.append("Metrics from clients were released without noise; no guarantee covers them.")
     if history.totals["false-claim"]:
         remarks.append(
             f"{history.totals['false-claim']} replies were rejected: they claimed participations or tasks that did not "

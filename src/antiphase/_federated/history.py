@@ -42,8 +42,8 @@ class FederatedHistory:
         cohort: names of the clients with a place in the next release, once they are fixed.
         nodes: nodes that this cohort checked in from.
         totals: counts of replies by cause, in the whole run.
-        forgotten: a release for which a client has an authentic rollback token, but the ledger does not; None if there
-            is none.
+        forgotten: release for which a client returned an authentic rollback token that is not in the ledger; None if
+            there is none.
         needs_code: whether the state file must have an authentication code.
     """
 

@@ -81,5 +81,5 @@ class Participants:
 
     @property
     def clients_by_count(self) -> dict[int, int]:
-        """For each number of participations, the number of clients that took part so often."""
+        """For each number of participations, the number of clients that took part that many times."""
         return dict(sorted(Counter(self._count.values()).items()))

@@ -45,7 +45,7 @@ class FederatedRecord:
 
 
 def is_federated(directory: Path) -> bool:
-    """Return whether a directory is that of a federated server. It may be incomplete."""
+    """Return whether a directory belongs to a federated server. The directory may be incomplete."""
     return (directory / "clients" / "private" / "heads").exists()
 
 
@@ -54,8 +54,8 @@ def read_federated(directory: Path, secret: Secret | None = None) -> FederatedRe
 
     **Guarantee**: raises an error if a file is missing, if an entry of a ledger or the state file cannot be
     authenticated with the secret, if they contradict each other, or if the record breaks the rules that the server
-    enforces. Nothing is written. If the server was stopped after it made a release and before both ledgers had it, the
-    release is counted.
+    enforces. Nothing is written. If the server was stopped after it made a release, but before both ledgers recorded
+    it, the release is counted.
 
     Args:
         directory: directory of the server.

@@ -1,9 +1,9 @@
 """Reads and writes the server's state file: model, optimizer state, release index and participants.
 
-The file is replaced by one atomic rename, which makes the release. Before the rename the release does not exist. After
-it, exactly this model is broadcast, however often the server is killed. After a kill, the ledgers are completed from
-the file. So this .npz archive contains an authentication code of its content, under a key derived from the secret. The
-run's ledger also has a digest of the content after every release.
+A release is made by one atomic rename that replaces the file. Before the rename, the release does not exist. After it,
+exactly this model is broadcast, however often the server is killed. After a kill, the ledgers are completed from the
+file, so the file must be authentic. The .npz archive therefore contains an authentication code of its content, under a
+key derived from the secret. After every release, the run's ledger also has a digest of the content.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ServerState:
         model: model to broadcast next.
         optimizer: state of the server optimizer.
         clients: names, as in the ledger, of the clients that took part in the last release.
-        counts: counts of replies for the last release, by what happened to them.
+        counts: counts of replies for the last release, by cause.
         code: authentication code found in the file; empty if there is none, as in files of version 0.1.0.
     """
 
@@ -70,7 +70,7 @@ class ServerState:
         return written
 
     def entries(self) -> Arrays:
-        """The whole state as named arrays, as they are in the file, without the authentication code."""
+        """Return the whole state as named arrays, as stored in the file, without the authentication code."""
         parts = {part: getattr(self, part) for part in PARTS}
         names = {part: list(arrays) for part, arrays in parts.items()}
         meta = {"release": self.release, "clients": self.clients, "counts": self.counts, "names": names}
@@ -84,8 +84,8 @@ class ServerState:
 class StateKey:
     """Authenticates the state files of one run.
 
-    **Guarantee**: without the secret, nobody can change the release index, the participants, the counts, the model or
-    the optimizer state in a file, or use the file of another run, so that `confirms` still returns True.
+    **Guarantee**: `confirms` returns False if someone without the secret has changed the release index, the
+    participants, the counts, the model or the optimizer state in a file, or has used the file of another run.
     """
 
     def __init__(self, secret: Secret, run_id: str) -> None:

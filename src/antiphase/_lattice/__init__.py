@@ -3,7 +3,7 @@
 docs/lattice-noise.md describes the mechanism and proves it.
 """
 
-from antiphase._lattice.grid import Lattice, add_exactly, choose_lattice, rounded_strategy
+from antiphase._lattice.grid import SHRINKS, Lattice, add_exactly, choose_lattice, rounded_strategy
 from antiphase._lattice.integers import (
     IntegerBuffers,
     IntegerForm,
@@ -15,6 +15,7 @@ from antiphase._lattice.range import END_OF_TAIL, log_overflow
 
 __all__ = [
     "END_OF_TAIL",
+    "SHRINKS",
     "IntegerBuffers",
     "IntegerForm",
     "IntegerRestart",

@@ -34,7 +34,7 @@ class Chain:
 
     **Guarantee**: opening the chain raises `Corrupted` if any entry up to the head `kept` was changed, inserted, moved
     or removed without the key. Entries after `kept` survive a crash if the operating system wrote them to disk. The
-    next write removes everything from the first line on that is incomplete or not authentic.
+    next write removes the first line that is incomplete or not authentic, and everything after it.
 
     The cost of appending does not depend on the length of the chain.
 

@@ -188,7 +188,9 @@ def estimate(
     seed: int | None = None,
     workers: int = -1,
 ) -> Bound:
-    """Return an estimate of delta by plain sampling, the larger one of removal and addition. It is not a proved bound.
+    """Return an estimate of delta by plain sampling, which is not a proved bound.
+
+    It is the larger of the estimates for removal and addition.
 
     Raises if no sample has a privacy loss above epsilon.
 

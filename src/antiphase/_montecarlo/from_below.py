@@ -1,4 +1,4 @@
-"""Epsilon of a dominating pair from below, for audits: an estimate less a few standard errors."""
+"""Estimates the epsilon of a dominating pair from below, for audits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ HALVINGS = 14
 def epsilon_from_below(
     strategy: Strategy, participation: Amplified, noise_std: float, delta: float, samples: int = SAMPLES
 ) -> float:
-    """Return an epsilon at which the pair's delta is above `delta`, up to the sampling error of four standard errors.
+    """Return the largest epsilon found at which the estimated delta is at least four standard errors above `delta`.
 
-    Guarantees use `epsilon`, which never understates. This function is for measurements, which must not overstate.
+    Guarantees use `epsilon`, which must not be below the true epsilon. Audits use this function, which must not be
+    above it.
 
     Args:
         strategy: strategy matrix, C.

@@ -1,4 +1,4 @@
-"""Delta, epsilon, and the noise for a budget, of a dominating pair."""
+"""Computes delta and epsilon of a dominating pair, and the noise that a budget requires."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphase._montecarlo.verification import SHARE, limit_bound, log_inverse_s
 
 ATTEMPTS = 8
 MAX_NOISE_INCREASES = 16
-NOISE_EXPONENT = 0.75  # power of (epsilon / target) by which the noise grows; below 1, as epsilon falls faster
+NOISE_EXPONENT = 0.75  # the noise grows by (epsilon / target)^0.75, because epsilon falls faster than 1 / noise
 CHOICES = 1 << 10  # number of bounds among which a calibration or a plan may choose the best
 # Calibration aims below the budget's epsilon by this fraction, because a bound may exceed its estimate.
 TIGHT_MARGIN, SAMPLED_MARGIN = 3e-4, 1.5e-3

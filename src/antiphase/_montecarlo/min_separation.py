@@ -278,7 +278,7 @@ class Absent(Estimator):
 
 
 def best_absent(pair: SeparatedPair, slope: float) -> Absent:
-    """Return the better one of two `Absent` estimators.
+    """Return the better of two `Absent` estimators.
 
     The first minimizes the bound over q without its term s^2 |m|^2 / 2. The second linearizes that term at the m of the
     first.

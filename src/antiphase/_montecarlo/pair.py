@@ -28,7 +28,7 @@ class Upper:
 class Pair(ABC):
     """A pair of distributions P and Q at one noise level.
 
-    Delta is the larger divergence of P against Q (removal) and of Q against P (addition).
+    Delta is the larger of two divergences: P against Q (removal) and Q against P (addition).
 
     Attributes:
         noise_std: standard deviation of the noise.

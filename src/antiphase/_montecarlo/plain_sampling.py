@@ -62,7 +62,7 @@ def plain_means(
 
 
 def plain_delta(pair: Pair, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int) -> Bound:
-    """Return an estimate of delta, the larger one of removal and addition.
+    """Return an estimate of delta, which is the larger of the estimates for removal and addition.
 
     Raises if no sample has a positive weight, because delta is never 0.
     """

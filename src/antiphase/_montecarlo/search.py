@@ -178,7 +178,7 @@ def _least(holds: Callable[[float], bool], start: float, tolerance: float = TOLE
 
 
 def _tightened(holds: Callable[[float], bool], start: float) -> float:
-    """Return a number at most slightly below `start` that satisfies `holds`, or `start` if none is found."""
+    """Return a number slightly below `start` that satisfies `holds`, or `start` if none is found."""
     low, high = start * (1.0 - 20.0 * TOLERANCE), start
     if holds(low):
         return low

@@ -51,8 +51,8 @@ class ClaimOutcome:
 
     Args:
         bound: the claimed delta as a bound, or None if it was not verified.
-        limit: the larger one of the confidence limits for removal and addition, or the expected limit if no samples
-            were drawn.
+        limit: the larger of the confidence limits for removal and addition, or the expected limit if no samples were
+            drawn.
         estimate: estimate of delta for the same direction.
         error: standard error of the estimate.
     """

@@ -64,9 +64,9 @@ def optimize(
         participation: the steps in which an example can take part. A random participation is replaced by its worst
             case, unless a budget is given.
         workload: the workload matrix, A.
-        objective: which error to minimise: "rms" or "max" over the steps, that of several `Curvatures`, or "training".
-            Under a learning-rate schedule, Toeplitz and BLT strategies are searched with a few steps in place of all of
-            them in the trajectory term; the loss is that over all steps.
+        objective: which error to minimise: "rms" or "max" over the steps, the error under `Curvatures`, or "training".
+            Under a learning-rate schedule, the search for Toeplitz and BLT strategies evaluates the trajectory term at
+            a few steps only; the reported loss uses all steps.
         time_limit: largest number of seconds, or None.
         max_iterations: largest number of iterations, or None.
         progress: called as progress(iteration, loss) after every iteration.

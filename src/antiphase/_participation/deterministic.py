@@ -248,8 +248,8 @@ class MinSeparation(Deterministic):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"Two participations of one {unit} are at least {self.separation} steps apart, and there are at most "
-            f"{self.largest_count(steps)} of them."
+            f"Any two participations of one {unit} are at least {self.separation} steps apart, and each {unit} takes "
+            f"part at most {self.largest_count(steps)} times."
         )
 
     def _extend(self, pattern: Pattern, first: int, steps: int) -> Iterator[Pattern]:

@@ -29,8 +29,7 @@ class Candidate:
 
     Args:
         family: family of the strategy, such as "banded"; "unknown" if an older plan file does not state it.
-        error: expected error under the problem's objective, which is noise_std x error of the strategy, for clipping
-            norm 1.
+        error: expected error under the problem's objective for clipping norm 1: noise_std x error of the strategy.
         noise_std: standard deviation of the noise z in C x + z.
         noise_multiplier: effective noise multiplier.
         epsilon: epsilon at the budget's delta.
@@ -42,8 +41,8 @@ class Candidate:
             if not computed.
         size: number of bands, buffers or repeats; see `size_unit`. None for families without a size.
         variant: text that distinguishes the candidate from others of the same family and size.
-        rms_error: root mean square over the steps of the noise in the model, as if gradients did not depend on the
-            parameters; None if an older plan file does not state it.
+        rms_error: root mean square over all steps of the noise in the model, computed as if gradients did not depend on
+            the parameters; None if an older plan file does not state it.
         name: display name. Omit this argument: the name is derived from family, size and variant.
 
     >>> from antiphase import Poisson

@@ -249,16 +249,16 @@ def contradictions(plan: Plan) -> list[str]:
     | problem.steps | equal to the number of steps of the strategy |
     | problem.adjacency | equal to mechanism.adjacency |
     | problem.examples | equal to mechanism.examples, if both are given |
-    | problem.participation * | equal to mechanism.participation; or None, if that one fits steps and batch size |
+    | problem.participation * | equal to mechanism.participation; or None, if the latter fits the steps and batch size |
     | problem.budget.epsilon * | at least the guarantee, unless the plan extends another |
     | problem.memory_copies * | at least those of the strategy, unless the plan extends another |
     | candidates[0] * | consistent with the mechanism: noise, participation, memory, error |
     | root | empty, or a fingerprint |
-    | mechanism.strategy | extensible and of two steps or more, if there is a root |
+    | mechanism.strategy | extensible and with two steps or more, if there is a root |
     | candidates | empty, if there is a root |
-    | mechanism.lattice | given if and only if problem.lattice; for the clipping norm and parameters of the problem |
+    | mechanism.lattice | given if and only if problem.lattice is true; fits the clipping norm and parameters |
 
-    A plan that states a deviation from the problem need not meet the rows with an asterisk.
+    The rows with an asterisk do not apply to a plan that states a deviation.
 
     Budget.delta, unit, clipping norm, workload and objective appear only once, in the problem, so they cannot
     contradict anything. This function does not check whether the mechanism has the stated guarantee, because that may
@@ -286,18 +286,18 @@ def contradictions(plan: Plan) -> list[str]:
 
 
 def _impossible_extension(plan: Plan) -> Iterator[str]:
-    """Yield descriptions of why a plan with a root cannot have come from `Plan.extend`, as far as it shows."""
+    """Yield reasons why a plan with a root cannot have come from `Plan.extend`."""
     strategy = plan.mechanism.strategy
     if plan.root and not strategy.is_extensible:
         yield f"root names a plan that this plan extends, but a {type(strategy).__name__} strategy cannot be extended"
     if plan.root and plan.steps < 2:
-        yield "root names a plan that this plan extends, but no plan has fewer than 1 step"
+        yield "root names a plan that this plan extends, but this plan has fewer than 2 steps"
     if plan.root and plan.candidates:
         yield "root names a plan that this plan extends, but an extended plan has no candidates"
 
 
 def _wrong_lattice(plan: Plan) -> Iterator[str]:
-    """Yield descriptions of why the lattice of the mechanism does not fit the problem."""
+    """Yield reasons why the lattice of the mechanism does not fit the problem."""
     problem, lattice = plan.problem, plan.mechanism.lattice
     if problem.lattice != (lattice is not None):
         yield f"problem.lattice is {problem.lattice}, but mechanism.lattice is {lattice}"
@@ -311,7 +311,7 @@ def _wrong_lattice(plan: Plan) -> Iterator[str]:
 def _unsuitable_participation(plan: Plan) -> Iterator[str]:
     """Yield a description if the participation does not fit the problem's steps, examples or batch size.
 
-    Only for problems that name no participation.
+    This is checked only for problems that name no participation.
     """
     problem, participation = plan.problem, plan.mechanism.participation
     if problem.participation is None:

@@ -34,7 +34,7 @@ def _ranking(problem: Problem) -> str:
         span = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
         when = {"last": "at the end of training", "all": "over all steps"}.get(str(objective.steps))
         when = when or f"averaged over the last {float(objective.steps):.0%} of the steps"
-        also = " plus that over all steps" if objective.trajectory else ""
+        also = " plus the noise over all steps" if objective.trajectory else ""
         return f"Ranked by the noise left in the model {when}{also}, where curvature x learning rate is {span}."
     over = "rms over" if objective == "rms" else "the largest over"
     return f"Ranked by the noise in the model, {over} the steps, as if gradients did not depend on the parameters."
@@ -46,8 +46,8 @@ def _memory(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
     if least.error < chosen.error:
         gain = 100.0 * (1.0 - least.error / chosen.error)
         yield (
-            f"Chosen because it needs little memory: {_in_words(chosen.memory_copies, problem)}. The "
-            f"candidate with the least error, {gain:.2g} % less, is {least.name} ({least.batches} batches) with "
+            f"Chosen because it needs little memory: {_in_words(chosen.memory_copies, problem)}. "
+            f"{least.name} ({least.batches} batches) has {gain:.2g} % less error, the least of all, but needs "
             f"{_in_words(least.memory_copies, problem)}; memory_tolerance=0 selects it."
         )
     if chosen.memory_copies > FEW_COPIES:

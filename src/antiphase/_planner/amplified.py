@@ -77,7 +77,7 @@ def _search(search: Search, families: set[str], chosen: ParticipationForBands, m
 
 
 def _refine(tried: dict[int, Evaluation], attempt: Callable[[int], None]) -> None:
-    """Try numbers of bands in the middle of the gaps around the best one, until a gap is at most an eighth of it."""
+    """Bisect the gaps next to the best number of bands until they are at most an eighth of that number."""
     for _ in range(MAX_REFINEMENTS):
         known = sorted(tried)
         best = known.index(min(known, key=lambda b: tried[b].candidate.error))

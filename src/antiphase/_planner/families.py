@@ -15,8 +15,9 @@ from antiphase._problem import Problem
 from antiphase._workload import PrefixSum
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
-# Limits on the work, as a number of steps, steps x bands, or steps x bands^2 (one evaluation of a banded strategy).
-# A banded strategy with free columns has coefficients of its own for every column; a Toeplitz strategy has not.
+# Limits on the work, as a number of steps, steps x bands, or steps x bands^2 (one evaluation of a banded strategy). A
+# banded strategy with free columns has separate coefficients for every column; all columns of a Toeplitz strategy share
+# theirs.
 QUICK_DENSE_STEPS = 512  # for more steps, the dense optimum is first approximated to within COARSE_TOLERANCE
 COARSE_TOLERANCE = 0.01
 MAX_FOURIER_STEPS = 16_384
@@ -27,7 +28,7 @@ MAX_TOEPLITZ_WORK = 1 << 30  # steps x bands
 MAX_INVERSE_WORK = 1 << 24  # steps x bands
 
 # Which sizes to try.
-MAX_FREE_COLUMN_GAIN = 0.05  # measured: free columns lower the error of Toeplitz with as many bands by less than this
+MAX_FREE_COLUMN_GAIN = 0.05  # measured: with the same bands, free columns lower the error of Toeplitz by less
 MIN_BANDS_PER_STEP = 1e-4  # measured: with fewer bands per step, free columns lower the error by only about 0.03 %
 MIN_FREE_COLUMN_BANDS = 8
 BAND_POWERS = 10
@@ -89,9 +90,9 @@ def _banded(search: Search, participation: Participation) -> None:
 
 
 def _worth_the_time(search: Search, participation: Participation, counts: list[int]) -> list[int]:
-    """Return, in a list, the largest number of bands for which optimizing all columns takes only minutes.
+    """Return a list with the largest number of bands for which optimizing all columns takes only minutes.
 
-    The list is empty unless Toeplitz with as many bands has an error close to the least error so far.
+    The list is empty unless Toeplitz with that number of bands has an error close to the least error so far.
     """
     steps = search.problem.steps
     bands = max((b for b in counts if free_columns_pay(steps, b)), default=0)

@@ -1,16 +1,16 @@
-"""The learning rate that a run can afford, from a model of bias and noise.
+"""Predicts the best learning rate of a run from a model of bias and noise.
 
 Let T be the sum of the last row of the workload: a constant gradient g moves the model by learning rate x T x g in the
 whole run. With gradients clipped to norm 1, training is a descent of length
 
     path = learning rate x clipping norm x T.
 
-The bias that is left depends on the path alone, since directions of curvature below 1 / path have not converged. The
-noise in the model is path x nu, where nu = error / (T x batch size) is the noise per unit of path; it does not depend
-on the learning rate, the number of steps or the units of the schedule. So the best path is a function of nu. If bias
-and noise are powers of the path, it is a power of nu. Its two constants were fitted to the tuned rates of the image
-task of docs/training.md, and predict those of the other tasks there. Rates at which the steepest directions would
-diverge are not predicted.
+The remaining bias depends on the path alone: directions with a curvature below 1 / path have not converged. The noise
+in the model is path x nu, where nu = error / (T x batch size) is the noise per unit of path; it does not depend on the
+learning rate, the number of steps or the units of the schedule. So the best path is a function of nu. If bias and noise
+are powers of the path, the best path is a power of nu. The two constants of this power law were fitted to the tuned
+rates of the image task in docs/training.md, and also predict the tuned rates of the other tasks there. The model does
+not predict the rates at which the steepest directions diverge.
 """
 
 from __future__ import annotations

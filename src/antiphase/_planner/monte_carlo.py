@@ -1,10 +1,11 @@
 """Participations with Monte Carlo accounting: balls-in-bins and Poisson sampling with a minimum separation.
 
-Accounting for one mechanism takes seconds, so only a few are compared: under balls-in-bins, strategies optimized for
-the amplified noise; where the problem names the participation, also the best of each family without amplification. They
-are compared with few samples; those that may be chosen are then calibrated with many. For the end of training, BLTs
-with one, two and three buffers are tried, as long as one more gains 0.5 %; Toeplitz strategies, which took longer to
-optimize and were no better, only if BLTs are left out.
+Accounting for one mechanism takes seconds, so only a few are compared. Under balls-in-bins, these are strategies
+optimized for the amplified noise. For the objectives "rms" and "max", or if the problem names the participation, the
+best strategy of each family without amplification is also tried. The strategies are compared with few samples; those
+that may be chosen are then calibrated with many. For all other objectives, BLTs with one, two and three buffers are
+tried, as long as one more buffer reduces the error by 0.5 %. Toeplitz strategies took longer to optimize and were no
+better, so they are tried only if BLTs are excluded.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def try_monte_carlo(search: Search, families: set[str], participation: Participa
 def _try_for_training(search: Search, families: set[str], participation: Participation) -> None:
     """Try few strategies, each calibrated with many samples.
 
-    A BLT with one more buffer is calibrated only if it gains enough by an estimate from few samples, the same for all.
+    A BLT with one more buffer is calibrated only if its estimated error is sufficiently smaller. All estimates use the
+    same few samples.
     """
     problem, best = search.problem, math.inf
     for proposal in _amplified(problem, families, participation):
@@ -134,7 +136,7 @@ def _amplified(problem: Problem, families: set[str], participation: Participatio
 
 
 def _sizes(problem: Problem, families: set[str], participation: BallsInBins) -> Iterator[tuple[str, int]]:
-    """Families and sizes to optimize for the bins."""
+    """Yield the families and sizes to optimize for balls-in-bins."""
     if not _counts_all_steps(problem):
         if "blt" in families:
             yield from (("blt", buffers) for buffers in TRAINING_BUFFERS)

@@ -34,30 +34,34 @@ def plan(
 ) -> Plan:
     """Find the mechanism with the least expected error within the privacy budget and the memory limit.
 
-    The error is the problem's objective. For "training", it counts the directions that matter at the learning rate of
-    the problem, or at the one predicted from its noise; the notes state their range. Among all mechanisms whose error
-    is within `memory_tolerance` of the least error, the plan uses the one that needs the least memory.
+    The error is the problem's objective. For "training", it counts the curvatures that matter at the learning rate of
+    the problem or, if the problem states none, at a predicted learning rate. The plan's notes state the range of
+    curvatures. Among all mechanisms whose error is within `memory_tolerance` of the least error, the plan uses the one
+    that needs the least memory.
 
     The planner tries every family that the participation allows, with the amplification that the participation
     provides. If the problem does not specify a participation, the planner compares all participations in `pipelines`,
     given the number of examples and the batch size.
 
     **Guarantee**: the plan is within the budget, as proved by the accountant that the table in docs/accounting.md
-    names. No candidate of the plan has an expected error that is smaller by more than `memory_tolerance`. Calling
-    `plan` with any single family would not find such a candidate either, up to the accuracy of the optimizers (0.01 %,
-    or 2 % for the dense family under `Curvatures`) and, if the accounting draws samples, up to the accuracy of a
-    comparison with few samples. A family is left out only if a proved bound shows that it cannot win.
+    names. No candidate of the plan has an expected error that is smaller than that of the chosen one by more than
+    `memory_tolerance`. Calling `plan` with any single family would not find such a candidate either, up to the accuracy
+    of the optimizers (0.01 %, or 2 % for the dense family under `Curvatures`) and, if the accounting draws samples, up
+    to the accuracy of a comparison with few samples. A family is left out only if a proved bound shows that it cannot
+    win.
 
-    Sizes that are not tried may give slightly less error. These are numbers of bands between two tried numbers that
-    differ by an eighth; further buffers after one that gained less than 0.5 %; and banded strategies with separately
-    optimized columns, if steps x bands^2 is above 2^30, or above 2^26 with fewer bands than steps / 10,000, because
-    they may take hours. The dense family may take minutes above 2,000 steps, up to its limit of 8,192 steps; exclude it
-    with a memory limit or `families`.
+    These sizes are not tried, and may give slightly less error:
+    - numbers of bands between two tried numbers that differ by an eighth
+    - further buffers after a buffer that reduced the error by less than 0.5 %
+    - banded strategies with separately optimized columns, if steps x bands^2 is above 2^30, or above 2^26 with fewer
+      bands than steps / 10,000: these may take hours
+    The dense family may take minutes above 2,000 steps, up to its limit of 8,192 steps; exclude it with a memory limit
+    or `families`.
 
     Args:
         problem: the training problem: steps, budget, participation, objective and limits.
         families: any of "identity", "tree", "fourier", "stamped", "toeplitz", "banded", "banded-inverse", "blt",
-            "dense". None tries all for "rms" and "max". For "training" and `Curvatures` it leaves out "banded" and
+            "dense". None tries all for "rms" and "max". For "training" and `Curvatures`, None leaves out "banded" and
             "dense", whose free columns take minutes to optimize and did not train better (docs/training.md), and
             "tree", "fourier", "stamped" and "banded-inverse", which take most of the remaining time and were never
             best.
@@ -169,7 +173,7 @@ def _checked(families: Iterable[str] | None, problem: Problem) -> set[str]:
 
 
 def _default_families(problem: Problem) -> set[str]:
-    """All families; if the end of training counts, without those that were never near the best or trained worse."""
+    """Return all families; for "training" and `Curvatures`, only those that trained well and were near the best."""
     if problem.objective in ("rms", "max"):
         return set(FAMILIES)
     return set(FAMILIES) - NOT_FOR_TRAINING

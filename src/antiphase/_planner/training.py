@@ -1,4 +1,4 @@
-"""The objective "training" of a problem: which curvatures count depends on the learning rate, which depends on noise.
+"""Resolves the objective "training": the curvatures that count depend on the learning rate, which depends on the noise.
 
 The learning rate is the user's if the problem states it. Otherwise it is predicted from the error of one reference
 strategy under the sampling that the pipelines allow. The prediction need only be right to a factor of two or so.
@@ -38,20 +38,20 @@ def with_objective(problem: Problem, pipelines: Sequence[str]) -> Problem:
 
 
 def expected_rate(problem: Problem, pipelines: Sequence[str]) -> float | None:
-    """Return the learning rate to expect, by the least error of a few quick references; None if it is unknown."""
+    """Return the learning rate predicted from the least error of a few reference strategies; None if unknown."""
     if problem.batch_size is None:
         return None
     errors = []
     for participation, bands in _references(problem, pipelines):
         try:
             errors.append(_error(problem, participation, bands))
-        except AntiphaseError:  # nothing is proved for it
+        except AntiphaseError:  # no guarantee is proved for this reference
             continue
     return rate_for_error(problem, min(errors)) if errors else None
 
 
 def _references(problem: Problem, pipelines: Sequence[str]) -> list[tuple[Participation, int]]:
-    """Participations with the number of bands of their reference strategy."""
+    """Return pairs of a participation and the number of bands of its reference strategy."""
     given, few = problem.participation, rule_of_thumb(problem)
     numbers = (few, MORE_BANDS * few)
     if given is not None:
@@ -82,7 +82,7 @@ def _error(problem: Problem, participation: Participation, bands: int) -> float:
 
 
 def reference_strategy(workload: Workload, steps: int, bands: int) -> Toeplitz:
-    """Return the square root of the workload at a constant rate, truncated: near the optimum, and known at once.
+    """Return the truncated square root of the workload at a constant rate: near the optimum and quick to compute.
 
     >>> from antiphase import PrefixSum
     >>> reference_strategy(PrefixSum(), 4, 3).coefficients.tolist()
@@ -95,6 +95,6 @@ def reference_strategy(workload: Workload, steps: int, bands: int) -> Toeplitz:
 
 
 def _sampled(groups: int, spacing: int) -> Poisson | CyclicPoisson:
-    """Sampling with as many examples per step as one epoch of `spacing` steps, to estimate what amplification gains."""
+    """Return sampling with the batch size of an epoch of `spacing` steps, to estimate the gain from amplification."""
     rate = min(1.0, groups / spacing)
     return Poisson(rate) if groups == 1 else CyclicPoisson(groups, rate)

@@ -60,7 +60,7 @@ def error_by_step(plan: Plan) -> Chart:
 def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
     """Yield (candidate, whether it is the best of its family) for all but the chosen candidate, best first.
 
-    In the family of the chosen candidate, no other candidate is the best.
+    No other candidate of the chosen candidate's family counts as the best.
     """
     seen = {candidate.family for candidate in plan.candidates[:1]}
     for candidate in plan.candidates[1:]:

@@ -1,6 +1,6 @@
-"""What audits measured, for the report and for a page of its own: pictures, tables and words.
+"""Charts, tables and text that show the results of an audit, in a report or on a separate page.
 
-A measurement is never stated as a guarantee. The words and headings of this file say so wherever one is shown.
+A measurement is never stated as a guarantee, and the text says so wherever one is shown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ASSUMES = {
 
 
 def read_audit(data: bytes, plan: Plan | None = None) -> Audit:
-    """Return an audit from its JSON; raise if it is damaged, or not of the plan."""
+    """Read an audit from JSON. Raises an error if the JSON is damaged, or if the audit is of another plan."""
     try:
         found = from_json(parse_json(data))
     except ValueError as error:
@@ -43,7 +43,7 @@ def read_audit(data: bytes, plan: Plan | None = None) -> Audit:
     if not isinstance(found, Audit):
         raise InvalidArgument("The file is not an audit.", hint="pass the output of antiphase audit --json")
     if plan is not None and found.plan_fingerprint != plan.fingerprint:
-        raise InvalidArgument("The audit is of another plan.", hint="audit this plan or run: antiphase audit")
+        raise InvalidArgument("The audit is of another plan.", hint="run antiphase audit on this plan or run")
     return found
 
 
@@ -78,7 +78,7 @@ def tests_table(audit: Audit) -> Table:
         for test in audit.tests
         for name, p in test.p_values
     )
-    caption = f"Tests of what was released; right programs are flagged with probability at most {audit.level:.3g}"
+    caption = f"Tests of what was released; a correct program is flagged with probability at most {audit.level:.3g}"
     return Table(caption, ("test", "part", "p-value", "result"), rows)
 
 
@@ -91,15 +91,15 @@ def tradeoff_chart(audit: Audit) -> Chart:
         lines.append(series(name, both[order, 0], both[order, 1]))
     return Chart(
         "Trade-off curve of the attack",
-        "share of absent canaries taken for present",
-        "share of present canaries missed",
+        "false positive rate",
+        "false negative rate",
         tuple(lines),
         log_x=True,
     )
 
 
 def draw_bars(audit: Audit, name: str) -> str:
-    """Return a picture of the claimed epsilon, as a line, and of the measured lower bounds, as bars."""
+    """Return a chart with the claimed epsilon as a line and the measured lower bounds as bars."""
     values = [bound.measured_epsilon_at_least for bound in audit.measured]
     most = max([*values, audit.claim.value, 1e-9]) * 1.05
     height = 2 * BAR + BAR * 1.5 * max(len(values), 1)
@@ -143,7 +143,7 @@ def measured_parts(audit: Audit) -> dict[str, Any]:
         "verdict": verdict(audit),
         "warning": NOT_A_GUARANTEE,
         "tables": [bounds_table(audit), tests_table(audit)],
-        "bars": Markup(draw_bars(audit, "measured-bars")),  # both escape every text in them
+        "bars": Markup(draw_bars(audit, "measured-bars")),  # `draw_bars` and `draw` escape all text
         "chart": {"title": chart.title, "svg": Markup(draw(chart, "measured-0")), "data": chart_table(chart)},
     }
 

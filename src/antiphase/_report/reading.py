@@ -19,7 +19,8 @@ NOT_RECORDED = "Candidates: left out, because the ledger does not confirm that t
 class ReportSource:
     """A plan, and the report of its run if there is one.
 
-    For a federated run, `run` is the report of the underlying run, and `federated` the one that counts.
+    For a federated run, `run` is the report of the underlying run, and `federated` is the report that states the
+    guarantee.
 
     Args:
         plan: the plan; for a run, without the parts that its ledger does not confirm.

@@ -29,9 +29,9 @@ KIND = {
 
 
 def guarantee(source: ReportSource) -> Bound | None:
-    """Return the guarantee of the steps that ran, or None if there is none; for a plan without a run, its guarantee.
+    """Return the guarantee of the steps that ran (None if there is none), or that of the plan if there is no run.
 
-    For a federated run, it is that of the participation that was achieved.
+    For a federated run, return the guarantee for the achieved participation.
     """
     if source.federated is not None:
         return source.federated.guarantee
@@ -122,7 +122,7 @@ def _noise(source: ReportSource) -> str:
 
 
 def _bits(source: ReportSource) -> str:
-    """Return which kind of noise ran, and whether the guarantee covers the exact bits of what is released."""
+    """Describe the kind of noise, and whether the guarantee covers the exact bits of what is released."""
     lattice = source.plan.mechanism.lattice
     if lattice is None:
         return (
@@ -132,7 +132,7 @@ def _bits(source: ReportSource) -> str:
     return (
         f"The noise is made in exact integers, in units of 2^{lattice.exponent}, for contributions of integer norm at "
         f"most {lattice.norm} and up to {lattice.entries:,} parameters. The guarantee covers every bit of the released "
-        "integers, if contributions were put on the grid one by one."
+        "integers, if each contribution was rounded to the grid separately."
     )
 
 

@@ -15,8 +15,8 @@ PAPER_HEADING = "\n## "
 
 INTRODUCTION = """# Reproduction
 
-`antiphase reproduce` computes the tables and figures of five papers that need no image or text data. A number agrees if
-ours rounds to the printed digits; a claim agrees if our measurements support it. Every row that does not agree says
+`antiphase reproduce` computes those tables and figures of five papers that need no image or text data. A number agrees
+if ours rounds to the printed digits; a claim agrees if our measurements support it. Every row that does not agree says
 why. Where a paper draws a curve without printing numbers, we draw ours and check what the paper says about the curve.
 Times depend on the machine: we show them and never compare them. `antiphase reproduce NAME` shows one table or figure;
 `--full` computes it at full size, which can take minutes. `antiphase reproduce all --output docs/reproduction.md`

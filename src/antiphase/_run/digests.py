@@ -56,26 +56,26 @@ def digest(arrays: Arrays) -> bytes:
 
 @final
 class KeyedDigest:
-    """The keyed digest of a step's output: a PRF of the step and of names, shapes, dtypes and contents of arrays.
+    """Computes keyed digests of outputs: a PRF of the step and of the names, shapes, dtypes and contents of arrays.
 
     With keys k1 and k2 derived from the secret and the run id,
 
         digest = HMAC-SHA256(k2, step | description | tag_0 | tag_1 | ...),
         tag_i = AES-256-GMAC(k1, nonce = (step, i), segment i of the contents).
 
-    The description lists name, dtype and shape of each array, and its own length comes first, so it determines where
-    each array begins and ends in the concatenated contents, and how many segments there are. Different lists of arrays
-    therefore have different descriptions, or differ in a segment.
+    The description lists the name, dtype and shape of each array and is preceded by its length. It determines where
+    each array begins and ends in the concatenated contents, and how many segments there are. Therefore, two different
+    lists of arrays have different descriptions or differ in a segment.
 
-    **Guarantee**: whoever lacks the secret learns nothing from digests, except which digests of one step are of equal
-    outputs. Two different outputs of a step have the same digest with a probability below 2^-100.
+    **Guarantee**: without the secret, digests reveal only whether two outputs of the same step are equal. Two different
+    outputs of a step have the same digest with a probability below 2^-100.
 
-    A replay uses a nonce again. That would be fatal for GMAC alone: the XOR of two tags under the same nonce is a
-    polynomial in its hash key, which can be solved for. Here no tag leaves this class. Under a fixed nonce a tag is
-    GHASH of the segment, XORed with a constant, which is a universal hash: two fixed messages of at most L blocks of
-    16 bytes collide with a probability of at most (L + 1) / 2^128. A universal hash followed by a PRF is a PRF: as
-    long as no two inputs collide, HMAC is called on different inputs, and its outputs are independent of the tags. So
-    the nonces are not needed for secrecy. They only keep steps and segments apart.
+    A replay uses the same nonce again. For GMAC alone that would be fatal: the XOR of two tags under the same nonce is
+    a polynomial in the hash key, and it can be solved for the key. Here, no tag leaves this class. Under a fixed nonce,
+    a tag is the GHASH of the segment, XORed with a constant. This is a universal hash: two fixed messages of at most L
+    blocks of 16 bytes collide with a probability of at most (L + 1) / 2^128. A universal hash followed by a PRF is a
+    PRF: as long as no two inputs collide, HMAC is called on different inputs, and its outputs are independent of the
+    tags. So the nonces are not needed for secrecy. They only keep steps and segments apart.
 
     Reference: Carter and Wegman 1981 (universal hashing); Shoup 1996, "On fast and provably secure message
     authentication based on universal hashing"; McGrew and Viega 2004 (GHASH); NIST SP 800-38D (GMAC).
@@ -105,7 +105,7 @@ class KeyedDigest:
 
 @final
 class _Tags:
-    """The GMAC tags of a stream of bytes, split into segments of a fixed length."""
+    """Computes the GMAC tags of a stream of bytes, which is split into segments of a fixed length."""
 
     def __init__(self, key: bytes, step: int, segment: int) -> None:
         self._key, self._step, self._segment = key, step, segment
@@ -145,7 +145,7 @@ class _Tags:
 
 
 def _named(arrays: Arrays) -> list[tuple[str, NDArray[Any]]]:
-    """The arrays with their names, in the order in which they are digested."""
+    """Return the arrays with their names, in the order in which they are hashed."""
     if isinstance(arrays, (str, bytes, np.ndarray)) or not isinstance(arrays, Iterable):
         raise invalid("digest", "arrays", "a list or mapping of arrays", type(arrays).__name__, "put it in a list")
     try:
@@ -183,7 +183,7 @@ def _chunks(array: NDArray[Any]) -> list[memoryview]:
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:
-    """The contents in C order. Contiguous arrays are not copied."""
+    """Return the contents in C order. Contiguous arrays are not copied."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -199,5 +199,5 @@ def _sha256(data: memoryview) -> bytes:
 
 
 def keyed_output(secret: Secret, run_id: str, digest: bytes) -> bytes:
-    """Return the digest of a step's output as the ledger has it. Without a key, readers could test guesses of it."""
+    """Return the digest of a step's output as stored in the ledger, keyed so that readers cannot test guesses."""
     return hmac.digest(secret.derive("output digest", run_id), bytes(digest), "sha256")

@@ -190,8 +190,8 @@ def clear_temporary(directory: Path) -> None:
 def own_secret(directory: Path, *, create: bool) -> Secret:
     """Return the secret stored in the directory.
 
-    With `create`, generate and store one. It replaces a secret that is already there: a directory without a run has
-    not used it, and whoever put it there knows it.
+    With `create`, generate and store a new one. A secret that is already there is replaced: no run has used it, and
+    whoever put it there knows it.
     """
     path = directory / "private" / "secret"
     if create:

@@ -51,7 +51,7 @@ class History:
         source: source of the noise: "host" or the description of a device.
         details: hash of the plan's details when the run was opened or last extended; None in older ledgers.
         digest_kind: what `Run.digest` computes. A run keeps the kind it began with, since another one would make every
-            replay look like a rewind. Ledgers that do not name it have SHA-256.
+            replay look like a rewind. Ledgers that do not name a kind use SHA-256.
     """
 
     digests: bytearray = field(default_factory=bytearray)
@@ -96,8 +96,8 @@ class History:
     def check_commit(self, step: int, digest: bytes) -> str:
         """Classify a commit as "next", "same" (a replay with the same output) or "rewind" (with another output).
 
-        Raises `Refused` if the step is not the next one or an earlier one, or if it is an earlier step with another
-        output that something published depends on.
+        Raises `Refused` if the step comes after the next one, or if it is a replay with another output and something
+        published depends on the step.
         """
         if step > self.committed:
             raise Refused(

@@ -59,9 +59,9 @@ def open_shared(
         examples: as for `Run.open`; the same on every rank.
         secret: as for `Run.open`; the same on every rank.
         dtype: as for `Run.open`; the same on every rank.
-        background_noise: as for `Run.open`; `start_noise` begins too.
-        keep_source: whether to keep the noise source of a run that was started with another one than the host, for an
-            integration that calls `set_noise_source` afterwards.
+        background_noise: as for `Run.open`; it also enables `start_noise`.
+        keep_source: if true, and if the run was started with a noise source other than the host, keep that source. For
+            integrations that call `set_noise_source` afterwards.
     """
     return Run._open_shared(
         plan,
@@ -94,7 +94,7 @@ def leaves_of(run: Run) -> dict[str, Leaf]:
 
 
 def own_leaves_of(run: Run) -> dict[str, Leaf]:
-    """Return the parts of the parameters that this process makes noise for on the host; all, unless runs are shared."""
+    """Return the part of each parameter that this process makes noise for: all of it, unless the run is shared."""
     return run._replay.leaves if isinstance(run._replay, StreamReplay) else run._leaves
 
 
@@ -102,7 +102,7 @@ def dtype_of(run: Run) -> str:
     """Return the dtype of the run's noise. Raises `Refused` for lattice noise, which is not in floating point."""
     if run.plan.mechanism.lattice is not None:
         raise Refused(
-            "This integration adds noise in floating point, but the plan of the run has a lattice.",
+            "Noise in floating point was requested, but the plan of the run has a lattice.",
             hint="plan without lattice=True, or add the noise with Run.release in a loop of your own",
         )
     return run._header.dtype
@@ -178,7 +178,7 @@ def set_noise_source(run: Run, source: str, replay: NoiseReplay | None = None) -
             must be announced with `record_noise_read`.
     """
     run._journal.check_open()
-    if source != run._history.source:  # in a shared run a collective operation, and only then
+    if source != run._history.source:  # only a change of source is a collective operation
         run._write(lambda: run._set_noise_source(source))
     if replay is not None:
         run._replay = replay
@@ -197,18 +197,18 @@ def record_noise_read(run: Run, source: str, step: int) -> None:
 
 @synchronized
 def read_noise(run: Run, step: int) -> list[Any]:
-    """As `unit_noise`, without a copy: the caller must neither change nor keep the arrays."""
+    """Return the same as `unit_noise` without copying it. The caller must neither change nor keep the arrays."""
     t, replay = run._checked(step), run._replay
     return replay.read_shared(t) if isinstance(replay, StreamReplay) else replay.read(t)
 
 
 def draw_batch(run: Run, step: int) -> Batch:
-    """As `run.batch`, but do not begin to compute the step's noise."""
+    """Return the same as `run.batch`, but do not start computing the step's noise."""
     return run._batch(step)
 
 
 def start_noise(run: Run, step: int) -> None:
-    """Begin to compute the noise of a step in the background, when its forward pass begins."""
+    """Start computing the noise of a step in the background. Call this when the step's forward pass begins."""
     run._start_noise(step)
 
 
@@ -259,8 +259,8 @@ def _replaced(step: int) -> Refused:
     return Refused(
         f"This training state was not computed from the outputs of the {step} steps before it in the ledger.",
         hint="either these steps were replaced later, or this is a replica whose gradients were not summed with those "
-        "of the other replicas before the noise was added. Both outputs contain the same noise: continue from a state "
-        "computed from the steps in the ledger, or start a new run and compose the two",
+        "of the other replicas before the noise was added. Either way, two outputs have the same noise. Continue from "
+        "a state computed from the steps in the ledger, or start a new run and compose the two",
     )
 
 
@@ -288,7 +288,7 @@ def critical_section(run: Run) -> CriticalSection:
 
 @synchronized
 def record_withdrawal(run: Run, step: int) -> None:
-    """Record that a noisy output of `step` was computed and discarded before its commit. Reports count it as a rewind.
+    """Record that a noisy output of `step` was computed and then discarded. Reports count it as a rewind.
 
     This is not a collective operation: only rank 0, which writes the ledger, records it.
     """

@@ -1,4 +1,4 @@
-"""The ledger of an open run and the in-memory history, which stay consistent even if a write fails."""
+"""The ledger of an open run and its in-memory history. The two stay consistent even if a write fails."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Journal:
         return entries
 
     def follow(self, entries: list[Entry]) -> None:
-        """Apply public entries that rank 0 appended to this rank's history."""
+        """Update this rank's history with public entries that rank 0 appended to the ledger."""
         for entry in entries:
             self.history.check(entry)
             self.history.apply(entry)

@@ -1,4 +1,4 @@
-"""Locks around a run: one thread at a time, and no further write during or after an interrupted write.
+"""Locks for a run: one thread at a time, and no further writes while a write is unfinished or after one failed.
 
 Without these locks, two threads that read the noise of one step at the same time could get the noise of two steps.
 """

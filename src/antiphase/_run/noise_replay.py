@@ -1,4 +1,4 @@
-"""Noise of any step of a run so far, including replays of earlier steps."""
+"""Provides the noise of a run's next step, and replays the noise of earlier steps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class NoiseReplay(Protocol):
     """Interface of the objects that a run reads its noise from.
 
     Args:
-        read_steps: steps whose noise this process has read but that it has not committed since. Only these steps can
-            be committed.
+        read_steps: steps whose noise this process has read and that it has not committed since. Only these steps can be
+            committed.
     """
 
     read_steps: set[int]
@@ -94,30 +94,30 @@ class StreamReplay:
 
     @without_locals
     def read_shared(self, step: int) -> list[NDArray[Any]]:
-        """As `read`, without a copy: the caller must neither change nor keep the arrays."""
+        """Return the same as `read` without copying it. The caller must neither change nor keep the arrays."""
         with self._exclusive:
             return self._read(step)
 
     def _read(self, step: int) -> list[NDArray[Any]]:
         if self._last is None or self._last[0] != step:
-            self._last = None  # before the next array is made
+            self._last = None  # free these arrays before the next ones are made
             self._last = (step, self._generate(step))
         self.read_steps.add(step)
         return self._last[1]
 
     @without_locals
     def start_ahead(self, step: int) -> None:
-        """Begin to compute the noise of `step` on a background thread, if it follows the one that was read last.
+        """Start computing the noise of `step` on a background thread, if `step` follows the step that was read last.
 
-        Only `read` hands it out. At most one step is computed ahead, in the memory of the one before. Does nothing
-        while another caller reads noise or saves.
+        Call `read` to get the noise. At most one step is computed ahead, in the memory of the step before it. Does
+        nothing while another caller is reading noise or saving the state.
         """
         if not self._exclusive.try_enter():
             return
         try:
             if self._stream is not None and self._stream.step == step < self._stream.steps:
                 self._last = None
-                with suppress(Refused):  # after an interrupted step; `read` says so
+                with suppress(Refused):  # raised after an interrupted step; `read` will report it
                     self._stream._start_ahead()
         finally:
             self._exclusive.leave()

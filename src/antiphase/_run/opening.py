@@ -158,7 +158,7 @@ def _extend(plan: Plan, path: Path, header: Header, secret: Secret, journal: Jou
 def _check_examples(plan: Plan, examples: int | None) -> None:
     """Raise `InvalidArgument` if the number of examples of a new run differs from that of the plan's problem.
 
-    This holds even if the guarantee does not depend on the number of examples.
+    This is checked even if the guarantee does not depend on the number of examples.
     """
     if examples is not None and plan.problem.examples not in (None, examples):
         raise InvalidArgument(
@@ -216,6 +216,6 @@ def _dtype_name(plan: Plan, dtype: DTypeLike | None) -> str:
     if name in allowed:
         return name
     if is_lattice:
-        hint = "omit dtype; if an integration passes it, plan without lattice=True: it adds noise in floating point"
+        hint = "omit dtype; for an integration, plan without lattice=True, because it adds noise in floating point"
         raise _check.invalid("Run.open", "dtype", "int64 for a plan with a lattice", name, hint)
     raise _check.invalid("Run.open", "dtype", "float32 or float64", name, "use float32 for bfloat16 gradients too")

@@ -23,8 +23,8 @@ class PrivacyReport:
     """The privacy guarantee of a run, computed from its ledger.
 
     **Guarantee**: `guarantee` covers every committed step, published or not; it is None if no step was taken. If the
-    decision to stop or extend the run depended on its outputs, `guarantee` describes what was released; the only
-    guarantee that held in advance is `planned`.
+    decision to stop or extend the run depended on its outputs, only `planned` was guaranteed in advance; `guarantee`
+    then merely describes what was released.
 
     Args:
         run_id: id of the run.
@@ -105,8 +105,8 @@ def report(
 def early_stop_entropy(plan: Plan, steps: int, secret: Secret, run_id: str) -> str:
     """Return the entropy for a sampled epsilon of the first `steps` steps of a run, as hexadecimal digits.
 
-    It is derived from the secret, which was drawn at random for the run, and used for nothing else. So the mechanism
-    cannot depend on it, and all reports on the same steps state the same epsilon.
+    It is derived from the secret, which was drawn at random for the run, and it is used for nothing else. So the
+    mechanism cannot depend on it, and all reports on the same steps state the same epsilon.
     """
     return secret.derive("epsilon of an early stop", run_id, plan.fingerprint, steps).hex()
 
@@ -114,8 +114,8 @@ def early_stop_entropy(plan: Plan, steps: int, secret: Secret, run_id: str) -> s
 def guarantee_after(plan: Plan, steps: int, delta: float, tail: Tail, entropy: str) -> Bound | None:
     """Return the epsilon of the first `steps` steps of a run at `delta`; None before the first step.
 
-    If the steps are fewer than planned, and their epsilon comes from samples, `entropy` seeds the samples and is the
-    entropy of the bound.
+    If fewer steps ran than planned and their epsilon comes from samples, `entropy` seeds the samples and is stored in
+    the bound.
     """
     if steps == 0:
         return None

@@ -52,7 +52,7 @@ class RunRecord:
         return report(self.plan, self.history, self.secret, self.header.run_id, self.header.examples, self._tail)
 
     def verify(self, stated: PrivacyReport, attempt: int) -> Bound | None:
-        """Verify with fresh samples the epsilon of the steps that ran. Return it, or raise `Refused`.
+        """Check the epsilon of the steps that ran against fresh samples. Return it, or raise `Refused`.
 
         An epsilon that does not come from samples is returned as it is: `report` has just computed it.
 
@@ -88,10 +88,10 @@ class RunRecord:
         return hmac.compare_digest(self.history.digest(step), code)
 
     def completed(self, steps: int, label: str) -> RunRecord:
-        """Return the record of a run with `steps` committed steps, the last of them published.
+        """Return this record as if `steps` steps were committed and the last of them was published.
 
-        For an integration that makes a step durable by itself, and was stopped before the ledger had all of it. The
-        digest of a step that the ledger does not have is unknown, and `confirms` returns False for it.
+        For an integration that stores its steps itself and was stopped before all of them were in the ledger. The
+        digests of the missing steps are unknown, so `confirms` returns False for these steps.
         """
         history = replace(
             self.history, digests=self.history.digests + bytes(DIGEST_BYTES * (steps - self.history.committed))
@@ -107,7 +107,7 @@ class RunRecord:
 
     @property
     def details_recorded(self) -> bool:
-        """Whether the plan's details (error, candidates, notes) match the ledger; false for older ledgers."""
+        """Whether the plan's details (error, candidates, notes) match the ledger; False if an old ledger lacks them."""
         return self.history.details == self.plan.details
 
     @property
@@ -129,7 +129,7 @@ def read_run(directory: Path, secret: Secret | None = None, deviation: str = "")
     Args:
         directory: run directory.
         secret: secret of the run, if the directory does not store it.
-        deviation: the plan's deviation, if its file is of a version without that field.
+        deviation: the plan's deviation, for plan files that were written before that field existed.
     """
     check_layout(directory)
     header = read_header(directory)

@@ -67,7 +67,7 @@ def refuse_pickle(held: object, protocol: object) -> NoReturn:
 
 
 class _RemovedMethod(Refused, AttributeError):
-    """The error of a removed method. `hasattr` and `getattr` with a default treat it as a missing attribute."""
+    """Raised for a removed method. `hasattr` and `getattr` with a default treat it as a missing attribute."""
 
 
 @final
@@ -106,7 +106,7 @@ class Run:
         self._sampler: Sampler | None = None
         self._keyed_digest: KeyedDigest | None = None
         self._background_noise = False
-        self._calls = 0  # of synchronized methods, in the thread that holds the lock
+        self._calls = 0  # nested calls of synchronized methods in the thread that holds the lock
         self._replay = self._default_replay()
         self._record_lost_batches()
 
@@ -124,7 +124,7 @@ class Run:
     ) -> Run:
         """Create a run in an empty directory, or resume the run in it.
 
-        A plan whose noise cannot be made correctly in `dtype` is refused before anything is written.
+        Raises an error, before anything is written, if the plan's noise cannot be generated correctly in `dtype`.
 
         Args:
             plan: plan to run. To continue a run with more steps, pass the extended plan. The guarantee is computed
@@ -134,8 +134,8 @@ class Run:
             examples: size of the data set; required if the guarantee relies on random batches.
             secret: None to generate one and store it in the directory. Pass one to store it elsewhere.
             dtype: dtype of the noise, float32 or float64; None means float32, or int64 for a plan with a lattice.
-            background_noise: whether `batch` of the next step begins to compute the step's noise on a background
-                thread, so that it is ready when `gradient_noise` asks for it. The noise is the same, and takes no more
+            background_noise: if true, `batch` for the next step starts computing the step's noise on a background
+                thread, so that it is ready when `gradient_noise` asks for it. The noise is the same and takes no extra
                 memory.
         """
         given = new_header(require_plan("Run.open", plan), leaves, dtype, examples)
@@ -210,7 +210,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """Identifier of the run, which its noise and batches are derived from, together with the secret."""
+        """Identifier of the run. The noise and the batches are derived from the secret and this identifier."""
         return self._header.run_id
 
     @property
@@ -300,11 +300,12 @@ class Run:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def digest(self, step: int, arrays: Arrays) -> bytes:
-        """A keyed digest of a step's output, 32 bytes, for `commit`; several times faster than `antiphase.digest`.
+        """Return a keyed digest of a step's output, for `commit`. It is several times faster than `antiphase.digest`.
 
-        Names, shapes, dtypes and contents of the arrays determine it, together with the run's secret and the step.
-        Without the secret it reveals nothing about the arrays. In runs that began before keyed digests existed, this is
-        `antiphase.digest(arrays)`, so that their replays are recognised. Use one function for all steps of a run.
+        The digest has 32 bytes. It depends on the names, shapes, dtypes and contents of the arrays, on the run's secret
+        and on the step. Without the secret, it reveals nothing about the arrays. For runs that began before keyed
+        digests existed, this method returns `antiphase.digest(arrays)`, so that replays are recognised. Use one
+        function for all steps of a run.
 
         Args:
             step: the step.
@@ -375,7 +376,7 @@ class Run:
         self._journal.check_not_failed()
         if not self._journal.is_writer:
             raise Refused("Only rank 0 has the ledger.", hint="call report on rank 0 only")
-        with self._thread_lock:  # all of the report is about one state, also if another thread commits meanwhile
+        with self._thread_lock:  # the whole report describes one state, even if another thread commits meanwhile
             history, tail = self._history.copy(), self._tail
         return report(self.plan, history, self._secret, self.run_id, self._header.examples, tail)
 
@@ -392,7 +393,7 @@ class Run:
             self._journal.check_open()
             if self._calls and is_held_here:
                 raise Refused(
-                    "Another call of this run is in progress, and a signal handler would close the run in the middle.",
+                    "A signal handler cannot close the run while another call of the run is in progress.",
                     hint="in a signal handler only set a flag, and close the run between two steps",
                 )
             try:
@@ -424,7 +425,7 @@ class Run:
         return tail_of(self.plan, self._leaves, self._header.dtype, self._history.source)
 
     def _start_noise(self, step: int) -> None:
-        """Begin to compute the noise of `step` in the background, if it is the next one to read. Never waits."""
+        """Start computing the noise of `step` in the background, if it is the next one to read. Never waits."""
         if not (self._background_noise and isinstance(self._replay, StreamReplay)):
             return
         if step <= self.committed and self._thread_lock.acquire(blocking=False):
@@ -587,7 +588,7 @@ def _kind(given: object) -> str:
 
 
 def _proof(secret: Secret, run_id: str) -> bytes:
-    """Return bytes derived from the secret, by which two ranks can check that they have the same secret.
+    """Return bytes derived from the secret, which ranks compare to check that they have the same secret.
 
     They reveal nothing about the secret itself.
     """

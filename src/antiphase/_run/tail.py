@@ -18,8 +18,8 @@ tau exceeds half of delta, the guarantee is refused. If it is too small to chang
 epsilon does not change. For 10^12 draws, ln tau is about -1430, so only an epsilon beyond 700 (at delta = 1e-300) or
 1,400 (at delta = 1e-6) is refused.
 
-**On a lattice** the draws are exact, but a run stops if a number does not fit into 62 bits. tau is a bound on the
-probability of that (see `antiphase._lattice.range`), and the inequality above holds with it.
+**On a lattice** the draws are exact, but a run stops if a number does not fit into 62 bits. Here tau is a bound on the
+probability of such a stop (see `antiphase._lattice.range`), and the inequality above holds.
 
 **On a device** the draws are those of JAX or PyTorch. Their range is much smaller, and tau for millions of draws would
 exceed any delta. Nothing is proved about these draws; the report states the assumption that they are normal.

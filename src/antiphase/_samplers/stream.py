@@ -52,7 +52,7 @@ class DrawStream:
         return np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False).reshape(count, 2)
 
     def draws_at(self, address: int, numbers: Ids) -> Draws:
-        """Return the draws with these numbers at `address`, in this order, as `draws` does for consecutive ones."""
+        """Return the draws with the given numbers at `address`, in the given order and in the format of `draws`."""
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
         from cryptography.hazmat.primitives.ciphers.modes import ECB

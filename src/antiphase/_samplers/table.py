@@ -18,7 +18,7 @@ PRECISE = Context(prec=400, Emin=-999_999, Emax=999_999)
 MEAN_COUNT = 8
 LARGEST_BLOCK = 2**40
 _UNIT = 2**256
-_NEGLIGIBLE = 2**126  # 2^-130
+_NEGLIGIBLE = 2**126  # a probability of 2^-130, in units of 2^-256
 
 
 def block_size(rate: Decimal) -> int:

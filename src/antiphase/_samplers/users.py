@@ -53,8 +53,8 @@ class UserIndex:
 
     **Guarantee**: the sampler draws users, so the participation holds for users. With `max_examples`, a user with more
     examples contributes a uniformly random subset of that size, drawn independently for every step and user. Examples
-    with equal ids belong to the same user. Missing ids and ids of several types raise an error, because one user might
-    count as several.
+    with equal ids belong to the same user. Missing ids and ids of several types raise an error, because with them one
+    user might count as several.
 
     Args:
         user_of_example: the user of each example, in an array or a list: integers, strings, bytes, floats, dates,
@@ -89,7 +89,7 @@ class UserIndex:
     def expand(self, step: int, users: Ids, mask: NDArray[np.bool_]) -> UserBatch:
         """Return the examples of all users in a sampler's batch, or in a part of it, such as that of one rank.
 
-        The examples chosen of a user are the same in every part.
+        The examples chosen for a user do not depend on which part is expanded.
 
         Args:
             step: step of the batch.
@@ -117,8 +117,8 @@ class UserIndex:
     def _inside(self, step: int, sizes: Ids, taken: Ids, starts: Ids) -> Ids:
         """Return the chosen positions within each user's list of examples, concatenated over users.
 
-        A user's draws have the numbers of the user's examples, so that they are the same whichever other users are
-        expanded in the same call, and no two users share any.
+        The draws of a user are numbered by the positions of the user's examples in `_order`. They therefore do not
+        depend on which other users are expanded in the same call, and no two users share a draw.
         """
         from antiphase._kernels import random_subsets
 
@@ -179,7 +179,8 @@ def _refuse_nan(owners: np.ndarray[Any, Any]) -> None:
     if missing.any():
         raise _missing(owners[missing.argmax()].item(), int(missing.argmax()))
     if kind == "f":
-        # From here on not every integer is a float, so two users could have the same id. Infinity is such a float too.
+        # Floats this large cannot represent every integer, so two ids may have been rounded to the same float. This
+        # includes infinity.
         rounded = np.abs(owners) >= 2.0 ** (np.finfo(owners.dtype).nmant + 1)
         if rounded.any():
             raise _imprecise(owners[rounded.argmax()].item(), int(rounded.argmax()))
@@ -214,7 +215,7 @@ def _plain(owner: Any, i: int) -> tuple[str, Any]:
     if isinstance(owner, np.floating):
         _refuse_nan(np.asarray([owner]))
     if getattr(owner, "ndim", None) == 0 and not isinstance(owner, (np.datetime64, np.timedelta64)):
-        owner = owner.item()  # a NumPy scalar, or a tensor without dimensions, whose hash is its address
+        owner = owner.item()  # a NumPy scalar, or a tensor without dimensions, which would hash by its address
     if isinstance(owner, float) and not abs(owner) < 2.0**53 and not _is_missing(owner):
         raise _imprecise(owner, i)
     if isinstance(owner, tuple):

@@ -37,10 +37,9 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
                  and over all correlation matrices K (positive semidefinite with unit diagonal).
 
     **Guarantee**: never below the true value, for contributions of any dimension under zero-out adjacency. Under
-    replace adjacency, the sensitivity is twice as large. Rounding is included: the value is raised by a bound on the
-    rounding errors, which is about 1e-14 of it for tens of bands and 1e-12 for a thousand steps without structure. An
-    "exact" value is attained by contributions of large enough dimension, up to that rounding. Any other value is an
-    "upper" bound.
+    replace adjacency, the sensitivity is twice as large. To cover rounding errors, the value is raised by a relative
+    amount of about 1e-14 for tens of bands, and 1e-12 for a thousand steps without structure. An "exact" value is
+    attained by contributions of large enough dimension, up to that rounding. Any other value is an "upper" bound.
 
     Args:
         strategy: strategy matrix, C.

@@ -58,7 +58,7 @@ def nonnegative(case: Case) -> Bracket:
 
 
 def semidefinite(case: Case) -> Bracket:
-    """Return a bracket from semidefinite programs for the worst contributions to each pattern that may be worst."""
+    """Return a bracket from semidefinite programs, one for each pattern that may be the worst."""
     if case.count > LARGEST_PROGRAM:
         raise NotProved(
             f"The semidefinite program is solved for up to {LARGEST_PROGRAM} participations, not {case.count}.",
@@ -123,9 +123,9 @@ def shuffled_dynamic_program(case: Case) -> Bracket:
 def shuffled_row_sum(case: Case) -> Bracket:
     """Return an upper bound in which each diagonal of X is replaced by its largest absolute entry.
 
-    These entries are made non-increasing in the lag. A step at position o of an epoch of b steps is at least m b - o
-    steps away from every step of the m-th next epoch, and (m - 1) b + o + 1 steps from every step of the m-th previous
-    one. Given the largest entries, this takes O(n) time.
+    If the diagonal for a larger lag has a larger entry, that entry is used instead. A step at position o of an epoch of
+    b steps is at least m b - o steps away from every step of the m-th next epoch, and at least (m - 1) b + o + 1 steps
+    from every step of the m-th previous one. Given the largest entries, this takes O(n) time.
     """
     b, k = _epoch_length(case), case.count
     largest = case.gram.envelope()

@@ -1,4 +1,4 @@
-"""||C u||^2 for a Toeplitz strategy on the earliest pattern 0, b, ..., (k - 1) b, for any number of steps.
+"""Computes ||C u||^2 for a Toeplitz strategy on the earliest pattern 0, b, ..., (k - 1) b, for any number of steps.
 
 Here u is 1 at the steps of the pattern and 0 elsewhere. Split C u and the first column of C into blocks of b entries.
 Block m of C u is the sum of blocks m - k + 1 to m of the column. All blocks of C u from the last block of the column to
@@ -83,7 +83,7 @@ def _buffered_square(buffers: Buffers, separation: int, count: int, signs: Signs
     check_one_pass(buffers.steps)
     scale = buffers.scale if signs == "signed" else np.abs(buffers.scale)
     first = max(1.0, math.fsum(scale)) if signs == "majorant" else 1.0
-    decay, scale = np.array(buffers.decay), np.array(scale)  # Numba compiles once more for read-only arrays
+    decay, scale = np.array(buffers.decay), np.array(scale)  # copies: Numba compiles read-only arrays separately
     return float(buffered_square(decay, scale, first, buffers.steps, separation, count))
 
 

@@ -164,8 +164,8 @@ def _shifted(rows: GapRows, steps: int) -> GapRows:
 def _pruned(rows: GapRows, gain: int) -> GapRows:
     """Return the rows with `gain` added to every value, without redundant rows.
 
-    A lower value may use the gaps of a higher value. Values that are impossible, or at the low end have the same gaps
-    as the next value, are dropped.
+    Each value takes over the gaps of higher values if they are larger. Drops values that are impossible, and values at
+    the low end that have the same gaps as the next value.
     """
     gaps = np.maximum.accumulate(rows.gaps[::-1], axis=0)[::-1]
     gaps = gaps[: np.flatnonzero(gaps[:, 0] >= 0)[-1] + 1]

@@ -29,7 +29,7 @@ class Mailbox:
 
     Args:
         grid: Flower's grid.
-        counts: counts of replies by what happened to them.
+        counts: counts of replies by cause.
         size: number of replies per pull. With 1, no client can make the server lose the reply of another client.
     """
 

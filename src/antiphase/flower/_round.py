@@ -1,6 +1,6 @@
 """Collects the updates of one release: checks, clips and sums replies as they arrive.
 
-Every reply is counted by what happened to it:
+Every reply is counted by its cause, that is, by what happened to it:
 
 - No update: "failed" (an error from Flower, a reply that Flower cannot parse, or a task that the mod does not know),
   "declined" (by the client's timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim",
@@ -73,7 +73,7 @@ class Round:
         rules: conditions that a reply must satisfy.
         model: model that was broadcast.
         participants: record of all releases so far.
-        counts: counts of replies by what happened to them.
+        counts: counts of replies by cause.
         cohort: clients with a place, if places are fixed before anybody trains; None if the first clients to reply take
             part.
         lattice: grid on which updates are summed as exact integers; None to sum them in float64.

@@ -33,7 +33,7 @@ class NodeSelection:
         self._kind = kind
         self._known: dict[int, bytes] = {}
         self.connected = 0  # nodes that were connected when candidates were last looked for
-        self.eligible = 0  # those of them that could be asked
+        self.eligible = 0  # how many of them could be asked
 
     def identify(self, node: int, answer: Answer) -> bytes | None:
         """Return the identity of the client that sent an answer, or None if its node used another pseudonym before."""

@@ -8,8 +8,9 @@ The directory contains:
 - clients/: a ledger whose private part records which clients took part in each release
 
 A release is made by one atomic rename of state.npz. Both ledgers are updated before anything is broadcast. If the
-server is killed in between, the ledgers are completed from state.npz when it starts again. So the file has an
-authentication code. Version 0.1.0 wrote files without one. They are accepted if the run's ledger has their digest.
+server is killed in between, the ledgers are completed from state.npz when it starts again. For this reason, the file
+has an authentication code. Files that version 0.1.0 wrote have none; they are accepted if the run's ledger has their
+digest.
 """
 
 from __future__ import annotations
@@ -222,7 +223,7 @@ class Session:
             self.history.apply(entry)
         if not self.history.settings:
             self._enter({"kind": "open", **settings})
-            self._enter({"kind": "state code"})  # before the state file is written, so it is never accepted without
+            self._enter({"kind": "state code"})  # before the state file is written, so a code is always required
             self._ledger.keep()
         elif settings and (differing := self._differing(settings)):
             raise InvalidArgument(
@@ -267,7 +268,7 @@ class Session:
         return step < self.run.committed and is_committed(self.run, step, self.run.digest(step, self.state.entries()))
 
     def _differing(self, settings: Entry) -> list[str]:
-        """Return the names of settings that differ from the run's. If the run did not record dropouts, ignore them."""
+        """Return the names of settings that differ from the run's, except "dropouts" if the run did not record it."""
         given = self.history.settings
         names = (set(settings) | set(given)) - {"kind"}
         if "dropouts" not in given:

@@ -49,7 +49,7 @@ if not _TYPE_CHECKING:
     from antiphase._errors import Refused as _Refused
 
     class _RemovedName(_Refused, ImportError):
-        """The error of a removed name. It is no AttributeError: `from antiphase.jax import` would hide its hint."""
+        """Error for a removed name. It is not an AttributeError: `from antiphase.jax import` would hide the hint."""
 
     def __getattr__(name: str) -> object:
         if name == "add_noise":

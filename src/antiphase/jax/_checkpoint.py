@@ -54,8 +54,8 @@ def load(path: str | os.PathLike[str], like: Any, run: Run) -> Any:
     """Return the tree that `save` wrote, with the shardings of `like`.
 
     Raises `Corrupted` if the file was changed or truncated, or belongs to another run. Files in version 1 of the
-    format, which was not encrypted, can be read too. If JAX has several processes, every process must call it, with as
-    many processes and the same shardings as when the tree was saved.
+    format, which was not encrypted, can be read too. If JAX has several processes, every process must call it. The
+    number of processes and the shardings must be the same as when the tree was saved.
 
     Args:
         path: file written by `save`.
@@ -129,19 +129,19 @@ def _check_fits(path: Path, described: list[Any], leaves: list[Any]) -> None:
     if stored != wanted:
         raise InvalidArgument(
             f"The file {path} holds the arrays {stored}, but 'like' has {wanted}.",
-            hint="pass a tree with the structure of the one that was saved, such as a newly initialised state",
+            hint="pass a tree with the same structure as the saved one, such as a newly initialised state",
         )
 
 
 def _with_dtype(leaf: Any) -> Any:
-    """Return a leaf as an array with a dtype of NumPy. Keys of `jax.random` become the words that they consist of."""
+    """Return a leaf as an array with a NumPy dtype. Keys of `jax.random` become the words that they consist of."""
     if _is_key(leaf):
         return jax.random.key_data(leaf)
     return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
 
 
 def _placed(pieces: list[NDArray[Any]], like: Any) -> Any:
-    """Return the array that `_pieces` took apart, on the devices of `like`, as a key if `like` is one."""
+    """Undo `_pieces`: return one array on the devices of `like`, as a key if `like` is a key."""
     if not isinstance(like, jax.Array):
         return pieces[0]
     words = jax.random.key_data(like) if _is_key(like) else like

@@ -10,14 +10,16 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 
 from antiphase import _check
-from antiphase.jax._examples import on_batch_axes, split_examples
+from antiphase._lattice import Lattice
+from antiphase.jax._examples import explicit_axes, on_batch_axes, split_examples
+from antiphase.jax._lattice_sum import check_not_sharded, check_x64, lattice_sum
 
 Loss = Callable[..., Any]
 SUM_BLOCK = 512  # examples added up in float32; see `_blockwise`
 SMALLEST_NORM, LARGEST_NORM = 1e-30, 1e30
 SMALLEST_ENTRY, LARGEST_ENTRY = 1e-37, 1e37  # outside this range, float32 entries or their reciprocals are inexact
-ROUNDING_MARGIN = 2.0**-16  # larger than the rounding error of one leaf's norm, a few times 2^-24 by pairwise summation
-ROUNDING_PER_LEAF = 2.0**-24  # twice what adding another leaf can cost the norm
+ROUNDING_MARGIN = 2.0**-16  # larger than the relative rounding error of one leaf's norm: a few times 2^-24
+ROUNDING_PER_LEAF = 2.0**-24  # twice the rounding error that another leaf adds to the norm
 
 
 class PerExample(NamedTuple):
@@ -41,6 +43,7 @@ def clipped_sum(
     return_losses: bool = False,
     batch_axis: Any = 0,
     keep_batch_axis: bool = False,
+    lattice: Lattice | None = None,
 ) -> Callable[..., Any]:
     """Return a function that clips the gradient of each example in a batch to norm `clip_norm` and sums them.
 
@@ -55,15 +58,19 @@ def clipped_sum(
     batch of one example.
 
     **Guarantee**: each example contributes a vector of norm at most `clip_norm`, whatever its data, provided that its
-    loss does not depend on other examples (no batch normalisation). Up to 512 examples are added in float32, and such
-    sums are added in twice that precision, so one example can change how the others are rounded by at most about
-    clip_norm / 256, plus the rounding of the result. On a mesh, examples are clipped before they are summed over
-    devices, however parameters and batch are sharded.
+    loss does not depend on other examples (no batch normalisation). Blocks of up to 512 examples are added in float32,
+    and the sums of the blocks in twice that precision. So one example can change the rounding errors of the others by
+    at most about clip_norm / 256, plus the rounding of the result. On a mesh, examples are clipped before they are
+    summed over devices, however parameters and batch are sharded.
 
     Inside `jax.shard_map`, the sum is over the examples of each device: call `jax.lax.psum` on it. Pass whole
     parameters there, and a loss without communication between devices. With a shard of the parameters, each shard would
     be clipped on its own; with `all_gather` inside the loss, gradients are summed over devices before they are clipped.
     Neither can be detected.
+
+    With a `lattice`, gradients are computed one at a time, truncated to the grid, and summed as exact integers (int64),
+    as lattice noise requires; see docs/lattice-noise.md. Each contribution has an exact integer norm of at most
+    `lattice.norm`, and its bits depend on no other example.
 
     Args:
         loss: function (params, *example) -> scalar loss of one example. With has_aux, it returns (loss, aux), where aux
@@ -73,10 +80,11 @@ def clipped_sum(
             batch size.
         has_aux: whether the loss returns (loss, aux).
         return_losses: whether to return the losses of the examples, even without aux.
-        batch_axis: the axis of the batch's arrays that the examples are along, as `in_axes` of `jax.vmap`: an integer,
+        batch_axis: axis of the examples in the arrays of the batch, in the form of `in_axes` of `jax.vmap`: an integer,
             or a tuple with an entry (an integer, None, or a tree of them) for each element of the batch. None means
             that all examples share the array; it must not depend on any example.
         keep_batch_axis: whether the loss is given each example with a batch axis of size 1.
+        lattice: `plan.mechanism.lattice`, if the plan has one. It needs jax_enable_x64, and `microbatch` must be None.
 
     Returns:
         A function (params, batch, mask) -> sum, a tree like params. `batch` is a tuple of arrays or trees with the
@@ -91,6 +99,8 @@ def clipped_sum(
     hint = "use the plan's clip_norm; scale the loss to bring it into the range of float32"
     norm = _check.real("clipped_sum", "clip_norm", clip_norm, SMALLEST_NORM, LARGEST_NORM, hint)
     size = None if microbatch is None else _check.positive_integer("clipped_sum", "microbatch", microbatch)
+    if lattice is not None:
+        _check_lattice(lattice, norm, size)
 
     def total(params: Any, batch: tuple[Any, ...], mask: Any) -> Any:
         used = _flags(mask)
@@ -102,6 +112,12 @@ def clipped_sum(
         def example_loss(params: Any, example: list[Any]) -> tuple[jax.Array, Any]:
             found = loss(params, *examples.rebuild(example))
             return found if has_aux else (found, None)
+
+        if lattice is not None:
+            batch_arrays = [*examples.arrays, used]
+            check_not_sharded(_varying(batch_arrays), explicit_axes(batch_arrays)[0])
+            sums, losses, aux = lattice_sum(example_loss, lattice, params, examples.arrays, used)
+            return (sums, PerExample(losses, aux)) if has_aux or return_losses else sums
 
         def sum_of(params: Any, arrays: list[Any], used: jax.Array) -> tuple[Any, PerExample]:
             return _blockwise(params, arrays, used, size, lambda *block: _block_sum(example_loss, norm, *block))
@@ -115,7 +131,7 @@ def clipped_sum(
 def _block_sum(
     loss: Callable[..., Any], norm: float, params: Any, arrays: list[Any], used: jax.Array
 ) -> tuple[Any, PerExample]:
-    """Return the sum of the clipped gradients of a block of examples, added in any order, and the values of each."""
+    """Return the sum of the clipped gradients of a block, added in any order, and each example's loss and aux."""
     params = _on_each_device(params, (arrays, used))
     (losses, aux), gradients = jax.vmap(jax.value_and_grad(loss, has_aux=True), (None, 0))(params, arrays)
     clipped = jax.vmap(lambda g, used: _clipped(g, used, norm))(gradients, used)
@@ -129,14 +145,14 @@ def _block_sum(
 def _blockwise(
     params: Any, arrays: list[Any], used: jax.Array, size: int | None, block_sum: Callable[..., Any]
 ) -> tuple[Any, PerExample]:
-    """Return the sum over all examples, as a sum of blocks in twice the precision, and the values of each example.
+    """Return the sum over all examples, by adding blocks in twice the precision, and each example's loss and aux.
 
     In a plain float32 sum of thousands of examples, one of them can decide how all later ones are rounded, and so
-    change the sum by twice its own norm (Casacuberta et al. 2022). With n examples in a block, it changes the roundings
-    by at most about n^2 / 4 roundings of 2^-24, as in `antiphase.torch`. Between blocks, the error of each addition is
-    kept in a second number.
+    change the sum by twice its own norm (Casacuberta et al. 2022). With n examples in a block, it can change the
+    block's sum by at most about n^2 / 4 roundings of 2^-24, as in `antiphase.torch`. Between blocks, the error of each
+    addition is kept in a second number.
 
-    Each block takes examples from the whole batch, at equal distances: on a mesh, every device then has a part of it.
+    Each block takes evenly spaced examples from the whole batch, so on a mesh every device has a part of each block.
     """
     examples = len(used)
     limit = SUM_BLOCK if size is None else min(size, SUM_BLOCK)
@@ -151,7 +167,7 @@ def _blockwise(
         return padded.reshape(rows, blocks, *array.shape[1:]).swapaxes(0, 1)
 
     params = _on_each_device(params, (arrays, used))
-    zero = jax.tree.map(lambda p: jnp.zeros_like(p, _wide(p)), params)
+    zero = jax.tree.map(lambda p: jnp.zeros_like(p, wide_dtype(p)), params)
 
     def add(sums: tuple[Any, Any], block: Any) -> tuple[tuple[Any, Any], PerExample]:
         found, each = block_sum(params, *block)
@@ -174,10 +190,10 @@ def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _of_nobody(params: Any, arrays: list[Any], used: jax.Array, block_sum: Callable[..., Any]) -> Any:
-    """Return the result for a batch without examples: zeros, and values with the shapes that they would have."""
+    """Return the result for a batch without examples: sums of zero, and empty arrays of losses and aux."""
     one = jax.tree.map(lambda x: jnp.zeros((1, *x.shape[1:]), x.dtype), (arrays, used))
     _, each = jax.eval_shape(block_sum, params, *one)
-    sums = jax.tree.map(lambda p: jnp.zeros_like(p, _wide(p)), params)
+    sums = jax.tree.map(lambda p: jnp.zeros_like(p, wide_dtype(p)), params)
     return sums, jax.tree.map(lambda x: jnp.zeros((0, *x.shape[1:]), x.dtype), each)
 
 
@@ -187,7 +203,7 @@ def _clipped(gradient: Any, used: jax.Array, norm: float) -> Any:
     The gradient is divided by its largest entry before its norm is computed. Otherwise squares of small entries would
     underflow, and the norm would be too small.
     """
-    wide = jax.tree.map(lambda g: g.astype(_wide(g)), gradient)
+    wide = jax.tree.map(lambda g: g.astype(wide_dtype(g)), gradient)
     largest = jnp.stack([jnp.abs(g).max(initial=0) for g in jax.tree.leaves(wide)]).max()
     counts = used & (largest <= LARGEST_ENTRY)  # also False for NaN
     scaled = jax.tree.map(lambda g: g / jnp.where(counts & (largest >= SMALLEST_ENTRY), largest, 1), wide)
@@ -203,12 +219,12 @@ def _clipped(gradient: Any, used: jax.Array, norm: float) -> Any:
 
 
 def _on_each_device(params: Any, batch: Any) -> Any:
-    """Inside `jax.shard_map`, return parameters that count as different on every device that has examples of its own.
+    """Inside `jax.shard_map`, mark parameters as different on every device that has its own examples.
 
     The derivative with respect to a value that is the same on all devices is a sum over the devices. The gradients of
     several examples would then be added before they are clipped.
     """
-    axes = frozenset[Any]().union(*(_varying_axes(x) for x in jax.tree.leaves(batch)))
+    axes = _varying(batch)
 
     def cast(p: Any) -> Any:
         missing = tuple(axes - _varying_axes(p))
@@ -217,10 +233,30 @@ def _on_each_device(params: Any, batch: Any) -> Any:
     return jax.tree.map(cast, params)
 
 
+def _varying(tree: Any) -> frozenset[Any]:
+    """Return the mesh axes of `jax.shard_map` along which an array of a tree differs between devices."""
+    return frozenset[Any]().union(*(_varying_axes(x) for x in jax.tree.leaves(tree)))
+
+
 def _varying_axes(array: Any) -> frozenset[Any]:
     """Return the mesh axes of `jax.shard_map` along which an array differs between devices."""
     kind: Any = jax.typeof(array)
     return frozenset(kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying)  # depends on JAX's version
+
+
+def _check_lattice(lattice: Any, clip_norm: float, microbatch: int | None) -> None:
+    """Raise an error if a sum on this lattice cannot be computed, or if the lattice is for another clipping norm."""
+    if not isinstance(lattice, Lattice):
+        hint = "pass plan.mechanism.lattice"
+        raise _check.invalid("clipped_sum", "lattice", "a Lattice or None", type(lattice).__name__, hint)
+    if not lattice.clip_norm <= clip_norm < lattice.clip_norm + lattice.grid:  # its norm is a multiple of its grid
+        hint = "pass clip_norm and lattice of one plan"
+        must = f"that of the lattice, {lattice.clip_norm}"
+        raise _check.invalid("clipped_sum", "clip_norm", must, clip_norm, hint)
+    if microbatch is not None:
+        hint = "omit it: with a lattice, gradients are computed one at a time"
+        raise _check.invalid("clipped_sum", "microbatch", "None with a lattice", microbatch, hint)
+    check_x64()
 
 
 def _flags(mask: Any) -> jax.Array:
@@ -236,6 +272,6 @@ def _flags(mask: Any) -> jax.Array:
     return used
 
 
-def _wide(array: Any) -> Any:
+def wide_dtype(array: Any) -> Any:
     """Return a dtype of at least float32: half-precision sums lose the contributions of single examples."""
     return jnp.promote_types(jnp.result_type(array), jnp.float32)

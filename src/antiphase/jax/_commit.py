@@ -16,7 +16,14 @@ from antiphase.jax._deferred_errors import raise_deferred
 from antiphase.jax._leaves import arrays_of, check_leaves, unwrapped
 from antiphase.jax._processes import agree, shared_digest
 from antiphase.jax._split import committed_state
-from antiphase.jax._state import NoiseState, check_not_refused, check_run_id, hash_bytes, noise_state_of
+from antiphase.jax._state import (
+    NoiseState,
+    check_no_accumulation,
+    check_not_refused,
+    check_run_id,
+    hash_bytes,
+    noise_state_of,
+)
 
 
 @without_locals
@@ -34,8 +41,8 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     Args:
         run: the run passed to `add_correlated_noise`.
         state: state of the whole optimizer after the step; `opt_state` of a `flax.nnx.Optimizer`.
-        params: parameters after the step, with exactly the leaves that the run was opened with. An Equinox module, or
-            nnx.state(model, nnx.Param), will do.
+        params: parameters after the step, with exactly the leaves that the run was opened with. It may be an
+            Equinox module, or nnx.state(model, nnx.Param).
         indices: indices of all examples used in the step, without repetition and in any order. They must be the run's
             own batch. Leave `indices` out if the run was opened without examples.
     """
@@ -44,6 +51,8 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     step = int(noise.step) - 1
     jax.block_until_ready((params, state))  # type: ignore[no-untyped-call]  # on all devices
     agree(run, lambda: _check(run, noise, params, indices))
+    if run.plan.mechanism.lattice is not None:
+        check_no_accumulation(state)
     outputs = [_as_bits(leaf) for leaf in arrays_of((params, committed_state(state)))]
     code = shared_digest(run, step, outputs)
     commit_with_lineage(run, step, code, hash_bytes(noise.history_hash))
@@ -83,7 +92,7 @@ def report(run: Run, state: Any) -> PrivacyReport:
 
 
 def _as_bits(leaf: Any) -> Any:
-    """Return an array with a dtype of NumPy. Others (bfloat16, PRNG keys) become integers with the same bits."""
+    """Return an array with a NumPy dtype. Other arrays (bfloat16, PRNG keys) become integers with the same bits."""
     if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     kind = np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else None

@@ -29,7 +29,7 @@ def defer_error(run: Run, step: int, error: Exception) -> None:
 
 
 def clear_error(run: Run, step: int) -> None:
-    """Delete the deferred error of a step, whose noise was now made."""
+    """Delete the deferred error of a step after its noise was made successfully."""
     _deferred.get(run, {}).pop(step, None)
 
 

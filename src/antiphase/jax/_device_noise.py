@@ -80,7 +80,7 @@ class DeviceKey:
         return self._key.copy(), np.bool_(True)
 
     def _allowed(self, step: Any, run_id: Any, history_hash: Any, *private: Any) -> int:
-        """Return the step. Raise an error unless the state is consistent, of this run, and follows from its ledger."""
+        """Return the step. Raise an error unless the state is consistent and follows from the run's ledger."""
         t = int(np.asarray(step))
         check_run_id(run_id, self._run.run_id)
         if not all(map(np.array_equal, (step, run_id, history_hash), private)):
@@ -119,11 +119,11 @@ def _positions(state: NoiseState) -> tuple[Any, ...]:
 
 
 def check_generator() -> None:
-    """Raise `Refused` if JAX would draw other numbers for the same key, so that a replayed step got other noise."""
+    """Raise `Refused` if JAX would draw other numbers for the same key: a replayed step would get other noise."""
     if not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         raise Refused(
-            "With jax_threefry_partitionable=False, JAX draws other random numbers. A run draws all its noise on the "
-            "device with jax_threefry_partitionable=True, the default.",
+            "With jax_threefry_partitionable=False, JAX draws other random numbers. Device noise always uses "
+            "jax_threefry_partitionable=True, the default.",
             hint="leave jax_threefry_partitionable at its default, or use source='host', which does not depend on it",
         )
 

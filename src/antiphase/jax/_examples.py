@@ -1,4 +1,4 @@
-"""The arguments of a batch: which axis the examples are along, and which mesh axes they are sharded over."""
+"""Finds the axis of the examples in each array of a batch, and the mesh axes that they are sharded over."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class SplitExamples:
     """A batch, separated into arrays with one row per example and arrays that all examples share.
 
     Args:
-        arrays: arrays of the examples, which are along the first axis.
-        rebuild: function from one row of each array to the arguments of the loss.
+        arrays: arrays with the examples along the first axis.
+        rebuild: function that maps one row of each array to the arguments of the loss.
     """
 
     arrays: list[Any]
@@ -27,7 +27,7 @@ class SplitExamples:
 
 
 def split_examples(batch: Any, batch_axis: Any, keep_batch_axis: bool, count: int) -> SplitExamples:
-    """Return the arrays of the examples, and how to rebuild the arguments of the loss from one row of each.
+    """Return the arrays of the examples, and a function that rebuilds the loss's arguments from one row of each.
 
     Args:
         batch: tuple of arrays or trees.
@@ -79,7 +79,7 @@ def _axis_of_each(batch_axis: Any, batch: tuple[Any, ...], count: int) -> list[i
     axes = jax.tree.leaves(found, is_leaf=lambda part: part is None)
     if len(axes) != count or not all(axis is None or (isinstance(axis, int) and axis is not True) for axis in axes):
         hint = "pass an integer, or a tuple with an integer or None for each element of the batch"
-        raise _check.invalid("clipped_sum", "batch_axis", "as in_axes of jax.vmap for the batch", batch_axis, hint)
+        raise _check.invalid("clipped_sum", "batch_axis", "valid as in_axes of jax.vmap", batch_axis, hint)
     if all(axis is None for axis in axes):
         hint = "None is for arrays that all examples share"
         raise _check.invalid("clipped_sum", "batch_axis", "an axis for at least one array", batch_axis, hint)
@@ -89,10 +89,10 @@ def _axis_of_each(batch_axis: Any, batch: tuple[Any, ...], count: int) -> list[i
 def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], used: jax.Array) -> Any:
     """Return function(params, arrays, used), with the mesh axes of the examples left to the compiler.
 
-    On a mesh with explicit axes, `jax.vmap` raises an error if parameters are sharded over the axis of the examples.
-    So these axes become automatic inside the function: it computes what it would on one device, and the compiler
-    decides what is moved. Other mesh axes stay explicit, and the loss sees them as it would without privacy. The sums
-    have the shardings of the parameters.
+    On a mesh with explicit axes, `jax.vmap` raises an error if parameters are sharded over the axis of the examples. So
+    these axes become automatic inside the function: it computes what it would on one device, and the compiler decides
+    which data to move. Other mesh axes stay explicit, and the loss sees them as it would without privacy. The sums have
+    the shardings of the parameters.
 
     Args:
         function: function of whole arrays that returns (sums, values of each example).
@@ -100,7 +100,7 @@ def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], 
         arrays: arrays of the examples.
         used: mask of the examples.
     """
-    axes, mesh = _explicit_axes([*arrays, used])
+    axes, mesh = explicit_axes([*arrays, used])
     if not axes:
         return function(params, arrays, used)
 
@@ -117,7 +117,7 @@ def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], 
     return jax.jit(jax.sharding.auto_axes(function, axes=axes, out_sharding=outputs))(params, arrays, used)
 
 
-def _explicit_axes(arrays: Sequence[Any]) -> tuple[tuple[str, ...], Any]:
+def explicit_axes(arrays: Sequence[Any]) -> tuple[tuple[str, ...], Any]:
     """Return the explicit mesh axes that the first axis of some array is sharded over, and their mesh."""
     found: dict[str, None] = {}
     mesh = None

@@ -17,7 +17,7 @@ from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
 from antiphase._run import Run, awaits_commit, check_lineage, check_step, set_noise_source, unit_noise
 from antiphase.jax._deferred_errors import clear_error, defer_error, must_defer
-from antiphase.jax._state import NoiseState, check_run_id, hash_bytes
+from antiphase.jax._state import REFUSED_INTEGER, NoiseState, check_run_id, hash_bytes
 
 Index = tuple[slice, ...]
 
@@ -47,7 +47,8 @@ class HostNoise:
     def read(self, step: Any, run_id: Any, history_hash: Any, *_: Any) -> list[NDArray[Any]]:
         """Return the noise of a step for clipping norm 1, one array per region. Repeated reads return the same noise.
 
-        If the run does not allow the step, raise an error, or return NaN if the error must be deferred.
+        If the run does not allow the step, raise an error, or return NaN (on a lattice, `REFUSED_INTEGER`) if the
+        error must be deferred.
         """
         try:
             made = self._read(step, run_id, history_hash)
@@ -55,7 +56,8 @@ class HostNoise:
             if not must_defer():
                 raise
             defer_error(self._run, int(np.asarray(step)), error)
-            return [np.full(leaf.shape, np.nan, self._dtype) for leaf in self.regions]
+            refused = REFUSED_INTEGER if self._dtype.kind == "i" else np.nan
+            return [np.full(leaf.shape, refused, self._dtype) for leaf in self.regions]
         clear_error(self._run, int(np.asarray(step)))
         return made
 
@@ -89,7 +91,7 @@ def replicated_noise(
 
 
 def _one_entry(updates: Sequence[Any]) -> list[jax.Array]:
-    """Return an entry of the updates, which the compiler has only after it has computed them."""
+    """Return one entry of the updates. A callback that takes it runs only after the updates are computed."""
     for leaf in updates:
         at = jax.typeof(leaf).sharding
         is_explicit = at.mesh.axis_names and AxisType.Explicit in at.mesh.axis_types
@@ -109,7 +111,7 @@ def sharded_noise(
 
 
 def check_shardings(shardings: Any) -> list[NamedSharding]:
-    """Return a list of the shardings of the leaves, in order. Raise `InvalidArgument` if one is no NamedSharding."""
+    """Return a list of the shardings of the leaves, in order. Raise `InvalidArgument` unless all are NamedSharding."""
     found = jax.tree.leaves(shardings, is_leaf=lambda part: isinstance(part, jax.sharding.Sharding))
     if not found or not all(isinstance(part, NamedSharding) for part in found):
         raise InvalidArgument(
@@ -137,7 +139,7 @@ def _fetch_shards(
 def _shard_reader(noise: HostNoise, leaf: int, shape: tuple[int, ...], sharding: NamedSharding) -> Callable[..., Any]:
     """Return a callback that maps the index of a device in the mesh to the noise of its shard of a leaf.
 
-    The noise that this process makes is that of a region, so indices are counted from where the region starts.
+    This process makes noise only for its region of the leaf, so indices are relative to the start of the region.
     """
     shards, starts = sharding.devices_indices_map(shape), [start for start, _ in noise.regions[leaf].box]
 

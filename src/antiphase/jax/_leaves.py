@@ -1,4 +1,4 @@
-"""Names and shapes of the arrays in a parameter tree, the same for every wrapper that a library puts around them."""
+"""Names and shapes of the arrays in a parameter tree, whatever wrappers a library puts around them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,18 @@ def leaves(params: Any) -> dict[str, Leaf]:
     >>> {name: leaf.shape for name, leaf in leaves({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)}).items()}
     {"['b']": (3,), "['w']": (2, 3)}
     """
-    found = _named_arrays(params)
+    return _checked(_named_arrays(params), params)
+
+
+def _checked(found: list[tuple[str, Any]], params: Any, *, integers: bool = False) -> dict[str, Leaf]:
+    """Return named leaves. Raise an error if there are none, two with one name, or one that is not floating-point.
+
+    If `integers` is True, their dtype is not checked.
+    """
     if not found:
         raise invalid("leaves", "params", "a tree with at least one array", params, "pass the model's parameters")
     for name, leaf in found:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        if not integers and not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             hint = "pass only what is trained, such as nnx.state(model, nnx.Param) for a model of Flax NNX"
             got = f"{jnp.result_type(leaf).name} at {name}"
             raise invalid("leaves", "params", "a tree of floating-point arrays", got, hint)
@@ -52,15 +59,16 @@ def leaves(params: Any) -> dict[str, Leaf]:
     return named
 
 
-def check_leaves(owned: dict[str, Leaf], given: Any, what: str) -> None:
+def check_leaves(owned: dict[str, Leaf], given: Any, what: str, *, integers: bool = False) -> None:
     """Raise `InvalidArgument` if a tree does not have the leaves that the run was opened with.
 
     Args:
         owned: leaves that the run was opened with.
         given: tree to check.
         what: plural noun for the tree in the error message, such as "updates".
+        integers: whether the arrays may be integers, as sums on a lattice are.
     """
-    found = leaves(given)
+    found = _checked(_named_arrays(given, _is_array if integers else _is_trained), given, integers=integers)
     if list(found.items()) != list(owned.items()):
         raise InvalidArgument(
             f"The run makes noise for the arrays {_listed(owned)}. The {what} have {_listed(found)}.",
@@ -102,7 +110,7 @@ def _is_trained(leaf: Any) -> bool:
 
 
 def _named_arrays(tree: Any, in_equinox: Callable[[Any], bool] = _is_trained) -> list[tuple[str, Any]]:
-    """Return the names and values of the arrays and numbers in a tree; in Equinox modules, those that it accepts."""
+    """Return all named arrays and numbers in a tree; in Equinox modules, only those that `in_equinox` accepts."""
     module = _class("flax.nnx", "Module")
     if module is not None and isinstance(tree, module):
         tree = sys.modules["flax.nnx"].state(tree)  # as in nnx.Optimizer: dicts in place of attributes
@@ -127,7 +135,7 @@ def _named_arrays(tree: Any, in_equinox: Callable[[Any], bool] = _is_trained) ->
 
 
 def _is_unkeyed_mapping(node: Any) -> bool:
-    """Return whether a node is a mapping that JAX does not know the keys of, such as a `FlatMap` of Haiku."""
+    """Return whether a node is a mapping whose keys JAX does not know, such as a `FlatMap` of Haiku."""
     if not isinstance(node, Mapping) or isinstance(node, dict):
         return False
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(node)]
@@ -135,7 +143,7 @@ def _is_unkeyed_mapping(node: Any) -> bool:
 
 
 def _as_dict(node: Any) -> Any:
-    """Return a mapping as dicts with the same leaves in the same order; the mapping itself if the order would differ.
+    """Convert a mapping to dicts, or return it unchanged if that would change the order of the leaves.
 
     The noise of a leaf is found by its position, so names must be in the order of `jax.tree.leaves`.
     """

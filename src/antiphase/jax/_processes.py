@@ -1,4 +1,4 @@
-"""Runs that several JAX processes share, such as the hosts of a TPU pod: `open_run` and what the processes agree on."""
+"""Opens runs that several JAX processes share, such as the hosts of a TPU pod, and keeps the processes consistent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_run(
     *,
     examples: int | None = None,
     secret: Secret | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     background_noise: bool = False,
 ) -> Run:
     """Open a run for a parameter tree, in one process or in all processes of `jax.distributed` together.
@@ -57,16 +57,16 @@ def open_run(
     for the shards on its own devices. `commit` and `run.publish` are then collective: every process must call them, and
     if one process raises an error, all do. `report` works on process 0 only.
 
-    **Guarantee**: the noise is that of one process, bit for bit, and it is added once, however many processes there are
-    and however the parameters are sharded.
+    **Guarantee**: the noise is bit for bit the same as with one process, and it is added once, however many processes
+    there are and however the parameters are sharded.
 
     Args:
         plan: plan to run; the same in every process.
         directory: run directory. All processes need access to it, or must be given the same `secret`.
-        params: parameter tree. With several processes, each array must have its sharding over all devices.
+        params: parameter tree. With several processes, each array must be sharded or replicated over all devices.
         examples: size of the data set; required if the guarantee relies on random batches.
         secret: as for `Run.open`; the same in every process.
-        dtype: dtype of the noise, float32 or float64.
+        dtype: as for `Run.open`. A plan with a lattice needs one process.
         background_noise: as for `Run.open`.
 
     >>> import antiphase as ap, jax.numpy as jnp, tempfile
@@ -76,9 +76,14 @@ def open_run(
     4
     """
     named = leaves(params)
-    options: dict[str, Any] = {"examples": examples, "secret": secret, "dtype": dtype}
+    options: dict[str, Any] = {"examples": examples, "secret": secret}
     if jax.process_count() == 1:
-        return Run.open(plan, directory, leaves=named, background_noise=background_noise, **options)
+        return Run.open(plan, directory, leaves=named, dtype=dtype, background_noise=background_noise, **options)
+    if plan.mechanism.lattice is not None:
+        raise Refused(
+            f"Lattice noise is not supported with several JAX processes. There are {jax.process_count()}.",
+            hint="use one process, or plan without lattice=True",
+        )
     regions = map(own_region, named.values(), trained_arrays(params))
     own = dict(zip(named, regions, strict=True))
     return open_shared(
@@ -87,6 +92,7 @@ def open_run(
         JaxProcesses(),
         leaves=named,
         own_leaves=own,
+        dtype=dtype or "float32",
         background_noise=background_noise,
         keep_source=True,
         **options,
@@ -153,7 +159,7 @@ def is_whole(array: Any) -> bool:
 
 
 def whole(array: Any) -> Any:
-    """Return an array that this process has all entries of, as an array on its own devices."""
+    """Return an array for which `is_whole` is true, on the devices of this process."""
     return array.addressable_data(0) if isinstance(array, jax.Array) and not array.is_fully_addressable else array
 
 

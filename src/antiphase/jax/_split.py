@@ -21,9 +21,9 @@ def split(state: Any) -> tuple[Any, Any]:
     before noise is added. Everything else is computed from noisy gradients and is public. Like `commit`, `split` raises
     `Refused` if a transformation other than `optax.MultiSteps` comes before the noise.
 
-    **Guarantee**: the public part is as safe to release as the parameters in full precision. (Full, because its history
-    hash depends on the exact bits of the noisy sums.) Keep the private part with the run's directory, not with the
-    model.
+    **Guarantee**: the public part is as safe to release as the parameters in full precision. Full precision, because
+    its history hash depends on the exact bits of the noisy sums. Keep the private part with the run's directory, not
+    with the model.
 
     Args:
         state: state of an Optax optimizer that starts with `add_correlated_noise`.

@@ -13,6 +13,7 @@ import optax  # type: ignore[import-untyped]
 from antiphase._errors import InvalidArgument, Refused
 
 REFUSED_HASH = (0xFFFFFFFF, 0xFFFFFFFF)  # history hash after a step whose noise was refused
+REFUSED_INTEGER = -(1 << 63)  # refused noise on a lattice, where noise is below 2^62 in absolute value
 HASH_SALTS = (0x9E3779B9, 0x7F4A7C15)  # one for each 32-bit word of a history hash
 
 
@@ -83,8 +84,17 @@ def refused_hash(history_hash: jax.Array, noise: list[Any]) -> jax.Array:
     The output of such a step is NaN, but transformations after the noise may hide that: `optax.apply_if_finite` keeps
     the parameters as they were.
     """
-    refused = jnp.stack([jnp.isnan(array).any() for array in noise]).any()
-    return jnp.where(refused, jnp.array(REFUSED_HASH, jnp.uint32), history_hash)
+    return jnp.where(is_refused(noise), jnp.array(REFUSED_HASH, jnp.uint32), history_hash)
+
+
+def is_refused(noise: list[Any]) -> jax.Array:
+    """Return whether an entry of the noise is NaN or, on a lattice, `REFUSED_INTEGER`."""
+
+    def any_refused(array: Any) -> jax.Array:
+        is_integer = jnp.issubdtype(jnp.result_type(array), jnp.integer)
+        return (array == REFUSED_INTEGER if is_integer else jnp.isnan(array)).any()
+
+    return jnp.stack([any_refused(array) for array in noise]).any()
 
 
 def check_not_refused(history_hash: Any) -> None:
@@ -108,7 +118,8 @@ def next_hash(history_hash: jax.Array, arrays: list[Any]) -> jax.Array:
         arrays: noisy sums of the step, one array per leaf.
     """
     for leaf in arrays:
-        wide = jnp.asarray(leaf, jnp.promote_types(jnp.result_type(leaf), jnp.float32))
+        kind = jnp.result_type(leaf)
+        wide = leaf if kind == jnp.int64 else jnp.asarray(leaf, jnp.promote_types(kind, jnp.float32))
         bits = jax.lax.bitcast_convert_type(wide, jnp.uint32)
         sums = jnp.stack([_mix(bits ^ np.uint32(salt)).sum(dtype=jnp.uint32) for salt in HASH_SALTS])
         history_hash = _mix(history_hash * np.uint32(5) + sums + np.uint32(1))
@@ -184,4 +195,15 @@ def _check_accumulators(state: Any) -> None:
             f"The optimizer accumulates gradients in {narrow[0]} before noise is added. In half precision, one example "
             "can change the sum by more than the clipping norm.",
             hint="call optax.MultiSteps with accumulator_dtype=jnp.float32",
+        )
+
+
+def check_no_accumulation(state: Any) -> None:
+    """Raise `Refused` if `optax.MultiSteps` accumulates gradients before lattice noise, since its sums are rounded."""
+    found = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, optax.MultiStepsState))
+    if any(isinstance(part, optax.MultiStepsState) for part in found):
+        raise Refused(
+            "The optimizer accumulates gradients with optax.MultiSteps, which rounds the exact sums of a lattice.",
+            hint="pass the whole batch to clipped_sum, which computes one gradient at a time; or add its int64 sums "
+            "before optimizer.update",
         )

@@ -14,11 +14,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from antiphase._check import invalid, real
 from antiphase._errors import Refused
+from antiphase._lattice import Lattice
 from antiphase._noise import Canonical, canonical, check_sizes
 from antiphase._plan import Plan
 from antiphase._run import Run, dtype_of, leaves_of, own_leaves_of, set_noise_source, transport_of
 from antiphase._traceback import without_locals
-from antiphase.jax._clip import LARGEST_NORM, SMALLEST_NORM
+from antiphase.jax._clip import LARGEST_NORM, SMALLEST_NORM, wide_dtype
 from antiphase.jax._correlator import JaxCorrelator, correlator
 from antiphase.jax._device_noise import (
     DeviceKey,
@@ -29,8 +30,17 @@ from antiphase.jax._device_noise import (
     standard_normals,
 )
 from antiphase.jax._host_noise import HostNoise, check_shardings, host_dtype, replicated_noise, sharded_noise
+from antiphase.jax._lattice_sum import check_x64, released_values
 from antiphase.jax._leaves import check_leaves, trained_arrays
-from antiphase.jax._state import NoiseState, PrivateNoiseState, initial_hash, next_hash, refused_hash, run_id_words
+from antiphase.jax._state import (
+    NoiseState,
+    PrivateNoiseState,
+    initial_hash,
+    is_refused,
+    next_hash,
+    refused_hash,
+    run_id_words,
+)
 from antiphase.strategies import Strategy
 
 Source = Literal["host", "device"]
@@ -54,6 +64,11 @@ def add_correlated_noise(
     Updates in half precision raise `Refused`, because with such rounding one example can change the sum by more than
     `clip_norm`. Float64 updates raise `Refused` if the run's noise is float32, because the low bits of the sum would
     have no noise.
+
+    If the plan has a lattice, the updates must be the int64 sums of `clipped_sum(..., lattice=plan.mechanism.lattice)`.
+    Noise is added in exact integers, and the guarantee covers every bit of the result, which is then converted to the
+    dtype of the parameters (float32 if `update` is called without them). It needs source="host", one process and
+    jax_enable_x64, and cannot be inside `optax.MultiSteps`. See docs/lattice-noise.md.
 
     **Guarantee**: over the steps of the plan, the noise has the distribution of the plan's mechanism, up to rounding to
     the run's dtype. With "host", it is the noise of the run, which is generated with AES. With "device", it comes from
@@ -81,6 +96,8 @@ def add_correlated_noise(
     ((3,), 1)
     """
     _check_run(run)
+    if run.plan.mechanism.lattice is not None:
+        return _lattice_noise(run, run.plan.mechanism.lattice, source, shardings)
     leaf_shardings = None if shardings is None else check_shardings(shardings)
     _check_processes(leaf_shardings)
     owned, run_id, dtype = leaves_of(run), run_id_words(run.run_id), host_dtype(dtype_of(run))
@@ -135,6 +152,61 @@ def add_correlated_noise(
         return noisy, state._replace(step=state.step + 1, history_hash=history_hash)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _lattice_noise(run: Run, lattice: Lattice, source: Source, shardings: Any) -> optax.GradientTransformationExtraArgs:
+    """Return the transformation for a plan with a lattice: exact integer sums plus integer noise from the host."""
+    if source != "host":
+        raise Refused(
+            f"The plan has a lattice, whose noise is made on the host. Got source={source!r}.",
+            hint="use source='host', or plan without lattice=True",
+        )
+    if transport_of(run).size > 1:
+        raise Refused(
+            "Lattice noise is not supported with several JAX processes.",
+            hint="use one process, or plan without lattice=True",
+        )
+    check_x64()
+    leaf_shardings = None if shardings is None else check_shardings(shardings)
+    owned, run_id = leaves_of(run), run_id_words(run.run_id)
+    set_noise_source(run, "host")
+    noise = HostNoise(run, np.dtype(np.int64), list(own_leaves_of(run).values()))
+
+    def init(params: Any) -> NoiseState:
+        check_leaves(owned, params, "parameters")
+        return NoiseState(*_initial(run_id, params), ())
+
+    @without_locals
+    def update(updates: Any, state: NoiseState, params: Any = None, **given: Any) -> tuple[Any, NoiseState]:
+        check_x64()
+        _check_update(state, run.steps, given, on_device=False)
+        check_leaves(owned, updates, UPDATES, integers=True)
+        _check_integers(updates)
+        _not_mapped(updates)  # raises under vmap while tracing; the result is not needed
+        noise.check(state)
+        request = (noise, list(owned.values()), state, np.dtype(np.int64))
+        leaves, tree = jax.tree.flatten(updates)
+        shared = leaf_shardings
+        made = replicated_noise(*request, leaves) if shared is None else sharded_noise(*request, shared)
+        released = [leaf + array for leaf, array in zip(leaves, made, strict=True)]  # modulo 2^64, as in Run.release
+        history_hash = refused_hash(next_hash(state.history_hash, released), made)
+        kinds = [jnp.float32] * len(leaves) if params is None else [wide_dtype(p) for p in trained_arrays(params)]
+        values = [jnp.where(is_refused(made), jnp.nan, v) for v in released_values(lattice, released, kinds)]
+        return jax.tree.unflatten(tree, values), state._replace(step=state.step + 1, history_hash=history_hash)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _check_integers(updates: Any) -> None:
+    """Raise `Refused` unless all updates are int64, as the sums of `clipped_sum` with a lattice are."""
+    for leaf in jax.tree.leaves(updates):
+        if jnp.result_type(leaf) != jnp.int64:
+            raise Refused(
+                f"The plan has a lattice, whose noise is added to exact sums in int64. The updates are "
+                f"{jnp.result_type(leaf)}.",
+                hint="sum gradients with clipped_sum(..., lattice=plan.mechanism.lattice), and put nothing before "
+                "add_correlated_noise",
+            )
 
 
 def simulate_noise(plan: Plan, key: jax.Array, dtype: Any = jnp.float32) -> optax.GradientTransformationExtraArgs:
@@ -245,7 +317,7 @@ def _next_noise(
 
 
 def _zeros(count: int, leaf: Any, dtype: jnp.dtype, at: NamedSharding | None) -> jax.Array:
-    """Return buffers for a leaf, with the sharding `at`; if it is None, with that of a leaf on explicit mesh axes."""
+    """Return zero buffers for a leaf, with the sharding `at`, or with the leaf's if its mesh axes are explicit."""
     shape, stacked = (count, *jnp.shape(leaf)), stacked_sharding(leaf)
     if isinstance(leaf, jax.core.Tracer):
         zeros = jnp.zeros(shape, dtype, out_sharding=stacked)

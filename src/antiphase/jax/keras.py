@@ -69,9 +69,9 @@ def make_private(
     encrypted checkpoint to the run directory at the start and after every epoch. If the program was killed, run it
     again: `fit` continues after the last epoch in the checkpoint, and replays what came after it with the same noise.
 
-    Raises `Refused` for whatever would void the guarantee: layers that update variables depending on the data, such as
-    `BatchNormalization`; a `train_step` of the model's own; gradient accumulation and loss scaling in the optimizer;
-    several steps per execution; batches that are not the run's own.
+    Raises `Refused` for anything that would void the guarantee: layers that update variables depending on the data,
+    such as `BatchNormalization`; a `train_step` of the model's own; gradient accumulation and loss scaling in the
+    optimizer; several steps per execution; batches that are not the run's own.
 
     **Guarantee**: that of the plan, for the variables of the model and its optimizer. Losses and metrics of the
     training examples have no noise, so by default `fit` does not compute them. Metrics of `validation_data` are
@@ -121,6 +121,11 @@ class PrivateModel:
         training_metrics: bool,
         secret: Secret | None,
     ) -> None:
+        if plan.mechanism.lattice is not None:
+            raise Refused(
+                "The Keras integration adds noise in floating point, but the plan has a lattice.",
+                hint="plan without lattice=True, or write the training loop with antiphase.jax",
+            )
         self.model = model
         self.run: Run | None = None
         self._plan, self._directory, self._secret, self._source = plan, directory, secret, source
@@ -129,7 +134,7 @@ class PrivateModel:
         participation = plan.mechanism.participation
         self._batch_size = plan.problem.batch_size or participation.expected_batch(self._examples, plan.steps)
         self._noise: Any = None
-        self._state: Any = None  # of the noise
+        self._state: Any = None  # noise state
         self._drawn: deque[NDArray[np.int64]] = deque()  # indices of the batches that Keras has fetched
         self._keras_fit = model.fit
         if any(name in vars(model) for name in REPLACED):
@@ -177,7 +182,7 @@ class PrivateModel:
     ) -> Any:
         """Train for some epochs, as keras.Model.fit does, on batches of the run.
 
-        An epoch has `steps_per_epoch` steps; by default, so many that an example takes part about once per epoch. When
+        An epoch has `steps_per_epoch` steps; by default, enough for an example to take part about once per epoch. When
         a run is resumed, the first call continues after the epochs in the checkpoint, so run the same program again.
 
         Args:
@@ -292,7 +297,7 @@ class PrivateModel:
         return [variable.value for variable in getattr(self.model, name)]
 
     def _set_train_function(self, force: bool = False) -> None:
-        """Replaces keras.Model.make_train_function: one call is one step, and commits it."""
+        """Replaces keras.Model.make_train_function. Each call of the train function takes and commits one step."""
         _check_model(self.model)
         compiled = self._compiled_step()
         run, batch_drawn = self._open_run(), self._drawn
@@ -419,7 +424,7 @@ def _check_compiled(model: Any) -> None:
 def _check_fit_options(options: dict[str, Any]) -> None:
     allowed = {"validation_data", "validation_freq", "validation_steps", "validation_batch_size"}
     reasons = {
-        "validation_split": "pass validation_data: the plan is for all examples that fit is given",
+        "validation_split": "pass validation_data: the plan covers all examples passed to fit",
         "class_weight": "pass sample_weight instead",
         "shuffle": "leave shuffle out: the run draws the batches",
         "initial_epoch": "leave initial_epoch out: the run knows how many steps are done",

@@ -34,7 +34,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def recursion(self) -> Recursion:
-        """Return the record from `_recursion.py` that describes how to compute N z. All noise code follows it."""
+        """Return the record (see `_recursion.py`) that tells all noise code how to compute N z."""
 
     def noising_stream(self) -> Stream:
         """Return a stream that computes N z step by step."""
@@ -52,7 +52,7 @@ class Strategy(ABC):
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise of each step uses only those rows of z whose rows of C are completed by that step."""
+        """Whether the noise of step t uses only the rows of z for rows of C that steps 0, ..., t complete."""
         return self.recursion().is_causal
 
     @property
@@ -65,7 +65,7 @@ class Strategy(ABC):
 
     @property
     def is_extensible(self) -> bool:
-        """Whether N is a leading block of the N for a longer run, so that a run can be extended after it has begun."""
+        """Whether N is the leading block of N for any longer run, so that a run can be extended after it has begun."""
         return False
 
     @property
@@ -79,8 +79,8 @@ class Strategy(ABC):
     def scale_exponents(self) -> tuple[int, int]:
         """Return the smallest and the largest binary exponent of the entries of C that set the scale of the noise.
 
-        For a lower-triangular C these are the diagonal entries, by which noise is divided. For any other C, it is the
-        largest entry. Strategies that cannot be rescaled return (0, 0).
+        For a lower-triangular C these are the diagonal entries, because noise is divided by them. For any other C, only
+        the largest entry counts. Strategies that cannot be rescaled return (0, 0).
         """
         return 0, 0
 
@@ -99,7 +99,7 @@ class Strategy(ABC):
         return None
 
     def band_columns(self) -> Array | None:
-        """Return the array [j, r] = C[j + r, j] of a lower-triangular C, as in `Banded`; None if not available."""
+        """Return columns[j, r] = C[j + r, j], as in `Banded`, for a lower-triangular C; None if not available."""
         return None
 
     def toeplitz_column(self) -> Array | None:

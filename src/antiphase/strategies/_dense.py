@@ -84,7 +84,7 @@ class Dense(Strategy):
 
     @property
     def memory_copies(self) -> int:
-        """`steps`, for the noise of every step."""
+        """`steps`, because the noise of every step is stored."""
         return self.steps
 
     def rows_at(self, step: int) -> int:
@@ -136,7 +136,7 @@ class Dense(Strategy):
         return out
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the binary exponents of the diagonal if C is lower triangular, otherwise that of the largest entry."""
+        """Return the range of exponents on the diagonal if C is lower triangular, else that of the largest entry."""
         if self.is_lower_triangular:
             return exponents(np.diag(self.matrix))
         high = exponents(self.matrix)[1]

@@ -31,10 +31,10 @@ class Fourier(Strategy):
     transform sqrt(v), with the principal branch of the root. The Gram matrix X = C^T C is symmetric Toeplitz. It is the
     top left n x n block of the circulant matrix whose first column has the transform |v|.
 
-    The direct decoder uses that the first n rows of R C are the prefix-sum matrix S, so N = S^-1 (first n rows of R).
-    The optimal decoder is the pseudo-inverse N = X^-1 C^T, which has the smallest error for every workload. With either
-    decoder each output uses all of z, so the noise of all steps is computed in advance. Products with C and N take
-    O(n log n) time. The optimal decoder also needs O(n^2) time once for each n.
+    The first n rows of R C are the prefix-sum matrix S, so N = S^-1 (first n rows of R) is a left inverse of C. This is
+    the direct decoder. The optimal decoder is the pseudo-inverse N = X^-1 C^T, which has the smallest error for every
+    workload. With either decoder each output uses all of z, so the noise of all steps is computed in advance. Products
+    with C and N take O(n log n) time. The optimal decoder also needs O(n^2) time once for each n.
 
     Args:
         steps: number of steps, n.

@@ -23,9 +23,9 @@ class Gram(ABC):
     Attributes:
         steps: number of steps, n.
         bands: X[i, j] = 0 for |i - j| >= bands.
-        first_is_worst: whether, among all shifts of a pattern, the earliest shift has the largest sensitivity. This
-            holds if X on every later shift is a submatrix of X on the earliest shift, or equals it minus a positive
-            semidefinite matrix.
+        first_is_worst: whether, among all shifts of a pattern, the earliest shift has the largest sensitivity. It does
+            if the block of X for every later shift is a submatrix of the block for the earliest shift, or equals that
+            block minus a positive semidefinite matrix.
         norms_decrease: whether each column is a shifted part of every earlier column. If the columns of a pattern are
             also orthogonal, the earliest pattern has the largest sensitivity.
     """
@@ -192,14 +192,14 @@ class TreeGram(Gram):
         self.levels = (steps - 1).bit_length() + 1
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the number of common nodes, which is the number of levels from the lowest one up to the root."""
+        """Return the number of levels from the lowest node above both steps up to the root."""
         stop = self.steps - lag if stop is None else stop
         _check_length(stop - start)
         i = np.arange(start, stop)
         return self.levels - _bit_length(i ^ (i + lag))
 
     def envelope(self) -> Array:
-        """Return X[0, lag]: of all pairs of steps `lag` apart, steps 0 and `lag` are the closest in the tree."""
+        """Return X[0, lag], because no two steps `lag` apart have more common nodes than steps 0 and `lag`."""
         _check_length(self.steps)
         return self.levels - _bit_length(np.arange(self.steps))
 
@@ -218,9 +218,9 @@ class TreeGram(Gram):
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
         """Return the sums of X over the pattern of each residue.
 
-        If there are many diagonals, these are the sums of count^2 over all nodes, where a node has `count` steps of the
-        pattern. The counts of complete nodes of one level differ by at most one, so the sum over a level follows from
-        their total, and the time does not depend on the number of steps.
+        If there are many diagonals, they are computed as sums of count^2 over all nodes, where `count` is the number of
+        pattern steps below a node. Within a level, the counts of complete nodes differ by at most one, so their total
+        determines the sum. The time does not depend on the number of steps.
         """
         residues = self.residues(period)
         if -(-self.steps // period) * self.steps < 8 * self.levels * len(residues):

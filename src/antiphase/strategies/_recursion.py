@@ -28,7 +28,7 @@ from antiphase._errors import InvalidArgument
 if TYPE_CHECKING:
     from antiphase.strategies._base import Strategy
 
-LARGEST_FLOAT32_WEIGHT = 16.0  # up to this sum of absolute scales, errors of float32 noise are a few 1e-6 times z
+LARGEST_FLOAT32_WEIGHT = 16.0  # up to this sum of |scale|, errors of float32 noise are a few 1e-6 times z
 
 Steps = NDArray[np.int64]
 Entry = Callable[[Steps, Steps], Array]
@@ -51,7 +51,7 @@ class Recursion:
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise of each step uses only those rows of z whose rows of C are completed by that step."""
+        """Whether the noise of step t uses only the rows of z for rows of C that steps 0, ..., t complete."""
         return True
 
 
@@ -82,7 +82,7 @@ class Feedback(Recursion):
 
     @property
     def memory_copies(self) -> int:
-        """`bands` - 1: the outputs of earlier steps."""
+        """`bands` - 1, one for each past output in use."""
         return self.bands - 1
 
     @classmethod
@@ -131,7 +131,7 @@ class MovingSum(Recursion):
 
     @property
     def memory_copies(self) -> int:
-        """One less than the number of coefficients: the last draws of z."""
+        """One less than the number of coefficients, to store the last rows of z."""
         return len(self.coefficients) - 1
 
 
@@ -215,7 +215,7 @@ class TreeNodes(Recursion):
 
     @property
     def memory_copies(self) -> int:
-        """floor(log2 steps): the most nodes, at any step, that are completed while their parents are not."""
+        """floor(log2 steps), the largest number of completed nodes whose parents are still incomplete."""
         return self.steps.bit_length() - 1
 
     def completed_level(self, step: int) -> int:
@@ -254,7 +254,7 @@ class Restart(Recursion):
 
     @property
     def memory_copies(self) -> int:
-        """That of one block."""
+        """Number of buffers of one block."""
         return self.inner.memory_copies
 
     @property
@@ -288,7 +288,7 @@ class WholeMatrix(Recursion):
 
     @property
     def memory_copies(self) -> int:
-        """`steps`: the noise of every step."""
+        """`steps`, because the noise of every step is stored."""
         return self.steps
 
     @property

@@ -56,7 +56,7 @@ def noising_stream(recursion: Recursion) -> Stream:
 
 
 class Inverse(Stream):
-    """An encoding stream made from a noising stream that computes C x, for square C."""
+    """Wraps a noising stream that computes C x, for square C, so that it can be used as an encoding stream."""
 
     def __init__(self, inner: Stream) -> None:
         self._inner = inner

@@ -110,7 +110,7 @@ class Tree(Strategy):
     def first(self, steps: int) -> Tree:
         """Return a tree over the first `steps` steps for the online decoder, or all of C for the full decoder.
 
-        The smaller tree has every node completed so far, and the partial nodes that its own last step completes.
+        The smaller tree has every node that these steps complete, plus the partial nodes above its last step.
         """
         return Tree(steps) if self.decoder == "online" else self
 
@@ -139,7 +139,7 @@ def _last_steps(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.in
 
 
 def _row_numbers(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the row numbers of the nodes of a level, using that 2t - popcount(t) nodes are completed before step t."""
+    """Return the row numbers of the nodes of a level: 2t - popcount(t) nodes are completed before step t."""
     last = _last_steps(steps, level)
     return 2 * last - np.bitwise_count(last) + level
 

@@ -1,7 +1,7 @@
 """Hugging Face Accelerate: `prepare` may be called before or after `make_private`.
 
-Accelerate's own data loader reads one batch ahead, so that it knows the last one. The engine could then not check that
-each step was taken before the next batch. `PlanLoader` therefore tells Accelerate that it is already prepared, and
+Accelerate's own data loader reads one batch ahead to recognize the last one. The engine could then not check that each
+step was taken before the next batch was read. `PlanLoader` therefore tells Accelerate that it is already prepared, and
 moves batches to the device itself.
 """
 

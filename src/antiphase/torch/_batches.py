@@ -1,4 +1,4 @@
-"""Batches: nested tuples, lists and mappings of tensors. Their tensors, their number of examples, and parts of them."""
+"""Iterates over, measures and splits batches, which are nested tuples, lists and mappings of tensors."""
 
 from __future__ import annotations
 

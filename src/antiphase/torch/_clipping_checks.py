@@ -163,7 +163,7 @@ class PerExampleClipping(Clipping):
 
 @final
 class GhostClipping(Clipping):
-    """Returns the sums that the private criterion has clipped in its backward pass (the ghost clipping modes)."""
+    """Returns the clipped sums that the private criterion computed in its backward pass (ghost clipping modes)."""
 
     def take(self) -> ClippedSums:
         """Return the sums that the private criterion computed, after checking that `p.grad` did not change."""
@@ -197,9 +197,9 @@ class GhostClipping(Clipping):
 
 
 def _used(parameter: torch.Tensor) -> torch.Tensor:
-    """Return an empty tensor in place of per-example gradients, which a saved model would contain, with Opacus's mark.
+    """Return a placeholder for per-example gradients that have been used, which a saved model would otherwise contain.
 
-    The mark shows that they were used, so that a missing zero_grad is noticed.
+    It has Opacus's mark for used gradients, `_processed`, so that a missing zero_grad is detected.
     """
     mark = torch.zeros(1, *[1] * parameter.dim(), dtype=parameter.dtype, device=parameter.device)
     mark._processed = True  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def untraced(function: F) -> F:
-    """Return the function, never traced by torch.compile: a compiled training step breaks its graph there.
+    """Wrap a function so that torch.compile never traces it. A compiled training step has a graph break there.
 
     `torch.compiler.disable` does the same, but imports the compiler, which takes seconds. Here it is called only if
     the compiler has already been imported.

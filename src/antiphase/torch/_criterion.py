@@ -109,7 +109,7 @@ def backward_per_example(loss: Any, weights: torch.Tensor) -> tuple[torch.Tensor
         norms = ghost.norms()
         if len(norms) != len(weights):
             raise Refused(
-                "The layers have a different number of rows than the batch has examples.",
+                "The number of rows in the layers differs from the number of examples in the batch.",
                 hint="make the batch the first dimension of the input of every layer",
             )
         if not torch.isfinite(norms).all():

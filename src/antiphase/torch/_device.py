@@ -132,7 +132,7 @@ class SeededNormals:
         return f"PyTorch's generator on {kind}{seeds} (sample {sample[:16]})"
 
     def _block(self, row: int, name: str, start: int, size: int) -> torch.Tensor:
-        """Draw a whole block, the same for every rank: what a seed gives depends on the number of values drawn."""
+        """Draw a whole block, even if a rank needs part of it: the values depend on how many are drawn from a seed."""
         first, second = (self._draw((name, row, start, half), size) for half in range(2))
         return (first + second) * math.sqrt(0.5)
 

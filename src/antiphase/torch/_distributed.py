@@ -46,9 +46,9 @@ class TorchDistributed(Transport):
         return values
 
     def check_operation(self, operation: str) -> None:
-        """Raise `Refused` on every rank unless all ranks are about to do the same.
+        """Raise `Refused` on every rank unless all ranks are about to perform the same operation.
 
-        Otherwise, ranks that do different things would wait for one another until torch.distributed times out.
+        Otherwise, ranks with different operations would wait for one another until torch.distributed times out.
 
         Args:
             operation: what this rank is about to do, such as "take step 3". The other ranks see it.
@@ -57,7 +57,7 @@ class TorchDistributed(Transport):
         if any(other != found[0] for other in found):
             words = [f"rank {i}: {text if isinstance(text, str) else 'something else'}" for i, text in enumerate(found)]
             raise Refused(
-                f"The ranks are not about to do the same ({'; '.join(words)}).",
+                f"The ranks are about to perform different operations ({'; '.join(words)}).",
                 hint="call publish and other collective operations on every rank, and only between two passes through "
                 "the loader: a rank without examples in a step gets no batch for it, so the ranks may have different "
                 "numbers of batches",

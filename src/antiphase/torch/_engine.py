@@ -24,6 +24,7 @@ from antiphase._run import Run
 from antiphase._secret import Secret
 from antiphase.torch._accelerate import unwrapped_optimizer
 from antiphase.torch._clipping_checks import GhostClipping, PerExampleClipping
+from antiphase.torch._collation import CHECKED_EXAMPLES, check_collation, loader_of
 from antiphase.torch._criterion import GhostClippingLoss
 from antiphase.torch._distributed import TorchDistributed
 from antiphase.torch._grouped_rows import check_grouping
@@ -49,7 +50,7 @@ from antiphase.torch.users import UserDataset, check_unit
 
 @final
 class PrivacyEngine(RunMethods):
-    """Replaces Opacus's `PrivacyEngine`. Takes a plan instead of a noise multiplier.
+    """Replacement for Opacus's `PrivacyEngine` that takes a plan instead of a noise multiplier.
 
     The plan's own sampler draws the batches. Each example's gradient is clipped to the plan's `clip_norm`. The plan's
     noise is added to the sum once per step, and a `Run` in `directory` keeps the ledger.
@@ -83,6 +84,7 @@ class PrivacyEngine(RunMethods):
         self._batches: PlanBatchSampler | None = None
         self._module: Any = None
         self._optimizer: Any = None
+        self._loader: Any = None
 
     def make_private(
         self,
@@ -103,9 +105,9 @@ class PrivacyEngine(RunMethods):
     ) -> tuple[Any, ...]:
         """Return (module, optimizer, data loader), or (module, optimizer, criterion, data loader) with ghost clipping.
 
-        One pass through the loader is one epoch. No step is yielded twice. The loader does not yield empty batches: the
-        optimizer takes steps without examples itself, right after the step before them. For a learning-rate schedule,
-        use `attach_scheduler`.
+        One pass through the loader is one epoch. No step is yielded twice. The loader skips empty batches: the
+        optimizer takes those steps by itself, right after the previous step. For a learning-rate schedule, use
+        `attach_scheduler`.
 
         Args:
             module: model. If several processes train it, first wrap it in Opacus's
@@ -127,8 +129,8 @@ class PrivacyEngine(RunMethods):
                 sequences. Consecutive rows belong together. Their gradients are added before they are clipped; see
                 `antiphase.torch.users`.
             loader_options: options of PyTorch's DataLoader, such as collate_fn, num_workers or pin_memory.
-            opacus: other options of Opacus's `make_private`. They raise one error that says what to write instead of
-                each, except a `max_grad_norm` that equals the plan's `clip_norm`.
+            opacus: other options of Opacus's `make_private`. They raise an error that says what to write instead. Only
+                a `max_grad_norm` that equals the plan's `clip_norm` is accepted.
         """
         if isinstance(plan, Plan) and opacus.get("max_grad_norm") == plan.problem.clip_norm:
             del opacus["max_grad_norm"]  # the same as in the plan
@@ -168,7 +170,7 @@ class PrivacyEngine(RunMethods):
         families: Sequence[str] | None = None,
         **options: Any,
     ) -> tuple[Any, ...]:
-        """Make a plan for a privacy budget, and return the same as `make_private`. The plan is in `plan` afterwards.
+        """Make a plan for a privacy budget, and return the same as `make_private`. `plan` then returns the plan.
 
         The plan has `epochs` times ceil(examples / batch_size) steps, so `epochs` passes through the loader take all
         of them. If the directory already holds a run with a plan for the same problem, that plan is used again.
@@ -282,17 +284,18 @@ class PrivacyEngine(RunMethods):
             noise.close()
             raise
         self._tracker, self._batches = tracker, batches
-        self._module, self._optimizer = wrapped, private
+        self._module, self._optimizer, self._loader = wrapped, private, loader
         return made
 
     def check_independence(self, loss: Callable[[Any], Any], batch: Any) -> None:
         """Raise `Refused` if the gradient of an example depends on the other examples of the batch.
 
         Call it once before training. Clipping bounds what an example adds to the sum, but not how it changes the
-        gradients of other examples. It can change them through a mean over all tokens of the batch, a contrastive loss,
+        gradients of others. An example can change them through a mean over all tokens of the batch, a contrastive loss,
         batch statistics, or an embedding table that is looked up once for all examples. The check processes the batch
         as a whole and in parts, without dropout, and compares the gradients of each example. The error names the layer
-        or the loss. No step is taken, and the parameters do not change.
+        or the loss. Examples of the data set are also collated with one of them replaced, to find mixup and the like in
+        the collate function. No step is taken, and the parameters do not change.
 
         A passed check is evidence, not a proof: it cannot find a dependence that does not occur in this batch.
 
@@ -309,6 +312,10 @@ class PrivacyEngine(RunMethods):
                 "The check needs the whole model in one process.",
                 hint="run it once in a single process before you start several",
             )
+        load = loader_of(self._loader.dataset, self._loader.collate_fn)
+        count = min(CHECKED_EXAMPLES, len(self._loader.dataset))
+        if count > 1:
+            check_collation(load, list(range(count)))
         if not self._is_independent(loss, batch):
             raise Refused(
                 "Fewer than two examples of the batch have a gradient, so nothing can be checked.",
@@ -316,11 +323,11 @@ class PrivacyEngine(RunMethods):
             )
 
     def _is_independent(self, loss: Callable[[Any], Any], batch: Any) -> bool:
-        """As `check_independence`, but return False if fewer than two examples have a gradient."""
+        """Do the same as `check_independence`, but return False if fewer than two examples have a gradient."""
         return check_independence(self._module, self._optimizer, self._optimizer.begin_batch, loss, batch)
 
     def attach_scheduler(self, scheduler: Any) -> None:
-        """Call `scheduler.step()` after every step of the plan, also after steps without examples.
+        """Call `scheduler.step()` after every step of the plan, including steps without examples.
 
         Poisson sampling can draw empty batches. The loader does not yield them, so a loop that calls `scheduler.step()`
         itself would call it less often than there are steps, and the schedule would lag behind. Remove that call from
@@ -341,7 +348,7 @@ class PrivacyEngine(RunMethods):
 
     @property
     def noise(self) -> NoiseAdder:
-        """The `NoiseAdder` of the run. Call `step` of the private optimizer instead of its `add` and `commit`."""
+        """The `NoiseAdder` of the run. Do not call its `add` and `commit`; call `step` of the private optimizer."""
         return self._started.noise
 
     @property
@@ -401,7 +408,7 @@ class PrivacyEngine(RunMethods):
 
 
 def _without_loader(dataset: Any, options: dict[str, Any]) -> Any:
-    """Move a data loader in the place of the data set to the options that are refused; return the data set."""
+    """Return the data set. If it is a data loader, return None, and add the loader to `options`, which are refused."""
     if not isinstance(dataset, DataLoader):
         return dataset
     options["data_loader"] = dataset
@@ -430,7 +437,7 @@ def _private_optimizer(module: nn.Module, clipping: str, mode: str) -> type[Priv
 
 
 def _private_criterion(module: Any, optimizer: PrivateOptimizer, criterion: Any, mode: str) -> tuple[Any, ...]:
-    """Return (criterion,) with ghost clipping, where `backward` of its loss clips. Otherwise return ()."""
+    """Return (criterion,) for ghost clipping; `backward` of its loss clips gradients. Otherwise return ()."""
     if "ghost" not in mode:
         return ()
     loss = nn.CrossEntropyLoss(reduction=optimizer.loss_reduction) if criterion is None else criterion

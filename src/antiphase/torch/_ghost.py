@@ -27,7 +27,7 @@ Found = dict[torch.Tensor, torch.Tensor]
 Kept = tuple[Any, torch.Tensor, torch.Tensor]  # layer, inputs, output gradients
 Sums = dict[str, torch.Tensor]
 GRAM_BLOCK = 1024  # features that are converted to float64 at a time
-LARGEST_CANCELLATION = 1e-4  # of the squared norm of a sum, relative to the square of its terms
+LARGEST_CANCELLATION = 1e-4  # smallest squared norm of a sum, relative to (sum of the norms of its terms)^2
 
 
 class Formula(NamedTuple):
@@ -63,8 +63,8 @@ class GhostGradients:
     records the per-example gradients.
 
     Opacus computes the clipped sum by a second backward pass over reweighted losses. That pass could differ from the
-    one that the norms are from, for example if the backward function is nonlinear, stateful or random, or if the losses
-    are not in the order of the examples. Here, each recorded gradient is scaled by a factor from its own norm.
+    pass that computed the norms, for example if the backward function is nonlinear, stateful or random, or if the
+    losses are not in the order of the examples. Here, each recorded gradient is scaled by a factor from its own norm.
     """
 
     def __init__(self, module: Any, parameters: list[Any]) -> None:
@@ -93,12 +93,12 @@ class GhostGradients:
         self._rows.clear()
 
     def needed_gradients(self, leaves: list[torch.Tensor]) -> list[torch.Tensor] | None:
-        """Which leaves of the graph the backward pass must reach; None for all of them.
+        """Return the leaves of the graph that the backward pass must reach, or None for all of them.
 
-        The pass only has to give every layer the gradient of its outputs. What it would put into `p.grad` is the sum of
-        gradients that are not clipped, which is dropped. So the largest products are left out: those for weights whose
-        layer also has a bias, which the pass reaches through the same node. If a layer is missed after all, `norms`
-        refuses the pass.
+        The pass only has to compute the output gradients of every layer. The sums that it would store in `p.grad` are
+        not clipped, so they are dropped. To save time, the largest products are skipped: the weight gradients of layers
+        that also have a bias. The pass still reaches these layers through the bias. If it misses a layer after all,
+        `norms` raises `Refused`.
 
         Args:
             leaves: all leaves of the graph. If one is not a trained parameter, such as an input that requires a
@@ -154,7 +154,7 @@ class GhostGradients:
         return {name: weighted_sum(factors, row) for name, row in rows.items()}
 
     def _check(self) -> None:
-        """Raise `Refused` if a parameter has no gradient, a gradient is rounded, or layers disagree on the examples."""
+        """Raise `Refused` if a gradient is missing or rounded, or if layers have different numbers of examples."""
         lengths, kinds, found = {}, set(), set()
         for key, (_, _, gradients) in self._inputs.items():
             lengths[key] = len(gradients)
@@ -176,8 +176,8 @@ class GhostGradients:
             )
         if low := kinds - {torch.float32, torch.float64}:
             raise Refused(
-                f"With ghost clipping, the parameters are in {', '.join(sorted(map(str, low)))}, so the norms and the "
-                "sum of the gradients would be rounded.",
+                f"The parameters are in {', '.join(sorted(map(str, low)))}, so ghost clipping would round the norms "
+                "and the sum of the gradients.",
                 hint="keep the parameters in float32 with model.float(), and use autocast for the forward pass",
             )
         if len(set(lengths.values())) > 1:
@@ -189,7 +189,7 @@ class GhostGradients:
             )
 
     def _check_uses(self) -> None:
-        """Raise `Refused` if a parameter has gradients of several layers, but their product is not computed."""
+        """Raise `Refused` if several layers share a parameter, except for the pairs that `tied_products` covers."""
         keys: dict[int, list[int]] = {}
         for key in self._inputs:
             for name in ("weight", "bias"):
@@ -251,8 +251,8 @@ def _in_full_precision(
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Convert the inputs and output gradients of a layer to the dtype of its parameters, if that is more precise.
 
-    Under autocast they may be rounded to bfloat16 or float16. They are used as they are: the gradient of an example is
-    by definition computed from the rounded values, in the dtype of the parameters, and so are its norm and the sum.
+    Under autocast they may have been rounded to bfloat16 or float16. This does not affect privacy: the rounded values
+    define the gradient of an example, and its norm and the sum are both computed from them in full precision.
     """
     kinds = [p.dtype for p in layer.parameters()]
     for kind in kinds:
@@ -262,7 +262,7 @@ def _in_full_precision(
 
 
 def _tied_layers(module: nn.Module) -> list[tuple[int, int]]:
-    """Return the ids of the Embedding and the Linear of every trainable weight that such two layers share."""
+    """Return the ids of every pair (Embedding, Linear) that shares a trainable weight."""
     embeddings = {id(layer.weight): id(layer) for layer in module.modules() if isinstance(layer, nn.Embedding)}
     return [
         (embeddings[id(layer.weight)], id(layer))
@@ -279,9 +279,9 @@ def tied_products(embedding: Kept, linear: Kept, e_square: torch.Tensor, l_squar
     sum_s g_s[v] a_s over the positions s of the linear layer. So <E, L> = sum_v sum_s g_s[v] <E_v, a_s>, where v need
     only run over the tokens of the example.
 
-    If E and L cancel, their sum is much smaller than both, but its rounding errors are not. So the squared norm is not
-    below a fraction of (||E|| + ||L||)^2, as in `not_below`. The products here are computed in float64, and the margin
-    covers their rounding errors.
+    If E and L cancel, their sum is much smaller than both, but its rounding errors are not. So the squared norm is
+    raised to at least a fraction of (||E|| + ||L||)^2, as in `not_below`. The products here are computed in float64,
+    and the margin covers their rounding errors.
 
     Args:
         embedding: embedding layer, its tokens and its output gradients.
@@ -312,9 +312,10 @@ def tied_products(embedding: Kept, linear: Kept, e_square: torch.Tensor, l_squar
 
 
 def _skippable(module: nn.Module) -> set[int]:
-    """Weights of layers with a trainable bias. Not for FSDP, which replaces the parameters during a pass.
+    """Return the ids of weights that `needed_gradients` leaves out: those of layers with a trainable bias.
 
-    Not for weights that several layers share either: the pass reaches an Embedding only through its weight.
+    Weights sharded by FSDP are not left out, since FSDP replaces the parameters during a pass. Weights that several
+    layers share are not left out either, since the pass reaches an Embedding only through its weight.
     """
     owners = Counter(id(p) for layer in module.modules() for p in layer._parameters.values() if p is not None)
     return {
@@ -331,7 +332,7 @@ def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch
     """Return per-example gradients from Opacus's convolution function, called with contiguous inputs.
 
     Opacus's function assumes row-major memory when it reads patches. With another memory format, such as channels last,
-    it would read other values, even of another example. PyTorch calls a one-pixel image contiguous even in channels
+    it would read wrong values, even from another example. PyTorch calls a one-pixel image contiguous even in channels
     last format, but a padded copy of it is not. So the input is flattened and reshaped.
     """
     inputs = activations[0]
@@ -343,7 +344,7 @@ def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch
 def conv_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
     """Return upper bounds on the squared gradient norms of a convolution, shape (examples,).
 
-    The rounding margin uses that each input value is in at most as many patches as the kernel has spatial positions.
+    The rounding margin is valid because an input value is in at most one patch per spatial position of the kernel.
     """
     places, positions = math.prod(layer.kernel_size), math.prod(gradients.shape[2:])
     total = squared_norms(gradients)
@@ -357,7 +358,7 @@ def conv_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> t
 
 
 def conv_sums(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor, factors: torch.Tensor) -> Sums:
-    """Return the clipped sums of a convolution. The per-example gradients of one layer at a time are in memory."""
+    """Return the clipped sums of a convolution. Only one layer's per-example gradients are in memory at a time."""
     rows = _conv_rows(layer, inputs, gradients)
     return {name: weighted_sum(factors, row) for name, row in rows.items()}
 
@@ -440,7 +441,7 @@ def _has_bias(layer: Any) -> bool:
 def _gram(x: torch.Tensor) -> torch.Tensor:
     """Return the dot products of all pairs of positions, per example, in float64 where the device has it.
 
-    Dot products in float32 would not do: an example can be made such that all their roundings point the same way.
+    Float32 is not enough: an example can be chosen such that all rounding errors have the same sign.
     Products of two float32 numbers are exact in float64 and do not underflow.
     """
     found = x.new_zeros(len(x), x.shape[1], x.shape[1], dtype=widen(x[:0]).dtype)
@@ -451,12 +452,12 @@ def _gram(x: torch.Tensor) -> torch.Tensor:
 
 
 def not_below(square: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-    """Return the squared norm of a sum over positions, but at least a ten-thousandth of the square of its terms.
+    """Return the squared norm of a sum over positions, but at least 1e-4 times (sum of the norms of its terms)^2.
 
     If the terms cancel, the clipped sum over the batch, which is computed in the dtype of the gradients, has rounding
     errors that are relative to the terms. So an example whose terms are more than a hundred times longer than their sum
-    is clipped further: its terms add up to at most a hundred times the clipping norm. Independent positions are far
-    from this limit up to 10,000 of them.
+    is clipped further: its terms add up to at most a hundred times the clipping norm. Independent positions
+    reach this limit only if there are about 10,000 of them.
 
     Args:
         square: squared norm, shape (examples,).

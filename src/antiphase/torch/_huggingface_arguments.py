@@ -95,7 +95,7 @@ def check_users(dataset: Any, rows_per_user: int | None) -> None:
     """
     if isinstance(dataset, UserDataset) and rows_per_user is None:
         raise InvalidArgument(
-            "The items of a UserDataset are users with several examples, which PrivateTrainer must add up.",
+            "The items of a UserDataset are users. PrivateTrainer must know how many examples a user can have.",
             hint=f"pass rows_per_user={dataset.limit}",
         )
     if rows_per_user is None:
@@ -146,8 +146,8 @@ def _check_checkpointing(args: Any, mode: str) -> None:
     )
     if mode == "functorch":
         raise InvalidArgument(
-            "Activation checkpointing cannot be used with grad_sample_mode='functorch', which copies layers with the "
-            "hooks that transformers adds for it.",
+            "Activation checkpointing cannot be used with grad_sample_mode='functorch', which copies layers together "
+            "with the checkpointing hooks of transformers.",
             hint="use grad_sample_mode='hooks' or 'ghost'",
         )
     if mode == "ghost" and isinstance(options, dict) and options.get("use_reentrant", False):

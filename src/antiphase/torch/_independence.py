@@ -73,7 +73,7 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
     The batch is processed as a whole, and split in two in several ways, without dropout. The gradient norms of the
     examples must be the same each time, and so must randomly weighted sums of the gradients, scaled to length 1.
 
-    Returns False if fewer than two examples have a gradient, so that they cannot be seen to influence one another.
+    Returns False if fewer than two examples have a gradient, because nothing was checked then.
 
     Args:
         module: model, wrapped by Opacus.
@@ -90,7 +90,15 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
     weights *= torch.where(torch.rand(size, generator=generator) < 0.5, -1.0, 1.0)
     measure = _Measurement(module, optimizer, reset, loss)
     with measure.restored():
+        before = measure.parameter_sums()
         norms = measure(batch, weights).norms
+        if changed := measure.changed_since(before):
+            raise Refused(
+                f"The forward pass changes the parameter {changed!r}, from the data and without noise, as layers do "
+                "that are initialized from the first batch.",
+                hint="initialize the model before make_private, from public data or without data; start again with a "
+                "new model",
+            )
         present = norms[norms > NO_GRADIENT * measure.clip_norm]
         usual = float(present.median()) if len(present) else measure.clip_norm
         weights /= norms.clamp(min=SHORTEST * usual)
@@ -101,7 +109,7 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
             except Exception as error:
                 raise Refused(
                     "The model can process the whole batch but not part of it, so its rows are not the examples. For a "
-                    f"part, it raised {type(error).__name__}, the cause of this error.",
+                    f"part, it raised {type(error).__name__}, which caused this error.",
                     hint=ROWS_HINT,
                 ) from error
             if wrong := measure.differing(whole, found, parts):
@@ -111,7 +119,7 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
         if measure.differing(measure(batch, weights, seed=1), [whole], [list(range(size))]):
             raise Refused(
                 "The gradients of the same batch differ between two passes, so the model or the loss is random beyond "
-                "dropout. Whether examples influence one another cannot be checked.",
+                "dropout. The check cannot tell whether examples influence one another.",
                 hint="turn off random augmentations such as mixup, or move them into the data set, where each example "
                 "is augmented separately",
             )
@@ -120,7 +128,7 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
 
 
 def _splits(size: int, generator: torch.Generator) -> Iterator[list[list[int]]]:
-    """Yield ways to split a batch into two parts. Every two examples are in different parts in at least one of them."""
+    """Yield ways to split a batch into two parts. At least one of them separates any two given examples."""
     places = torch.randperm(size, generator=generator)
     for bit in range((size - 1).bit_length()):
         yield [((places >> bit) % 2 == side).nonzero().flatten().tolist() for side in (0, 1)]
@@ -169,6 +177,15 @@ class _Measurement:
                 for name, value in self._module.named_buffers():
                     if name in buffers:
                         value.copy_(buffers[name])
+
+    def parameter_sums(self) -> dict[str, float]:
+        """Return the sum of the entries of every parameter, also of frozen ones."""
+        return {name: float(p.detach().sum(dtype=torch.float64)) for name, p in self._module.named_parameters()}
+
+    def changed_since(self, before: dict[str, float]) -> str | None:
+        """Return the name of a parameter whose sum is not the same as in an earlier `parameter_sums`, or None."""
+        now = self.parameter_sums()
+        return next((name for name in now if now[name] != before.get(name) and not math.isnan(now[name])), None)
 
     def __call__(self, batch: Any, weights: torch.Tensor, seed: int = 0) -> Measured:
         loss = self._forward(batch, seed)

@@ -65,7 +65,7 @@ def embedding_gradients(
 def layer_norm_gradients(
     layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor
 ) -> dict[torch.Tensor, torch.Tensor]:
-    """Return per-example gradients of LayerNorm, also without a bias, for which Opacus's own function fails."""
+    """Return per-example gradients of LayerNorm. Opacus's own function fails if the layer has no bias."""
     found = {}
     if layer.weight.requires_grad:
         normed = nn.functional.layer_norm(activations[0], layer.normalized_shape, eps=layer.eps)
@@ -76,14 +76,14 @@ def layer_norm_gradients(
 
 
 class Inputs(list[torch.Tensor]):
-    """Inputs of one call of a layer, and the backward pass that it was part of: -1 for none."""
+    """Inputs of one call of a layer, with the id of the backward pass that made the call, or -1 for none."""
 
     backward_pass = -1
 
 
 @final
 class LayerInputs:
-    """Records the inputs of each call of a layer, and hands them to Opacus together with the gradient of its output.
+    """Records the inputs of each call of a layer, and passes them to Opacus with the gradient of the call's output.
 
     This replaces Opacus's hooks on layers, except with FSDP. The gradient is observed on the output itself, so the
     inputs always belong to the same call, and the output may be changed in place afterwards. Inputs may be passed by
@@ -102,7 +102,7 @@ class LayerInputs:
         module.rearrange_grad_samples = self.take
         if type(module) in (GradSampleModule, Ghost):
             self._forward = module.forward
-            module.forward = partial(self.forward)  # Accelerate would take a bound method for one of the module
+            module.forward = partial(self.forward)  # Accelerate would mistake a bound method for the module's own
             self._replace_hooks()
 
     __reduce_ex__ = refuse_pickle
@@ -111,7 +111,7 @@ class LayerInputs:
         for layer in self._module.modules():
             hooks = layer._forward_hooks.items()
             keys = [key for key, hook in hooks if _is_opacus(hook, self._module, "capture_activations_hook")]
-            for key in keys[1:]:  # a layer that is registered under several names has one for each
+            for key in keys[1:]:  # a layer with several names has one hook for each name
                 del layer._forward_hooks[key]
             for key in keys[:1]:
                 layer._forward_hooks[key] = self.record
@@ -136,7 +136,7 @@ class LayerInputs:
 
     @untraced
     def record(self, layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-        """Record the inputs of a call of a layer. A forward hook of the layers with trainable parameters."""
+        """Forward hook of layers with trainable parameters: record the inputs of the call."""
         if not (self._module.hooks_enabled and torch.is_grad_enabled() and requires_grad(layer)):
             return
         first: Any = next(_outputs(output), None)
@@ -169,7 +169,7 @@ class LayerInputs:
             kinds = ", ".join(sorted({type(value).__name__ for value in inputs} - {"Tensor"}))
             raise Refused(
                 f"Layer {self._names[id(layer)]!r} ({type(layer).__name__}) has trained parameters of its own, and was "
-                f"called with other inputs than tensors ({kinds}). Opacus would compute its gradients without them.",
+                f"called with inputs that are not tensors ({kinds}). Opacus would compute its gradients without them.",
                 hint="pass only tensors to the layer, or move its parameters into layers such as Linear and LayerNorm",
             )
         is_copied = self._module.force_functorch or type(layer) not in self._module.GRAD_SAMPLERS
@@ -214,7 +214,7 @@ class LayerInputs:
     def _unmatched(self, layer: nn.Module) -> Refused:
         return Refused(
             f"The backward pass reached layer {self._names.get(id(layer), type(layer).__name__)!r}, but there is no "
-            "forward pass of it left to match.",
+            "forward pass left to match.",
             hint="call backward once for each forward pass, without retain_graph; run a new forward pass after "
             "load_state_dict, restart or an interrupted batch",
         )
@@ -299,7 +299,7 @@ class LayerInputs:
                 warnings.warn(
                     f"The gradient of {self._parameter_names[id(p)]!r} was changed between backward and step, for "
                     "example by torch.nn.utils.clip_grad_norm_ or a gradient scaler. This has no effect: step() clips "
-                    "the gradient of each example, and replaces p.grad by their sum with noise.\n\nhint: remove "
+                    "the gradient of each example, and replaces p.grad with the noisy sum.\n\nhint: remove "
                     "clip_grad_norm_; to change noisy gradients, use attach_step_hook",
                     stacklevel=2,
                 )
@@ -326,10 +326,10 @@ def _outputs(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _computed_output(layer: nn.Module, output: torch.Tensor) -> torch.Tensor:
-    """Return the tensor whose gradient is that of a layer's output, also if the output is changed in place later.
+    """Return a tensor whose gradient equals that of a layer's output, even if the output is changed in place later.
 
-    The output of a Linear with positions is a view of a matrix product. A change in place gives the view another
-    history, but the product before the change keeps its own.
+    For an input with more than two dimensions, the output of a Linear is a view of a matrix product. An in-place change
+    gives the view a new autograd history, but the product keeps its own.
     """
     base = output._base
     if type(layer) is not nn.Linear or base is None or base.grad_fn is None or not base.requires_grad:

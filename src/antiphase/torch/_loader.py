@@ -96,7 +96,7 @@ class PlanBatchSampler(Sampler[list[int]]):
     def _begin(self) -> range:
         """Start an epoch and return its steps."""
         epoch = self.epoch
-        # Steps without examples may end the run one pass early. A pass that was broken off does not end it.
+        # Steps without examples may end the run one pass early. An interrupted pass does not end it.
         if min(epoch * self._length, self._tracker.step) >= self._tracker.steps:
             raise Refused(
                 f"The run has ended: all {self._tracker.steps} steps of the plan have been taken.",
@@ -140,7 +140,7 @@ class PlanLoader(DataLoader[Any]):
 
 
 def check_loader_options(options: Mapping[str, Any]) -> None:
-    """Raise `InvalidArgument` for options that determine the batches, or that could confuse the batches of steps."""
+    """Raise `InvalidArgument` for options that determine the batches, or could mix up the batches of steps."""
     taken = [name for name in SET_BY_PLAN if name in options]
     if taken:
         raise InvalidArgument(

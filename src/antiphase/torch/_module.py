@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 from antiphase._errors import InvalidArgument
 from antiphase.torch._ghost import FORMULAS
 
-OWN = ("weight", "bias")  # parameters of the layers that per-example gradients are known for
+OWN = ("weight", "bias")  # parameters of the layers that have a formula for per-example gradients
 TIED: list[type[nn.Module]] = [nn.Embedding, nn.Linear]
 
 
@@ -95,7 +95,7 @@ def _check_ghost(module: nn.Module) -> None:
     """Raise `InvalidArgument` if ghost clipping would compute a wrong gradient norm for a layer.
 
     A trainable weight may be shared by one Embedding and one Linear (the input and output embedding of a language
-    model). For other shared weights, the norm would have to include further products of the uses. For a layer without
+    model). For other shared weights, the norm would need further cross terms between the uses. For a layer without
     a formula, Opacus uses a copy of the layer; with FSDP, that copy has only part of the parameters.
     """
     for shared, layers in _shared(module).items():
@@ -107,7 +107,7 @@ def _check_ghost(module: nn.Module) -> None:
             raise InvalidArgument(
                 f"The trainable weight {shared!r} is shared by several layers: {names} ({', '.join(kinds)}). Ghost "
                 "clipping supports only a weight shared by one Embedding and one Linear, without FSDP. Neither may be "
-                "inside a layer with trained parameters of its own, which is one layer for Opacus.",
+                "inside a layer with trained parameters of its own, which Opacus treats as one layer.",
                 hint="use grad_sample_mode='hooks' for other tied weights, or freeze the weight with "
                 "requires_grad_(False); move a parameter next to the Embedding or Linear into a layer of its own",
             )
@@ -141,9 +141,10 @@ def _pads_with_data(layer: nn.Module) -> bool:
 def _check_whole_layers(module: nn.Module, *, functorch: bool) -> None:
     """Raise `InvalidArgument` for layers whose gradients Opacus would compute wrongly, or twice.
 
-    Opacus computes the gradients of a layer with trained parameters of its own, and no formula for them, with all
-    layers inside it. It uses a copy, which loses weights that layers inside share, and which it cannot make for a layer
-    with several names. A layer that is also registered outside would have its gradients computed a second time.
+    If a layer has trained parameters of its own but no formula for their gradients, Opacus processes it together with
+    all layers inside it. It does this with a copy of the layer. The copy does not preserve weights that inner layers
+    share, and Opacus cannot copy a layer that has several names. If an inner layer is also registered outside, its
+    gradients would be computed a second time.
     """
     places: dict[int, list[tuple[str, bool]]] = {}
     for name, layer, outer in _places(module):
@@ -168,7 +169,7 @@ def _check_whole_layers(module: nn.Module, *, functorch: bool) -> None:
                     f"Layers inside {name!r} ({type(layer).__name__}) share the trainable weight {shared[0]!r}, and "
                     f"{type(layer).__name__} has trained parameters of its own, so gradients cannot be computed for "
                     "each example.",
-                    hint="move the parameters of its own into layers such as Linear or Embedding, or freeze the weight "
+                    hint="move its own parameters into layers such as Linear or Embedding, or freeze the weight "
                     "with requires_grad_(False)",
                 )
 
@@ -192,7 +193,7 @@ def _shared(module: nn.Module) -> dict[str, list[tuple[str, nn.Module]]]:
 def _places(
     module: nn.Module, name: str = "", outer: tuple[str, nn.Module] | None = None
 ) -> Iterator[tuple[str, nn.Module, tuple[str, nn.Module] | None]]:
-    """Yield all layers by all their names, with the outermost layer around each that Opacus processes as a whole."""
+    """Yield each layer under all its names, with the outermost layer around it that Opacus processes as a whole."""
     yield name, module, outer
     inside = (name, module) if outer is None and _is_whole(module) else outer
     for key, layer in module._modules.items():

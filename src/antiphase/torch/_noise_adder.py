@@ -165,7 +165,7 @@ class NoiseAdder(RunMethods):
         return found
 
     def _draw_for_engine(self, step: int) -> Batch:
-        """As `batch`, without noise in the background: loaders draw batches ahead of time."""
+        """Return the batch of a step without starting its noise, since loaders draw batches ahead of time."""
         found = draw_batch(self._run, step)
         self._requested.add(int(step))
         return found
@@ -235,8 +235,8 @@ class NoiseAdder(RunMethods):
     def _refuse_engine(self, name: str) -> None:
         if self._is_reserved:
             raise Refused(
-                f"{name} cannot be called on the NoiseAdder of a PrivacyEngine: it cannot know whether the gradients "
-                "are clipped.",
+                f"{name} cannot be called on the NoiseAdder of a PrivacyEngine, since it cannot know whether the "
+                "gradients are clipped.",
                 hint="call step() of the optimizer that make_private returned; for a training loop of your own, create "
                 "a NoiseAdder",
             )

@@ -161,7 +161,7 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         return result
 
     def attach_scheduler(self, scheduler: Any) -> None:
-        """Call `scheduler.step()` after every step, also after those without examples."""
+        """Call `scheduler.step()` after every step, including steps without examples."""
         if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise InvalidArgument(
                 "ReduceLROnPlateau needs a metric, and the private optimizer has none.",
@@ -263,5 +263,5 @@ def _reduce_gradients(self: Any) -> None:
 def _by_hand(name: str) -> Refused:
     return Refused(
         f"{name} of a private optimizer cannot be called directly.",
-        hint="call step() for every physical batch, and signal_skip_step() before it, except for the last of a step",
+        hint="call step() for every physical batch; before it, call signal_skip_step(), except for a step's last batch",
     )

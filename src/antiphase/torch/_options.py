@@ -62,7 +62,7 @@ def refuse_options(owner: str, options: Mapping[str, Any], missing: Sequence[str
 
     Args:
         owner: name of the function that was called.
-        options: options of Opacus, or unknown ones. The plan determines what Opacus's options would.
+        options: options of Opacus that the plan replaces, or unknown options.
         missing: names of required arguments that were not passed.
     """
     if not options and not missing:
@@ -83,7 +83,7 @@ def refuse_options(owner: str, options: Mapping[str, Any], missing: Sequence[str
     if len(lines) == 1:
         hint = lines[0].removeprefix(f"{next(iter(advice), '')}: ")
     else:
-        hint = "\n".join(["to come from Opacus, see docs/opacus.md, and change", *(f"- {line}" for line in lines)])
+        hint = "\n".join(["to migrate from Opacus, see docs/opacus.md, and change", *(f"- {line}" for line in lines)])
     raise InvalidArgument(" ".join(words), hint=hint)
 
 
@@ -150,8 +150,7 @@ def batch_size(plan: Plan, examples: int) -> float:
 def epoch_length(plan: Plan, examples: int) -> int:
     """Return the number of steps per epoch.
 
-    If the plan's participation does not define it, it is the number of steps in which the expected total size of the
-    batches is about the number of examples.
+    If the plan's participation does not define it, it is the number of examples divided by the batch size.
     """
     given = getattr(plan.mechanism.participation, "steps_per_epoch", None)
     return int(given) if given is not None else max(1, round(examples / batch_size(plan, examples)))

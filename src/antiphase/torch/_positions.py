@@ -3,8 +3,8 @@
 GPT-2, BERT, DistilBERT and others look up `position_ids` of shape (1, length) and add the result to all examples. The
 gradient of such a table has one row, the sum over the examples, so it cannot be clipped per example.
 
-Only the models of transformers get more rows: they add the row to all examples. Other code may take the first row, and
-the gradients of all examples would then be those of the first one.
+Only embeddings in the models of transformers get more rows, since these models add the row to all examples. Other code
+may use only the first row. All gradients would then be attributed to the first example.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphase.torch._batches import tensors_in
 RELATIVE = ("relative_attention_bias", "rel_attn_embed")
 # PEFT's prompt tuning, p-tuning and prefix tuning compute one prompt and repeat it for all examples.
 PROMPTS = ("PromptEmbedding", "MultitaskPromptEmbedding", "CPTEmbedding", "PromptEncoder", "PrefixEncoder")
-LEAST = 1e-12  # squared norm of an example that has a gradient, relative to the largest
+LEAST = 1e-12  # smallest squared norm that counts as a gradient, relative to the largest
 HINT = "look positions up for every example, with position_ids=torch.arange(length).expand(len(tokens), -1)"
 CONTAINERS = ("torch.", "peft.", "opacus.")
 
@@ -64,7 +64,7 @@ def expand_positions(module: nn.Module, *, batch_first: bool = True) -> None:
 
 
 def check_repeated(name: str, parameter: torch.Tensor, squares: torch.Tensor, total: torch.Tensor) -> None:
-    """Raise `Refused` if the model does not use the repeated rows of a lookup: some examples have no gradient in them.
+    """Raise `Refused` if the model ignores repeated rows of a lookup, so that some examples have no gradient there.
 
     Args:
         name: name of the parameter.
@@ -78,13 +78,13 @@ def check_repeated(name: str, parameter: torch.Tensor, squares: torch.Tensor, to
     if not unused.all() and bool((unused & (total > LEAST * total.max())).any()):
         raise Refused(
             f"Positions are looked up once for all examples, in {name!r}, but then used for only some of them. The "
-            "gradients of all examples would be those of one of them.",
+            "gradients of all examples would be attributed to one of them.",
             hint=HINT,
         )
 
 
 def _caller(module: nn.Module, name: str) -> str:
-    """Return where the class is defined whose code calls a layer: the innermost one that is not a container."""
+    """Return the Python module of the class that calls a layer: the innermost class that is not a container."""
     parts = name.split(".")[:-1]
     for depth in range(len(parts), -1, -1):
         kind = type(module.get_submodule(".".join(parts[:depth]))).__module__
@@ -95,12 +95,12 @@ def _caller(module: nn.Module, name: str) -> str:
 
 @final
 class _Batch:
-    """Number of examples in the current forward pass, or None outside of one."""
+    """Hooks that count the examples of a forward pass, and repeat an input of one row for all of them."""
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
         self._examples: int | None = None
-        self._expanded: set[int] = set()  # the layers that were called in this pass
+        self._expanded: set[int] = set()  # layers whose input was repeated in this pass
 
     def start(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         sizes = [t.shape[self._dimension] for t in tensors_in((inputs, named)) if t.dim() > self._dimension]

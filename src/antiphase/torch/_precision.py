@@ -60,21 +60,21 @@ def squared_norms(rows: torch.Tensor) -> torch.Tensor:
 
 
 def underflow(dtype: torch.dtype) -> float:
-    """The largest product of two numbers that may be computed as zero, also if denormal numbers are flushed to it."""
+    """Return the largest product that may be computed as zero, if denormal numbers are flushed to zero."""
     return torch.finfo(dtype).tiny
 
 
 def weighted_sum(factors: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return the sum over i of factors[i] * rows[i], in the dtype of the rows.
 
-    If thousands of rows were added one after another in float32, rows could be made such that the presence of one of
-    them decides how all later ones are rounded. It would then change the sum by twice its own length.
+    If thousands of rows were added one by one in float32, rows could be chosen such that the presence of one row
+    decides how all later rows are rounded. That row could then change the sum by twice its own length.
     """
     return blockwise_sum(lambda f, r: torch.einsum("i,i...", f, r), factors_like(factors, rows), rows)
 
 
 def blockwise_sum(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
-    """Return `function` of the rows, which must be a sum over them, computed for blocks that are added in float64.
+    """Return `function(*rows)`, which must be a sum over rows, by adding its values for blocks of rows in float64.
 
     With n rows per block, one row changes the roundings of a sum by at most about n^2 / 4 roundings of 2^-24.
     """
@@ -90,7 +90,7 @@ def blockwise_sum(function: Callable[..., torch.Tensor], *rows: torch.Tensor) ->
 def factors_like(factors: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return clipping factors with the dtype and device of `like`; factors below its normal range become zero.
 
-    Rounded to a denormal number, a factor could be twice as large, and the gradient that it multiplies is huge.
+    Rounding to a denormal number could double such a factor, and the gradient that it multiplies is huge.
     """
     found = factors.to(like)
     return torch.where(found.abs() < torch.finfo(found.dtype).tiny, 0.0, found)

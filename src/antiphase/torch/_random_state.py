@@ -1,7 +1,7 @@
-"""Random generators whose state, which checkpoints contain, does not depend on the sizes of secret batches.
+"""Seeds the random generators again, so that their state in checkpoints does not reveal the sizes of secret batches.
 
-Dropout and random collators draw numbers for each example. The state of the generators after some steps would tell how
-many examples these steps had.
+Dropout and random collators draw numbers for each example. Otherwise, the state of the generators would show how many
+examples there were in the steps so far.
 """
 
 from __future__ import annotations

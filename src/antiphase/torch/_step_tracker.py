@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import final
 
+from torch.distributed.tensor import DTensor
+
 from antiphase._errors import Refused
 from antiphase._samplers import shard
 from antiphase._traceback import without_locals
@@ -22,7 +24,7 @@ class StepTracker:
     Args:
         noise: adds the noise and commits the steps.
         even: whether all ranks must process equally many examples, as FSDP requires. If so, a rank with one example
-            less repeats an example, whose gradient gets weight 0.
+            fewer repeats an example, whose gradient gets weight 0.
     """
 
     def __init__(self, noise: NoiseAdder, *, even: bool) -> None:
@@ -31,9 +33,10 @@ class StepTracker:
         self._even = even
         self._gradients = 0
         self._yielded: int | None = None
+        self._versions: list[int] | None = None  # of the parameters, when the loader yielded the batch
         self._yields_empty = False
         # With several ranks, a pass through the loader ends at the same step on all of them. Otherwise a rank without
-        # examples would go on to the next pass, while another one, for example, publishes.
+        # examples could start the next pass while another rank publishes results, for example.
         self._pass_end = self.steps if noise.transport.size == 1 else 0
         self.examples = lru_cache(maxsize=CACHED_BATCHES)(self._examples)
 
@@ -94,12 +97,12 @@ class StepTracker:
                 f"The loader is about to yield the batch of step {step}, but the next step is {self.step}.",
                 hint="use one iterator of the loader at a time, and a new one after load_state_dict",
             )
-        self._yielded = step
+        self._yielded, self._versions = step, self._parameter_versions()
         self.noise._start_for_engine()
 
     def start_empty_batch(self) -> None:
         """Record that the next step's batch, which is empty, needs no gradients."""
-        self._yielded, self._gradients = self.step, 0
+        self._yielded, self._gradients, self._versions = self.step, 0, None
 
     def check_taken(self, step: int) -> None:
         """Raise `Refused` if `step` was not taken; the loader calls this before it yields the next batch."""
@@ -126,12 +129,24 @@ class StepTracker:
                 f"The batch of step {self.step} is not from the private data loader.",
                 hint="train on the data loader that make_private returned: the guarantee relies on its batches",
             )
+        if self._versions is not None and self._versions != self._parameter_versions():
+            raise Refused(
+                f"The parameters were changed while the gradients of step {self.step} were computed, for example by "
+                "another optimizer. Gradients without noise may be in them.",
+                hint="change parameters only after step() and before the next batch; remove other optimizers of the "
+                "same parameters, and methods such as SAM that move the weights by gradients without noise",
+            )
         if self._gradients != wanted:
             words = "More" if self._gradients > wanted else "Fewer"
             raise Refused(  # without the numbers: the size of a batch may be secret
                 f"{words} clipped gradients were summed than there are examples in the batch of step {self.step}.",
                 hint="compute one gradient for every example of the batch, and call optimizer.step() once per batch",
             )
+
+    def _parameter_versions(self) -> list[int] | None:
+        """Return how often each parameter was changed in place; None with FSDP, which changes them in every pass."""
+        parameters = self.noise.parameters
+        return None if any(isinstance(p, DTensor) for p in parameters) else [p._version for p in parameters]
 
     def commit(self) -> None:
         """Record the step in the ledger and advance to the next one."""
@@ -140,5 +155,5 @@ class StepTracker:
 
     def reset(self) -> None:
         """Forget the batch that was yielded and the count, in order to continue at another step."""
-        self._yielded, self._gradients = None, 0
+        self._yielded, self._gradients, self._versions = None, 0, None
         self.examples.cache_clear()

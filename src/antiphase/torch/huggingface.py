@@ -27,6 +27,7 @@ from antiphase._run import PrivacyReport
 from antiphase._secret import Secret
 from antiphase._traceback import without_locals
 from antiphase.torch._batches import select_padded, tensors_in
+from antiphase.torch._collation import CHECKED_EXAMPLES, check_collation, loader_of
 from antiphase.torch._engine import PrivacyEngine
 from antiphase.torch._huggingface_arguments import check_arguments, check_collator, check_directories, check_users
 from antiphase.torch._huggingface_loss import loss_for, model_inputs
@@ -38,7 +39,6 @@ __all__ = ["PrivateTrainer"]
 
 STATE_FILE = "antiphase.json"
 LOSSES = ("loss", "train_loss", "grad_norm")
-CHECKED_EXAMPLES = 8
 
 
 class PrivateTrainer(Trainer):
@@ -51,7 +51,7 @@ class PrivateTrainer(Trainer):
 
     The loss of each example is computed separately, because the losses of most models are means over all tokens of a
     batch. Before the first step, the trainer checks that examples do not influence one another. `loss` and `grad_norm`
-    have no noise, so they are not logged unless you ask for it; the log shows epsilon instead.
+    have no noise, so they are not logged; the log shows epsilon instead. To log the loss, set `log_training_loss`.
 
     **Guarantee**: as for `PrivacyEngine`.
 
@@ -62,7 +62,7 @@ class PrivateTrainer(Trainer):
         run_directory: run directory. It holds the secret and the noise state, so it must not be inside
             `args.output_dir`.
         epsilon: without a plan, the epsilon to plan for. The number of steps is `args.max_steps`, or follows from
-            `args.num_train_epochs`. The plan is stored in the run directory and used again to resume.
+            `args.num_train_epochs`. The plan is stored in the run directory and used again on resume.
         delta: without a plan, the delta to plan for.
         batch_size: without a plan, the expected number of examples (or users) per step.
         clip_norm: without a plan, the clipping norm of each example.
@@ -201,8 +201,8 @@ class PrivateTrainer(Trainer):
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Compute, clip and add the gradients of all physical batches of a step; return the mean loss.
 
-        A step without examples has no physical batches. The loss of the last step is returned, so that the mean in the
-        log, if you asked for it, does not change.
+        For a step without examples, the previous loss is returned again, so that the mean loss in the log is not
+        distorted.
         """
         model.train()
         if not self._is_checked:
@@ -287,7 +287,7 @@ class PrivateTrainer(Trainer):
         return collator if self._rows is None else UserCollate(collator, self._rows, labels=self.label_names)
 
     def _check_start(self) -> None:
-        """Before training, without a checkpoint: raise `Refused` if the run has steps that the model does not have."""
+        """If the run has steps but there is no checkpoint, restart the run if requested, or else raise `Refused`."""
         if self._checkpoint is not None:
             return
         try:
@@ -316,30 +316,31 @@ class PrivateTrainer(Trainer):
 
         The examples are collated again for every part of the batch, so padding is checked too. If the collator is
         random, as for masked language models, they are collated only once, and parts of the batch are cut to the
-        lengths that their examples have alone.
+        lengths that their examples have alone. Whether the collator itself mixes examples is checked first.
         """
         indices = self.engine._started.examples(self.engine.step)[0]
         size = min(CHECKED_EXAMPLES, max(2, self._train_batch_size))
-        examples = [self.train_dataset[i] for i in indices[:size]]
-        if len(examples) < 2:
+        indices = indices[:size]
+        if len(indices) < 2:
             return
-        collate = self._collator()
+        load = loader_of(self.train_dataset, self._collator())
+        check_collation(load, indices)
 
         def loss(batch: Any) -> Any:
             with self.compute_loss_context_manager():
                 return self._loss_of(model, self._prepare_inputs(batch))
 
         with torch.random.fork_rng():
-            once, again = dict(collate(examples)), dict(collate(examples))
-            alone = [collate([example]) for example in examples]
+            once, again = dict(load(indices)), dict(load(indices))
+            alone = [load([i]) for i in indices]
 
         def part(rows: torch.Tensor) -> Any:
             if _same(once, again):
-                return collate([examples[i] for i in rows.tolist()])
+                return load([indices[i] for i in rows.tolist()])
             return select_padded(once, rows.tolist(), alone)
 
-        whole = torch.arange(len(examples))
-        # In pairs, two examples of different lengths are always compared with themselves alone.
+        whole = torch.arange(len(indices))
+        # The check of a pair compares its gradients with those of each example alone, without the padding of the pair.
         parts = (whole, *whole[: len(whole) // 2 * 2].view(-1, 2))
         checks = [self.engine._is_independent(lambda rows: loss(part(rows)), rows) for rows in parts]
         self._is_checked = checks[0]

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, final
 import torch
 
 try:
-    from lightning.pytorch import Callback
+    from lightning.pytorch import Callback, LightningModule
 except ImportError as error:
     raise ImportError("antiphase.torch.lightning needs Lightning.\n\nhint: pip install antiphase[lightning]") from error
 
@@ -25,7 +25,8 @@ from antiphase._participation import Deterministic, FixedSize, Participation, Po
 from antiphase._plan import Plan, require_plan
 from antiphase._run import PrivacyReport
 from antiphase._secret import Secret
-from antiphase.torch._batches import batch_size_of
+from antiphase.torch._batches import batch_size_of, select, tensors_in
+from antiphase.torch._collation import CHECKED_EXAMPLES, check_collation, loader_of
 from antiphase.torch._engine import PrivacyEngine
 from antiphase.torch._loader import check_dataset
 from antiphase.torch._options import epoch_length
@@ -55,7 +56,7 @@ class PrivateTraining(Callback):
     The callback stops the trainer after the last step of the plan, so the trainer needs no limit of its own. Before the
     first step, the callback checks that examples do not influence one another. Checkpoints contain the state
     of the engine, so `fit(..., ckpt_path=...)` continues the run. After every step, the random generators are seeded
-    from their first seed and the step, so a run that continues has the same dropout. Epsilon is logged as "epsilon"
+    from their first seed and the step, so a resumed run has the same dropout. Epsilon is logged as "epsilon"
     every `log_every_n_steps` steps.
 
     **Guarantee**: as for `PrivacyEngine`.
@@ -172,8 +173,33 @@ class PrivateTraining(Callback):
                 found = pl_module.training_step(part, batch_idx)
             return found["loss"] if isinstance(found, Mapping) else found
 
+        self._check_batches(trainer, pl_module, batch, batch_idx)
         with _without_logging(pl_module):
             self._is_checked = self.engine._is_independent(loss, batch)
+
+    def _check_batches(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """Check that neither collation nor the hooks of the module that change batches mix examples."""
+        load = loader_of(self.dataset, self.loader.loader.collate_fn)
+
+        def transferred(indices: list[int]) -> Any:
+            found = trainer.precision_plugin.convert_input(load(indices))
+            found = module._on_before_batch_transfer(found, dataloader_idx=0)
+            return trainer.strategy.batch_to_device(found, dataloader_idx=0)
+
+        with _without_logging(module):
+            check_collation(transferred, list(range(min(CHECKED_EXAMPLES, len(self.dataset)))))
+            if type(module).on_train_batch_start is LightningModule.on_train_batch_start:
+                return
+            copied = select(batch, list(range(batch_size_of(batch))), batch_size_of(batch))
+            before = [t.clone() for t in tensors_in(copied)]
+            module.on_train_batch_start(copied, batch_idx)
+        after = list(tensors_in(copied))
+        if len(before) != len(after) or not all(map(torch.equal, before, after)):
+            raise Refused(
+                f"on_train_batch_start of {type(module).__name__} changes the batch, which the check of the examples "
+                "does not see.",
+                hint="change the batch in training_step",
+            )
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log epsilon, and stop after the last step of the plan."""

@@ -1,4 +1,4 @@
-"""Losses of sequences with one value per example, for private training of language models.
+"""Sequence losses with one value per example, for private training of language models.
 
 The losses that Hugging Face models compute themselves (`model(**batch).loss`), and `CrossEntropyLoss` applied to all
 tokens of a batch, are means over all tokens that are not padding. The weight of every token then depends on the lengths

@@ -170,7 +170,7 @@ def flatten_users(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user_id(user: Any) -> Hashable:
-    """Return the id of a user. Raise `InvalidArgument` if equal ids would be taken for those of two users."""
+    """Return the id of a user. Raise `InvalidArgument` if ids of the same user might not compare equal."""
     found: Hashable = user.item() if isinstance(user, torch.Tensor) else user
     if isinstance(found, (tuple, frozenset)):
         for part in found:

@@ -120,7 +120,7 @@ function connect() {
 function changed() {
   const settings = readSettings();
   if (settings === null) {
-    tell("error", "One of the settings is not a number in its range.");
+    tell("error", "One of the settings is not a number, or is out of range.");
     return;
   }
   const examples = Math.max(settings.batch_size, Math.round(settings.steps * settings.batch_size / settings.epochs));
@@ -159,7 +159,7 @@ async function cancel() {
     plan();
     return;
   }
-  tell("stopped", shown ? "Cancelled. What is shown is incomplete or older than the settings." : "Cancelled.");
+  tell("stopped", shown ? "Cancelled. The results below are incomplete or belong to older settings." : "Cancelled.");
   try {
     await ask("/api/stop", null);
   } catch (error) {

@@ -1,0 +1,158 @@
+"""Sums of contributions on a lattice, for `clipped_sum`: exact integers, with gradients computed one at a time.
+
+The proof of lattice noise needs contributions whose integer norm is at most that of the lattice, and that depend on
+nothing but their own example and past releases. The second condition is why the gradients of a batch are not computed
+together: the last bits of one gradient could then depend on the size of the batch and on the place of the example in
+it. Here a loop runs the same compiled program for every example, and its length is not known to the compiler.
+
+Whatever floating-point errors the gradients, their norms and the clipping factors have, the integers that are added are
+those whose exact squared norm was checked. Both are read from the state of a loop, and all operations on them are
+exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from antiphase._errors import Refused
+from antiphase._lattice import SHRINKS, Lattice
+
+LIMB_BITS = 24
+LIMB_MASK = (1 << LIMB_BITS) - 1
+LIMBS = 6
+LARGEST_INTEGER = 1 << 48  # norms are at most 2^47
+SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100  # sizes whose squares can be added up in float64
+
+
+def check_x64() -> None:
+    """Raise `Refused` unless JAX has 64-bit integers."""
+    if jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
+        raise Refused(
+            "Lattice noise needs 64-bit integers, which JAX has disabled.",
+            hint="call jax.config.update('jax_enable_x64', True) at the start of the program, and make parameters and "
+            "data with dtype=jnp.float32",
+        )
+
+
+def check_not_sharded(varying: frozenset[Any], explicit: tuple[str, ...]) -> None:
+    """Raise `Refused` inside `jax.shard_map`, and on meshes with explicit axes for the examples."""
+    if varying or explicit:
+        where = "inside jax.shard_map" if varying else "on a mesh with explicit axes"
+        raise Refused(
+            f"clipped_sum with a lattice was called {where}, where it is not supported.",
+            hint="call it under jax.jit, on one device or on a mesh with AxisType.Auto",
+        )
+
+
+def lattice_sum(
+    loss: Callable[..., Any], lattice: Lattice, params: Any, arrays: list[Any], used: jax.Array
+) -> tuple[Any, jax.Array, Any]:
+    """Return the exact sum of the contributions of a batch, and the losses and auxiliary outputs of its examples.
+
+    Args:
+        loss: function (params, example) -> (scalar loss, auxiliary outputs) of one example.
+        lattice: lattice of the plan.
+        params: parameters.
+        arrays: arrays of the examples, which are along the first axis.
+        used: one flag per example; False for padding.
+    """
+    value_and_grad = jax.value_and_grad(loss, has_aux=True)
+
+    def outputs(params: Any, example: list[Any]) -> tuple[jax.Array, Any]:
+        (value, aux), _ = value_and_grad(params, example)
+        return value, jax.tree.map(jnp.asarray, aux)
+
+    one = [jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in arrays]  # type: ignore[no-untyped-call]
+    kinds = jax.eval_shape(outputs, params, one)
+    each = jax.tree.map(lambda kind: jnp.zeros((len(used), *kind.shape), kind.dtype), kinds)
+    sums = jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), jnp.int64), params)
+    if not len(used):
+        return (sums, *each)
+    # The compiler does not know the number of iterations, so the loop is the same program for every batch size.
+    end = jnp.max(jnp.where(used, jnp.arange(1, len(used) + 1), 0), initial=0)
+
+    def add(i: jax.Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        total, values = state
+        example = [jax.lax.dynamic_index_in_dim(array, i, keepdims=False) for array in arrays]
+        (value, aux), gradient = value_and_grad(params, example)
+        integers = contribution(lattice, gradient)
+        total = jax.tree.map(lambda a, b: a + jnp.where(used[i], b, 0), total, integers)
+
+        def put(rows: jax.Array, row: Any) -> jax.Array:
+            return rows.at[i].set(jnp.where(used[i], row, jnp.zeros_like(row)))
+
+        return total, jax.tree.map(put, values, (value, jax.tree.map(jnp.asarray, aux)))
+
+    sums, (losses, aux) = jax.lax.fori_loop(0, end, add, (sums, each))
+    return sums, losses, aux
+
+
+def contribution(lattice: Lattice, gradient: Any) -> Any:
+    """Return a tree of int64: a gradient, clipped, truncated towards zero to the grid, with its norm checked.
+
+    This is `Lattice.contribution` in JAX. A gradient with an entry that is not finite becomes zero.
+    """
+    leaves, tree = jax.tree.flatten(gradient)
+    wide = [leaf.astype(jnp.float64) for leaf in leaves]
+    largest = jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in wide]).max()
+    counts = jnp.isfinite(largest) & (largest > 0.0)
+    # Entries whose squares overflow or underflow are divided by the largest one.
+    is_common = (largest > SMALLEST_SQUARED) & (largest < LARGEST_SQUARED)
+    size = jnp.where(counts & ~is_common, largest, 1.0)
+    scaled = [jnp.where(counts, leaf / size, 0.0) for leaf in wide]
+    norm = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in scaled))
+    unit = 2.0**-lattice.exponent * size  # may be infinite, if the gradient must be clipped anyway
+    factor = jnp.where(counts, jnp.minimum(unit, lattice.norm / jnp.where(counts, norm, 1.0)), 0.0)
+
+    def truncated(factor: jax.Array) -> list[jax.Array]:
+        products = (jnp.clip(leaf * factor, -float(LARGEST_INTEGER), float(LARGEST_INTEGER)) for leaf in scaled)
+        return [jnp.trunc(product).astype(jnp.int64) for product in products]
+
+    def is_too_long(state: tuple[jax.Array, jax.Array, list[jax.Array]]) -> jax.Array:
+        return ~is_within(state[2], lattice.norm)
+
+    def shrink(state: tuple[jax.Array, jax.Array, list[jax.Array]]) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
+        attempt, factor, _ = state
+        smaller = factor * (1.0 - jnp.exp2(attempt.astype(jnp.float64) - SHRINKS))
+        last = attempt >= SHRINKS  # never seen
+        return attempt + 1, smaller, [jnp.where(last, 0, array) for array in truncated(smaller)]
+
+    start = (jnp.zeros((), jnp.int32), factor, truncated(factor))
+    _, _, integers = jax.lax.while_loop(is_too_long, shrink, start)
+    return jax.tree.unflatten(tree, integers)
+
+
+def is_within(integers: list[jax.Array], norm: int) -> jax.Array:
+    """Return whether the squared norm of integers is at most norm^2, exactly. False if one is above 2^48.
+
+    The squares are added in limbs of 24 bits. No sum of a limb overflows, for up to 2^36 integers.
+    """
+    fits = jnp.array(True)
+    limbs = [jnp.zeros((), jnp.int64) for _ in range(LIMBS)]
+    for leaf in integers:
+        fits &= (leaf >= -LARGEST_INTEGER).all() & (leaf <= LARGEST_INTEGER).all()
+        size = jnp.abs(leaf)
+        high, low = size >> LIMB_BITS, size & LIMB_MASK  # high <= 2^24
+        for place, product in ((0, low * low), (1, 2 * high * low), (2, high * high)):
+            limbs[place] += (product & LIMB_MASK).sum()
+            limbs[place + 1] += (product >> LIMB_BITS).sum()
+    for place in range(LIMBS - 1):
+        limbs[place + 1] += limbs[place] >> LIMB_BITS
+        limbs[place] &= LIMB_MASK
+    result = jnp.array(True)
+    for place in range(LIMBS):  # from the lowest limb, so that the highest one that differs decides
+        allowed = norm**2 >> (LIMB_BITS * place)
+        allowed = allowed & LIMB_MASK if place < LIMBS - 1 else allowed
+        result = jnp.where(limbs[place] == allowed, result, limbs[place] < allowed)
+    return result & fits
+
+
+def released_values(lattice: Lattice, integers: list[jax.Array], kinds: list[Any]) -> list[jax.Array]:
+    """Return released integers as real numbers, in the given dtypes. This is post-processing."""
+    real = [jnp.ldexp(array.astype(jnp.float64), lattice.exponent) for array in integers]
+    return [array.astype(kind) for array, kind in zip(real, kinds, strict=True)]
