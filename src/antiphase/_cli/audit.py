@@ -38,12 +38,13 @@ def audit(
     PATH is a plan file or a run directory. A plan is simulated, with the library's own noise and batches. For a run,
     the run's own noise and batches are generated again from its secret. To audit a training program, record what it
     releases with antiphase.audit.torch, antiphase.audit.jax or antiphase.audit.flower, and pass the file with
-    --released. With --black-box, the attack uses nothing but the final model, for the optimizer of the plan. It finds much
-    less, because it does not test noise, contributions and participation. The exit code is 1 if the audit contradicts the claim. An audit that finds nothing proves nothing.
+    --released. With --black-box, the attack uses nothing but the final model, for the optimizer of the plan. It finds
+    much less, because it does not test noise, contributions and participation. The exit code is 1 if the audit
+    contradicts the claim. An audit that finds nothing proves nothing.
 
     Example: antiphase audit plan.json --canaries 10000 --html audit.html
     """
-    from antiphase._report import audit_page, bounds_table, tests_table, verdict
+    from antiphase._report import audit_page
     from antiphase.audit import Release, evaluate, evaluate_final_models, final_models, simulate
 
     for file in (output, html):
@@ -69,16 +70,7 @@ def audit(
         else:
             found = evaluate(plan, release, **options)
     _write(found, output, html, audit_page(found) if html is not None else "")
-    if as_json:
-        print_json({**to_json(found), "findings": list(found.findings), "flagged": found.flagged})
-    else:
-        print_facts([("audited", found.subject), ("result", verdict(found))])
-        for table in (bounds_table(found), tests_table(found)):
-            if table.rows:
-                print_table(table.caption, table.columns, table.rows)
-        for remark in found.remarks:
-            print_message(remark)
-        print_message("An audit can show that a claim is wrong, but never that it is right.")
+    _print(found, as_json)
     if found.flagged:
         raise typer.Exit(1)
 
@@ -113,3 +105,18 @@ def _write(found: Audit, output: Path | None, html: Path | None, page: str) -> N
     if html is not None:
         write_output(html, page.encode())
         print_message(f"wrote {html}")
+
+
+def _print(found: Audit, as_json: bool) -> None:
+    from antiphase._report import bounds_table, tests_table, verdict
+
+    if as_json:
+        print_json({**to_json(found), "findings": list(found.findings), "flagged": found.flagged})
+        return
+    print_facts([("audited", found.subject), ("result", verdict(found))])
+    for table in (bounds_table(found), tests_table(found)):
+        if table.rows:
+            print_table(table.caption, table.columns, table.rows)
+    for remark in found.remarks:
+        print_message(remark)
+    print_message("An audit can show that a claim is wrong, but never that it is right.")

@@ -5,13 +5,16 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
-from antiphase.audit import Release, evaluate
-from tests.audit.engines.models import plan
+import antiphase as ap
+from antiphase.audit import Release, evaluate, final_models
+from antiphase.audit.torch import drive_final_model
+from tests.audit.engines.models import CANARIES, plan
 from tests.audit.engines.planted_numpy import POISSON
 from tests.audit.engines.planted_torch import BUGS, tied_example
 from tests.audit.engines.processes import SEEN_BY
-from tests.audit.engines.torch_audits import audit, real_example
+from tests.audit.engines.torch_audits import audit, data, network, real_example, released
 from tests.torch.training import HOOKS
 
 torch.set_num_threads(1)
@@ -63,3 +66,17 @@ def test_two_processes(together, name):
     findings = evaluate(plan(), release).findings
     assert any(seen_by in text for text in findings) if seen_by else findings == (), findings
     assert release.taking_part.any(axis=0).all()
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_the_final_model_is_the_sum_of_what_was_released(tmp_path, mode):
+    """With plain SGD, the canary weights move in proportion to the sum over all released steps, noise included."""
+    white = released(tmp_path / "white", mode=mode, quiet=0)
+    secret = ap.Secret.insecure(1)
+    options = {"canaries": CANARIES, "secret": secret, "mode": mode}
+    black = drive_final_model(plan(), tmp_path / "black", network(), data(), nn.CrossEntropyLoss(), **options)
+    assert (black.present == white.present).all()
+    expected = final_models(white).scores
+    factor = black.scores @ expected / (expected @ expected)
+    assert factor > 0
+    assert abs(black.scores - factor * expected).max() < 1e-4 * abs(factor * expected).max()
