@@ -198,5 +198,5 @@ def test_metrics_stay_on_the_clients_unless_they_are_asked_for(tmp_path):
         assert {n: dict(m) for n, m in result.train_metrics_clientapp.items()} == wanted
         assert result.evaluate_metrics_clientapp == {}
         found = report(tmp_path / f"s{raw}", secret=SECRET)
-        assert any("raw" in remark for remark in found.remarks) == raw
+        assert any("Metrics from clients" in remark for remark in found.remarks) == raw
     assert all(isinstance(m, MetricRecord) for m in result.train_metrics_clientapp.values())

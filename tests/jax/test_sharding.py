@@ -75,12 +75,12 @@ def test_shardings_need_not_be_said(tmp_path, source):
     """Then the noise is made whole, and the compiler cuts it."""
     with run_for(plan_for(STRATEGIES["blt"]), tmp_path / "one", PARAMS) as run:
         optimizer = apj.add_correlated_noise(run, source)
-        wanted, _ = jax.jit(optimizer.update)(PARAMS, optimizer.init(PARAMS))
+        wanted = jax.block_until_ready(jax.jit(optimizer.update)(PARAMS, optimizer.init(PARAMS)))[0]
         run_id = run.run_id
     with run_with_id(plan_for(STRATEGIES["blt"]), tmp_path / "four", run_id) as run:
         optimizer = apj.add_correlated_noise(run, source)
         placed = jax.device_put(PARAMS, shardings_for(AxisType.Auto))
-        made, _ = jax.jit(optimizer.update)(placed, optimizer.init(placed))
+        made = jax.block_until_ready(jax.jit(optimizer.update)(placed, optimizer.init(placed)))[0]
     assert flat(made).tobytes() == flat(wanted).tobytes()
 
 

@@ -263,7 +263,7 @@ class Scaled(nn.Module):
 @BOTH
 @pytest.mark.parametrize(
     ("given", "match"),
-    [({"by": 30.0}, r"'0' \(Scaled\).*other inputs than tensors \(float\)"), ({"mask": torch.ones(6)}, "2 inputs")],
+    [({"by": 30.0}, r"'0' \(Scaled\).*inputs that are not tensors \(float\)"), ({"mask": torch.ones(6)}, "2 inputs")],
 )
 def test_a_layer_of_its_own_with_further_inputs_is_refused_by_name(tmp_path, mode, given, match):
     """Its gradients were computed as if these inputs had their default values."""

@@ -88,7 +88,7 @@ def test_every_rank_publishes_between_two_passes(together):
 def test_publications_within_a_pass_are_refused_on_every_rank(together):
     (first, _, _), (second, _, _) = (rank["publications"]["step"] for rank in together)
     assert first == second
-    assert "The ranks are not about to do the same" in first
+    assert "The ranks are about to perform different operations" in first
     assert "publish 'step" in first
     assert "take step" in first
 
