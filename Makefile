@@ -15,6 +15,9 @@ QUIET := --disable-pip-version-check --quiet
 PIP := -m pip $(QUIET) install --constraint
 PIN := -m pip --disable-pip-version-check -qq install --no-compile --no-deps
 PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+CONTRACT := $(addprefix tests/,strategies sensitivity noise/test_streams.py noise/test_state.py noise/test_scale.py \
+	accounting/test_early_stopping.py montecarlo/test_modes.py test_curvatures.py test_error.py test_record.py \
+	jax/test_correlator.py jax/test_interpreter.py jax/test_scale.py torch/test_interpreter.py torch/test_scale.py)
 CHECKS := lint types layers docs doctest
 
 # Without cached bytecode, every process of the tests would compile the packages it imports again.
@@ -22,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Material for MkDocs reminds of its end of life (May 2027) in every build; CONTRIBUTING.md says what comes after.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: test test-integrations test-all lint types layers docs doctest unit browser demo dist bench format constraints clean
+.PHONY: test test-integrations test-all lint types layers docs doctest unit contract browser demo dist bench format constraints clean
 .DELETE_ON_ERROR:
 
 # The checks use one core each, so they run side by side.
@@ -57,6 +60,11 @@ doctest: .venv/tested
 # The tests of a file stay together: they share what they compute, and the kernels they compile.
 unit: .venv/tested
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not slow and not browser and not integration"
+
+# What every strategy must pass; STRATEGY is the name of one in tests/catalog.py. Some tests go through all of them.
+contract: .venv/tested
+	$(if $(STRATEGY),@$(BIN)/python -m tests.catalog "$(STRATEGY)")
+	$(PYTEST) -m "not slow" $(CONTRACT) $(if $(STRATEGY),-k "$(STRATEGY) or every or memory or curvatures or test_table")
 
 # The pages of the library and the site in Chromium; SCREENSHOTS=docs/images renews those of the documentation.
 browser: .venv/browser docs

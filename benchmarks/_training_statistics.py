@@ -17,6 +17,7 @@ from benchmarks._measure import print_table
 from benchmarks._training_cells import CURVATURES, Kept, Line, Row, Task, noise_by_curvature
 
 LEAST_FOR_RANKS = 4
+RESAMPLES = 400
 RATE_RULE = 0.01  # curvature for the prediction with a single direction, before multiplying by the learning rate
 
 
@@ -156,6 +157,25 @@ def rank_correlation(
     return float(-spearmanr(losses, accuracies).statistic), len(losses)
 
 
+def attainable_rank_correlation(kept: Kept, names: Sequence[str], epsilon: float) -> float:
+    """Return about the largest rank correlation that any prediction can have, given how few seeds were run.
+
+    It is the mean correlation of the measured accuracies with accuracies of resampled seeds: what a second measurement
+    would reach as a prediction. Rows with the same number of seeds use the same resampled seeds, since they share their
+    data. NaN if there are too few rows.
+    """
+    measured = [np.array(list(found.values())) for name in names if (found := by_seed(kept, name, epsilon))]
+    if len(measured) < LEAST_FOR_RANKS:
+        return float("nan")
+    rng, found = np.random.default_rng(0), []
+    means = [float(np.mean(values)) for values in measured]
+    for _ in range(RESAMPLES):
+        chosen = {count: rng.integers(count, size=count) for count in {len(values) for values in measured}}
+        again = [float(np.mean(values[chosen[len(values)]])) for values in measured]
+        found.append(spearmanr(means, again).statistic)
+    return float(np.mean(found))
+
+
 # ---- tables
 
 
@@ -179,6 +199,8 @@ def _print_ranks(task: Task, group: str, names: list[str], kept: Kept) -> None:
     for prediction in (*PREDICTIONS, REGRET, PLANNER):
         found = [rank_correlation(kept, names, epsilon, prediction, task) for epsilon in epsilons]
         table.append([prediction, *("" if np.isnan(value) else f"{value:.2f} ({n})" for value, n in found)])
+    most = [attainable_rank_correlation(kept, names, epsilon) for epsilon in epsilons]
+    table.append(["about the largest attainable", *("" if np.isnan(value) else f"{value:.2f}" for value in most)])
     print_table(f"{task.name}, {group}: rank correlation of prediction and accuracy (mechanisms)", columns, table)
 
 

@@ -3,7 +3,8 @@
 A round has 1,000 updates of 6.4 million parameters. Both sides aggregate replies that are already in memory. Flower's
 strategy needs all replies at once, which would take 25 GB. So both sides are timed with few and with more replies. The
 difference gives the time per update; the rest is a fixed time per round. The time of a full round is computed from the
-two. The last table shows the memory of the noise on the server.
+two. The server is measured with both kinds of noise: on a lattice, which is the default, and in floating point. The
+last table shows the memory of the noise on the server.
 
 The second table is a full round of `DPFTRL`, with 10,000 registered clients of which 1,000 check in and train. Their
 updates are streamed: each one is made when the server pulls it. The time that the stand-in for Flower's grid takes to
@@ -21,6 +22,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from flwr.supercore.task_identity import TaskIdentity
 import antiphase as ap
 from antiphase._federated import Participants
 from antiphase.flower import DPFTRL
+from antiphase.flower._lattice_plan import on_lattice
 from antiphase.flower._round import ReplyRules, Round
 from antiphase.flower._session import Session
 from antiphase.flower._wire import ARRAYS, TAG, Answer, to_array_record, to_record
@@ -46,6 +49,8 @@ CLIENTS = sized(10_000, 100)
 FEW, MORE = sized((4, 44), (2, 6))
 TURNS = sized(int(os.environ.get("TURNS", "5")), 2)
 GOAL_RATIO = 0.5
+GOAL_MORE = 2.0  # seconds that a round may take longer on a lattice than in floating point
+KINDS = {"lattice": None, "floating point": False}  # what DPFTRL is given
 Times = np.ndarray[Any, Any]  # seconds of the clock, and of the processor
 BLT = ap.strategies.BLT([0.9999, 0.97, 0.8, 0.3], [0.01, 0.05, 0.1, 0.2], 64)
 NODE = 7
@@ -86,10 +91,10 @@ def flower_turn(count: int) -> Times:
     return now() - start
 
 
-def our_turn(count: int) -> Times:
+def our_turn(kind: str, count: int) -> Times:
     """Return the seconds that our server takes to add up the replies, without the time of `release_seconds`."""
-    messages = replies(count, tag=True)
-    current = Round(ReplyRules(0, 1, 1, 1.0, None, False), model(), Participants(), Counter())
+    messages, lattice = replies(count, tag=True), plan_of(BLT, kind).mechanism.lattice
+    current = Round(ReplyRules(0, 1, 1, 1.0, None, False), model(), Participants(), Counter(), None, lattice)
     current.asked = {f"m{i}": NODE for i in range(count)}
     start = now()
     for message in messages:
@@ -107,32 +112,43 @@ def an_update_and_once(turn: Callable[[int], Times]) -> tuple[Times, Times]:
     return each, np.maximum(few - FEW * each, 0.0)
 
 
-def session(directory: Path, strategy: ap.strategies.Strategy) -> Session:
-    return Session.open(plan_of(strategy), directory, {"noise_scale": 1.0}, model(), secret=ap.Secret.insecure(0))
+def session(directory: Path, strategy: ap.strategies.Strategy, kind: str) -> Session:
+    plan = plan_of(strategy, kind)
+    return Session.open(plan, directory, {"noise_scale": 1.0}, model(), secret=ap.Secret.insecure(0))
 
 
-def release_seconds(strategy: ap.strategies.Strategy) -> Times:
+def noisy_mean(opened: Session, total: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """Return what `DPFTRL` computes from the sum of the updates, for clipping norm 1."""
+    lattice = opened.run.plan.mechanism.lattice
+    if lattice is not None:
+        return [value / UPDATES for value in lattice.value(opened.run.release(opened.state.release, total))]
+    parts = zip(total, opened.noise(), strict=True)
+    return [(value.astype(noise.dtype) + noise).astype(np.float64) / UPDATES for value, noise in parts]
+
+
+def release_seconds(strategy: ap.strategies.Strategy, kind: str) -> Times:
     """Return the seconds to generate the noise of a release and to write the model and both ledgers to disk."""
     with tempfile.TemporaryDirectory() as folder:
-        opened, times = session(Path(folder) / "run", strategy), []
+        opened, times = session(Path(folder) / "run", strategy, kind), []
+        total = [np.zeros(shape, np.int64 if kind == "lattice" else np.float64) for shape in SHAPES.values()]
         for _ in range(TURNS):
             start = now()
-            noise = opened.noise()
-            moved = {n: (v + z / UPDATES) for (n, v), z in zip(opened.state.model.items(), noise, strict=True)}
+            mean = noisy_mean(opened, total)
+            moved = {n: (v + z).astype(v.dtype) for (n, v), z in zip(opened.state.model.items(), mean, strict=True)}
             opened.release(moved, {}, [f"{i:016x}" for i in range(UPDATES)])
             times.append(now() - start)
         opened.close()
     return np.median(times[1:], axis=0)
 
 
-def noise_copies(strategy: ap.strategies.Strategy) -> float:
+def noise_copies(strategy: ap.strategies.Strategy, kind: str) -> float:
     """Return the memory that remains allocated after a step of noise, in model-sized buffers.
 
-    The noise of the step itself is not counted.
+    The noise of the step itself is not counted. On a lattice, a buffer has 8 bytes per parameter instead of 4.
     """
-    one = sum(value.nbytes for value in model().values())
+    one = sum(value.size for value in model().values()) * (8 if kind == "lattice" else 4)
     with tempfile.TemporaryDirectory() as folder:
-        opened = session(Path(folder) / "run", strategy)
+        opened = session(Path(folder) / "run", strategy, kind)
         tracemalloc.start()
         opened.noise()
         held, _ = tracemalloc.get_traced_memory()
@@ -183,20 +199,24 @@ class StreamingGrid:
         return Message(RecordDict(content), reply_to=message)
 
 
-def plan_of(strategy: ap.strategies.Strategy) -> ap.Plan:
+def plan_of(strategy: ap.strategies.Strategy, kind: str = "floating point") -> ap.Plan:
     participation = ap.MinSeparation(4)
     mechanism = ap.Mechanism(strategy, participation, 1.0)
     guarantee = ap.epsilon(mechanism, 1e-6)
     problem = ap.Problem(strategy.steps, ap.Budget(guarantee.value, 1e-6), participation=participation)
-    return ap.Plan(problem, mechanism, guarantee, error=1.0)
+    plan = ap.Plan(problem, mechanism, guarantee, error=1.0)
+    parameters = sum(value.size for value in model().values())
+    return on_lattice(plan, parameters, UPDATES) if kind == "lattice" else plan
 
 
-def full_round(updates: int) -> tuple[Times, float]:
+def full_round(updates: int, kind: str) -> tuple[Times, float]:
     """Return the seconds of a full round of `DPFTRL`, without those of the grid, and the peak memory in bytes."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     grid, seconds = StreamingGrid(CLIENTS), []
     with tempfile.TemporaryDirectory() as folder:
-        server = DPFTRL(plan_of(BLT), Path(folder) / "run", goal=updates, secret=ap.Secret.insecure(0))
+        server = DPFTRL(
+            plan_of(BLT), Path(folder) / "run", goal=updates, secret=ap.Secret.insecure(0), lattice=KINDS[kind]
+        )
 
         def round_ended(releases: int, arrays: Any) -> None:
             seconds.append(now() - grid.seconds)
@@ -207,29 +227,40 @@ def full_round(updates: int) -> tuple[Times, float]:
     return seconds[2] - seconds[1], peak  # the first round compiles kernels
 
 
-def in_own_process(updates: int) -> tuple[Times, float]:
+def in_own_process(updates: int, kind: str) -> tuple[Times, float]:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(full_round, (updates,))
+        return pool.apply(full_round, (updates, kind))
 
 
 def print_scale(flowers: Times) -> None:
     """Print the time and the memory of full rounds. `flowers` is Flower's time for a round."""
     few, many = max(UPDATES // 10, 1), UPDATES
-    (_, little), (seconds, peak) = in_own_process(few), in_own_process(many)
-    one = sum(value.nbytes for value in model().values())
-    print_table(
-        f"A streamed round of DPFTRL with {CLIENTS:,} registered clients; goal: at most {GOAL_RATIO} of Flower's time",
-        ["updates", "per round", "ratio", "CPU time", "ratio", "peak memory", "growth in updates"],
-        [
-            [f"{few:,}", "", "", "", "", f"{little / 1e6:,.0f} MB", ""],
+    one, rows, found = sum(value.nbytes for value in model().values()), [], {}
+    for kind in KINDS:
+        (_, little), (seconds, peak) = in_own_process(few, kind), in_own_process(many, kind)
+        found[kind] = seconds
+        rows += [
+            [kind, f"{few:,}", "", "", "", "", f"{little / 1e6:,.0f} MB", ""],
             [
+                kind,
                 f"{many:,}",
                 *ratios(seconds, flowers),
                 f"{peak / 1e6:,.0f} MB",
                 f"{(peak - little) / one:.2f} of {many - few:,}",
             ],
-        ],
+        ]
+    print_table(
+        f"A streamed round of DPFTRL with {CLIENTS:,} registered clients; goal: at most {GOAL_RATIO} of Flower's time",
+        ["noise", "updates", "per round", "ratio", "CPU time", "ratio", "peak memory", "growth in updates"],
+        rows,
     )
+    print_more("A streamed round", found)
+
+
+def print_more(what: str, found: dict[str, Times]) -> None:
+    """Print how much longer a round takes on a lattice."""
+    clock, processor = found["lattice"] - found["floating point"]
+    print(f"{what} on a lattice: {clock:+.2f} s, {processor:+.2f} s of CPU time; goal: at most {GOAL_MORE} s more")
 
 
 def ratios(mine: Times, theirs: Times) -> list[str]:
@@ -239,26 +270,33 @@ def ratios(mine: Times, theirs: Times) -> list[str]:
 
 def main() -> None:
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    (ours, before), (theirs, once_theirs) = an_update_and_once(our_turn), an_update_and_once(flower_turn)
-    once = before + release_seconds(BLT)
+    theirs, once_theirs = an_update_and_once(flower_turn)
+    flowers, rows, found = UPDATES * theirs + once_theirs, [], {}
+    for kind in KINDS:
+        ours, before = an_update_and_once(partial(our_turn, kind))
+        once = before + release_seconds(BLT, kind)
+        found[kind] = UPDATES * ours + once
+        rows.append([f"antiphase, {kind}", readable(ours[0]), readable(once[0]), *ratios(found[kind], flowers)])
+    rows.append(["Flower's fixed clipping", readable(theirs[0]), readable(once_theirs[0]), *ratios(flowers, flowers)])
     parameters = sum(value.size for value in model().values())
-    mine, flowers = UPDATES * ours + once, UPDATES * theirs + once_theirs
     print_table(
         f"A round of {UPDATES} updates of {parameters:,} parameters; goal: at most {GOAL_RATIO} of Flower's time",
         ["", "per update", "fixed", "per round", "ratio", "CPU time", "ratio"],
-        [
-            ["antiphase", readable(ours[0]), readable(once[0]), *ratios(mine, flowers)],
-            ["Flower's fixed clipping", readable(theirs[0]), readable(once_theirs[0]), *ratios(flowers, flowers)],
-        ],
+        rows,
     )
+    print_more("A round", found)
     print_scale(flowers)
-    rows = []
+    copies: list[list[str]] = []
     for name, strategy in {
         "BLT, 4 buffers": BLT,
         "Toeplitz, 8 bands": ap.strategies.Toeplitz.square_root(64, 8),
     }.items():
-        rows.append([name, f"{strategy.memory_copies}", f"{noise_copies(strategy):.2f}"])
-    print_table("Memory of the noise, in copies of the model", ["", "memory_copies", "held"], rows)
+        copies += [[name, kind, f"{strategy.memory_copies}", f"{noise_copies(strategy, kind):.2f}"] for kind in KINDS]
+    print_table(
+        "Memory of the noise, in copies of the model (of 8 bytes per parameter on a lattice)",
+        ["", "noise", "memory_copies", "held"],
+        copies,
+    )
 
 
 if __name__ == "__main__":

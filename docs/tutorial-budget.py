@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Choosing a budget
 #
-# How small can epsilon be before the model is useless? Before you touch any private data, the planner can tell you how
-# much noise each choice puts into the model. This tutorial compares epsilons, batch sizes and epochs for one training
-# run, and ends with a plan to run. It needs nothing but `pip install antiphase`. The run has 20,000 examples, batches
-# of 200 and 5 epochs, which makes 500 steps.
+# How small can epsilon be before the model becomes useless? Before you touch any private data, the planner can tell you
+# how much noise each choice adds to the model. This tutorial compares epsilons, batch sizes and epochs for one training
+# run, and ends with a plan to run. You only need `pip install antiphase`. The run has 20,000 examples, batches of 200
+# and 5 epochs, which makes 500 steps.
 
 # %%
 import antiphase as ap
@@ -25,8 +25,8 @@ def best(epsilon, steps=steps, batch_size=batch_size, families=None):
 # ## What does a stricter epsilon cost?
 #
 # `plan.error` is the noise in the model for gradients clipped to norm 1. We use the objective "rms", the noise over all
-# steps, since it means the same for every epsilon. What counts is the noise relative to the sum of gradients, so we
-# divide it by the batch size:
+# steps, because it means the same for every epsilon. What counts is the noise relative to the sum of gradients, so we
+# divide the noise by the batch size:
 
 # %%
 print("epsilon   noise, best mechanism    noise, DP-SGD   mechanism")
@@ -36,13 +36,13 @@ for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0):
     print(f"{epsilon:7} {plan.error / batch_size:23.3f} {plain.error / batch_size:16.3f}   {name}")
 
 # %% [markdown]
-# Read the table in two ways. Downwards: halving epsilon does not double the noise, because amplification by sampling
-# is stronger where the noise is larger. Across: correlated noise gains most at large epsilon. At small epsilon, DP-SGD
-# is nearly as good.
+# Compare the rows: halving epsilon does not double the noise, because amplification by sampling is stronger where the
+# noise is larger. Compare the columns: correlated noise gains most at large epsilon. At small epsilon, DP-SGD is nearly
+# as good.
 #
 # ## Larger batches, or more epochs?
 #
-# Larger batches put less noise into each average, but you take fewer steps for the same number of epochs:
+# With larger batches, the average gradient has less noise, but the same number of epochs has fewer steps:
 
 # %%
 print("batch size   steps   noise")
@@ -73,7 +73,7 @@ plan = ap.plan(problem, pipelines=quick)
 print(plan)
 
 # %% [markdown]
-# The plan also says what would happen if you stopped early, or needed a smaller delta:
+# With the plan, you can also compute epsilon if you stop early, or for a smaller delta:
 
 # %%
 for stop in (plan.steps // 2, plan.steps):
@@ -82,7 +82,8 @@ print(f"all steps: epsilon {ap.epsilon(plan.mechanism, 1e-8).value:.3f} at delta
 
 # %% [markdown]
 # The tables leave out two points. **Choosing by looking at the data costs privacy**: this page used no data, so it
-# costs none, but trying five epsilons on the private data and keeping the best does. And **epsilon is per unit**: if
-# one person contributes ten examples, plan for users (`Problem(unit="user")`, one item per user), not for examples.
+# costs nothing. But training with five epsilons on the private data and keeping the best model costs privacy. And
+# **epsilon holds for one unit of privacy**: if one person contributes ten examples, plan for users
+# (`Problem(unit="user")`, one item per user), not for examples.
 #
 # `antiphase explore` shows the same trade-offs on a page, with sliders. See [Explore a plan](explore.md).

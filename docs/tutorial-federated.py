@@ -4,11 +4,11 @@
 # Keyboards on phones learn to suggest the next word from what people type, without collecting it. In every round, some
 # phones train on their own text and send only a clipped update. The server adds noise to the sum. The noise must
 # protect each *user*, not each sentence, and phones cannot be sampled at random: they take part when they are charging.
-# So the guarantee relies on a minimum separation between two rounds of the same phone. Without sampling, privacy is not
-# amplified, and correlated noise helps most.
+# So the guarantee relies on a minimum separation between two participations of the same phone. Without sampling,
+# privacy is not amplified, and correlated noise helps most.
 #
-# Here, 600 simulated users type words of a small made-up language, and the model predicts the next letter. You need
-# nothing but `pip install antiphase`.
+# Here, 600 simulated users type words of a small made-up language, and the model predicts the next letter. You only
+# need `pip install antiphase`.
 
 # %%
 import tempfile
@@ -56,8 +56,8 @@ print(f"{plan.candidates[0].name}; independent noise leaves {plain.error / plan.
 # %% [markdown]
 # ## Rounds
 #
-# The model is a table of scores: the next letter given the last one. A phone takes a few steps of gradient descent on
-# its own text, and sends the difference, clipped to norm 1:
+# The model is a table of scores for the next letter, given the previous letter. A phone takes a few steps of gradient
+# descent on its own text, and sends the difference, clipped to norm 1:
 
 
 # %%

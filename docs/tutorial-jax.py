@@ -23,8 +23,8 @@ train, test = slice(0, 1500), slice(1500, None)
 # %% [markdown]
 # ## The model
 #
-# The loss is a function of the parameters and *one* example. `clipped_sum` needs it that way, to clip the gradient of
-# each example:
+# The loss is a function of the parameters and *one* example. `clipped_sum` needs this form to clip the gradient of each
+# example:
 
 
 # %%

@@ -1,12 +1,13 @@
 # %% [markdown]
 # # Fine-tuning with PyTorch
 #
-# A network that was trained on public data is fine-tuned on private data, with Opacus for the gradients of each example
-# and correlated noise from Antiphase. This is the usual way to get good accuracy at a small epsilon: the private data
-# only has to teach what is new. You need `pip install "antiphase[torch]" scikit-learn`.
+# In this tutorial, a network is first trained on public data and then fine-tuned on private data. Opacus computes the
+# gradient of each example, and Antiphase adds correlated noise. This is the usual way to get good accuracy at a small
+# epsilon: the model has to learn only what is new from the private data. You need `pip install "antiphase[torch]"
+# scikit-learn`.
 #
-# The data are scikit-learn's handwritten digits. We pretend that the first 800 are public. The private examples were
-# scanned upside down, and a model that has only seen upright digits cannot read them.
+# The data are scikit-learn's handwritten digits. We pretend that the first 800 are public. The private digits are
+# upside down, and a model that has only seen upright digits cannot read them.
 
 # %%
 import tempfile
@@ -23,7 +24,10 @@ upright, digits = torch.tensor(images / 16.0, dtype=torch.float32), torch.tensor
 turned = upright.flip(1)  # the pixels in reverse order
 public, private, test = slice(0, 800), slice(800, 1500), slice(1500, None)
 
-# %% [markdown] ## Train on public data This part needs no privacy, because it does not use the private examples.
+# %% [markdown]
+# ## Train on public data
+#
+# This part needs no privacy, because it does not use the private examples.
 
 # %%
 torch.manual_seed(0)
@@ -73,8 +77,8 @@ print(engine.plan.candidates[0].name, "with", engine.plan.candidates[0].batches,
 print(engine.plan.notes[-1])
 
 # %% [markdown]
-# The last line is a prediction, made without looking at the data, so following it costs no privacy. Trying several
-# learning rates on the private data would cost privacy. The training loop is the usual one:
+# The last line predicts a good learning rate without looking at the data, so following it costs no privacy. Trying
+# several learning rates on the private data would cost privacy. The training loop is the usual one:
 
 # %%
 while engine.step < engine.plan.steps:
@@ -95,6 +99,9 @@ print(f"upside down: {accuracy(model, turned):.0%} correct")
 print(f"epsilon {report.guarantee.value:.2f} at delta {report.delta:g}, after {report.steps_run} steps")
 engine.close()
 
-# %% [markdown] ## Next - [PyTorch](torch.md) explains checkpoints, several devices, and what is checked. - [Hugging
-# Face](huggingface.md) does the same with a Trainer and LoRA. - `antiphase report` writes a page about the run for a
-# reviewer: see [The report](report.md).
+# %% [markdown]
+# ## Next
+#
+# - [PyTorch](torch.md) explains checkpoints, several devices, and what is checked.
+# - [Hugging Face](huggingface.md) does the same with a Trainer and LoRA.
+# - `antiphase report` writes a page about the run for a reviewer: see [The report](report.md).

@@ -1,6 +1,9 @@
 """Every strategy, workload and deterministic participation at a given small size, for the contract suites."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -17,6 +20,12 @@ from antiphase.strategies import (
     Toeplitz,
     Tree,
 )
+
+# How the names of the strategies begin whose noise uses all of z in every step, and of those whose N is a left inverse
+# of C other than the pseudo-inverse.
+NOT_CAUSAL = ("dense-tall", "tree-full", "fourier", "stamped-2-fourier", "stamped-3-fourier")
+OTHER_LEFT_INVERSES = ("tree-online", "fourier-direct", "stamped-2-tree", "stamped-3-tree")
+NUMBERS = (-1.5, -0.5, 0.0, 0.25, 1.0, 1.5)  # other values of a parameter
 
 
 def random_banded(rng: np.random.Generator, steps: int, bands: int, signed: bool) -> Banded:
@@ -61,6 +70,65 @@ def every_strategy(steps: int, seed: int = 0) -> Iterator[tuple[str, Strategy]]:
             yield f"stamped-{repeats}-dense", Stamped(random_lower(rng, steps // repeats), repeats)
 
 
+def every_variant(steps: int) -> Iterator[tuple[str, Strategy]]:
+    """Every strategy with other arguments that its constructor accepts, one field at a time, and as many steps."""
+    for name, strategy in every_strategy(steps):
+        for change, found in _variants(strategy, range(1, steps + 1)):
+            yield f"{name}-{steps}-{change}", found
+
+
+def every_long_variant(steps: int) -> Iterator[tuple[str, Strategy]]:
+    """Every strategy with a whole number, such as a number of bands, that is larger than in the catalogue."""
+    for name, strategy in every_strategy(steps):
+        for change, found in _variants(strategy, (11, steps // 2, steps), (int,)):
+            yield f"{name}-{steps}-{change}", found
+
+
+def _variants(
+    strategy: Strategy, integers: Iterable[int], kinds: Iterable[type] = (np.ndarray, float, int, bool, str)
+) -> Iterator[tuple[str, Strategy]]:
+    for field in fields(strategy):
+        value = getattr(strategy, field.name)
+        if field.name == "steps" or type(value) not in kinds:
+            continue
+        for change, other in _others(value, get_type_hints(type(strategy))[field.name], integers):
+            try:
+                found = replace(strategy, **{field.name: other})
+            except ap.InvalidArgument:
+                continue
+            if found.steps == strategy.steps:
+                yield f"{field.name}-{change}", found
+
+
+def _others(value: Any, declared: Any, integers: Iterable[int]) -> Iterator[tuple[str, Any]]:
+    """Other signs, zeros and sizes of a number or an array, and every other choice."""
+    if isinstance(value, np.ndarray):
+        start, end = value.copy(), value.copy()
+        start[..., 1:], end[..., -1] = 0.0, 0.0
+        yield from {
+            "negative": -value,
+            "start": start,
+            "end": end,
+            "rising": value[..., ::-1],
+            "large": 4 * value,
+        }.items()
+    elif isinstance(value, bool):
+        yield str(not value), not value
+    elif isinstance(value, str):
+        choices = get_args(declared) if get_origin(declared) is Literal else ()
+        yield from ((choice, choice) for choice in choices if choice != value)
+    else:
+        numbers = NUMBERS if isinstance(value, float) else integers
+        yield from ((str(number), number) for number in numbers if number != value)
+
+
+def check_known(part: str) -> None:
+    """Exit unless this is part of a name: pytest would select the tests of no strategy, and pass."""
+    names = [name for name, _ in every_strategy(6)]
+    if not any(part.lower() in name for name in names):
+        sys.exit(f"STRATEGY={part} is in no name of tests/catalog.py.\n\nhint: the names are {', '.join(names)}")
+
+
 def every_workload(steps: int, seed: int = 0) -> Iterator[tuple[str, ap.PrefixSum | ap.Momentum]]:
     rng = np.random.default_rng(seed)
     yield "prefix", ap.PrefixSum()
@@ -70,3 +138,7 @@ def every_workload(steps: int, seed: int = 0) -> Iterator[tuple[str, ap.PrefixSu
     yield "constant-rate", ap.Momentum(0.5, np.full(steps, 0.3))
     yield "schedule", ap.Momentum(0.8, rng.random(steps) + 0.1, weight_decay=0.3)
     yield "schedule-without-momentum", ap.Momentum(0.0, rng.random(steps) + 0.1)
+
+
+if __name__ == "__main__":
+    check_known(sys.argv[1])

@@ -12,8 +12,7 @@ STD = 2.5  # of the noise for C at scale 1
 
 def has_scale(strategy: Strategy) -> bool:
     """Whether C has entries of its own that can be scaled."""
-    inner = strategy.strategy if isinstance(strategy, Stamped) else strategy
-    return isinstance(inner, (Banded, BandedInverse, Dense, Toeplitz))
+    return strategy.rescaled(np.copy, np.copy) is not None
 
 
 def scaled(strategy: Strategy, scale: float) -> tuple[Strategy, float]:
@@ -33,6 +32,7 @@ def scaled(strategy: Strategy, scale: float) -> tuple[Strategy, float]:
         case BandedInverse():
             made = replace(strategy, coefficients=strategy.coefficients / scale)
         case _:
+            assert not has_scale(strategy), f"add a case for {type(strategy).__name__}"
             std = STD
     return made, std
 

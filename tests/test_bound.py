@@ -1,11 +1,13 @@
 """Numbers for people to read are never below what was proved."""
 
+import re
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import antiphase as ap
 from antiphase._bound import digits_up, rounded_up
 
 
@@ -30,3 +32,24 @@ def test_round_numbers_are_written_as_they_were_typed(value):
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_what_is_not_finite_promises_nothing(value):
     assert rounded_up(value) == "infinity"
+
+
+def test_plans_and_reports_never_show_less_than_their_delta(tmp_path):
+    """Six digits of 1.2345649e-6, rounded to the nearest, would be 1.23456e-06: less than what was proved."""
+    delta = 1.2345649e-6
+    mechanism = ap.Mechanism(ap.strategies.Identity(4), ap.SingleParticipation(), noise_std=3.0)
+    problem = ap.Problem(4, ap.Budget(4.0, delta), participation=mechanism.participation)
+    plan = ap.Plan(problem, mechanism, ap.epsilon(mechanism, delta), error=1.0)
+    with ap.Run.open(plan, tmp_path, leaves=[(2,)]) as run:
+        for text in (str(plan), repr(plan), str(run.report())):
+            shown = re.findall(r"delta ([0-9.e-]+[0-9])", text)
+            assert shown
+            assert all(float(number) >= delta for number in shown)
+
+
+def test_small_epsilons_keep_their_digits():
+    """Four decimals of 9.9987e-7 would be 0.0001, a hundred times the budget."""
+    assert rounded_up(9.9987e-7) == "9.999e-07"
+    assert rounded_up(0.0099991) == "0.01"
+    assert rounded_up(0.01) == "0.0101"  # the float nearest to 0.01 is larger than 0.01
+    assert rounded_up(0.0) == "0.0000"

@@ -183,6 +183,7 @@ def stopped_run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("stopped") / "run"
     with ap.Run.open(plan, directory, leaves=[(3,)], examples=40) as opened:
         for step in range(4):
+            opened.batch(step)
             opened.commit(step, ap.digest(opened.gradient_noise(step)))
     return directory
 
@@ -200,6 +201,7 @@ def test_the_epsilon_of_an_early_stop_has_entropy_of_its_own(stopped_run, tmp_pa
     assert first.value == pytest.approx(fresh.value, rel=0.02)
     with ap.Run.open(plan, tmp_path / "other", leaves=[(3,)], examples=40) as opened:
         for step in range(4):
+            opened.batch(step)
             opened.commit(step, ap.digest(opened.gradient_noise(step)))
         other = opened.report().guarantee
     assert other.entropy != first.entropy
@@ -268,6 +270,7 @@ def test_verify_notices_batches_from_elsewhere(plan_file, tmp_path, monkeypatch)
     with ap.Run.open(plan, tmp_path / "other", leaves=[(3,)], examples=600) as opened:
         true = ap.Run._batch
         monkeypatch.setattr(ap.Run, "_batch", lambda self, step: true(self, step + 1))
+        opened.batch(0)
         opened.commit(0, ap.digest(opened.gradient_noise(0)))
         monkeypatch.undo()
     result = run("verify", str(tmp_path / "other"))

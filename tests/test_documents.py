@@ -22,7 +22,13 @@ TUTORIALS = {page.name for page in PAGES if page.name.startswith("tutorial-")}  
 FRAMEWORKS = {"flower.md", "huggingface.md", "jax.md", "opacus.md", "torch.md"}  # pages whose blocks import one
 SLOW = {"amplification.md"}  # pages whose blocks take many seconds
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NOT_RUN = ("pip install", "python -m pip install", "pytest", "cd ")  # what would change the environment of the tests
+NOT_RUN = (
+    "python3 -m venv",
+    "pip install",
+    "python -m pip install",
+    "pytest",
+    "cd ",
+)  # what would change the environment of the tests
 
 
 def test_there_are_blocks_to_run():

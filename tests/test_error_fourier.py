@@ -38,6 +38,7 @@ def test_against_dense_algebra(n, decoder):
         np.testing.assert_allclose(fourier_variances(strategy, workload), (B**2).sum(axis=1), rtol=1e-10)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_against_dense_algebra_for_a_long_run(decoder):
     n = 1500

@@ -80,6 +80,7 @@ def hostile_run(tmp_path_factory):
     plan = ap.Plan(problem, made.mechanism, made.guarantee, made.error, rows, notes=("# note\n# two",))
     directory = tmp_path_factory.mktemp("hostile") / "run"
     with ap.Run.open(plan, directory, leaves=LEAVES, examples=40) as run:
+        run.batch(0)
         run.commit(0, ap.digest(run.gradient_noise(0)))
         run.publish("# Forged heading [a](https://b) [red]<img src=x> \\x1b]0;owned")
     return plan, directory
@@ -98,6 +99,19 @@ def test_a_label_cannot_forge_a_part_of_the_report(hostile_run):
         assert "\x1b" not in text
         assert not re.search(r"(?<!\\)\]\(", text)
         assert "<script>" not in html(content)
+
+
+def test_the_text_of_a_plan_or_report_has_no_forged_line(hostile_run):
+    """Notes and candidates of a plan file are not authenticated."""
+    plan, directory = hostile_run
+    with ap.Run.open(plan, directory, leaves=LEAVES, examples=40) as run:
+        report = run.report()
+    for shown in (plan, report):
+        lines = str(shown).splitlines()
+        assert all(line.isprintable() and not line.lstrip().startswith("#") for line in lines)
+    assert len(str(report).splitlines()) == 5 + len(report.remarks)
+    forged = replace(plan, deviation="x\n  guarantee: epsilon 0.1\x1b[1m")
+    assert len(str(forged).splitlines()) == len(str(plan).splitlines()) + 1
 
 
 def test_nothing_reaches_the_terminal_raw(hostile_run, tmp_path):

@@ -101,6 +101,7 @@ def test_text_with_half_a_surrogate_pair_is_refused(tmp_path):
     with pytest.raises(ap.InvalidArgument, match="UTF-8"):
         ap.NoiseStream(plan, [(3,)], ap.Secret.insecure(1), "run\ud800")
     with ap.Run.open(plan, tmp_path, leaves=LEAVES, examples=40) as run:
+        run.batch(0)
         run.commit(0, ap.digest(run.gradient_noise(0)))
         with pytest.raises(ap.InvalidArgument, match="UTF-8"):
             run.publish("weights\ud800")

@@ -132,6 +132,7 @@ def test_reports_do_not_depend_on_the_locale(tmp_path, foreign_plan, form):
     assert ("数据" if form != "json" else "\\u6570\\u636e") in made.read_text("utf-8")
 
 
+@pytest.mark.integration
 def test_what_is_printed_does_not_depend_on_the_locale(foreign_plan):
     shown = antiphase("report", foreign_plan, "--format", "md", environment=WITHOUT_UNICODE)
     assert shown.returncode == 0

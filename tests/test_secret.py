@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import pickle
+import secrets
 import stat
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument
 from antiphase._record import to_json
 from antiphase._secret import HEADER, SALT, Secret, require_secret
 from antiphase.strategies import Identity
+from tests.signals import at_line
 
 LABELS = st.lists(
     st.one_of(st.integers(), st.text(alphabet="ab01s", max_size=4), st.binary(max_size=4)), min_size=1, max_size=4
@@ -216,6 +218,38 @@ def test_a_failed_save_does_not_show_the_key_in_a_traceback(tmp_path, monkeypatc
             secret.save(tmp_path / "secret" if name else tmp_path / "none" / "secret")
     assert not [part for part in parts(secret) if part in shown(caught.value)]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that an interrupt left open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("name", ["save", "load", "generate", "child", "insecure"])
+def test_an_interrupt_anywhere_does_not_show_the_key_in_a_traceback(tmp_path, monkeypatch, name):
+    """Functions that never raise an error by themselves can still be interrupted, or run out of memory."""
+    secret = Secret.insecure(8)
+    secret.save(tmp_path / "saved")
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: secret._key)
+    acts = {
+        "save": lambda: secret.save(tmp_path / f"{stops}"),
+        "load": lambda: Secret.load(tmp_path / "saved"),
+        "generate": Secret.generate,
+        "child": lambda: secret.child("x"),
+        "insecure": lambda: Secret.insecure(8),
+    }
+    kept = [*parts(secret), *parts(secret.child("x"))]
+
+    def stop():
+        raise KeyboardInterrupt
+
+    stops, found = 0, []
+    while True:
+        try:
+            if not at_line(stops, ("antiphase/_secret.py",), stop, acts[name])[1]:
+                break
+        except KeyboardInterrupt as error:
+            found += [(stops, part) for part in kept if part in shown(error)]
+        stops += 1
+    assert found == []
+    assert stops >= 3
 
 
 def test_a_damaged_ledger_or_state_does_not_show_a_key_in_a_traceback(tmp_path):

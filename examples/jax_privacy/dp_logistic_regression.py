@@ -4,6 +4,8 @@
 
 Lines that change from jax_privacy to Antiphase end in "# Antiphase". Left out: the audit, and the progress output. The
 plan chooses the number of bands.
+
+The final loss is that of the training data. It has no noise, and epsilon does not cover it: do not publish it.
 """
 
 import argparse

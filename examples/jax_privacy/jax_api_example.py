@@ -4,6 +4,8 @@
 
 Lines that change from jax_privacy to Antiphase end in "# Antiphase". The training loss of a batch, which jax_privacy's
 example prints, has no noise; here it is not printed.
+
+The final loss is that of the training data. It has no noise, and epsilon does not cover it: do not publish it.
 """
 
 import argparse

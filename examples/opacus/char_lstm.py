@@ -3,6 +3,9 @@
 Lines that change from Opacus to Antiphase end in "# Antiphase". Other differences are the data, fewer options, and the
 progress bar.
 
+The training loss and accuracy that it prints have no noise, and epsilon does not cover them: look at them, but do not
+publish them.
+
 Ported from Opacus, Copyright (c) Meta Platforms, Inc. and affiliates, Apache License 2.0.
 """
 

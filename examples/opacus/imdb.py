@@ -3,6 +3,8 @@
 Lines that change from Opacus to Antiphase end in "# Antiphase". Other differences are the data, fewer options, and the
 progress bar. Opacus's `squeeze()` without a dimension is `squeeze(2)`, so that a batch may have one example.
 
+The training loss that it prints has no noise, and epsilon does not cover it: look at it, but do not publish it.
+
 Ported from Opacus, Copyright (c) Meta Platforms, Inc. and affiliates, Apache License 2.0.
 """
 

@@ -103,10 +103,15 @@ def digits_up(value: float, digits: int = 6) -> str:
 def rounded_up(value: float, decimals: int = 4) -> str:
     """Return `value` as text with `decimals` decimal places, rounded up so that it never understates epsilon or delta.
 
-    >>> rounded_up(1.00001), rounded_up(0.5), rounded_up(2.00000001, 6), rounded_up(math.inf)
-    ('1.0001', '0.5000', '2.000001', 'infinity')
+    If `decimals` is at least 3, small values, which would lose most digits, have `decimals` significant digits instead.
+
+    >>> rounded_up(1.00001), rounded_up(0.5), rounded_up(2.00000001, 6), rounded_up(math.inf), rounded_up(1.23456e-6)
+    ('1.0001', '0.5000', '2.000001', 'infinity', '1.235e-06')
     """
     if not math.isfinite(value):
         return "infinity"
+    if decimals >= 3 and 0.0 < value < 10.0 ** (2 - decimals):
+        up = Context(prec=decimals, rounding=ROUND_CEILING).plus(Decimal(value))
+        return f"{float(up):.{decimals}g}"
     exact = Context(prec=400, rounding=ROUND_CEILING)  # more digits than any float needs
     return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), context=exact))

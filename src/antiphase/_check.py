@@ -14,7 +14,7 @@ from antiphase._errors import InvalidArgument
 Array = NDArray[np.float64]
 T = TypeVar("T", bound=str)
 LARGEST_COUNT = 1 << 53  # float64 represents every integer up to this one exactly
-LONGEST_SHOWN = 200  # most characters of an invalid value in an error message
+LONGEST_SHOWN = 200  # maximum number of characters of an invalid value in an error message
 
 
 def invalid(owner: str, name: str, must: str, got: Any, hint: str) -> InvalidArgument:
@@ -75,7 +75,8 @@ def _without_contents(value: Any, depth: int = 4) -> str | None:
 def positive_integer(owner: str, name: str, value: Any, hint: str = "counts start at 1") -> int:
     """Return `value` as an int from 1 to 2^53. Booleans and floats raise."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise invalid(owner, name, "a positive integer", value, hint)
+        fraction = isinstance(value, (float, np.floating)) and not float(value).is_integer()
+        raise invalid(owner, name, "a positive integer", value, "round it to a whole number" if fraction else hint)
     if value > LARGEST_COUNT:
         raise invalid(owner, name, "at most 2^53", value, "check for a typo; larger counts are not supported")
     return int(value)
@@ -124,9 +125,11 @@ def real(owner: str, name: str, value: Any, low: float, high: float, hint: str) 
 def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
     """Return `value` as an immutable float64 array; raise unless it is finite, non-empty and has `ndim` dimensions."""
     try:
+        if np.iscomplexobj(value):  # NumPy would only warn, and drop the imaginary parts
+            raise TypeError
         result = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise invalid(owner, name, "an array of numbers", value, "pass a NumPy array or nested lists") from error
+        raise invalid(owner, name, "an array of real numbers", value, "pass a NumPy array or nested lists") from error
     if result.ndim != ndim or result.size == 0:
         raise invalid(
             owner, name, f"a non-empty array of {ndim} dimension(s)", f"shape {result.shape}", "check its shape"
@@ -140,15 +143,16 @@ def array(owner: str, name: str, value: ArrayLike, ndim: int) -> Array:
 
 
 def immutable(value: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy of an array that cannot be made writeable again.
+    """Return an immutable copy of an array.
 
-    Its memory belongs to a `bytes` object. NumPy lets the owner of ordinary memory reset the read-only flag.
+    The memory of the copy belongs to a `bytes` object, so NumPy refuses to make the copy writeable again. An array that
+    owns its memory could reset its read-only flag.
 
     >>> immutable(np.ones(3)).setflags(write=True)
     Traceback (most recent call last):
     ValueError: cannot set WRITEABLE flag to True of this array
     """
     if not (value.flags.c_contiguous or value.flags.f_contiguous):
-        value = np.array(value)  # contiguous copy, in the memory order closest to that of the view
+        value = np.array(value)  # make a contiguous copy, in the memory order closest to the view's
     order: Literal["C", "F"] = "C" if value.flags.c_contiguous else "F"
     return np.frombuffer(value.tobytes(order), value.dtype).reshape(value.shape, order=order)

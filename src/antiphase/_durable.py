@@ -22,10 +22,10 @@ except ImportError:  # Windows: plans and accounting need no lock; `require_lock
 
 OWNER_ONLY = 0o600
 OTHERS = 0o077  # permissions of group and others
-SHARED = 0o666  # before the umask is applied
+SHARED = 0o666  # mode of files that others may read, before the umask is applied
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.new")  # temporary files that a killed process leaves; see `_temporary`
-NO_LINKS, NO_WAITING = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)  # not on Windows
-BINARY = getattr(os, "O_BINARY", 0)  # only on Windows
+NO_LINKS, NO_WAITING = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)  # Windows has neither
+BINARY = getattr(os, "O_BINARY", 0)  # exists only on Windows
 KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFDIR: "a directory",
@@ -37,8 +37,9 @@ KINDS = {
 }
 
 
-_forks: list[int] = []  # pids of this process and its ancestors, back to the first fork after this module was imported
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+# One pid for each fork between the process that imported this module and the current process; empty without a fork.
+_forks: list[int] = []
+if hasattr(os, "register_at_fork"):  # false on Windows, which does not fork
     os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
 
 
@@ -59,7 +60,7 @@ def replacing(path: Path, mode: int = OWNER_ONLY, like: os.stat_result | None = 
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS | BINARY, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            if like is not None and hasattr(os, "fchmod"):  # not on Windows
+            if like is not None and hasattr(os, "fchmod"):  # Windows has no fchmod
                 os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
             yield file
             file.flush()
@@ -213,7 +214,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def check_directory(path: Path, *, private: bool = False) -> None:
-    """Raise an error if `path` is missing, not a directory or a link; with `private`, also if others can access it."""
+    """Raise an error if `path` is missing, a link or not a directory; with `private`, also if others can access it."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError as error:
@@ -307,10 +308,11 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Release the lock."""
-        # First forget the number: after an interruption, it may belong to another file.
+        # Forget the descriptor before closing it. The operating system may give the number of a closed descriptor to
+        # another file, which a second call, after an interrupt, would then close.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            if this_process() == self._owner:  # unlock explicitly: a forked child may keep the descriptor open
+            if this_process() == self._owner:  # unlock explicitly, because a forked child may keep the descriptor open
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 

@@ -2,9 +2,9 @@
 
 AntiphaseError
 +-- InvalidArgument      an argument has an invalid value (also a ValueError)
-+-- NotProved            no theorem covers the combination
++-- NotProved            no theorem covers the requested combination
 +-- NotEnoughMemory      the computation does not fit in memory (also a MemoryError)
-+-- Corrupted            a stored file was changed or belongs to something else
++-- Corrupted            a stored file was changed or truncated, or belongs to a different key or run
 +-- Refused              the action would break the guarantee
 """
 
@@ -36,7 +36,7 @@ class NotEnoughMemory(AntiphaseError, MemoryError):
 
 
 class Corrupted(AntiphaseError):
-    """A stored file was changed or truncated, or belongs to another key or run."""
+    """A stored file was changed or truncated, or belongs to a different key or run."""
 
 
 class Refused(AntiphaseError):

@@ -1,4 +1,4 @@
-"""Loss, the product of sensitivity and error. It compares mechanisms without amplification."""
+"""The loss, sensitivity x error, which compares mechanisms without amplification."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["Objective", "check_objective", "loss"]
 def loss(strategy: Strategy, workload: Workload, participation: Participation, objective: Objective = "rms") -> float:
     """Return sensitivity x error.
 
-    Without amplification by sampling, the noise in the model is proportional to this product. Of two such mechanisms
-    with the same guarantee, the one with the smaller loss adds less noise.
+    Without amplification by sampling, the noise in the model at a given guarantee is proportional to this product. So
+    of two strategies with the same guarantee, the one with the smaller loss adds less noise to the model.
 
     Args:
         strategy: strategy matrix, C.

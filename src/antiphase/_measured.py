@@ -1,4 +1,4 @@
-"""Results of audits. They are measurements of what ran, kept apart from the proved bounds of `_bound.py`."""
+"""Results of audits. These are measurements of a program, and are kept apart from the proved bounds of `_bound.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Assumption = Literal["none", "independent canaries", "Gaussian trade-off", "Gaus
 @final
 @record
 class MeasuredLowerBound:
-    """A lower bound on epsilon from an attack: with the stated confidence, the audited program leaks at least this.
+    """A lower bound on epsilon from an attack: with the stated confidence, the program leaks at least this much.
 
     It is not a privacy guarantee: a program can leak more than any audit finds. For this reason it is not a `Bound`,
     has no arithmetic, cannot be ordered, and does not convert to a number. To compare it with a claim, call `exceeds`.
@@ -26,9 +26,9 @@ class MeasuredLowerBound:
 
     Args:
         measured_epsilon_at_least: the lower bound on epsilon; 0 if the attack found nothing.
-        measured_at_delta: delta that the lower bound is for.
+        measured_at_delta: delta at which the lower bound holds.
         measurement_confidence: probability with which the bound holds, such as 0.95.
-        measurement_method: how it was computed.
+        measurement_method: how the bound was computed.
         measurement_assumes: what is assumed about the program: "none", "independent canaries", "Gaussian trade-off" or
             "Gaussian noise".
         measured_scores: number of canary scores.
@@ -57,12 +57,12 @@ class MeasuredLowerBound:
         )
         object.__setattr__(self, "measured_epsilon_at_least", value)
         _check.real(owner, "measured_at_delta", self.measured_at_delta, 0.0, 1.0, "pass a small probability")
-        _check.real(owner, "measurement_confidence", self.measurement_confidence, 0.0, 1.0, "0.95 is common")
+        _check.real(owner, "measurement_confidence", self.measurement_confidence, 0.0, 1.0, "use for example 0.95")
 
     def exceeds(self, claim: Bound) -> bool:
         """Return whether the measurement contradicts a claimed epsilon at the same delta.
 
-        A correct program exceeds its claim with probability at most 1 - confidence.
+        For a correct program, the result is true with probability at most 1 - confidence.
         """
         if not isinstance(claim, Bound):
             raise _check.invalid("MeasuredLowerBound.exceeds", "claim", "a Bound", claim, "pass epsilon(...)")
@@ -81,17 +81,18 @@ class MeasuredLowerBound:
 @final
 @record
 class StatisticalTest:
-    """A test of what was released: the noise, the size of contributions, or the steps in which canaries took part.
+    """A test of released values: of the noise, the size of contributions, or the steps in which canaries took part.
 
-    **Guarantee**: if what was released is as claimed, `departs` is true with probability at most `level`. If `departs`
-    is false, the test found nothing; docs/audit.md states how small a departure it can detect.
+    **Guarantee**: if the released values are as claimed, `departs` is true with probability at most `level`. If
+    `departs` is false, the test found nothing; docs/audit.md states how small a departure it can detect.
 
     Args:
         what: what was tested.
-        p_values: names and p-values of its parts.
+        p_values: names and p-values of the parts of the test.
         level: largest probability of a false alarm over all parts together.
         values_tested: number of values that the test used.
-        measured_scale: for noise, its measured standard deviation divided by the claimed one; None otherwise.
+        measured_scale: for the noise test, the measured standard deviation of the noise divided by the claimed one;
+            otherwise None.
 
     >>> StatisticalTest("noise", (("scale", 0.2), ("lag 1", 0.01)), 0.01, 1000).departs
     False
@@ -129,13 +130,13 @@ class Audit:
         subject: what was audited, such as "antiphase.torch, hooks".
         claim: the claimed guarantee: a proved epsilon.
         claimed_delta: delta of the claim.
-        measured: lower bounds on epsilon, the best of those without assumptions first.
+        measured: lower bounds on epsilon. The first is the best bound without assumptions.
         tests: tests of noise, contributions and participation.
         roc: ROC curve of the attack, as pairs of false and true positive rates.
-        claimed_roc: ROC curve of the two distributions that the proof compares, in the same form.
+        claimed_roc: ROC curve of the two distributions that the privacy proof compares, as pairs like `roc`.
         level: largest probability with which a correct program is flagged.
         seconds: time that the audit took.
-        remarks: what the audit did not look at.
+        remarks: what the audit did not test.
         plan_fingerprint: fingerprint of the audited plan; empty if only a mechanism was given.
     """
 
@@ -159,7 +160,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What contradicts the claim. Finding nothing is not a proof of privacy: see docs/audit.md."""
+        """Sentences about what contradicts the claim. An empty result does not prove privacy (see docs/audit.md)."""
         found = [
             f"Measured epsilon of at least {rounded_down(bound.measured_epsilon_at_least)}, but "
             f"{rounded_down(self.claim.value)} is claimed ({bound.measurement_method})."

@@ -1,4 +1,4 @@
-"""Objectives, which say how to measure the noise in the model: at which steps, and in which directions."""
+"""Objectives, which define how the noise in the model is measured: at which steps, and in which directions."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ Steps = Literal["all", "last"]
 class Curvatures:
     """An objective that averages the noise over directions of different curvature in parameter space.
 
-    Where the loss has curvature lambda, SGD with learning rate eta damps old noise at a rate h = eta lambda: without
-    momentum, by a factor 1 - h per step. The iterates are then A_h x with A_h = `workload.with_curvature(h)`. The
-    squared error of a strategy C is
+    In a direction of curvature lambda, SGD with learning rate eta damps old noise at the rate h = eta lambda. Without
+    momentum, each step multiplies old noise by 1 - h. With gradients x, the iterates are then A_h x with
+    A_h = `workload.with_curvature(h)`. The squared error of a strategy C is
 
         J(C) = sum_i p_i ||diag(g) A_{h_i} C^-1||_F^2,    p_i = weight_i / (sum of all weights),
 
-    where g_t^2 = 1 / n if all n steps count, and 1 for the last one alone. The error is the square root of J. With the
-    single curvature 0 and all steps, it is the error "rms". A fraction of the steps at the end stands for a model that
-    is the mean of these iterates: the norm is then that of the mean of these rows of A_{h_i} C^-1.
+    where g_t^2 = 1 / n if all n steps count. If only the last step counts, g_t^2 is 1 for the last step and 0 for the
+    others. The error is the square root of J. With the single curvature 0 and all steps, this is the error "rms". If
+    `steps` is a fraction, the model is the mean of the last iterates. Then J is sum_i p_i ||m_i||^2, where the row m_i
+    is the mean of the last rows of A_{h_i} C^-1.
 
     Args:
         values: h_i >= 0, curvature x largest learning rate.
-        weights: relative weights, one for each curvature; None for equal ones. The excess loss of a quadratic model
-            weights a direction by its curvature.
-        steps: "last" for the last iterate, "all" for the mean square over all steps, or a fraction in (0, 1] for the
-            average of the model over that fraction of the steps at the end.
-        trajectory: weight of a second term, the noise over all steps in a flat direction. With 1, the two terms are
-            equal for independent noise. Without the second term, a strategy whose columns are free spends the whole
-            budget on the last steps and drowns the others in noise.
+        weights: relative weights, one for each curvature; None for equal weights. To measure the excess loss of a
+            quadratic model, weight each direction by its curvature.
+        steps: "last" for the last iterate, "all" for the mean square over all steps, or a fraction f in (0, 1] for a
+            model that is the mean of the last f x n iterates.
+        trajectory: weight of a second term, the noise over all steps in a flat direction (curvature 0). With weight 1,
+            the two terms are equal for independent noise. Without the second term, an optimised strategy with separate
+            coefficients for every column has little noise in the last steps but far too much in all others.
 
     >>> Curvatures([0.0, 0.1]).steps
     'last'
@@ -54,13 +55,14 @@ class Curvatures:
         owner = "Curvatures"
         values = _check.array(owner, "values", self.values, 1)
         if values.min() < 0.0:
-            raise _check.invalid(owner, "values", "non-negative", values.min(), "0 is a flat direction")
+            raise _check.invalid(owner, "values", "non-negative", values.min(), "use 0 for a flat direction")
         object.__setattr__(self, "values", values)
         weights = np.ones(len(values)) if self.weights is None else self.weights
         weights = _check.array(owner, "weights", weights, 1)
         if len(weights) != len(values):
             must = f"as many as values, {len(values)}"
-            raise _check.invalid(owner, "weights", must, f"{len(weights)} numbers", "one weight for each curvature")
+            hint = "pass one weight for each curvature"
+            raise _check.invalid(owner, "weights", must, f"{len(weights)} numbers", hint)
         if weights.min() <= 0.0 or not math.isfinite(math.fsum(weights)):
             raise _check.invalid(owner, "weights", "positive", weights.min(), "leave out directions without weight")
         object.__setattr__(self, "weights", weights)
@@ -98,10 +100,10 @@ class Curvatures:
         [0.01, 0.1, 1.0]
         """
         owner = "Curvatures.log_uniform"
-        most = _check.real(owner, "high", high, np.finfo(float).tiny, np.finfo(float).max, "1 is usual")
-        least = _check.real(owner, "low", low, np.finfo(float).tiny, most, "1e-3 is usual")
+        most = _check.real(owner, "high", high, np.finfo(float).tiny, np.finfo(float).max, "use for example 1")
+        least = _check.real(owner, "low", low, np.finfo(float).tiny, most, "use for example 1e-3")
         number = _check.positive_integer(owner, "count", count)
-        exponent = _check.real(owner, "power", power, -10.0, 10.0, "0.5 is usual")
+        exponent = _check.real(owner, "power", power, -10.0, 10.0, "use for example 0.5")
         values = np.geomspace(least, most, number)
         return cls(values, values**exponent, steps, trajectory)
 
@@ -122,11 +124,11 @@ class Curvatures:
         return self.weights / math.fsum(self.weights)
 
     def counted_steps(self, steps: int) -> int:
-        """Return the number of models whose noise counts: every step of a run, or one, the last or the average."""
+        """Return the number of models whose noise counts: one per step, or only the last or averaged model."""
         return steps if self.steps == "all" else 1
 
     def averaged_steps(self, steps: int) -> int:
-        """Return how many iterates at the end of a run of `steps` steps are averaged; 1 is the last one alone."""
+        """Return how many of the last iterates of a run are averaged; 1 means that only the last iterate is used."""
         return 1 if isinstance(self.steps, str) else max(1, round(self.steps * steps))
 
     def workloads(self, workload: Workload) -> list[Workload]:
@@ -134,10 +136,10 @@ class Curvatures:
         return [workload.with_curvature(float(h)) for h in self.values]
 
     def last_rows(self, workload: Workload, steps: int, chosen: slice = slice(None)) -> Array:
-        """Return the last row of sqrt(p_i) A_{h_i} for each curvature h_i, as columns of shape (steps, curvatures).
+        """Return the last row of sqrt(p_i) A_{h_i} for each curvature h_i, as the columns of an array.
 
-        If the model is averaged, each is the mean of the last rows. They come from a recursion from the last step to
-        the first.
+        The array has shape (steps, curvatures), and p_i are the `shares`. If the model is averaged, the mean of the
+        last rows is returned instead. The rows are computed by a recursion from the last step to the first.
 
         Args:
             workload: the workload matrix for curvature 0.
@@ -160,14 +162,14 @@ LEAST_RATE, LARGEST_RATE = 1e-4, 3.0
 
 
 def training_objective(rate: float) -> Curvatures:
-    """Return the objective "training" for a learning rate: the noise at the end of training, plus that over all steps.
+    """Return the objective "training" for a learning rate: the noise at the end, plus the noise over all steps.
 
-    With gradients clipped to norm 1, the curvatures of the models measured in docs/training.md that matter lie between
-    0.001 and 0.3, whatever the model; h is the learning rate times as much.
+    In all models of docs/training.md, with gradients clipped to norm 1, the curvatures that matter lie between 0.001
+    and 0.3. Each h is one of these curvatures times the learning rate.
 
     Args:
-        rate: largest learning rate x clipping norm. Rates outside [1e-4, 3] are moved to the nearest of these, so that
-            every direction converges.
+        rate: largest learning rate x clipping norm. Values outside [1e-4, 3] are clipped to this range, so that SGD
+            converges in every direction.
 
     >>> training_objective(2.0).values.max().item()
     0.6
@@ -177,7 +179,7 @@ def training_objective(rate: float) -> Curvatures:
 
 
 TRAINING = training_objective(1.0)
-"""The objective "training" where the learning rate is not known. The planner predicts the rate from the problem."""
+"""The objective "training" for an unknown learning rate. (The planner predicts the rate from the problem.)"""
 
 
 def resolved(owner: str, objective: object) -> Literal["rms", "max"] | Curvatures:

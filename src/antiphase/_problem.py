@@ -34,10 +34,10 @@ class Problem:
         workload: linear map from gradients to iterates: `PrefixSum()` for plain SGD, or `Momentum(...)`.
         adjacency: "zero-out", "add-or-remove" or "replace".
         memory_copies: maximum number of model-sized buffers for the noise; None for no limit.
-        objective: the error to minimize. "training" measures the noise left in the model at the end of training, in
-            directions of many curvatures, plus the noise over all steps. Pass `Curvatures` for your own choice. "rms"
-            and "max" measure the noise in the iterates over all steps, as if gradients did not depend on the
-            parameters, and predict accuracy less well. See docs/training.md.
+        objective: the error to minimize. "training" measures the noise left in the model at the end of training,
+            averaged over directions of different curvature, plus the noise over all steps. To choose curvatures
+            yourself, pass `Curvatures`. "rms" and "max" measure the noise in the iterates over all steps, as if
+            gradients did not depend on the parameters, and predict accuracy less well. See docs/training.md.
         clip_norm: norm to which you clip each example's contribution to a step. `Run.gradient_noise` and the
             integrations multiply the noise by it; `NoiseStream` does not.
         unit: the unit of privacy, as a word for reports: "example", "user" or "device".
@@ -68,7 +68,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         owner = "Problem"
-        # Store Python numbers: small NumPy integers overflow.
+        # Store Python numbers, because small NumPy integers can overflow.
         self._store("steps", _check.positive_integer(owner, "steps", self.steps, "a run has at least one step"))
         for name in ("examples", "batch_size", "parameters"):
             if getattr(self, name) is not None:
@@ -80,17 +80,17 @@ class Problem:
         copies = self.memory_copies
         if copies is not None:
             if isinstance(copies, bool) or not isinstance(copies, (int, np.integer)) or copies < 0:
-                raise _check.invalid(owner, "memory_copies", "a non-negative integer", copies, "None means no limit")
+                raise _check.invalid(owner, "memory_copies", "a non-negative integer", copies, "use None for no limit")
             self._store("memory_copies", int(copies))
-        hint = "the largest norm of one contribution"
+        hint = "pass the largest norm of one contribution"
         self._store("clip_norm", _check.real(owner, "clip_norm", self.clip_norm, 1e-300, 1e300, hint))
         if self.learning_rate is not None:
-            hint = "the largest rate of the schedule, or None if it is not known yet"
+            hint = "pass the largest rate of the schedule, or None if it is not known yet"
             self._store("learning_rate", _check.real(owner, "learning_rate", self.learning_rate, 1e-300, 1e300, hint))
         object.__setattr__(self, "objective", check_objective(owner, self.objective))
         object.__setattr__(self, "adjacency", check_adjacency(owner, self.adjacency))
-        if not _check.text(owner, "unit", self.unit, "'example' or 'user'"):
-            raise _check.invalid(owner, "unit", "a word", self.unit, "'example' or 'user'")
+        if not _check.text(owner, "unit", self.unit, "use 'example' or 'user'"):
+            raise _check.invalid(owner, "unit", "a word", self.unit, "use 'example' or 'user'")
         if reorders(self.unit):
             hint = "remove characters that control the writing direction, such as U+202E"
             raise _check.invalid(owner, "unit", "text without bidirectional control characters", self.unit, hint)
@@ -112,12 +112,14 @@ class Problem:
 
 def _check_type(value: object, kind: type, name: str, example: str) -> None:
     if not isinstance(value, kind):
-        raise _check.invalid("Problem", name, f"a {kind.__name__}", value, f"for instance {example}")
+        raise _check.invalid("Problem", name, f"a {kind.__name__}", value, f"pass for instance {example}")
 
 
 def _check_lattice(problem: Problem) -> None:
     if not isinstance(problem.lattice, bool):
-        raise _check.invalid("Problem", "lattice", "True or False", problem.lattice, "False adds floating-point noise")
+        raise _check.invalid(
+            "Problem", "lattice", "True or False", problem.lattice, "use False for floating-point noise"
+        )
     if problem.lattice and problem.parameters is None:
         hint = "pass the number of model parameters, or an upper bound: the rounding of the noise depends on it"
         raise _check.invalid("Problem", "parameters", "given with lattice=True", None, hint)

@@ -1,7 +1,7 @@
 """Frozen dataclasses that compare by value and round-trip through JSON.
 
-Arrays of up to 1,024 numbers are written as readable lists, larger ones as base64 of their little-endian float64
-bytes. Both round-trip bit for bit.
+Arrays of up to 1,024 numbers are written as readable lists, larger ones as base64 of their little-endian float64 bytes.
+Both forms restore every bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphase._check import immutable, plain, shown
 from antiphase._errors import InvalidArgument
 
 T = TypeVar("T")
-LARGEST_LIST = 1024  # numbers in an array that is written as a list
+LARGEST_LIST = 1024  # maximum number of entries of an array that is written as a list
 _classes: dict[str, type] = {}  # tag to class
 _tags: dict[type, str] = {}
 _OPTIONAL = "optional"
@@ -114,7 +114,7 @@ def parse_json(text: bytes | str) -> Any:
     """
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_without_repeats)
-        json.dumps(value, ensure_ascii=False).encode()  # lone surrogates
+        json.dumps(value, ensure_ascii=False).encode()  # raises for lone surrogates
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
     return value

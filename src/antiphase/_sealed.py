@@ -4,10 +4,10 @@ A sealed file consists of these parts, in order:
 
     magic | header length | header (JSON) | HMAC | arrays, AES-256-CTR | HMAC
 
-Each HMAC-SHA256 covers everything before it. The HMAC key and the cipher key are derived from the secret; the cipher
-key also depends on a nonce in the header, which is new in every file. The header is parsed only after its HMAC has been
-checked, and the arrays are used only after the final HMAC has been checked. Anyone who has the state can subtract the
-noise, so the arrays are never written to disk unencrypted. Only the header, which contains the shapes, is readable.
+Each HMAC-SHA256 covers everything before it. The HMAC key and the cipher key are derived from the secret. The cipher
+key also depends on a nonce in the header, and every file has a new nonce. The header is parsed only after its HMAC has
+been checked, and the arrays are used only after the final HMAC has been checked. Anyone who has the state can subtract
+the noise, so the arrays are never written to disk unencrypted. Only the header, which contains the shapes, is readable.
 
 Arrays are written and read in chunks of 1 MiB, so that no second copy of a model-sized array is held in memory.
 """
@@ -46,9 +46,9 @@ class Kind:
     Args:
         name: name of the kind, for error messages.
         magic: first bytes of the file, which identify kind and version.
-        labels: labels that the keys are derived with.
+        labels: labels from which the keys are derived.
         owner: noun for the error message "belongs to another <owner>".
-        hint: hint of the error for a file that cannot be used.
+        hint: hint of the error that is raised for an unusable file.
     """
 
     name: str
@@ -79,8 +79,8 @@ def write_sealed(path: Path, kind: Kind, secret: Secret, header: Header, arrays:
 def read_sealed(path: Path, kind: Kind, secret: Secret, prepare: Prepare) -> Header:
     """Read a sealed file: pass its header to `prepare`, fill the arrays that `prepare` returns, and return the header.
 
-    Raises `Corrupted` if the file was truncated, changed or written with another secret. In that case, do not use the
-    arrays.
+    Raises `Corrupted` if the file was truncated, changed or written with a different secret. In that case, do not use
+    the arrays.
     """
     try:
         with os.fdopen(open_file(path, follow=True), "rb") as file:

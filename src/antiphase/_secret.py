@@ -18,6 +18,7 @@ import numpy as np
 from antiphase._check import invalid, plain
 from antiphase._durable import OTHERS, open_file, replacing
 from antiphase._errors import AntiphaseError, Corrupted, InvalidArgument
+from antiphase._traceback import without_locals
 
 KEY_BYTES = 32
 LONGEST_DERIVED = 255 * 32  # bytes, the limit of HKDF with SHA-256
@@ -32,8 +33,8 @@ class Secret:
 
     Keys are derived as HKDF-SHA256(secret, labels). A key reveals nothing about the secret or about other keys.
 
-    **Guarantee**: the bytes never appear in `repr`, in a pickle, in a copy or in JSON; comparison takes
-    constant time; an insecure secret stays marked as insecure through `save`, `load` and `child`.
+    **Guarantee**: the bytes never appear in `repr`, in a pickle, in a copy or in JSON. Comparison takes constant time.
+    An insecure secret stays marked as insecure through `save`, `load` and `child`.
 
     >>> Secret.insecure(42)
     <Secret, insecure: made from an integer>
@@ -54,11 +55,13 @@ class Secret:
         )
 
     @classmethod
+    @without_locals
     def generate(cls) -> Secret:
         """Generate a new secret with the operating system's random generator."""
         return _make(secrets.token_bytes(KEY_BYTES), insecure=False)
 
     @classmethod
+    @without_locals
     def insecure(cls, seed: int) -> Secret:
         """Create a reproducible secret from an integer, for tests. It is guessable, and every report says so."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
@@ -70,6 +73,7 @@ class Secret:
         """Whether the secret was created from an integer, which can be guessed."""
         return self._insecure
 
+    @without_locals
     def derive(self, *labels: str | bytes | int, length: int = KEY_BYTES) -> bytes:
         """Derive a key of `length` bytes for the purpose named by `labels`.
 
@@ -91,12 +95,14 @@ class Secret:
         info = b"".join(_encode(label) for label in (length, *labels))
         return HKDF(algorithm=SHA256(), length=length, salt=SALT, info=info).derive(self._key)
 
+    @without_locals
     def child(self, *labels: str | bytes | int) -> Secret:
-        """Derive a secret for the purpose named by `labels`, such as one run; other labels give independent secrets."""
+        """Derive a secret for the purpose in `labels`, such as one run. Different labels give independent secrets."""
         return _make(self.derive("child", *labels), insecure=self._insecure)
 
+    @without_locals
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the secret to a new file that only its owner can read. A crash leaves no file or the complete file."""
+        """Write the secret to a new file that only its owner can read. A crash leaves either no file or all of it."""
         target = Path(path)
         if os.path.lexists(target):
             raise InvalidArgument(
@@ -105,7 +111,7 @@ class Secret:
             )
         try:
             with replacing(target) as file:
-                file.write(_to_text(self).encode())  # not in a variable, which a traceback could show
+                file.write(_to_text(self).encode())
         except OSError as error:
             raise InvalidArgument(
                 f"The secret cannot be written to {target}: {error.strerror}.",
@@ -113,15 +119,15 @@ class Secret:
             ) from error
 
     @classmethod
+    @without_locals
     def load(cls, path: str | os.PathLike[str]) -> Secret:
         """Read a file written by `save`. Raises an error if others can read the file, or if it was changed."""
-        # Tracebacks may show local variables, so no function that can raise has the file's text in a variable.
         found = _from_text(_read_private(Path(path)))
         if isinstance(found, Secret):
             return found
         raise Corrupted(
             f"The file {path} does not contain a secret that this version can read: {found}.",
-            hint="restore it from a backup; a run cannot be resumed with another secret",
+            hint="restore it from a backup; a run cannot be resumed with a different secret",
         )
 
     def __eq__(self, other: object) -> bool:
@@ -195,7 +201,7 @@ def _to_text(secret: Secret) -> str:
 
 
 def _from_text(data: bytes) -> Secret | str:
-    """Return the secret, or the reason why the text is invalid. Never raises, so no traceback can show the text."""
+    """Return the secret, or the reason why the text is invalid."""
     body, _, check = data.rpartition(b"check: ")
     if not hmac.compare_digest(check, hashlib.sha256(body).hexdigest().encode() + b"\n"):
         return "it was truncated or changed, or is not a secret"

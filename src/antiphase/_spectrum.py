@@ -65,7 +65,7 @@ def _lanczos(multiply: Callable[[Array], Array], start: Array, iterations: int) 
             )
         diagonal.append(float(basis[-1] @ product))
         size = np.linalg.norm(product)
-        for _ in range(2):  # twice is enough to keep the basis orthogonal
+        for _ in range(2):  # two passes are enough to keep the basis orthogonal
             for vector in basis:
                 product -= (vector @ product) * vector
         rest = np.linalg.norm(product)
@@ -90,8 +90,9 @@ def curvatures_from_spectrum(
 ) -> Curvatures:
     """Return `Curvatures` estimated from the positive part of the spectrum of a Hessian H.
 
-    Each value is curvature x learning_rate x clip_factor, and its weight is curvature x spectral density. These are the
-    weights in the excess loss of a quadratic model, which is the sum over directions of curvature x variance / 2.
+    Each value is curvature x learning_rate x clip_factor, and its weight is curvature x spectral density. With these
+    weights, the objective is the excess loss of a quadratic model, which is the sum of curvature x variance / 2 over
+    all directions.
 
     Args:
         multiply: function that returns H v for a vector v.
@@ -106,8 +107,8 @@ def curvatures_from_spectrum(
     """
     rate = _check.real(owner, "learning_rate", learning_rate, np.finfo(float).tiny, 1e300, RATE_HINT)
     factor = _check.real(owner, "clip_factor", clip_factor, np.finfo(float).tiny, 1.0, "use 1 if nothing is clipped")
-    count = _check.positive_integer(owner, "iterations", iterations, "20 is usual")
-    number = _check.positive_integer(owner, "probes", probes, "4 is usual")
+    count = _check.positive_integer(owner, "iterations", iterations, "use for example 20")
+    number = _check.positive_integer(owner, "probes", probes, "use for example 4")
     nodes, weights = lanczos_quadrature(
         multiply, size, iterations=count, probes=number, rng=np.random.default_rng(seed)
     )

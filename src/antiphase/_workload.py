@@ -1,4 +1,4 @@
-"""Workloads. A workload A is the linear map from the gradients of all steps to the model iterates.
+"""Workloads: linear maps A from the gradients of all steps to the model iterates.
 
 Every workload has a banded inverse, and only its bands are computed. Multiplication by A is then a recursion that takes
 O(steps x bands) time. The dense matrix A is formed in small cases only.
@@ -42,7 +42,8 @@ class Workload(ABC):
     def with_curvature(self, h: float) -> Workload:
         """Return the workload in a direction of curvature h / (largest learning rate), or the same workload if h is 0.
 
-        Along such a direction the gradient pulls the parameter back, which damps old noise.
+        In a direction of positive curvature, the gradient pulls the parameters back to the minimum, which damps old
+        noise.
 
         Args:
             h: curvature x largest learning rate.
@@ -114,7 +115,8 @@ class Momentum(Workload):
         A^-1[t, t - 1] = lambda - (1 - eta_t wd) / eta_t - beta / eta_{t-1},
         A^-1[t, t - 2] = beta (1 - eta_{t-1} wd) / eta_{t-1}.
 
-    Curvature and weight decay are different: the momentum averages the curvature term, but not the weight decay.
+    Curvature and weight decay have different effects: the momentum averages the curvature term, but not the weight
+    decay.
 
     Args:
         beta: momentum, in [0, 1).
@@ -136,7 +138,7 @@ class Momentum(Workload):
 
     def __post_init__(self) -> None:
         owner = "Momentum"
-        beta = _check.real(owner, "beta", self.beta, 0.0, np.nextafter(1.0, 0.0), "a momentum of 0.9 is common")
+        beta = _check.real(owner, "beta", self.beta, 0.0, np.nextafter(1.0, 0.0), "use for example 0.9")
         object.__setattr__(self, "beta", beta)
         rates = np.ones(1)
         if self.learning_rates is not None:
@@ -156,14 +158,14 @@ class Momentum(Workload):
     def _stable_curvature(self) -> float:
         """Return the curvature as a float; raise if SGD diverges at the largest learning rate, eta.
 
-        SGD converges if both roots of z^2 - (1 - eta wd + beta - eta lambda) z + beta (1 - eta wd) lie inside the unit
-        circle. That holds for eta lambda below (1 + beta) (2 - eta wd), where one root reaches -1.
+        SGD does not diverge if no root of z^2 - (1 - eta wd + beta - eta lambda) z + beta (1 - eta wd) lies outside the
+        unit circle. That holds for eta lambda up to (1 + beta) (2 - eta wd). At this limit, one root reaches -1.
         """
         owner, rate = "Momentum", self.largest_rate
-        value = _check.real(owner, "curvature", self.curvature, 0.0, np.finfo(float).max, "0 for a flat direction")
+        value = _check.real(owner, "curvature", self.curvature, 0.0, np.finfo(float).max, "use 0 for a flat direction")
         limit = (1.0 + self.beta) * (2.0 - rate * self.weight_decay) / rate
         if value >= limit:
-            must = f"less than {limit:g}, because SGD with this momentum and learning rate diverges from there on"
+            must = f"less than {limit:g}, because SGD with this momentum and learning rate diverges otherwise"
             raise _check.invalid(owner, "curvature", must, value, "use a smaller curvature or learning rate")
         return value
 
@@ -213,7 +215,7 @@ class Momentum(Workload):
         return bands if self.beta > 0 else bands[:, :2].copy()
 
     def check_steps(self, steps: int) -> None:
-        """Raise unless there is one learning rate per step, or the rate is constant."""
+        """Raise unless there is one learning rate per step, or no learning rates are given."""
         n = _check.positive_integer("Momentum", "steps", steps)
         if self.learning_rates is not None and len(self.learning_rates) != n:
             raise _check.invalid(

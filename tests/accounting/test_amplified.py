@@ -34,6 +34,7 @@ def calibrated():
     return calibrate(*CASE, BUDGET, sampling=QUICK)
 
 
+@pytest.mark.integration
 def test_calibration_and_epsilon_agree(calibrated):
     assert calibrated.guarantee.kind == "confident"
     assert 0.97 * 2.0 < calibrated.guarantee.value <= 2.0
@@ -171,6 +172,7 @@ def tight_arguments(mechanism):
     return mechanism.strategy, mechanism.participation
 
 
+@pytest.mark.integration
 def test_random_min_separation():
     strategy, sampling = Toeplitz([1.0, 0.5], 20), replace(QUICK, samples=1 << 17)
     mechanism = Mechanism(strategy, ap.PoissonMinSeparation(2, 0.05), 1.5)

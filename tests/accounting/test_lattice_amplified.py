@@ -48,6 +48,7 @@ def test_a_fine_lattice_costs_next_to_nothing(name):
     assert ap.verify(fine, claim, 1e-5, sampling=FEW).value == 1e-5
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CASES)
 def test_a_coarse_lattice_has_no_amplification(name):
     """If epsilon' would be large, the bound without amplification is smaller."""
@@ -73,6 +74,7 @@ def test_without_correlation_nothing_is_rounded():
     assert coupling_of(given).epsilon == 0.0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("strategy", [Toeplitz([1.0, -0.5, 0.75, 0.375], 4), Toeplitz([1.0, 0.5, 0.25], 4)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_theorem_3_by_enumeration(strategy, seed):

@@ -224,6 +224,7 @@ SAMPLED = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", SAMPLED)
 def test_exact_deltas_of_cyclic_poisson_sampling(name):
     for found, stated in sampled_results(name):

@@ -108,6 +108,7 @@ def test_transform_agrees_with_direct_convolution(target):
     assert target * (1 - 1e-6) <= found.delta(truth) <= target * (1 + 1e-4)
 
 
+@pytest.mark.integration
 def test_rare_jumps_agree_with_direct_convolution():
     # A tilt does not reach epsilon here: the bulk is at zero and a single step makes the difference.
     mu, rate, count, target, interval = 1.05, 2e-4, 1024, 1e-12, 2e-4

@@ -1,8 +1,10 @@
 """`antiphase audit`, its page, and the section of the report."""
 
 import json
+import math
 import warnings
 
+import numpy as np
 import pytest
 
 with warnings.catch_warnings():  # typer before 0.21, which Flower asks for, uses a name that click 8.5 deprecates
@@ -11,7 +13,8 @@ with warnings.catch_warnings():  # typer before 0.21, which Flower asks for, use
 
 import antiphase as ap
 from antiphase._cli.app import app
-from antiphase.audit import Audit, Release, evaluate, simulate
+from antiphase._run import read_run
+from antiphase.audit import Audit, Release, evaluate, release_of_run, simulate
 from tests.audit.mechanisms import mechanism, plan_for
 
 
@@ -56,12 +59,52 @@ def test_json_has_names_of_its_own(plan_file):
     assert "epsilon" not in data["measured"][0]
 
 
-def test_a_run_is_audited_with_its_own_noise(plan, tmp_path):
+def test_a_run_is_audited_with_its_own_leaves_and_batches(plan, tmp_path):
     with ap.Run.open(plan, tmp_path / "run", leaves=[(40, 20), (300,)], examples=400):
         pass
     result = run("audit", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert "noise and batches of run" in result.stdout
+    assert "simulation of run" in result.stdout
+
+
+def test_lattice_noise_is_audited_in_units_of_the_clipping_norm(tmp_path):
+    problem = ap.Problem(
+        steps=6,
+        budget=ap.Budget(4.0, 1e-5),
+        participation=ap.MinSeparation(2),
+        clip_norm=3.0,
+        examples=400,
+        lattice=True,
+        parameters=1000,
+    )
+    plan = ap.plan(problem, families=["toeplitz"])
+    plan.save(tmp_path / "plan.json")
+    with ap.Run.open(plan, tmp_path / "run", leaves=[(1000,)], examples=400):
+        pass
+    for path, canaries in (("plan.json", 400), ("plan.json", 2000), ("run", 400)):  # 2000: more than the parameters
+        result = run("audit", tmp_path / path, "--canaries", canaries, "--json")
+        assert result.exit_code == 0, result.output
+        scale = json.loads(result.stdout)["tests"][0]["measured_scale"]
+        assert abs(scale - 1.0) < 6.0 / math.sqrt(2 * 6 * 256)  # at least 256 directions without contributions
+
+
+def test_the_audit_of_a_run_contains_neither_its_noise_nor_its_batches(tmp_path):
+    """Whoever knows a number computed from the noise can test which data set fits the released sums exactly."""
+    poisson = ap.Mechanism(ap.strategies.Identity(30), ap.Poisson(0.3), noise_std=2.0)
+    with ap.Run.open(plan_for(poisson, examples=400), tmp_path / "run", leaves=[(1500,)], examples=400) as own:
+        noise, batches = [], np.zeros((30, 400), dtype=bool)
+        for step in range(30):
+            noise.append(own.gradient_noise(step)[0])
+            batches[step, own.batch(step).indices] = True
+            own.commit(step, own.digest(step, noise[-1:]))
+    found = release_of_run(read_run(tmp_path / "run"))
+    assert found is not None
+    assert found.quiet.shape == (30, 1100)
+    audited = (found.projections - found.taking_part * found.present) / 2.0
+    values, others = np.concatenate([audited, found.quiet / 2.0], axis=1), np.stack(noise) / 2.0
+    assert abs((values * others).sum()) < 6.0 * math.sqrt(values.size)  # false alarms: 2e-9, if independent
+    agree = (found.taking_part == batches).mean()
+    assert abs(agree - (0.3**2 + 0.7**2)) < 6.0 * math.sqrt(0.25 / batches.size)
 
 
 def test_a_contradiction_is_exit_code_1(plan, plan_file, tmp_path):
@@ -91,7 +134,20 @@ def test_an_audit_of_another_plan_is_refused(plan, plan_file, tmp_path):
     (tmp_path / "audit.json").write_text(json.dumps(ap.to_json(found)))
     result = run("report", plan_file, "--audit", tmp_path / "audit.json", "--output", tmp_path / "r.html")
     assert result.exit_code == 1
-    assert "another plan" in result.stderr
+    assert "different plan" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["min separation", "balls in bins"])
+def test_a_report_does_not_repeat_a_claim_that_its_plan_does_not_have(name, tmp_path):
+    plan = plan_for(mechanism(name), examples=400)
+    plan.save(tmp_path / "plan.json")
+    data = ap.to_json(evaluate(plan, simulate(plan.mechanism, canaries=200, secret=ap.Secret.insecure(3))))
+    for share, expected in ((1.0, 0), (0.9, 1)):
+        data["claim"]["value"] = share * plan.guarantee.value
+        (tmp_path / "audit.json").write_text(json.dumps(data))
+        result = run("report", tmp_path / "plan.json", "--audit", tmp_path / "audit.json", "--format", "md")
+        assert result.exit_code == expected, result.output
+        assert ("The audit claims epsilon" in result.output) == bool(expected)
 
 
 def test_a_damaged_audit_and_release_are_refused(plan_file, tmp_path):

@@ -6,6 +6,7 @@ import operator
 import pytest
 
 import antiphase as ap
+from antiphase._report.measured import read_audit
 from antiphase.audit import Audit, MeasuredLowerBound, StatisticalTest
 
 BOUND = ap.Bound(2.0, "exact", "closed-form", "")
@@ -60,3 +61,10 @@ def test_an_audit_round_trips():
     audit = Audit("x", BOUND, 1e-5, (FOUND,), (test,), ((0.1, 0.2),), ((0.1, 0.3),), 0.06, 1.0, ("remark",))
     assert ap.from_json(json.loads(json.dumps(ap.to_json(audit)))) == audit
     assert audit.findings == ("noise: scale departs from the claim.",)
+
+
+def test_a_file_that_is_no_audit_is_named_with_one_hint():
+    for data in (b'{"type": "no such thing"}', b"[1, 2", b"\xff"):
+        with pytest.raises(ap.Corrupted, match="The audit cannot be read: ") as caught:
+            read_audit(data)
+        assert str(caught.value).count("hint:") == 1

@@ -38,6 +38,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = ap.plan(problem, FAMILIES)
     with ap.Run.open(plan, directory / "run", leaves=[(3,)], examples=4000) as run:
         for step in range(300):
+            run.batch(step)
             run.commit(step, ap.digest(run.gradient_noise(step)))
             if step in (99, 299):
                 run.publish(f"checkpoint {step + 1}")

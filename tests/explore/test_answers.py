@@ -91,6 +91,21 @@ def test_points_are_kept_for_the_next_settings(monkeypatch, found):
     assert len(answers.points) == known > 10
 
 
+def test_estimated_points_are_close_to_plans_and_named_as_estimates():
+    settings = replace(SETTINGS, steps=96, participation="balls-in-bins")
+    parts = dict(Answers().parts(settings, lambda what, share: None))
+    curve = numbers(parts["epsilon"]["table"])
+    assert ("BLT", 2.0) in curve
+    assert curve["BLT", 2.0] == pytest.approx(parts["plan"]["error"], rel=1e-3)
+    ranked = ranked_problem(settings.problem, settings.pipelines)
+    for epsilon in (0.5, 8.0):
+        problem = replace(ranked, budget=ap.Budget(epsilon, 1e-6))
+        found = ap.plan(problem, ["blt"], pipelines=["balls-in-bins"])
+        assert curve["BLT", epsilon] == pytest.approx(min(c.error for c in found.candidates), rel=0.03)
+    for name in ("epsilon", "steps"):
+        assert any("BLT" in words and "estimates" in words for words in parts[name]["words"])
+
+
 def test_progress_can_stop_the_work():
     class Enough(Exception):
         pass

@@ -23,6 +23,7 @@ from antiphase.flower._wire import ARRAYS, to_arrays
 SECRET = ap.Secret.insecure(5)
 SHAPES = {"w": (3, 2), "b": (2,)}
 CLIP = 1.0
+GRID = 2e-8  # lattices of these plans have grids of at most 2^-32, and updates are truncated to them
 
 Reply = Callable[[Message, Message], list[Message]]
 
@@ -189,15 +190,22 @@ def model_by_hand(
     directory: Path, clients: Path, plan: ap.Plan, goal: int, given: list[list[np.ndarray]], present=None
 ):
     """Plain federated averaging over the recorded clients, plus the noise that belongs to each release."""
-    run_id = json.loads((directory / "run" / "run.json").read_text())["run_id"]
+    header = json.loads((directory / "run" / "run.json").read_text())
+    run_id, dtype = header["run_id"], header["dtype"]
     names, total = names_by_hand(directory, clients), [np.zeros(shape) for shape in SHAPES.values()]
     leaves = dict(zip(model(), SHAPES.values(), strict=True))
-    stream = ap.NoiseStream(plan, leaves, SECRET, run_id, dtype="float64")
-    clip = plan.problem.clip_norm
+    clip, ran = plan.problem.clip_norm, ap.Plan.load(directory / "run" / "plan.json")
+    lattice = ran.mechanism.lattice
+    if lattice is None:
+        stream = ap.NoiseStream(plan, leaves, SECRET, run_id, dtype=dtype)
+    else:
+        stream = ap.NoiseStream(ran, leaves, SECRET, run_id)
     for taking_part in record_by_hand(directory) if present is None else present:
         parts = [clipped(given[names[name]], clip) for name in taking_part]
-        for i, noise in enumerate(stream.next()):
-            total[i] += (sum(part[i] for part in parts) + clip * noise) / goal
+        noise = stream.next()
+        noise = [clip * part for part in noise] if lattice is None else lattice.value(noise)
+        for i, value in enumerate(noise):
+            total[i] += (sum(part[i] for part in parts) + value) / goal
     return total
 
 

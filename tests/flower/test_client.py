@@ -193,7 +193,7 @@ def test_a_damaged_timer_is_refused(tmp_path):
 
 
 def test_a_client_asked_for_a_lost_release_again_declines_and_shows_why(tmp_path):
-    """The server asks for release 5, then, as an older copy, for 4, or for 5 with another token; no timer runs."""
+    """The server asks for release 5, then, as an older copy, for 4, or for 5 with a different token; no timer runs."""
     mod = participation_mod(tmp_path)
     ask(mod, 5, separation=9)
     ask(mod, 6, separation=9)  # declined, and yet remembered

@@ -21,6 +21,7 @@ from antiphase._ledger import Ledger
 from antiphase.flower import report
 from antiphase.flower._session import SAVE_EVERY, Session
 from tests.flower.federation import (
+    GRID,
     SECRET,
     Client,
     blt,
@@ -54,7 +55,7 @@ def check(folder, plan=PLAN, goal=GOAL, clients=CLIENTS, dropouts="zero"):
     contributing = record if dropouts == "replace" else replies(folder, network, record)
     expected = model_by_hand(folder / "s", folder / "c", plan, goal, updates(clients), contributing)
     for found, wanted in zip(read_state(folder / "s").model.values(), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=GRID)
     sent: dict[int, object] = {}
     for _, release, arrays in network:
         if not isinstance(arrays, list):
@@ -438,7 +439,7 @@ def test_a_changed_model_is_refused(tmp_path):
     state.model["0"][0, 0] += 1.0
     run_id = json.loads((tmp_path / "s" / "run" / "run.json").read_text())["run_id"]
     state.write(tmp_path / "s", StateKey(SECRET, run_id))
-    with pytest.raises(ap.Refused, match="another output"):
+    with pytest.raises(ap.Refused, match="different output"):
         started(tmp_path, 4)
 
 
@@ -479,6 +480,24 @@ def test_a_second_server_is_refused(tmp_path):
 
     strategy(PLAN, tmp_path / "s", goal=GOAL).start(grid, model(), num_rounds=2, evaluate_fn=second)
     assert seen == [1]
+
+
+def test_a_second_server_does_not_replace_the_secret_of_one_that_is_starting(tmp_path, monkeypatch):
+    """Neither has a run yet, so each of them would make a new secret."""
+    right, refused = ap.Run.open, []
+
+    def late(*args, **named):
+        monkeypatch.setattr("antiphase.flower._session.Run.open", right)
+        with pytest.raises(ap.Refused, match="Another live process") as error:
+            started(tmp_path, 1, secret=None)
+        refused.append(error)
+        return right(*args, **named)
+
+    monkeypatch.setattr("antiphase.flower._session.Run.open", late)
+    started(tmp_path, 1, secret=None)
+    started(tmp_path, 2, secret=None)  # with the secret in the directory
+    assert len(refused) == 1
+    assert report(tmp_path / "s").run.steps_run == 2
 
 
 @pytest.mark.parametrize(
@@ -534,4 +553,4 @@ def test_an_extended_plan_goes_on(tmp_path):
     found = report(tmp_path / "s", secret=SECRET)
     assert (found.run.steps_run, len(record_by_hand(tmp_path / "s"))) == (STEPS + 3, STEPS + 3)
     expected = model_by_hand(tmp_path / "s", tmp_path / "c", PLAN.extend(STEPS + 3), GOAL, updates(CLIENTS))
-    np.testing.assert_allclose(read_state(tmp_path / "s").model["0"], expected[0], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(read_state(tmp_path / "s").model["0"], expected[0], rtol=1e-7, atol=GRID)

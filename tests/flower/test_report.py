@@ -42,23 +42,24 @@ def test_epsilon_is_that_of_the_achieved_participation(tmp_path, case, stop):
     """More clients than needed come in random order, so that what is achieved is not what was planned."""
     chosen, separation = CASES[case]
     plan = plan_for(chosen, separation)
-    strategy(plan, tmp_path / "s", goal=3).start(federation(tmp_path / "c", 17), model(), num_rounds=stop)
+    server = strategy(plan, tmp_path / "s", goal=3)
+    server.start(federation(tmp_path / "c", 17), model(), num_rounds=stop)
+    ran = server.plan.mechanism
     gap, count = participation_by_hand(record_by_hand(tmp_path / "s"))
     found = report(tmp_path / "s", secret=SECRET)
     assert found.achieved == ap.MinSeparation(gap or stop, count)
     assert found.achieved.separation >= separation
     matrix = ap.strategies.Tree(stop).encoder() if case == "tree" else chosen.encoder()[:stop, :stop]
-    by_hand = epsilon_by_hand(matrix, gap or stop, count, plan.mechanism.noise_std, 1e-6)
+    by_hand = epsilon_by_hand(matrix, gap or stop, count, ran.noise_std, 1e-6)
     assert found.guarantee.value >= by_hand * (1 - 1e-9)
-    if found.guarantee.kind == "exact":
+    if found.guarantee.kind == "exact" or ran.lattice is not None:  # the rounding of a small model is negligible
         assert found.guarantee.value == pytest.approx(by_hand, rel=1e-6)
     assert found.guarantee.value <= found.run.guarantee.value * (1 + 1e-9), "less was used than was planned"
-    assert found.zcdp.value == pytest.approx(ap.zcdp(mechanism_of(plan, found, stop)).value)
+    assert found.zcdp.value == pytest.approx(ap.zcdp(mechanism_of(ran, found, stop)).value)
 
 
-def mechanism_of(plan, found, stop):
-    planned = plan.mechanism
-    return ap.Mechanism(planned.strategy, found.achieved, planned.noise_std).first(stop)
+def mechanism_of(ran, found, stop):
+    return ap.Mechanism(ran.strategy, found.achieved, ran.noise_std, lattice=ran.lattice).first(stop)
 
 
 def test_clients_that_come_sooner_than_planned_cost_more_and_the_report_says_so(tmp_path):
@@ -125,7 +126,7 @@ def test_statement_names_what_a_reader_must_know(tmp_path):
         "delta = 1e-06",
         "does not depend on",
         "pseudonym",
-        "exact bits",
+        "exact integers on a grid, and the statement covers every bit of the released models",
     ):
         assert words in text
 
@@ -155,7 +156,7 @@ def test_a_simulation_cannot_be_continued_as_a_real_run(tmp_path):
     strategy(plan, tmp_path / "s", goal=100, simulated_goal=2).start(
         federation(tmp_path / "c", 4), model(), num_rounds=1
     )
-    with pytest.raises(ap.InvalidArgument, match="created for root"):
+    with pytest.raises(ap.InvalidArgument, match="created for a different plan"):
         strategy(plan, tmp_path / "s", goal=100).start(federation(tmp_path / "c", 4), model())
     assert report(tmp_path / "s", secret=SECRET).guarantee is None
 

@@ -19,7 +19,7 @@ import pytest
 
 from antiphase._federated import read_state
 from antiphase.flower import report
-from tests.flower.federation import SECRET, blt, model_by_hand, names_by_hand, plan_for, record_by_hand, updates
+from tests.flower.federation import GRID, SECRET, blt, model_by_hand, names_by_hand, plan_for, record_by_hand, updates
 from tests.flower.kills import KILLED, Flaky, dying, ended, forked, serve_all
 
 CLIENTS, GOAL, SEPARATION = 60, 3, 12
@@ -94,7 +94,7 @@ def check(folder, rounds, operations):
     assert [len(present) for present in record] == [GOAL] * rounds, "a release is missing, or has the wrong size"
     expected = model_by_hand(folder / "s", folder / "c", plan, GOAL, updates(CLIENTS), contributions(folder, record))
     for found, wanted in zip(read_state(folder / "s").model.values(), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-8)
+        np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=GRID)
     SECRET.save(folder / "secret")
     script = Path(__file__).with_name("audit.py")
     audit = subprocess.run(

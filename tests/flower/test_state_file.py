@@ -154,3 +154,21 @@ def test_momentum_cannot_be_added_to_a_run_without_velocity(tmp_path):
         serve(tmp_path, 4, optimizer=SGD(0.1, 0.9))
     serve(tmp_path, 4, optimizer=SGD(0.1), zero_above=100.0)  # these may change
     assert read_state(tmp_path / "s").release == 4
+
+
+def test_no_damage_to_the_state_file_raises_another_error(tmp_path):
+    """An empty file, a file of NumPy that is no archive, and flipped bits everywhere."""
+    serve(tmp_path, 2)
+    path = tmp_path / "s" / FILE
+    data = path.read_bytes()
+    np.save(tmp_path / "array.npy", np.ones(3))
+    flips = [(place, bit) for place in range(len(data)) for bit in (0, 3, 7)]
+    flipped = [data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :] for place, bit in flips]
+    refused = 0
+    for content in [b"", (tmp_path / "array.npy").read_bytes(), *flipped]:
+        path.write_bytes(content)
+        try:
+            read_state(tmp_path / "s")
+        except ap.Corrupted:
+            refused += 1
+    assert refused > 2 + len(data)

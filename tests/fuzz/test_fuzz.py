@@ -94,7 +94,8 @@ def check_accepted_plan(found, original, data):
         assert found.guarantee == original.guarantee
         assert (found.problem, found.mechanism, found.root) == (original.problem, original.mechanism, original.root)
     assert len(candidates(found).rows) == len(found.candidates)
-    assert error_by_step(found).series
+    drawn = attempt(error_by_step, found)  # refused if C^-1 grows beyond floating point
+    assert drawn is None or drawn.series
     assert set(found.pareto) <= set(found.candidates)
 
 

@@ -135,7 +135,7 @@ def test_a_replay_that_shows_in_the_state_alone_is_seen(tmp_path, micro):
         apj.commit(run, step(1.0), PARAMS)
         assert run.report().rewinds == 0
         run.publish("first")
-        with pytest.raises(ap.Refused, match="replayed with another output"):
+        with pytest.raises(ap.Refused, match="replayed with a different output"):
             apj.commit(run, step(2.0), PARAMS)
 
 
@@ -252,7 +252,7 @@ def test_a_trained_model_is_not_given_the_first_noise_again(tmp_path, source):
             apj.commit(run, state, params)
     with run_for(plan, tmp_path, PARAMS) as run:
         optimizer = optax.chain(apj.add_correlated_noise(run, source), optax.sgd(1.0))
-        with pytest.raises(ap.Refused, match="started with other parameters"):
+        with pytest.raises(ap.Refused, match="started with different parameters"):
             optimizer.update(gradient(1.0), optimizer.init(params))
         updates, state = optimizer.update(gradient(2.0), jax.jit(optimizer.init)(PARAMS))  # begin again
         apj.commit(run, state, updates)
@@ -310,6 +310,21 @@ def test_replicas_that_were_not_added_up_first_are_refused(tmp_path, source):
         assert np.isnan(updates["w"][1]).all()
         with pytest.raises(ap.Refused, match="outputs of the 2 steps before it"):
             apj.commit(run, *(jax.tree.map(lambda part: part[1], tree) for tree in (states, updates)))
+
+
+@SOURCES
+def test_a_run_that_is_closed_while_a_step_is_computed_says_so(tmp_path, source):
+    """JAX computes in the background, so the noise may be asked for when the run is closed already."""
+    run = run_for(plan_for(Toeplitz([1.0, 0.5], 4)), tmp_path, PARAMS)
+    optimizer = apj.add_correlated_noise(run, source)
+    state = optimizer.init(PARAMS)
+    update = jax.jit(optimizer.update).lower(gradient(1.0), state).compile()
+    run.close()
+    updates, state = update(gradient(1.0), state)
+    assert np.isnan(flat(updates)).all()
+    for act in (lambda: apj.commit(run, state, updates), lambda: apj.report(run, state)):
+        with pytest.raises(ap.Refused, match="closed before the noise of step 0 was made"):
+            act()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16])

@@ -10,6 +10,7 @@ import pytest
 import antiphase as ap
 import antiphase.jax as apj
 from antiphase.jax._clip import ROUNDING_MARGIN
+from antiphase.jax._example_keys import typed
 
 RNG = np.random.default_rng(0)
 PARAMS = {"w": jnp.asarray(RNG.normal(size=(3, 2)), jnp.float32), "b": jnp.asarray(RNG.normal(size=2), jnp.float32)}
@@ -182,6 +183,22 @@ def test_losses_and_aux_are_those_of_each_example_in_order(microbatch, examples,
         assert each.aux is None
     for name, wanted in by_hand(x, y, mask, 1 - ROUNDING_MARGIN).items():
         np.testing.assert_allclose(sums[name], wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("microbatch", [None, 3])
+@pytest.mark.parametrize("examples", [9, 513, 1026])
+def test_examples_may_have_random_keys(examples, microbatch):
+    """Such as for dropout. The batch is cut into blocks, which need not divide it."""
+    keys, w = typed(np.random.default_rng(1).integers(0, 2**32, (examples, 2), np.uint32)), jnp.ones(4)
+    mask = np.arange(examples) % 3 > 0
+
+    def loss(w, key):
+        return (w * jax.random.bernoulli(key, 0.5, (4,))).sum()
+
+    found = jax.jit(apj.clipped_sum(loss, 1.0, microbatch=microbatch))(w, (keys,), mask)
+    kept = np.asarray(jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (4,)))(keys), np.float64)[mask]
+    clipped = kept / np.maximum(1.0, np.linalg.norm(kept, axis=1, keepdims=True))
+    np.testing.assert_allclose(found, clipped.sum(0), rtol=1e-4)
 
 
 def test_an_empty_batch_has_values_of_nobody():

@@ -8,12 +8,11 @@ import pytest
 import antiphase as ap
 from antiphase.jax._correlator import correlator
 from antiphase.strategies import BLT, Banded, BandedInverse, Stamped, Toeplitz, Tree
-from tests.catalog import every_strategy
+from tests.catalog import NOT_CAUSAL, every_strategy
 
 SIZES = (1, 5, 24)
-WHOLE = ("dense-tall", "tree-full", "fourier", "stamped-2-fourier", "stamped-3-fourier")
 ALL = {f"{name}-{n}": strategy for n in SIZES for name, strategy in every_strategy(n)}
-STREAMING = {name: strategy for name, strategy in ALL.items() if not name.startswith(WHOLE)}
+STREAMING = {name: strategy for name, strategy in ALL.items() if not name.startswith(NOT_CAUSAL)}
 CASES = [name if name.endswith("-24") else pytest.param(name, marks=pytest.mark.slow) for name in STREAMING]
 LONG = {
     "blt": BLT.from_decays([0.9999, 0.97, 0.8, 0.3], [0.999, 0.9, 0.5, 0.1], 3000),
@@ -60,7 +59,7 @@ def test_memory_is_what_the_plan_says():
         assert correlator(strategy, jnp.dtype(jnp.float32)).buffer_count <= max(strategy.memory_copies, 1)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name.startswith(WHOLE) and name.endswith("-24")])
+@pytest.mark.parametrize("name", [name for name in ALL if name.startswith(NOT_CAUSAL) and name.endswith("-24")])
 def test_what_does_not_stream_is_refused(name):
     with pytest.raises(ap.InvalidArgument, match="needs all rows of z at every step"):
         correlator(ALL[name], jnp.dtype(jnp.float32))

@@ -106,7 +106,7 @@ def test_on_a_single_device_the_program_ends_with_the_reason(tmp_path, source, m
 
 
 def test_other_random_numbers_of_jax_are_refused(tmp_path):
-    """A step that is replayed under another flag would get other noise, and two outputs of it could be averaged."""
+    """A step that is replayed under another flag would get different noise, and two outputs of it could be averaged."""
     with open_run(tmp_path) as run:
         optimizer = apj.add_correlated_noise(run, "device")
         state = optimizer.init(PARAMS)

@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 import antiphase as ap
+import antiphase.jax as apj
+from antiphase._samplers import Batch
 from tests.jax import keras_training as kt
 from tests.jax.keras_training import BATCH, CLIP, EXAMPLES, RATE, STEPS, WEIGHTS, X, Y, build, private, train
 
 keras = pytest.importorskip("keras")
+import antiphase.jax.keras  # noqa: E402
+
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras, with NumPy 2
 ROOT = Path(__file__).parents[2]
 
@@ -85,24 +89,183 @@ def test_a_killed_process_is_resumed_by_running_the_program_again(tmp_path, sour
     assert again.tobytes() == whole.tobytes()  # nothing left to do
 
 
-def test_dropout_differs_between_examples_and_steps():
+class RaiseIn(keras.callbacks.Callback):
+    def __init__(self, step, error):
+        super().__init__()
+        self.step, self.error, self.taken = step, error, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.taken += 1
+        if self.taken == self.step:
+            raise self.error
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_moving_averages_are_resumed(tmp_path, swap):
+    """Keras puts them in place of the weights at the end of training; SwapEMAWeights does so after every epoch."""
+
+    def averaged(seed, directory, *callbacks):
+        model = build(seed, optimizer=keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5))
+        swaps = [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)] if swap else []
+        return train(model, directory, [*swaps, *callbacks])
+
+    whole, _ = averaged(0, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        averaged(0, tmp_path / "killed", RaiseIn(6, KeyboardInterrupt()))
+    resumed, report = averaged(1, tmp_path / "killed")
+    again, _ = averaged(2, tmp_path / "killed")
+    assert report.rewinds == 0
+    assert whole.tobytes() == resumed.tobytes() == again.tobytes()
+
+
+@pytest.mark.parametrize("every", [1, "epoch"])
+def test_weights_of_steps_that_are_replayed_are_not_trained_again(tmp_path, every):
+    """A backup of every step has weights with noise that the replayed steps use again."""
+
+    def backed_up(*callbacks):
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"), save_freq=every)
+        return train(build(optimizer="adam"), tmp_path / "run", [backup, *callbacks])
+
+    with pytest.raises(KeyboardInterrupt):
+        backed_up(RaiseIn(4, KeyboardInterrupt()))
+    if every == 1:
+        with pytest.raises(ap.Refused, match="at step 2, but a callback loaded other weights"):
+            backed_up()
+    resumed, report = train(build(optimizer="adam"), tmp_path / "run") if every == 1 else backed_up()
+    assert report.rewinds == 0
+    assert resumed.tobytes() == train(build(optimizer="adam"), tmp_path / "whole")[0].tobytes()
+
+
+def test_first_batches_are_not_used_again_if_the_iterator_of_keras_ends(tmp_path):
+    model, ending = build(), RaiseIn(1, StopIteration())
+    with private(model, tmp_path) as made:
+        with pytest.warns(UserWarning, match="ran out"), pytest.raises(ap.Refused, match="another batch"):
+            model.fit(X, Y, epochs=4, steps_per_epoch=2, verbose=0, callbacks=[ending])
+        assert made.run.committed == 1
+
+
+def test_a_callback_that_calls_fit_does_not_mix_up_the_batches(tmp_path):
+    """The outer fit had already fetched batches; one of them was used for a later step."""
+    model = build()
+    nested = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: model.fit(X, Y, epochs=1, steps_per_epoch=1, verbose=0)
+    )
+    with private(model, tmp_path) as made:
+        with pytest.raises(ap.Refused, match="another batch"):
+            model.fit(X, Y, epochs=2, steps_per_epoch=2, verbose=0, callbacks=[nested])
+        assert made.run.committed == 3
+
+
+def test_a_closed_object_does_not_train(tmp_path):
+    """The model has its own train function again, which neither clips nor adds noise."""
+    model = build()
+    with private(model, tmp_path) as made:
+        model.fit(X, Y, steps_per_epoch=2, verbose=0)
+    with pytest.raises(ap.Refused, match="closed"):
+        made.fit(X, Y, steps_per_epoch=2, verbose=0)
+
+
+class Rows(keras.layers.Layer):
+    """Two seed generators, whose numbers are added to the features, so that the gradient shows them."""
+
+    def __init__(self):
+        super().__init__()
+        self.generators = [keras.random.SeedGenerator(5), keras.random.SeedGenerator(5)]
+
+    def call(self, x):
+        return sum(x + 3.0 * keras.random.normal(keras.ops.shape(x), seed=generator) for generator in self.generators)
+
+
+def sums_with_and_without(tmp_path, monkeypatch, left_out):
+    """The sum of the clipped gradients of the first step, if its batch is everybody, or everybody but one."""
+    sums = []
+    original = antiphase.jax.keras.clipped_sum
+
+    def seen(*given, **options):
+        total = original(*given, **options)
+
+        def call(*batch):
+            found, each = total(*batch)
+            jax.debug.callback(lambda *arrays: sums.append(np.concatenate([np.ravel(a) for a in arrays])), *found)
+            return found, each
+
+        return call
+
+    monkeypatch.setattr(antiphase.jax.keras, "clipped_sum", seen)
+    for name, indices in ("with", np.arange(EXAMPLES)), ("without", np.delete(np.arange(EXAMPLES), left_out)):
+        keras.utils.set_random_seed(0)
+        hidden = [Rows(), keras.layers.Dense(4), keras.layers.Dropout(0.5)]
+        model = keras.Sequential([keras.Input((3,)), *hidden, keras.layers.Dense(2)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        batch = Batch(indices, np.ones(len(indices), bool))
+        everybody = kt.patch.object(ap.Run, "_batch", lambda run, step, batch=batch: batch)
+        with everybody, private(model, tmp_path / f"{name}-{left_out}"):
+            model.fit(X * 10.0, Y, steps_per_epoch=1, verbose=0)
+        jax.effects_barrier()
+    return sums
+
+
+@pytest.mark.parametrize("left_out", [0, 7])
+def test_the_random_numbers_of_a_layer_belong_to_the_example_and_not_to_its_row(tmp_path, monkeypatch, left_out):
+    """With a known seed for each row, all examples after the one left out would change: by about 3 clipping norms."""
+    one, other = sums_with_and_without(tmp_path, monkeypatch, left_out)
+    assert 0.5 * CLIP < np.linalg.norm(one - other) <= CLIP * (1 + 1e-5)
+
+
+def test_random_numbers_of_layers_come_from_the_secret_and_not_from_the_model(tmp_path):
+    """Two models with other seeds have the same dropout in one run; and the seeds in the model stay as they were."""
+    made = []
+    for seed in (3, 4):
+        model = build(dropout=0.5)
+        model.layers[1].seed_generator.state.assign([seed, 0])
+        before = [np.asarray(v.value) for v in model.non_trainable_variables]
+        weights, _ = train(model, tmp_path / str(seed))
+        made.append(weights)
+        assert all(np.array_equal(a, b.value) for a, b in zip(before, model.non_trainable_variables, strict=True))
+    assert made[0].tobytes() == made[1].tobytes()
+
+
+def test_dropout_differs_between_layers_examples_and_steps(tmp_path):
     from antiphase.jax.keras import _seed_of
 
-    state = jnp.array([3, 0], jnp.uint32)
-    seeds = {_seed_of(state, i).tobytes() for i in range(-1, 50)}
-    assert len(seeds) == 51
-    after = _seed_of(state, -1)
-    assert not seeds & {_seed_of(after, i).tobytes() for i in range(-1, 50)}
+    model = build()
+    with private(model, tmp_path) as made:
+        model.fit(X, Y, steps_per_epoch=1, verbose=0)
+        keys = [key for step in range(3) for key in apj.example_keys(made.run, step, np.arange(20))]
+    seeds = {_seed_of(key, layer, jnp.uint32).tobytes() for key in keys for layer in range(3)}
+    assert len(seeds) == 3 * 20 * 3
 
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_metrics_of_training_examples_are_given_only_if_asked_for(tmp_path, asked):
     model = build()
     with private(model, tmp_path, training_metrics=asked):
-        history = model.fit(X, Y, epochs=2, steps_per_epoch=2, verbose=0, validation_data=(X, Y))
+        history = model.fit(X, Y, epochs=2, steps_per_epoch=2, verbose=0, validation_data=(X + 1.0, Y))
     names = {"val_loss", "val_accuracy"} | ({"loss", "accuracy"} if asked else set())
     assert set(history.history) == names
     assert all(np.isfinite(values).all() for values in history.history.values())
+
+
+def test_metrics_of_training_examples_are_not_given_as_those_of_validation(tmp_path):
+    """Early stopping would depend on them without noise. Other rows of the same array are other examples."""
+    both = np.concatenate([X, X])
+    shared = {
+        "the same": (X, (X, Y)),
+        "some of them": (X, (X[::2], Y[::2])),
+        "overlap": (both[:EXAMPLES], (both[EXAMPLES - 1 :], np.r_[Y, 0])),
+        "one of two inputs": ({"a": X, "b": X + 1.0}, ({"a": X + 1.0, "b": X}, Y)),
+    }
+    model = build()
+    for x, held_out in shared.values():
+        with private(model, tmp_path / "refused"), pytest.raises(ap.Refused, match="share memory"):
+            model.fit(x, Y, steps_per_epoch=2, verbose=0, validation_data=held_out)
+    with private(model, tmp_path / "asked", training_metrics=True):
+        model.fit(X, Y, steps_per_epoch=2, verbose=0, validation_data=(X, Y))
+    model = build()
+    with private(model, tmp_path / "fine"):
+        for rows in (slice(EXAMPLES, None), slice(1, None, 2)):
+            given = both[:EXAMPLES] if rows.step is None else both[::2]
+            model.fit(given, Y, steps_per_epoch=2, verbose=0, validation_data=(both[rows], Y))
 
 
 def test_more_epochs_can_follow_up_to_the_end_of_the_plan(tmp_path):
@@ -153,7 +316,7 @@ def own_step():
 REFUSED = {
     "batch_normalization": (batch_norm, "normalises over the batch"),
     "counting": (counting, r"updates the variable .*mean"),
-    "own step": (own_step, "train_step of its own"),
+    "own step": (own_step, "custom train_step"),
     "accumulation": (lambda: build(optimizer=keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)), "accumulates"),
     "loss scale": (lambda: build(optimizer=keras.optimizers.SGD(0.1, loss_scale_factor=8.0)), "scales the loss"),
     "loss scaling": (

@@ -153,6 +153,17 @@ def test_the_norm_is_checked_in_integers():
         assert not bool(check(np.array([0, number]), np.array([0])))
 
 
+def test_without_jit_the_compiler_does_not_know_the_number_of_examples(caplog):
+    """A scan of known length may be unrolled. The program, and the bits of a gradient, could depend on the batch."""
+    total = apj.clipped_sum(given_gradient, CLIP, lattice=LATTICE)
+    with jax.log_compiles():
+        sums = total([jnp.zeros(3)], (jnp.ones((4, 3)) / 64,), jnp.array([True, False, True, False]))
+    compiled = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
+    assert any("while" in line for line in compiled)
+    assert not any("scan" in line for line in compiled)
+    assert integers(sums) == [1 << 35] * 3
+
+
 def test_losses_and_auxiliary_outputs_are_returned():
     params, (x, y) = model(), model_batch(6)
     mask = np.array([True, True, False, True, False, False])
@@ -325,7 +336,7 @@ def test_what_is_not_exact_is_refused(tmp_path):
     with pytest.raises(ap.InvalidArgument, match="microbatch"):
         apj.clipped_sum(given_gradient, clip, lattice=lattice, microbatch=4)
     for wrong in (0.9 * clip, 1.1 * clip):
-        with pytest.raises(ap.InvalidArgument, match="that of the lattice"):
+        with pytest.raises(ap.InvalidArgument, match="the lattice's clipping norm"):
             apj.clipped_sum(given_gradient, wrong, lattice=lattice)
     with pytest.raises(ap.InvalidArgument, match="a Lattice or None"):
         apj.clipped_sum(given_gradient, clip, lattice=True)
@@ -345,8 +356,12 @@ def test_sums_on_several_devices_are_exact_or_refused(kind):
         return
     with jax.set_mesh(mesh), pytest.raises(ap.Refused, match="explicit"):
         jax.jit(total)(params, placed, mask)
-    with jax.set_mesh(mesh), pytest.raises(ap.Refused, match="shard_map"):
-        jax.shard_map(total, in_specs=(P(), P("data"), P("data")), out_specs=P())(params, placed, mask)
+    for check_vma in (True, False):
+        local = jax.shard_map(
+            total, mesh=mesh, in_specs=(P(), P("data"), P("data")), out_specs=P(), check_vma=check_vma
+        )
+        with jax.set_mesh(mesh), pytest.raises(ap.Refused, match="shard_map"):
+            local(params, placed, mask)
 
 
 def test_keras_refuses_a_lattice(tmp_path):

@@ -112,7 +112,7 @@ def test_a_step_taken_again_with_another_output_is_seen(tmp_path, source):
         assert apj.report(run, state).rewinds == 1
         run.publish("weights")
         first, state = optimizer.update(PARAMS, start)
-        with pytest.raises(ap.Refused, match="replayed with another output"):
+        with pytest.raises(ap.Refused, match="replayed with a different output"):
             apj.commit(run, state, first, own)
 
 
@@ -121,16 +121,16 @@ def test_a_run_keeps_to_its_source(tmp_path):
         optimizer = optimizer_for(run, "device")
         _, state = train(run, optimizer, PARAMS, optimizer.init(PARAMS), stop=2)
     with open_run(tmp_path / "device") as run:
-        with pytest.raises(ap.Refused, match="started with noise from another source"):
+        with pytest.raises(ap.Refused, match="started with noise from a different source"):
             apj.add_correlated_noise(run, "host")
         assert any("Threefry" in remark for remark in run.report().remarks)
     with open_run(tmp_path / "host") as run:
         host = apj.add_correlated_noise(run)
         _, first = host.update(PARAMS, host.init(PARAMS))
         apj.commit(run, first, PARAMS, run.batch(0).indices)
-        with pytest.raises(ap.Refused, match="started with noise from another source"):
+        with pytest.raises(ap.Refused, match="started with noise from a different source"):
             apj.add_correlated_noise(run, "device")
-        with pytest.raises(ap.Refused, match="made for another noise source"):
+        with pytest.raises(ap.Refused, match="made for a different noise source"):
             host.update(PARAMS, state[0])
 
 
@@ -138,8 +138,8 @@ def test_an_optimizer_made_before_the_other_cannot_go_on_either(tmp_path):
     with open_run(tmp_path) as run:
         host = apj.add_correlated_noise(run)
         device = apj.add_correlated_noise(run, "device")
-        check_refused(run, host.update, (PARAMS, host.init(PARAMS)), "another source")
-        with pytest.raises(ap.Refused, match="made for another noise source"):
+        check_refused(run, host.update, (PARAMS, host.init(PARAMS)), "a different source")
+        with pytest.raises(ap.Refused, match="made for a different noise source"):
             device.update(PARAMS, host.init(PARAMS))
 
 
@@ -218,6 +218,29 @@ def test_batches_are_the_run_s_padded_to_few_shapes(tmp_path):
         assert {size % 8 for size in shapes} == {0}
         with pytest.raises(ap.InvalidArgument, match="arrays of 60 examples"):
             next(apj.batches(run, X[:-1]))
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_mask_of_another_batch_counts_no_example_twice(tmp_path, sharded):
+    """A jitted step that closes over the mask of the first batch: as a constant, it is wrong for all others."""
+    devices = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    at = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("data")) if sharded else None
+    examples = np.eye(60, dtype=np.float32)  # the gradient of an example has its own direction
+    each = apj.clipped_sum(lambda p, x: x @ p, 0.5)
+    stale, padding = {}, 0
+    with open_run(tmp_path) as run:
+        for batch in apj.batches(run, (examples, np.arange(60)), multiple=16, sharding=at):
+            rows, labels = (np.asarray(part) for part in batch.data)
+            given = np.asarray(batch.mask)
+            assert not rows[~given].any()
+            assert not labels[~given].any()
+            padding += len(given) - given.sum()
+            mask = stale.setdefault(len(given), given)
+            for wrong in (mask, np.ones_like(mask)):
+                counted = np.asarray(each(jnp.zeros(60), (rows,), wrong))
+                assert counted.max() <= 0.5
+                assert set(np.flatnonzero(counted)) <= set(batch.indices)
+    assert padding > 20
 
 
 def test_an_empty_batch_still_gets_its_noise(tmp_path):

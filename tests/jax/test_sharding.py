@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import antiphase as ap
 import antiphase.jax as apj
+from antiphase.jax import _clip
 from antiphase.strategies import BLT, Banded, BandedInverse, Identity, Stamped, Toeplitz, Tree
 from tests.jax.plans import added, departures, flat, is_right, plan_for, run_for
 
@@ -182,6 +183,141 @@ def test_examples_are_clipped_before_they_are_summed_over_devices(check_vma, mic
     x = jax.random.normal(jax.random.key(0), (16, 2)) * 10
     mask = np.arange(16) != 5
     np.testing.assert_allclose(flat(jax.jit(total)(params, x, mask)), flat(clipped(params, (x,), mask)), rtol=1e-5)
+
+
+@jax.custom_vjp
+def quiet_forward(w):
+    return w
+
+
+quiet_forward.defvjp(lambda w: (w, None), lambda _, g: (jax.lax.ppermute(g, "data", [(0, 1), (1, 0)]),))
+
+TALKING = {
+    "synchronised mean": lambda w, x: jnp.tanh((x - jax.lax.pmean(x, "data")) @ w),
+    "in a nested program": lambda w, x: jax.jit(lambda x: jax.lax.pmax(jax.lax.stop_gradient(x), "data"))(x) @ w,
+    "in a branch": lambda w, x: jax.lax.cond(w[0] > 0, lambda: x @ w, lambda: jax.lax.psum(x, "data") @ w),
+    "gathered examples": lambda w, x: (jax.lax.all_gather(x, "data") @ w).sum(),
+    "neighbour": lambda w, x: jax.lax.ppermute(x, "data", [(0, 1), (1, 0)]) @ w,
+    "in the backward pass alone": lambda w, x: x @ quiet_forward(w),
+    "tensor parallel": lambda w, x: jax.lax.psum(x @ w, "model"),
+}
+
+
+def manual(loss, mesh, check_vma, params_spec=None, out_spec=None):
+    """The sum over all devices, inside of shard_map."""
+
+    def local(w, x, mask):
+        return jax.lax.psum(apj.clipped_sum(loss, 1.0)(w, (x,), mask), "data")
+
+    specs = (params_spec or P(), P("data"), P("data"))
+    return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_spec or P(), check_vma=check_vma))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("name", TALKING)
+def test_a_loss_that_communicates_is_refused(name, check_vma):
+    """With the synchronised mean, replacing one example moved the sum by up to 3.7 times the norm, not 2."""
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    with pytest.raises(ap.Refused, match="communicates between devices"):
+        manual(TALKING[name], mesh, check_vma)(jnp.ones(3), jnp.ones((8, 3)), np.ones(8, bool))
+
+
+def test_a_loss_that_communicates_is_refused_in_pmap():
+    def local(w, x):
+        total = apj.clipped_sum(TALKING["synchronised mean"], 1.0)(w, (x,), np.ones(4, bool))
+        return jax.lax.psum(total, "data")
+
+    with pytest.raises(ap.Refused, match="calls psum over the mesh axis 'data'"):
+        jax.pmap(local, axis_name="data", in_axes=(None, 0))(jnp.ones(3), jnp.ones((4, 4, 3)))
+
+
+def test_a_shard_of_the_parameters_is_refused():
+    """Two halves of a gradient, each clipped to norm 1, have norm 1.41 together."""
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    halves = manual(lambda w, x: w @ x[:2], mesh, True, P("model"), P("model"))
+    with pytest.raises(ap.Refused, match="the same examples but different parameters"):
+        halves(jnp.ones(4), jnp.ones((8, 4)), np.ones(8, bool))
+
+
+def with_device_key(w, x, key):
+    return (w * jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0.1)).sum()
+
+
+def key_of_device():
+    return jax.random.fold_in(jax.random.key(0), jax.lax.axis_index("data"))
+
+
+def closing_over(key):
+    return apj.clipped_sum(lambda w, x, _: with_device_key(w, x, key), 1.0)
+
+
+ON_DEVICES = {
+    "in the loss": lambda: apj.clipped_sum(lambda w, x, _: with_device_key(w, x, key_of_device()), 1.0),
+    "closed over": lambda: closing_over(key_of_device()),
+    "shared": lambda: apj.clipped_sum(with_device_key, 1.0, batch_axis=(0, None)),
+}
+
+
+@pytest.mark.parametrize("name", ON_DEVICES)
+def test_a_loss_that_depends_on_its_device_is_refused(name, monkeypatch):
+    """Such as by a key for every device: leaving out one example moves others to another device."""
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    x = 100 * np.random.default_rng(0).normal(size=(64, 16)).astype(np.float32)
+
+    def local(w, x, mask):
+        second = key_of_device() if name == "shared" else jnp.zeros(len(x))
+        return jax.lax.psum(ON_DEVICES[name]()(w, (x, second), mask), "data")
+
+    def total(indices, check_vma=True):
+        rows, mask = np.zeros((64, 16), np.float32), np.arange(64) < len(indices)
+        rows[mask] = x[indices]
+        specs = (P(), P("data"), P("data"))
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=check_vma)
+        return np.asarray(jax.jit(mapped)(jnp.ones(16), rows, mask))
+
+    for check_vma in (True, False):
+        with pytest.raises(ap.Refused, match="depends on the device that it runs on"):
+            total(np.arange(64), check_vma)
+    monkeypatch.setattr(_clip, "check_no_communication", lambda *given: None)
+    assert np.linalg.norm(total(np.arange(64)) - total(np.arange(1, 64))) > 1.5  # what it is refused for
+
+
+def test_a_batch_that_is_the_same_on_all_devices_is_refused(monkeypatch):
+    """With psum, every example would count four times."""
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+
+    def total(mask):
+        def local(w, x, mask):
+            return jax.lax.psum(apj.clipped_sum(lambda w, x: (w * x).sum(), 1.0)(w, (x,), mask), "data")
+
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(), P()), out_specs=P())
+        return np.asarray(jax.jit(mapped)(jnp.ones(3), 100 * jnp.ones((8, 3)), mask))
+
+    with pytest.raises(ap.Refused, match="all devices have the same examples"):
+        total(np.ones(8, bool))
+    monkeypatch.setattr(_clip, "check_distributed", lambda axes: None)
+    assert np.linalg.norm(total(np.ones(8, bool)) - total(np.arange(8) > 0)) > 3.9  # what it is refused for
+
+
+@pytest.mark.parametrize("is_raw", [True, False])
+def test_a_key_for_each_device_of_pmap_is_refused(is_raw):
+    keys = jax.random.split(jax.random.PRNGKey(0) if is_raw else jax.random.key(0), 4)
+
+    def local(w, x, key):
+        total = apj.clipped_sum(lambda w, x: with_device_key(w, x, key), 1.0)
+        return jax.lax.psum(total(w, (x,), np.ones(4, bool)), "data")
+
+    with pytest.raises(ap.Refused, match="a random key that may differ between devices"):
+        jax.pmap(local, axis_name="data", in_axes=(None, 0, 0))(jnp.ones(3), jnp.ones((4, 4, 3)), keys)
+
+
+def test_values_that_all_devices_share_may_be_closed_over():
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    key, scale = jax.random.key(0), jnp.float32(3.0)
+    total = manual(lambda w, x: scale * with_device_key(w, x, key), mesh, True)
+    found = total(jnp.ones(3), jnp.ones((8, 3)), np.ones(8, bool))
+    g = np.where(jax.random.bernoulli(key, 0.5, (3,)), 3.0, 0.3)
+    np.testing.assert_allclose(found, 8 * g / max(1.0, np.linalg.norm(g)), rtol=1e-4)
 
 
 def wide_loss(params, x, y):

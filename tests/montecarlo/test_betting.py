@@ -102,6 +102,7 @@ def estimators() -> dict[str, tuple[Estimator, float]]:
     }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", estimators())
 def test_confidence_limits_cover_a_known_delta(name):
     """400 seeded repeats of the whole certified run for each kind of estimator, at beta = 0.05.

@@ -1,6 +1,7 @@
 """epsilon, delta and noise for balls-in-bins."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from antiphase import BallsInBins
 from antiphase._errors import InvalidArgument
 from antiphase._montecarlo import MonteCarlo, bins_gram, calibrate, delta, epsilon, verify
+from antiphase._montecarlo.amplification import dominating_pair
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase._montecarlo.guarantee import pair_delta, pair_epsilon
 from antiphase._montecarlo.samples import randomness
+from antiphase._montecarlo.verification import FRESH_FACTOR, try_claim
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Toeplitz
 from tests.montecarlo.oracle import integrated_delta
 
@@ -184,3 +187,19 @@ def test_near_exact_figure_28_poisson(target, bands, noise):
 def test_noise_whose_square_is_outside_floating_point_is_refused_by_name(noise):
     with pytest.raises(InvalidArgument, match=r"'noise_std' parameter .* \[1e-140, 1e\+140\]"):
         delta(Toeplitz([1.0, 0.5], 4), BallsInBins(2, 2), noise, 1.0)
+
+
+def test_a_verification_with_fresh_entropy_draws_more_samples_than_a_seeded_certificate():
+    """Its limit is closer to the estimate, so that it rarely refuses, by chance, what was certified before."""
+    strategy, participation = BLT([0.9], [0.2], 180), BallsInBins(3, 60)
+    noise, bound = calibrate(strategy, participation, 2.0, 1e-4, sampling=MonteCarlo(seed=1, slack=0.2))
+    pair, claim = dominating_pair(strategy, participation, noise), (bound.value, 1e-4, 1, randomness(5), MonteCarlo())
+    few, many = try_claim(pair, *claim), try_claim(pair, *claim, more=FRESH_FACTOR)
+    assert few.bound is not None
+    assert many.bound is not None
+    assert many.limit / many.estimate - 1 < 0.7 * (few.limit / few.estimate - 1)
+    verified = [
+        verify(strategy, participation, noise, *claim[:2], sampling=MonteCarlo(seed=seed)) for seed in (3, None)
+    ]
+    samples = [int(re.search(r"([\d,]+) and", bound.method)[1].replace(",", "")) for bound in verified]
+    assert samples[1] > 2 * samples[0]

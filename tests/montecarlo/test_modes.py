@@ -8,10 +8,8 @@ from antiphase._errors import InvalidArgument, NotProved
 from antiphase._montecarlo import MonteCarlo, bins_gram, delta
 from antiphase._montecarlo.balls_in_bins import bins_pair
 from antiphase.strategies import BLT, Banded, BandedInverse, Dense, Identity, Toeplitz
-from tests.catalog import every_strategy, random_banded
+from tests.catalog import NOT_CAUSAL, every_strategy, random_banded
 from tests.montecarlo.oracle import integrated_delta, modes
-
-NOT_CAUSAL = {"dense-tall", "tree-full", "fourier-direct", "fourier-optimal", "stamped-2-fourier", "stamped-3-fourier"}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 12])
@@ -27,7 +25,7 @@ def test_every_strategy_against_dense_columns(steps, bins):
             continue
         rows = modes(strategy, bins)
         np.testing.assert_allclose(found, rows @ rows.T, rtol=1e-12, atol=1e-14, err_msg=name)
-    assert refused <= NOT_CAUSAL
+    assert all(name.startswith(NOT_CAUSAL) for name in refused)
     assert steps < 2 or refused >= {"dense-tall", "fourier-direct"}
 
 

@@ -292,6 +292,7 @@ def test_plain_weights_are_at_most_one():
         assert np.isfinite(found.shifts).all()
 
 
+@pytest.mark.integration
 def test_residue_classes_that_share_no_scale():
     """At rate 1 an example that starts at step t meets t, t + b, ...: the others' likelihood is another's."""
     d = np.where(np.arange(120) % 2 == 0, 1.0, 0.01)

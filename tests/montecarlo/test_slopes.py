@@ -29,6 +29,7 @@ def differences(gram: np.ndarray, epsilon: float, points: int, direction: int, h
     return out
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("gram", "noise", "epsilon", "points"), CASES)
 @pytest.mark.parametrize("direction", [0, 1], ids=["remove", "add"])
 def test_slopes_are_differences_of_integrals(gram, noise, epsilon, points, direction):

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from antiphase import BallsInBins
+from antiphase import BallsInBins, sensitivity
 from antiphase._errors import AntiphaseError, InvalidArgument, Refused
 from antiphase._montecarlo import MonteCarlo, bins_gram, calibrate, delta, epsilon, estimate, verify
 from antiphase._montecarlo import samples as samples_module
@@ -146,6 +147,16 @@ def test_no_two_purposes_share_samples(monkeypatch):
         call()
         assert seeds[purpose]
     assert len(set.union(*seeds.values())) == sum(len(found) for found in seeds.values())
+
+
+def test_negative_entries_may_put_the_pair_above_the_sensitivity():
+    """The pair uses |C|. Its delta may exceed that of one Gaussian at the sensitivity, which is then the bound."""
+    case = Toeplitz([1.0, -0.9, -0.8, -0.7, -0.6, -0.5, -0.4, -0.3], 8), BallsInBins(4, 2), 1.0, 1.0
+    sens = sensitivity(case[0], case[1].worst_case).value
+    proved = norm.cdf(sens / 2.0 - 1.0 / sens) - math.e * norm.cdf(-sens / 2.0 - 1.0 / sens)
+    assert delta(*case, QUICK).value == pytest.approx(proved, rel=1e-6)
+    with pytest.raises(Refused, match="is not verified"):
+        verify(*case, 1e-9, sampling=QUICK)
 
 
 def test_an_estimate_above_a_proved_bound_raises(monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 import antiphase as ap
 from antiphase._lattice import add_exactly, integer_form
 from antiphase._lattice.range import END_OF_TAIL, largest_number
+from antiphase._lattice.rounding import rounding_factor
 from antiphase.strategies import (
     BLT,
     Banded,
@@ -78,6 +79,36 @@ def reference(mechanism, z):
             past = sum(Fraction(matrix[t, s]) * out[s] for s in range(t))
             out.append(draw - math.floor(past + half))
     return out
+
+
+@pytest.mark.parametrize("clip_norm", [1e-290, 1e300])
+def test_clipping_norms_without_a_grid_are_named(clip_norm):
+    with pytest.raises(ap.NotProved, match="clipping norm of 1e"):
+        ap.choose_lattice(Identity(4), ap.SingleParticipation(), 1.0, 10, clip_norm)
+
+
+def with_poles(count):
+    """A `BandedInverse` whose C has poles near 1, and so large entries."""
+    coefficients = np.array([1.0])
+    for i in range(count):
+        coefficients = np.convolve(coefficients, [1.0, -(1.0 - i / 1000)])
+    return ap.rounded_strategy(BandedInverse(coefficients, 600))
+
+
+def test_a_column_of_a_banded_inverse_that_float64_cannot_compute_is_refused():
+    # In float64, even after multiplication by 1.001, its sum of 7e16 is 0.3 % too small.
+    with pytest.raises(ap.NotProved, match="cannot be bounded"):
+        ap.Mechanism(with_poles(8), ap.SingleParticipation(), 1.0, lattice=ap.Lattice(-46, 2**46, 1))
+
+
+@pytest.mark.parametrize("poles", [2, 4, 5])
+def test_rounding_errors_of_the_column_of_a_banded_inverse_are_covered(poles):
+    strategy = with_poles(poles)
+    found = rounding_factor(integer_form(strategy), 0)
+    tail, column = [Fraction(c) for c in strategy.coefficients[1:].tolist()], [1 << 200]
+    for _ in range(599):  # in fixed point with 200 bits
+        column.append(-math.floor(sum(c * past for c, past in zip(tail, reversed(column), strict=False))))
+    assert found >= Fraction(sum(map(abs, column)), 1 << 200)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -208,6 +239,24 @@ def test_other_strategies_are_refused_by_name(strategy):
     with pytest.raises(ap.NotProved, match=type(strategy).__name__) as caught:
         ap.rounded_strategy(strategy)
     assert caught.value.hint
+
+
+class Thirds(Strategy):
+    """A strategy that `rounded_strategy` does not know: it has neither `rescaled` nor a case there."""
+
+    steps = 4
+
+    def encoding_stream(self):
+        return Toeplitz([1.0, 1 / 3], 4).encoding_stream()
+
+    def recursion(self):
+        return Toeplitz([1.0, 1 / 3], 4).recursion()
+
+
+def test_a_strategy_that_cannot_be_rounded_is_not_referred_to_rounding_only():
+    with pytest.raises(ap.NotProved, match="coefficients of this Thirds") as caught:
+        ap.rounded_strategy(Thirds())
+    assert "lattice=False" in caught.value.hint
 
 
 def test_coefficients_that_are_not_on_the_grid_are_refused():

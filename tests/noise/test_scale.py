@@ -103,6 +103,7 @@ def test_the_plan_that_had_no_noise_at_all_has_its_covariance(tmp_path):
     with ap.Run.open(plan_for(strategy, noise_std=noise_std), tmp_path, leaves=[(entries,)], examples=40) as run:
         rows = []
         for step in range(40):
+            run.batch(step)
             rows.append(run.gradient_noise(step)[0].astype(np.float64))
             run.commit(step, bytes(32))
     whitened = base.multiply(np.stack(rows)) / (noise_std / 1e50)

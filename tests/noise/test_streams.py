@@ -44,6 +44,7 @@ def test_a_stream_is_its_own_white_noise_correlated(name, dtype):
     assert relative_error(out, 1.7 * strategy.noising() @ z) < TOLERANCE[dtype]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", LONG)
 def test_long_streams_do_not_drift(name, dtype):

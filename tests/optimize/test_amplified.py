@@ -145,7 +145,7 @@ def test_as_many_bands_as_bins_where_that_is_quick(steps, bins, bands):
 def test_the_best_known_strategy_is_kept_where_the_search_goes_astray(monkeypatch):
     """By calibrated noise, not by the few samples of the search."""
 
-    def astray(problem, family, start, estimator, limits):
+    def astray(problem, family, start, estimator, limits, min_gain):
         return module.evaluate_point(problem, Toeplitz(np.ones(8), 32), start.point, estimator)
 
     monkeypatch.setattr(module, "descend", astray)

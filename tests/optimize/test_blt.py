@@ -256,6 +256,7 @@ def test_enough_buffers_come_close_to_the_best_toeplitz(objective):
     assert toeplitz.loss * (1 - 1e-6) <= solution.loss <= 1.01 * toeplitz.loss
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize(
     "participation", [SINGLE, ap.EveryStep(), ap.FixedEpochs(4, 6), ap.MinSeparation(5), ap.MinSeparation(4, 2)]

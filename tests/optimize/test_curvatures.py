@@ -68,6 +68,7 @@ def test_toeplitz_value_and_gradient(n, bands, workload, steps, normalized, seed
     check_gradient(function, c)
 
 
+@pytest.mark.integration
 @given(
     n=st.integers(1, 10),
     bands=st.integers(1, 5),
@@ -109,6 +110,7 @@ def test_banded_value_gradient_and_bound(n, bands, workload, steps, signed, seed
         assert bound <= math.exp(error(columns, 1.0, gradient)) * (1 + 1e-9)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("workload", ["prefix", "momentum", "schedule"])
 @pytest.mark.parametrize("steps", STEPS)
 def test_toeplitz_is_no_worse_than_any_search_by_brute_force(workload, steps):
@@ -290,6 +292,7 @@ def test_gram_recursion_equals_dense_algebra(workload, weights):
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("workload", ["prefix", "momentum", "schedule"])
 @pytest.mark.parametrize("equal_norms", [True, False])

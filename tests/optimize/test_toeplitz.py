@@ -160,6 +160,7 @@ def test_full_toeplitz_beats_the_square_root_for_rms_and_more_bands_help():
     assert losses[-1] < loss(Toeplitz.square_root(256), ap.PrefixSum(), SINGLE)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_never_beats_banded_under_single_participation(workload, objective):

@@ -8,6 +8,7 @@ from antiphase._optimize.dense import warm_start
 from antiphase._optimize.dense.residue_blocks import ResidueClasses, flatten
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("equal_norms", [False, True])
 @pytest.mark.parametrize(
     "participation", [ap.FixedEpochs(4, 80), ap.FixedEpochs(3, 120), ap.SingleParticipation()], ids=str
@@ -29,6 +30,7 @@ def test_the_optimum_is_the_same_and_found_sooner(participation, equal_norms, mo
     assert halved.lower_bound <= plain.loss <= halved.lower_bound * (1 + 2e-4)
 
 
+@pytest.mark.integration
 def test_the_largest_error_too(monkeypatch):
     participation = ap.FixedEpochs(4, 80)
     halved = ap.optimize("dense", steps=320, participation=participation, objective="max")

@@ -31,6 +31,7 @@ def test_dense_by_hand_does_not_beat_the_plan(steps, participation):
     assert "dense" in {c.name for c in found.candidates[:2]}  # or as many bands as steps, better by less than 0.01 %
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("epsilon", "dense"), [(1.0, set()), (2.0, {"dense, to 1%"}), (4.0, {"dense, to 1%", "dense"})]
 )
@@ -41,6 +42,7 @@ def test_the_dense_optimum_is_sought_as_far_as_it_may_win(epsilon, dense):
     assert {c.name for c in found.candidates} == {"identity (DP-SGD)", *dense}
 
 
+@pytest.mark.integration
 def test_no_dense_matrix_was_ruled_out_that_wins():
     """Where the closed bound rules the dense optimum out, by hand it is worse than the plan."""
     asked = ap.Problem(steps=520, budget=ap.Budget(1.0, 1e-6), examples=5200, batch_size=100, objective="rms")
@@ -61,6 +63,7 @@ def test_more_bands_than_are_quick_are_tried_where_they_may_win():
     assert found.error <= by_hand("banded", participation, 4096, bands=64) * (1.0 + 1e-9)
 
 
+@pytest.mark.integration
 def test_wide_bands_far_from_the_best_are_left_out():
     """By sampling at epsilon 0.5 a few bands win by far over 64 without."""
     budget = ap.Budget(0.5, 1e-6)

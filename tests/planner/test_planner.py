@@ -25,6 +25,7 @@ def quick_plan():
     return ap.plan(problem(), QUICK)
 
 
+@pytest.mark.integration
 def test_every_family_is_tried_and_the_best_is_chosen():
     found = ap.plan(problem())
     errors = [c.error for c in found.candidates]
@@ -33,6 +34,7 @@ def test_every_family_is_tried_and_the_best_is_chosen():
     assert {c.family for c in found.candidates} == set(FAMILIES)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_plan_is_never_worse_than_one_family_by_hand(family):
     alone = ap.plan(problem(), [family])
@@ -72,7 +74,7 @@ def test_an_open_participation_compares_pipelines_and_says_what_each_gains():
     found = ap.plan(open_problem, ["identity", "toeplitz", "banded"])
     kinds = {type(c.participation).__name__ for c in found.candidates}
     assert kinds == {"Poisson", "CyclicPoisson", "FixedEpochs"}
-    assert any("instead, the best is" in note for note in found.notes)
+    assert any("would be best, with" in note for note in found.notes)
     for candidate in found.candidates:
         if isinstance(candidate.participation, ap.CyclicPoisson):
             assert candidate.participation.max_batch is None
@@ -90,6 +92,7 @@ def test_amplified_rate_gives_the_batch_size():
     assert math.isclose(sampling.rate * 3000 / groups, 100)
 
 
+@pytest.mark.integration
 def test_balls_in_bins_gains_from_its_randomness_and_comes_back_as_it_was(tmp_path):
     bins = ap.BallsInBins(3, 8)
     found = ap.plan(problem(steps=24, participation=bins), ["identity", "toeplitz"])
@@ -116,11 +119,18 @@ def test_a_given_sampling_is_kept():
     assert all(c.family != "dense" for c in found.candidates)
 
 
+@pytest.mark.parametrize(("delta", "is_large"), [(2e-3, True), (1e-3, False), (1e-5, False)])
+def test_a_note_says_that_delta_is_too_large(delta, is_large):
+    problem = ap.Problem(steps=20, budget=ap.Budget(2.0, delta), examples=1000, batch_size=50, objective="rms")
+    notes = ap.plan(problem, ["identity"]).notes
+    assert any("Delta is larger than 1 / examples (0.001)." in note for note in notes) == is_large
+
+
 def test_notes_say_what_was_gained_and_what_is_ranked():
     found = ap.plan(problem(examples=600, batch_size=40), QUICK)
     plain = next(c for c in found.candidates if c.family == "identity")
     notes = " ".join(found.notes)
-    assert f"{100 * (1 - found.error / plain.error):.0f} % less than with DP-SGD" in notes
+    assert f"{100 * (1 - found.error / plain.error):.0f} % less noise than with DP-SGD" in notes
     assert "rms over the steps" in notes
     assert "a largest learning rate near" in notes
 

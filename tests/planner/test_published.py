@@ -47,6 +47,7 @@ def chosen_bands(problem: ap.Problem) -> int:
     return 1 + found.mechanism.strategy.memory_copies
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "cell", [pytest.param(cell, marks=[] if cell in QUICK else [pytest.mark.slow]) for cell in BANDS], ids=str
 )
@@ -56,6 +57,7 @@ def test_bands_of_1024_steps(cell):
     assert abs(math.log2(chosen_bands(problem) / BANDS[cell])) <= 1.0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("epsilon", "bands"), [(0.5, 2), (1.0, 4), (2.0, 8), (4.0, 16), (8.0, 32)])
 def test_bands_of_twenty_epochs_of_a_hundred_steps(epsilon, bands):
     """Choquette-Choo et al. 2025 (near-exact amplification), Fig. 29, banded with Poisson sampling."""

@@ -70,3 +70,18 @@ def test_what_is_not_proved_says_what_is():
         ap.NotProved, match=r"No mechanism of the families tree can be tried with Poisson\(.*and 24 steps"
     ):
         ap.plan(ap.Problem(steps=24, budget=BUDGET, participation=ap.Poisson(0.1)), ["tree"])
+
+
+def test_a_tiny_budget_is_planned_without_balls_in_bins():
+    """Samples cannot tell how much noise it needs: to the last digit, every noise gives the same estimate."""
+    problem = ap.Problem(steps=100, budget=ap.Budget(1e-9, 1e-12), examples=5000, batch_size=250)
+    plan = ap.plan(problem, families=["identity", "blt"])
+    assert plan.guarantee.value <= 1e-9
+    with pytest.raises(ap.NotProved, match="Sampling cannot estimate the noise for epsilon = 1e-09"):
+        ap.plan(problem, families=["blt"], pipelines=["balls-in-bins"])
+
+
+def test_a_fraction_is_no_batch_size():
+    with pytest.raises(ap.InvalidArgument, match=r"batch_size.*99\.5") as caught:
+        ap.Problem(steps=10, budget=BUDGET, examples=1000, batch_size=99.5)
+    assert caught.value.hint == "round it to a whole number"

@@ -40,6 +40,7 @@ def searched_plan() -> ap.Plan:
 def made_run(directory: Path, plan: ap.Plan, steps: int, label: str = "first model") -> None:
     with ap.Run.open(plan, directory, leaves=[(2,)], examples=48) as run:
         for step in range(steps):
+            run.batch(step)
             run.commit(step, ap.digest(run.gradient_noise(step)))
         if steps:
             run.publish(label)

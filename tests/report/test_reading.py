@@ -31,6 +31,7 @@ def test_a_run_under_way_can_be_read(tmp_path):
     plan = made_plan()
     with ap.Run.open(plan, tmp_path / "run", leaves=[(2,)], examples=48) as run:
         for step in range(3):
+            run.batch(step)
             run.commit(step, ap.digest(run.gradient_noise(step)))
         assert read(tmp_path / "run").run.steps_run == 3
 
@@ -122,6 +123,7 @@ def test_a_foreign_run_is_refused(good, tmp_path):
 def test_a_secret_kept_elsewhere(tmp_path):
     secret = ap.Secret.insecure(3)
     with ap.Run.open(made_plan(), tmp_path / "run", leaves=[(2,)], examples=48, secret=secret) as run:
+        run.batch(0)
         run.commit(0, ap.digest(run.gradient_noise(0)))
     with pytest.raises(ap.Corrupted, match="secret is missing"):
         read(tmp_path / "run")
@@ -154,7 +156,7 @@ def test_candidates_of_a_run_are_those_it_was_opened_with(tmp_path):
     source = read(tmp_path)
     assert source.plan.candidates == source.plan.notes == ()
     content = gather(source)
-    assert any("Candidates: left out" in text for text in content.left_out)
+    assert any("Candidates are left out" in text for text in content.left_out)
     assert plan.candidates[1].name not in markdown(content)
     result = command("verify", tmp_path)
     assert result.exit_code == 1
@@ -170,7 +172,7 @@ def test_a_run_of_an_older_version_is_reported_without_candidates(tmp_path, monk
     source = read(tmp_path)
     assert source.run.steps_run == 3
     assert source.plan.candidates == ()
-    assert "Candidates: left out" in source.left_out[0]
+    assert "Candidates are left out" in source.left_out[0]
     assert command("verify", tmp_path).exit_code == 0
 
 

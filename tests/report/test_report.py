@@ -65,7 +65,7 @@ EVERY = {
     ap.Poisson(0.25): "probability 0.25",
     ap.CyclicPoisson(4, 0.5): "one of 4 groups. The groups take turns",
     ap.FixedSize(2, 3): "draws 3 users of one group",
-    ap.BallsInBins(3, 5): "one of the 5 steps of an epoch at random, once",
+    ap.BallsInBins(3, 5): "assigned once, at random, to one of the 5 steps of an epoch",
     ap.PoissonMinSeparation(6, 0.1): "not drawn in the previous 5 steps",
 }
 
@@ -246,3 +246,38 @@ def test_rho_is_stated_for_ideal_noise_alone(tmp_path):
         said = dict(statement(source))["Formal statement"]
         rho = float(re.search(r"; with ideal Gaussian noise, which is unbounded, rho = ([.\d]+) zCDP\.$", said)[1])
         assert 0.0 <= rho - ap.zcdp(plan.mechanism).value < 1e-6
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-or-remove"])
+def test_a_number_of_examples_that_readers_can_test_is_said_to_be_public(tmp_path, adjacency):
+    """Readers of the ledger who know all else compute its hashes for n and for n - 1 examples."""
+    found = {}
+    for examples in (48, 47):
+        mechanism = ap.Mechanism(Identity(4), ap.Poisson(0.25), 3.0, adjacency)
+        guarantee = ap.epsilon(mechanism, 1e-6)
+        budget = ap.Budget(max(8.0, guarantee.value), 1e-6)
+        problem = ap.Problem(4, budget, examples, participation=ap.Poisson(0.25), adjacency=adjacency, unit="device")
+        plan = ap.Plan(problem, mechanism, guarantee, error=1.0)
+        ap.Run.open(plan, tmp_path / f"{examples}", leaves=[(2,)], examples=examples).close()
+        entry = (tmp_path / f"{examples}" / "public" / "ledger.jsonl").read_text()
+        found[examples] = json.loads(entry[: entry.rindex("}") + 1])["plan"]
+        assert found[examples] == plan.fingerprint
+        said = dict(statement(read(tmp_path / f"{examples}")))["Neighbouring data sets"]
+        assert ("number of devices, which the plan and the run were given, counts as public" in said) == (
+            adjacency == "add-or-remove"
+        )
+    assert found[48] != found[47]
+
+
+def test_every_point_in_the_data_of_a_chart_of_epsilon_holds():
+    """The table rounds both numbers up: one to the nearest digit would claim too much for about half of the points."""
+    from antiphase._report import curves
+    from antiphase._report.tables import chart_table
+
+    plan = made_plan()
+    rows = chart_table(curves.by_delta(plan)).rows
+    assert len(rows) > 10
+    assert all(ap.delta(plan.mechanism, float(eps)).value <= float(delta) for _, delta, eps in rows)
+    chart = curves.by_step(plan, None)
+    for _, steps, eps in chart_table(chart).rows:
+        assert ap.epsilon(plan.mechanism.first(int(steps)), plan.problem.budget.delta).value <= float(eps)

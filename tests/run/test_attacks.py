@@ -14,6 +14,7 @@ import pytest
 import antiphase as ap
 from antiphase._durable import write_atomically
 from antiphase._ledger import chain
+from antiphase._report import gather, read
 from antiphase._run.history import History
 from antiphase._run.noise_replay import StreamReplay
 from tests.run.plans import LEAVES, STEPS, STRATEGIES, fresh_model, plan_for, take, train
@@ -118,6 +119,7 @@ def test_a_state_of_other_noise_is_replaced_by_a_replay(tmp_path, kind):
     with opened(tmp_path / "whole", secret=ap.Secret.insecure(7)) as run:
         run_id, wanted = run.run_id, []
         for step in range(STEPS):
+            run.batch(step)
             wanted.append(run.gradient_noise(step))
             run.commit(step, ap.digest(wanted[-1]))
             if step == at - 1:
@@ -130,6 +132,7 @@ def test_a_state_of_other_noise_is_replaced_by_a_replay(tmp_path, kind):
         with pytest.warns(RuntimeWarning, match="belongs to another"):
             found = run.gradient_noise(at)
         for step in range(at, STEPS):
+            run.batch(step)
             found = run.gradient_noise(step)
             assert all(map(np.array_equal, found, wanted[step]))
             run.commit(step, ap.digest(found))
@@ -208,6 +211,7 @@ def test_a_step_needs_its_noise_before_it_is_committed(tmp_path):
     with opened(tmp_path) as run:
         with pytest.raises(ap.Refused, match="noise has not been read"):
             run.commit(0, bytes(32))
+        run.batch(0)
         run.gradient_noise(0)
         with pytest.raises(ap.Refused, match="not committed"):
             run.publish("too early")
@@ -266,6 +270,33 @@ def test_a_closed_run_can_do_nothing(tmp_path):
         ):
             with pytest.raises(ap.Refused, match="closed"):
                 act()
+
+
+@pytest.mark.parametrize("call", ["gradient_noise", "commit", "publish", "save"])
+def test_a_call_that_waits_while_the_run_is_closed_says_so(tmp_path, monkeypatch, call):
+    """It has found the run open, and waits for the lock that the closing thread holds."""
+    run = opened(tmp_path)
+    digest = run.digest(0, run.gradient_noise(0))
+    act = {
+        "gradient_noise": lambda: run.gradient_noise(0),
+        "commit": lambda: run.commit(0, digest),
+        "publish": lambda: run.publish("x"),
+        "save": run.save,
+    }[call]
+    is_waiting, check_open = threading.Event(), run._journal.check_open
+
+    def signalled():
+        check_open()
+        is_waiting.set()
+
+    monkeypatch.setattr(run._journal, "check_open", signalled)
+    with ThreadPoolExecutor(1) as pool:
+        with run._thread_lock:
+            called = pool.submit(act)
+            assert is_waiting.wait(60)
+            run.close()
+        with pytest.raises(ap.Refused, match="The run is closed"):
+            called.result()
 
 
 def test_a_forked_child_can_do_nothing(tmp_path):
@@ -330,6 +361,7 @@ def test_of_two_threads_one_commits_a_step(tmp_path, monkeypatch):
             return True
 
     with opened(tmp_path) as run:
+        run.batch(0)
         run.gradient_noise(0)
         with monkeypatch.context() as patched, ThreadPoolExecutor(2) as threads:
             patched.setattr(History, "check", met(History.check))
@@ -414,7 +446,8 @@ def test_a_step_that_was_made_from_a_withdrawn_one_is_not_committed(tmp_path):
         first = train(run, fresh_model(), 1)
         second = take(run, 1, first)
         other = take(run, 0, fresh_model(), data_seed=1)
-        run.commit(0, ap.digest(other))
+        with pytest.warns(RuntimeWarning, match="another one with the same noise"):
+            run.commit(0, ap.digest(other))
         with pytest.raises(ap.Refused, match="Step 1 cannot be committed: its noise has not been read"):
             run.commit(1, ap.digest(second))
         train(run, other, 3)
@@ -496,6 +529,24 @@ def test_a_report_says_that_the_budget_is_spent(tmp_path):
     assert "extended 1 time" in remarks
 
 
+@pytest.mark.parametrize("stop", [30, 40])
+def test_a_report_on_an_extended_run_states_its_condition(tmp_path, stop):
+    """The planned epsilon of an extended run was not known in advance, so it is no fallback."""
+    plan = plan_for(STRATEGIES["blt"])
+    with opened(tmp_path, plan) as run:
+        train(run, fresh_model(), 4)
+        assert run.report().extensions == 0
+    with opened(tmp_path, plan.extend(40)) as run:
+        train(run, fresh_model(), stop)
+        report = run.report()
+    assert report.extensions == 1
+    assert "if the number of steps was not chosen by looking at the outputs" in " ".join(report.remarks)
+    assert "planned epsilon applies" not in " ".join(report.remarks)
+    assert gather(read(tmp_path, SECRET)).headline.endswith(
+        "if the number of steps was not chosen by looking at the outputs."
+    )
+
+
 @pytest.mark.parametrize("bad", [{"dtype": "int8"}, {"examples": -3}, {"secret": b"bytes"}, {"leaves": 5}])
 def test_bad_arguments_leave_no_run_behind(tmp_path, bad):
     with pytest.raises(ap.AntiphaseError):
@@ -516,6 +567,62 @@ def test_a_missing_secret_is_not_replaced(tmp_path):
 def test_a_digest_of_what_has_no_order_or_shape_is_refused(wrong):
     with pytest.raises(ap.InvalidArgument, match="digest"):
         ap.digest(wrong)
+
+
+@pytest.mark.parametrize("drawn", [[], [1], [0, 2]])
+def test_a_step_needs_its_batch_before_it_is_committed(tmp_path, drawn):
+    """A loop that keeps a loader of its own would get the epsilon of batches that nobody used."""
+    with opened(tmp_path) as run:
+        model = train(run, fresh_model(), 1)
+        for step in drawn:
+            run.batch(step)
+        run.gradient_noise(1)
+        if 1 in drawn:
+            run.commit(1, ap.digest(model))
+        else:
+            with pytest.raises(ap.Refused, match="Step 1 cannot be committed: its batch has not been drawn"):
+                run.commit(1, ap.digest(model))
+            assert run.committed == 1
+            run.batch(1)
+            run.commit(1, ap.digest(model))
+        run.gradient_noise(2)
+        if 2 not in drawn:
+            with pytest.raises(ap.Refused, match="Step 2 cannot be committed: its batch has not been drawn"):
+                run.commit(2, bytes(32))
+
+
+def test_a_replay_with_another_output_needs_its_batch_too(tmp_path):
+    with opened(tmp_path) as run:
+        model = train(run, fresh_model(), 2)
+        run.gradient_noise(1)
+        run.commit(1, ap.digest(model))  # the same output
+        run.gradient_noise(1)
+        with pytest.raises(ap.Refused, match="its batch has not been drawn"):
+            run.commit(1, bytes(32))
+    with opened(tmp_path) as run:
+        run.gradient_noise(1)
+        with pytest.raises(ap.Refused, match="its batch has not been drawn"):  # since the run was opened again
+            run.commit(1, bytes(32))
+        run.batch(1)
+        with pytest.warns(RuntimeWarning, match="another one with the same noise"):
+            run.commit(1, bytes(32))
+
+
+def test_training_again_in_the_same_directory_is_noticed_at_once(tmp_path):
+    """The same noise in two models: nothing was published, so it is not refused."""
+    with opened(tmp_path) as run:
+        train(run, fresh_model(), 3)
+    ledger = tmp_path / "public" / "ledger.jsonl"
+    with opened(tmp_path) as run:
+        other = take(run, 0, fresh_model(), data_seed=1)
+        before = ledger.read_bytes()
+        with pytest.raises(RuntimeWarning, match=r"Step 0 was committed before.*new directory"):  # warnings are errors
+            run.commit(0, ap.digest(other))
+        assert (run.committed, ledger.read_bytes()) == (3, before)
+        with pytest.warns(RuntimeWarning, match="another one with the same noise") as seen:
+            train(run, fresh_model(), 5, start=0, data_seed=1)
+        assert len(seen) == 1
+        assert (run.committed, run.report().rewinds) == (5, 1)
 
 
 def test_noise_given_as_a_label_or_as_nested_lists_is_not_shown(tmp_path):

@@ -119,6 +119,7 @@ def test_an_error_in_the_background_is_raised_by_noise_and_the_run_can_be_reopen
 
 def test_closing_does_not_wait_for_the_whole_step_nor_raise_errors_of_the_thread(tmp_path, monkeypatch):
     run = opened(tmp_path, leaves=[(2_000_000,)])
+    run.batch(0)
     noise = run.gradient_noise(0)
     run.commit(0, run.digest(0, noise))
     engine = run._replay._stream._engine
@@ -142,6 +143,7 @@ def test_closing_does_not_wait_for_the_whole_step_nor_raise_errors_of_the_thread
 def test_threads_end_with_the_run(tmp_path):
     before = set(threading.enumerate())
     with opened(tmp_path, leaves=[(300_000,)]) as run:
+        run.batch(0)
         run.commit(0, run.digest(0, run.gradient_noise(0)))
         run.batch(1)
         assert set(threading.enumerate()) - before

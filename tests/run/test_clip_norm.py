@@ -24,6 +24,7 @@ def test_noise_is_multiplied_by_the_clipping_norm(tmp_path, clip_norm, dtype):
     with ap.Run.open(plan, tmp_path, leaves=leaves, examples=40, secret=SECRET, dtype=dtype) as run:
         stream = ap.NoiseStream(plan, leaves, SECRET, run.run_id, dtype=dtype)
         for step in range(4):
+            run.batch(step)
             noise, unit = run.gradient_noise(step), stream.next()
             for ours, theirs in zip(noise, unit, strict=True):
                 assert ours.dtype == dtype

@@ -114,6 +114,23 @@ def test_memory_layout_does_not_matter():
     assert CODE(0, {"b": BYTES, "a": array}) == CODE(0, {"a": array, "b": BYTES})
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble, np.dtype(np.longdouble).newbyteorder()])
+@pytest.mark.parametrize("function", [lambda arrays: CODE(3, arrays), ap.digest])
+def test_unused_bytes_of_long_doubles_do_not_matter(dtype, function):
+    """On x86-64, a long double has 10 bytes of data and 6 unused bytes, which keep what was in memory before."""
+    values = np.arange(1, 50, dtype=np.float64) / 3
+    found = set()
+    for filler in (0, 255):
+        array = np.full(values.size * np.dtype(dtype).itemsize, filler, np.uint8).view(dtype)
+        array[:] = values
+        found.add(function([array]))
+    assert len(found) == 1
+    changed = values.astype(dtype)
+    changed[7] += np.finfo(np.longdouble).eps * 8
+    assert function([changed]) not in found
+
+
 def test_tensors_are_digested_like_arrays():
     torch = pytest.importorskip("torch")
     array = np.arange(24.0, dtype=np.float32).reshape(4, 6)
@@ -145,7 +162,7 @@ def test_a_replay_is_free_with_the_same_data_and_refused_with_other_data(tmp_pat
     with opened(tmp_path) as run:
         train(run, fresh_model(), 6)
         assert run.report().rewinds == 0
-    with opened(tmp_path) as run, pytest.raises(ap.Refused, match="was replayed with another output"):
+    with opened(tmp_path) as run, pytest.raises(ap.Refused, match="was replayed with a different output"):
         train(run, fresh_model(), 6, data_seed=1)
 
 

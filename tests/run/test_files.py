@@ -266,6 +266,7 @@ def test_without_a_usable_noise_state_the_noise_is_replayed(copy, number):
     name, damage = list(damages(copy / NOISE))[number]
     damage()
     with opened(copy) as run:
+        run.batch(5)
         if name in ("empty", "cut", "flipped"):
             with pytest.warns(RuntimeWarning, match=r"noise-000000000005\.state.*replayed"):
                 noise = run.gradient_noise(5)
@@ -301,6 +302,7 @@ def test_other_names_of_noise_states_are_left_alone(copy, name):
     with opened(copy) as run:
         assert same(run.gradient_noise(3), noise_of(run, 3))
         train(run, fresh_model(), 5, start=0)
+        run.batch(5)
         run.gradient_noise(5)
         run.commit(5, bytes(32))
         run.save()

@@ -64,6 +64,7 @@ def test_a_full_disk_shows_no_noise_in_a_traceback(tmp_path):
     """Tools that record the variables of every frame would keep what lets anyone subtract the noise."""
     plan = plan_for(STRATEGIES["toeplitz"])
     with ap.Run.open(plan, tmp_path, leaves=[(600,)], examples=40, secret=SECRET) as run:
+        run.batch(0)
         noise = run.gradient_noise(0)[0]
         run.commit(0, ap.digest([noise]))
         before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -126,6 +127,7 @@ def test_an_interrupt_anywhere_leaves_no_noise_in_a_traceback(tmp_path, name):
         "white": lambda: ap.NoiseStream(plan, [(600,)], SECRET, "a", threads=1).white(0),
     }
     with ap.Run.open(plan, tmp_path, leaves=[(600,)], examples=40, secret=SECRET) as run:
+        run.batch(0)
         run.gradient_noise(0)
         for what, act in {
             **calls,

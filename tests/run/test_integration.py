@@ -16,6 +16,7 @@ def opened(directory):
 
 
 def step_on_device(run, step, source=DEVICE):
+    run.batch(step)
     integration.record_noise_read(run, source, step)
     run.commit(step, bytes([step]) * 32)
 
@@ -23,12 +24,12 @@ def step_on_device(run, step, source=DEVICE):
 def test_a_run_from_a_device_never_gives_noise_of_the_host(tmp_path):
     with opened(tmp_path) as run:
         integration.set_noise_source(run, DEVICE)
-        with pytest.raises(ap.Refused, match="another source"):
+        with pytest.raises(ap.Refused, match="a different source"):
             run._unit_noise(0)
         step_on_device(run, 0)
     with opened(tmp_path) as run:  # by someone who does not know
         for step in (0, 1):
-            with pytest.raises(ap.Refused, match="another source: a generator on a device"):
+            with pytest.raises(ap.Refused, match="a different source: a generator on a device"):
                 run._unit_noise(step)
         with pytest.raises(ap.Refused, match="noise has not been read"):
             run.commit(1, bytes(32))
@@ -41,7 +42,7 @@ def test_a_source_is_kept_to(tmp_path, other):
     with opened(tmp_path) as run:
         step_on_device(run, 0)
     with opened(tmp_path) as run:
-        with pytest.raises(ap.Refused, match="started with noise from another source"):
+        with pytest.raises(ap.Refused, match="started with noise from a different source"):
             integration.set_noise_source(run, other)
         step_on_device(run, 1)
         assert run.committed == 2
@@ -49,13 +50,14 @@ def test_a_source_is_kept_to(tmp_path, other):
 
 def test_a_run_begun_on_the_host_stays_there(tmp_path):
     with opened(tmp_path) as run:
+        run.batch(0)
         run._unit_noise(0)
-        with pytest.raises(ap.Refused, match="another source: host"):
+        with pytest.raises(ap.Refused, match="a different source: host"):
             integration.set_noise_source(run, DEVICE)
         run.commit(0, bytes(32))
     with opened(tmp_path) as run:
         for act in (integration.set_noise_source, lambda *given: integration.record_noise_read(*given, 0)):
-            with pytest.raises(ap.Refused, match="another source: host"):
+            with pytest.raises(ap.Refused, match="a different source: host"):
                 act(run, DEVICE)
         integration.set_noise_source(run, "host")
         with pytest.raises(ap.Refused, match="must be read from the run"):
@@ -91,6 +93,7 @@ def test_a_run_reads_noise_from_the_replay_that_it_is_given(tmp_path):
     replay = Given()
     with opened(tmp_path) as run:
         integration.set_noise_source(run, DEVICE, replay)
+        run.batch(0)
         assert run._unit_noise(0) == ["noise of 0"]
         with pytest.raises(ap.Refused, match="cannot be taken"):
             run._unit_noise(1)
@@ -136,6 +139,7 @@ def test_steps_read_again_are_committed_again_before_anything_else(tmp_path):
         train(run, train(run, model, 3, start=2), 4)
         run.publish("model")
         assert (run.committed, run.report().rewinds) == (4, 0)
+        run.batch(1)
         run._unit_noise(1)
         with pytest.raises(ap.Refused, match=r"not committed again: \[1\]"):
             run.publish("model")
@@ -147,8 +151,10 @@ def test_steps_read_ahead_of_a_rewind_can_be_taken(tmp_path):
     with opened(tmp_path) as run:
         train(run, fresh_model(), 4)
         for step in (2, 3):
+            run.batch(step)
             run._unit_noise(step)
-        model = train(run, fresh_model(), 1, start=0, data_seed=1)
+        with pytest.warns(RuntimeWarning, match="another one with the same noise"):
+            model = train(run, fresh_model(), 1, start=0, data_seed=1)
         assert run.committed == 1
         train(run, model, 5)
         run.publish("model")
@@ -170,6 +176,7 @@ def test_a_run_killed_while_it_was_extended_says_how_to_go_on(tmp_path):
 
 def test_lineages_tell_the_outputs_in_the_ledger_from_replaced_ones(tmp_path):
     def take(run, step, lineage):
+        run.batch(step)
         run._unit_noise(step)
         integration.commit_with_lineage(run, step, lineage * 2, lineage)
 
@@ -180,7 +187,8 @@ def test_lineages_tell_the_outputs_in_the_ledger_from_replaced_ones(tmp_path):
         take(run, 0, old)
         take(run, 1, old)
         integration.check_lineage(run, 2, old)
-        take(run, 0, new)
+        with pytest.warns(RuntimeWarning, match="another one with the same noise"):
+            take(run, 0, new)
         take(run, 1, new)
         assert old.hex() not in (tmp_path / "public" / "ledger.jsonl").read_text()  # keyed, as digests are
     with opened(tmp_path) as run:
@@ -189,8 +197,9 @@ def test_lineages_tell_the_outputs_in_the_ledger_from_replaced_ones(tmp_path):
             with pytest.raises(ap.Refused, match=f"outputs of the {step} steps before it"):
                 integration.check_lineage(run, step, old)
         integration.check_lineage(run, 0, old)
-        with pytest.raises(ap.Refused, match="started with other parameters"):
+        with pytest.raises(ap.Refused, match="started with different parameters"):
             integration.check_lineage(run, 0, new)
+        run.batch(2)
         run._unit_noise(2)
         run.commit(2, bytes(32))  # by hand, without a lineage
         integration.check_lineage(run, 3, old)

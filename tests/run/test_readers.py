@@ -103,12 +103,14 @@ import antiphase as ap
 from tests.report.cases import made_plan
 run = ap.Run.open(made_plan(), sys.argv[1], leaves=[(2,)], examples=48)
 for step in range(int(sys.argv[2])):
+    run.batch(step)
     run.commit(step, ap.digest(run.gradient_noise(step)))
 print("ready", flush=True)
 sys.stdin.read()
 """
 
 
+@pytest.mark.integration
 def test_a_run_that_lives_in_another_process_is_read(tmp_path):
     arguments = [sys.executable, "-c", LIVE, str(tmp_path / "run"), "4"]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as live:

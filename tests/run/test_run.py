@@ -25,6 +25,7 @@ def test_noise_is_that_of_the_stream_with_the_runs_own_id(tmp_path, name):
     with opened(tmp_path, plan) as run:
         stream = ap.NoiseStream(plan, LEAVES, SECRET, run.run_id)
         for step in range(STEPS):
+            run.batch(step)
             for ours, theirs in zip(run.gradient_noise(step), stream.next(), strict=True):
                 np.testing.assert_array_equal(ours, theirs)
             run.commit(step, bytes(32))
@@ -89,11 +90,47 @@ def test_a_replay_with_changed_data_is_free_while_nothing_was_published(tmp_path
     with opened(tmp_path) as run:
         train(run, fresh_model(), 6)
     with opened(tmp_path) as run:
-        train(run, fresh_model(), 6, start=0, data_seed=1)
+        with pytest.warns(RuntimeWarning, match="another one with the same noise"):
+            train(run, fresh_model(), 6, start=0, data_seed=1)
         report = run.report()
     assert report.rewinds == 1
     assert report.steps_run == 6
     assert any("replaced 1 time" in remark for remark in report.remarks)
+
+
+def test_only_the_output_of_a_committed_step_is_confirmed(tmp_path):
+    with opened(tmp_path) as run:
+        before = train(run, fresh_model(), 4)
+        early = take(run, 4, before)  # stored, and then the program is killed before it commits step 4
+    with opened(tmp_path) as run:
+        assert run.confirms(3, before)
+        assert run.confirms(3, (array for array in before))
+        assert not run.confirms(4, early)
+        assert not run.confirms(3, early)
+        assert not run.confirms(2, before)
+        run.commit(4, run.digest(4, take(run, 4, before)))
+        assert run.confirms(4, early)
+        with pytest.warns(RuntimeWarning, match="replaced"):
+            run.commit(4, run.digest(4, take(run, 4, before, data_seed=1)))
+        assert not run.confirms(4, early)  # the output of a replaced step
+        with pytest.raises(ap.InvalidArgument, match="step"):
+            run.confirms(-1, before)
+    with pytest.raises(ap.Refused, match="closed"):
+        run.confirms(3, before)
+
+
+def test_what_a_model_that_is_not_confirmed_would_have_leaked(tmp_path):
+    """The noise of step 4 would be in two sums, and the stored models would reveal their difference."""
+    with opened(tmp_path) as run:
+        before = train(run, fresh_model(), 4)
+        early = take(run, 4, before)
+        indices, mask = run.batch(4)
+    with opened(tmp_path) as run:
+        later = take(run, 4, early)  # a loop over range(run.committed, run.steps) takes the step again
+        assert not run.confirms(4, early)
+    pull = np.sin(indices[mask]).sum()
+    for old, new, last in zip(before, early, later, strict=True):
+        np.testing.assert_allclose(((new - last) - (old - new)) / 0.1, (np.cos(new) - np.cos(old)) * pull, atol=1e-9)
 
 
 def test_a_replay_with_changed_data_is_refused_after_a_publication(tmp_path):
@@ -129,7 +166,8 @@ def test_steps_after_the_publication_may_change(tmp_path):
         train(run, model, 8)
     with opened(tmp_path) as run:
         assert (run.committed, run.published) == (8, 4)
-        train(run, model, 8, start=4, data_seed=1)
+        with pytest.warns(RuntimeWarning, match="another one with the same noise"):
+            train(run, model, 8, start=4, data_seed=1)
         run.publish("second")
         assert [p.label for p in run.report().publications] == ["first", "second"]
 
@@ -200,6 +238,7 @@ def test_a_new_run_does_not_use_a_secret_that_it_finds(tmp_path):
 def test_a_closed_run_states_no_epsilon(tmp_path):
     """Its object does not know the steps that were taken after it was closed."""
     first = opened(tmp_path)
+    first.batch(0)
     first.gradient_noise(0)
     first.commit(0, bytes(32))
     first.close()
@@ -272,9 +311,11 @@ def test_an_extended_run_goes_on_with_the_same_noise(tmp_path, name):
     longer = plan.extend(20)
     assert longer.guarantee.value > plan.guarantee.value
     with opened(tmp_path, plan) as run:
+        run.batch(0)
         before = [run.gradient_noise(0)]
         for step in range(STEPS - 1):
             run.commit(step, bytes(32))
+            run.batch(step + 1)
             before.append(run.gradient_noise(step + 1))
         run.save()
         run_id = run.run_id
@@ -283,6 +324,7 @@ def test_an_extended_run_goes_on_with_the_same_noise(tmp_path, name):
         rows = ap.NoiseStream(longer, LEAVES, SECRET, run_id)
         whole = [rows.next() for _ in range(20)]
         for step in range(STEPS - 1, 20):
+            run.batch(step)
             np.testing.assert_array_equal(run.gradient_noise(step)[0], whole[step][0])
             run.commit(step, bytes(32))
         for step in range(STEPS - 1):

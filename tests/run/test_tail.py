@@ -116,6 +116,21 @@ def test_an_epsilon_that_the_noise_does_not_cover_is_refused(tmp_path, dtype, no
                 run.report()
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_planned_epsilon_that_the_noise_does_not_cover_is_not_stated(tmp_path, steps):
+    """The planned epsilon applies if the outputs decided when to stop, so it needs the same check."""
+    mechanism = Mechanism(ap.strategies.Identity(4), ap.EveryStep(), noise_std=0.03)
+    guarantee = epsilon(mechanism, 1e-6)
+    problem = ap.Problem(steps=4, budget=Budget(1e4, 1e-6), participation=ap.EveryStep())
+    plan = ap.Plan(problem, mechanism, guarantee, error=1.0)
+    with ap.Run.open(plan, tmp_path, leaves=LEAVES, secret=SECRET) as run:
+        for step in range(steps):
+            run.commit(step, run.digest(step, run.gradient_noise(step)))
+        assert guarantee.value > 1430.0 > epsilon(mechanism.first(1), 1e-6).value
+        with pytest.raises(ap.Refused, match="does not cover delta"):
+            run.report()
+
+
 def test_every_row_of_z_and_every_entry_of_the_whole_leaves_counts():
     plan = plan_for(ap.strategies.Tree(12))
     leaves = {"a": Leaf((10, 7), ((0, 1), (0, 1))), "b": Leaf((3,))}
@@ -131,6 +146,7 @@ def test_every_row_of_z_and_every_entry_of_the_whole_leaves_counts():
 def test_the_tail_of_a_device_is_stated_as_an_assumption(tmp_path, source, words):
     plan = plan_for(STRATEGIES["toeplitz"])
     with ap.Run.open(plan, tmp_path, leaves=LEAVES, examples=40, secret=SECRET) as run:
+        run.batch(0)
         integration.record_noise_read(run, source, 0)
         run.commit(0, bytes(32))
         found = run.report()

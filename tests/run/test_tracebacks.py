@@ -60,6 +60,7 @@ def stopped_at(moment, act):
 
 def test_a_full_disk_shows_no_batch(tmp_path):
     with ap.Run.open(plan_of(ap.Poisson(0.1)), tmp_path, leaves=[(5,)], examples=EXAMPLES, secret=SECRET) as run:
+        run.batch(0)
         run.gradient_noise(0)
         before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
@@ -125,10 +126,13 @@ def test_an_interrupt_anywhere_in_a_commit_shows_no_batch_digest_or_key(tmp_path
     assert stops > 60
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that an interrupt left open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_an_interrupt_anywhere_in_opening_shows_no_batch_or_key(tmp_path, monkeypatch):
     """Opening a run reads the ledger, and draws batches again that a crash lost."""
     plan = plan_of(ap.Poisson(0.1))
     with ap.Run.open(plan, tmp_path / "run", leaves=[(5,)], examples=EXAMPLES, secret=SECRET) as run:
+        run.batch(0)
         run.gradient_noise(0)
         run.commit(0, DIGEST)
         ledger = run._journal.ledger

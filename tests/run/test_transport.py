@@ -99,7 +99,8 @@ def test_every_rank_knows_what_rank_0_has_recorded(tmp_path):
             run.publish("second")
             return run._journal.history, run.published, integration.outputs_digest(run, 3)
 
-    (first, second), _ = on_both(train)
+    with pytest.warns(RuntimeWarning, match="another one with the same noise"):
+        (first, second), _ = on_both(train)
     assert first == second
     assert (first[0].committed, first[0].rewinds, first[1]) == (3, 2, 3)
     with ap.Run.open(PLAN, tmp_path, leaves={"0": ap.Leaf((SIZE,))}, secret=SECRET) as run:
@@ -118,8 +119,8 @@ def test_what_rank_0_refuses_is_refused_on_every_rank(tmp_path):
             return str(refused.value), run.committed
 
     ((first, steps), (second, other_steps)), _ = on_both(train)
-    assert first.startswith("Step 0 was replayed with another output")
-    assert second.startswith("Rank 0 raised an error: Step 0 was replayed with another output")
+    assert first.startswith("Step 0 was replayed with a different output")
+    assert second.startswith("Rank 0 raised an error: Step 0 was replayed with a different output")
     assert (steps, other_steps) == (1, 1)
 
 
@@ -154,9 +155,19 @@ def test_rank_0_alone_reports_and_every_rank_states_epsilon(tmp_path):
     assert first == second == reported
 
 
+def test_another_secret_on_one_rank_is_an_error_on_both(tmp_path):
+    """A rank that raised alone would leave the other one waiting."""
+    secrets = [SECRET, ap.Secret.insecure(8)]
+    found, _ = on_both(lambda rank, transport: opened(tmp_path, rank, transport, secret=secrets[rank]))
+    assert ["secret of rank 1 differs" in str(error) for error in found] == [True, True]
+    opened_again = ap.Run.open(PLAN, tmp_path, leaves={"0": ap.Leaf((SIZE,))}, secret=SECRET)
+    opened_again.close()
+
+
 def test_no_secret_is_sent(tmp_path):
     def train(rank, transport):
         with opened(tmp_path, rank, transport, examples=40) as run:
+            run.batch(0)
             run._unit_noise(0)
             run.commit(0, digest_of(0))
             run.publish("model")

@@ -31,6 +31,7 @@ from antiphase.strategies import (
     TreeNodes,
     WholeMatrix,
 )
+from antiphase.strategies._toeplitz_gram import ToeplitzGram
 from tests.catalog import every_strategy
 
 RNG = np.random.default_rng(16)
@@ -133,6 +134,7 @@ def squares(X: list[list[Fraction]], participation) -> tuple[Fraction, Fraction]
 
 PARTICIPATIONS = [ap.SingleParticipation(), ap.FixedEpochs(3, 3), ap.MinSeparation(3), ap.MinSeparation(2, 2)]
 STRATEGIES = dict(every_strategy(STEPS))
+LONGER = dict(every_strategy(64))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -151,6 +153,29 @@ def test_the_square_is_not_below_the_rational_one(name):
             below += Fraction(nominal) ** 2 < low
     if TABLE[type(given.block)].rounding is not INTEGERS:
         assert below > 0  # without the rounding some of them would be
+
+
+@pytest.mark.parametrize("name", LONGER)
+def test_a_rule_counts_every_term(name):
+    """Short sums stay within the margins of a rule that counts too little, so it is the count that is checked.
+
+    The Gram matrix of Fourier has a closed form, whose rule does not depend on the length of a column.
+    """
+    block = LONGER[name].block
+    row, C = TABLE[type(block)], block.encoder()
+    if row.rounding is INTEGERS:
+        assert (np.rint(C) == C).all()
+        return
+    for method in {method for names in row.methods.values() for method in names}:
+        entries = row.rounding.entries(block, 3, method)
+        if not isinstance(block, Fourier):
+            assert entries.relative + entries.absolute >= np.count_nonzero(C, axis=0).max()
+        if C.min() < 0.0:
+            assert entries.relative == 0.0  # terms of both signs cancel, their rounding errors do not
+        if isinstance(block.gram(), ToeplitzGram) and method in ("row-sum", "spectral"):
+            transformed = row.rounding.transformed(block, method)
+            assert transformed is not None, "long columns go through Fourier transforms"
+            assert np.abs(transformed.column).sum() / transformed.divisor >= np.abs(C).sum(axis=0).max() * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("method", ["row-sum", "spectral"])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import antiphase as ap
-from tests.catalog import every_strategy
+from antiphase.strategies import Strategy
+from tests.catalog import check_known, every_strategy
 
 CASES = [(n, name) for n in (1, 2, 3, 6, 12) for name, _ in every_strategy(n)]
 
@@ -71,6 +72,12 @@ def test_wrong_number_of_rows_is_refused(n, name):
         strategy.solve(np.zeros((strategy.rows + 1, 2)))
 
 
+@pytest.mark.parametrize("coefficients", [[1.0, 0.5j], np.array([1.0 + 0.0j])])
+def test_complex_numbers_are_refused(coefficients):
+    with pytest.raises(ap.InvalidArgument, match="real numbers"):
+        ap.strategies.Toeplitz(coefficients, 4)
+
+
 def test_large_arrays_round_trip_bit_for_bit():
     strategy = ap.strategies.Banded(np.random.default_rng(0).random((900, 1)) + 0.1)
     large = ap.strategies.Dense(np.tril(np.random.default_rng(0).random((60, 60))) + np.eye(60))
@@ -111,11 +118,21 @@ def test_stated_columns_are_those_of_c(n, name):
         np.testing.assert_allclose(C, dense, rtol=1e-12, atol=1e-14)
 
 
-def test_every_strategy_has_a_row_in_both_tables():
+def test_every_strategy_is_in_the_catalogue_and_in_both_tables():
     """Dense needs none for its error: dense algebra is what every other strategy falls back on."""
     from antiphase._error import table as error_table
     from antiphase._sensitivity import table as sensitivity_table
 
+    public = {getattr(ap.strategies, name) for name in ap.strategies.__all__}
     kinds = {type(strategy) for _, strategy in every_strategy(6)}
+    assert kinds == {kind for kind in public if issubclass(kind, Strategy)} - {Strategy}
     assert kinds == set(sensitivity_table.TABLE)
     assert kinds - {ap.strategies.Dense} == set(error_table.TABLE)
+
+
+def test_a_name_that_is_not_in_the_catalogue_is_refused():
+    """`make contract STRATEGY=name` would select only the tests that go through all strategies, and pass."""
+    check_known("blt")
+    check_known("Tree")
+    with pytest.raises(SystemExit, match="STRATEGY=bltt is in no name of"):
+        check_known("bltt")

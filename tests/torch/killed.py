@@ -14,15 +14,16 @@ import torch._dynamo  # loaded by the first optimizer; here, before the processe
 import antiphase as ap
 import antiphase._run.opening
 from antiphase._run import Run
-from tests.torch.training import STEPS, pieces, plan_for, private
+from tests.torch.training import STEPS, lattice_plan_for, pieces, plan_for, private
 
 PLANS = {
     "hooks": plan_for(),
     "ghost": plan_for(ap.strategies.Toeplitz([1.0, 0.5, 0.25], STEPS)),
     "poisson": plan_for(ap.strategies.Identity(STEPS), ap.Poisson(0.03)),
+    "lattice": lattice_plan_for(),
 }
 PLACES = ("before the commit", "after the commit", "after the checkpoint")
-OPTIONS = {"hooks": {}, "ghost": {"grad_sample_mode": "ghost"}, "poisson": {}}
+OPTIONS = {"hooks": {}, "ghost": {"grad_sample_mode": "ghost"}, "poisson": {}, "lattice": {}}
 
 
 def store(path, module, optimizer, engine):

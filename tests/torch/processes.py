@@ -19,7 +19,7 @@ import antiphase as ap
 import antiphase._run.opening
 from antiphase.torch import NoiseAdder, _noise_adder
 from tests.torch import statistics
-from tests.torch.training import SECRET, data, local, network, plan_for, private, record, run, train
+from tests.torch.training import SECRET, data, lattice_plan_for, local, network, plan_for, private, record, run, train
 
 WORLD = 2
 MODE = {"ddp": {}, "fsdp": {"grad_sample_mode": "ghost_fsdp"}}
@@ -33,6 +33,8 @@ SCENARIOS = {
     "ghost": (plan_for(clip_norm=0.5), "ddp", {"grad_sample_mode": "ghost"}),
     "flat, pieces": (plan_for(), "ddp", {"physical": 3}),
     "flat, empty": (plan_for(ap.strategies.Identity(12), SPARSE), "ddp", {}),
+    "lattice": (lattice_plan_for(), "ddp", {}),
+    "lattice, empty": (lattice_plan_for(ap.strategies.Identity(12), participation=SPARSE), "ddp", {}),
     "fsdp": (plan_for(clip_norm=0.5), "fsdp", {}),
     "fsdp, sum": (plan_for(), "fsdp", {"loss_reduction": "sum"}),
     "fsdp, pieces": (plan_for(), "fsdp", {"physical": 3}),
@@ -138,6 +140,8 @@ def disagreement(directory, rank, name):
 
         add()
         noise.commit()
+        for p in weights:
+            p.grad = None
         if name == "sums left out":
             noise.add()
         elif name == "another gradient":
@@ -146,7 +150,7 @@ def disagreement(directory, rank, name):
         elif name == "another output":
             noise.publish("model")
             noise.load_state_dict(first)
-            weights[0].grad = torch.ones(8)
+            weights[0].grad = torch.full((8,), 1.0 + rank)
             add()
         else:
             if rank == 1:
@@ -154,6 +158,20 @@ def disagreement(directory, rank, name):
             add()
         words = told(noise.commit)
         return words, noise.report().steps_run if rank == 0 else None
+
+
+def summed_twice(directory, rank):
+    """A mistake: gradients are summed over the ranks before `add` too. What each rank is told, and the next step."""
+    weight = torch.zeros(8)
+    with NoiseAdder([weight], plan_for(), directory / "twice", secret=SECRET) as noise:
+        weight.grad = torch.full((8,), 1.0 + rank)
+        dist.all_reduce(weight.grad)
+        words = told(noise.add)
+        weight.grad = torch.full((8,), 1.0 + rank)
+        noise.add()
+        dist.all_reduce(weight.grad)
+        noise.commit()
+        return words, noise.step
 
 
 def other_source(directory, rank):
@@ -227,6 +245,7 @@ def short(directory, rank):
     results["elastic"] = elastic(directory)
     results["one rank only"] = one_rank_only(directory, rank)
     results["memory"] = memory(directory)
+    results["twice"] = summed_twice(directory, rank)
     results["source"] = other_source(directory, rank)
     results["others"] = {name: other(directory, rank, name) for name in OTHERS}
     results["publications"] = {every: publications(directory, every) for every in ("pass", "step")}

@@ -9,7 +9,7 @@ from torch import nn
 
 import antiphase as ap
 import antiphase.torch
-from tests.torch.training import HOOKS, SECRET, data, network, plan_for, private, run
+from tests.torch.training import HOOKS, SECRET, data, lattice_plan_for, network, plan_for, private, run
 
 pytestmark = pytest.mark.filterwarnings(HOOKS)
 
@@ -26,10 +26,11 @@ def loop(model, optimizer, loader, accelerator, engine, epochs=3):
 
 @pytest.mark.usefixtures("same_run_id")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_same_bits_as_without_accelerate(tmp_path, workers):
-    wanted, _ = run(tmp_path / "loop", plan_for())
+@pytest.mark.parametrize("plan", [plan_for(), lattice_plan_for()], ids=["float", "lattice"])
+def test_the_same_bits_as_without_accelerate(tmp_path, workers, plan):
+    wanted, _ = run(tmp_path / "loop", plan)
     options = {"loader_options": {"num_workers": workers}}
-    engine, model, optimizer, _, loader = private(tmp_path / "run", plan_for(), **options)
+    engine, model, optimizer, _, loader = private(tmp_path / "run", plan, **options)
     accelerator = Accelerator(cpu=True)
     model, optimizer, prepared = accelerator.prepare(model, optimizer, loader)
     assert prepared is loader
@@ -49,7 +50,7 @@ def test_bf16_before_and_after(tmp_path, mode):
         module[0].register_forward_hook(lambda layer, given, output, seen=seen: seen.add(output.dtype))
         module = accelerator.prepare(module) if when == "before" else module
         engine, model, optimizer, criterion, loader = private(
-            tmp_path / when, plan_for(), module, grad_sample_mode=mode
+            tmp_path / when, plan_for(), module, grad_sample_mode=mode, loss_reduction="sum"
         )
         if when == "after":
             model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -60,6 +61,7 @@ def test_bf16_before_and_after(tmp_path, mode):
             optimizer.step()
         assert seen == {torch.bfloat16}
         ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    AcceleratorState._reset_state(True)  # the other tests use full precision
     torch.testing.assert_close(*ends)
 
 

@@ -84,7 +84,7 @@ def test_a_model_is_not_given_the_same_noise_twice(tmp_path, back):
             take(noise, weight, 1.0)
         state, before = states[back]
         noise.load_state_dict(state) if back else noise.restart()
-        words = "differ from those in the checkpoint" if back else "started with other parameters"
+        words = "differ from those in the checkpoint" if back else "started with different parameters"
         moved = weight.detach().clone()
         if back:
             noise.load_state_dict(noise.state_dict())  # makes the model as it is now no better

@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from opacus.utils.fsdp_utils import FSDP2Wrapper
 from torch import nn
 from torch.utils.data import Dataset, default_collate
 from transformers import BertForSequenceClassification, TrainingArguments
 
 import antiphase as ap
+import antiphase.torch
 from antiphase.torch._collation import check_collation, loader_of
 from antiphase.torch.huggingface import PrivateTrainer
 from antiphase.torch.lightning import PrivateTraining
 from tests.torch.test_lightning import REMARKS, Classifier
-from tests.torch.training import HOOKS, SECRET, data, plan_for, private
+from tests.torch.training import HOOKS, SECRET, data, local, network, plan_for, private, train
 from tests.torch.transformer_models import QUIET, Sentences, model_of
 
 pytestmark = [pytest.mark.filterwarnings(HOOKS, *REMARKS), pytest.mark.usefixtures("same_run_id")]
@@ -216,10 +218,11 @@ def test_a_layer_that_is_initialized_from_the_first_batch(tmp_path, mode):
         engine.check_independence(lambda b: criterion(module(b[0]), b[1]), batch)
 
 
-def second_optimizer(module, optimizer, criterion, x, y):
-    other = torch.optim.SGD(module.parameters(), lr=0.1)
+def updated_by_hand(module, optimizer, criterion, x, y):
     criterion(module(x), y).backward()
-    other.step()
+    with torch.no_grad():
+        for p in module.parameters():
+            p.sub_(0.1 * p.grad)
 
 
 def sharpness_aware(module, optimizer, criterion, x, y):
@@ -235,8 +238,15 @@ def sharpness_aware(module, optimizer, criterion, x, y):
             p.copy_(old)
 
 
+def updated_through_data(module, optimizer, criterion, x, y):
+    """PyTorch does not count this change. Some optimizers make it within the backward pass."""
+    criterion(module(x), y).backward()
+    parameter = list(module.parameters())[-1]
+    parameter.data[-1] += 1e-3
+
+
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
-@pytest.mark.parametrize("act", [second_optimizer, sharpness_aware])
+@pytest.mark.parametrize("act", [updated_by_hand, updated_through_data, sharpness_aware])
 def test_parameters_that_change_within_a_step(tmp_path, mode, act):
     engine, module, optimizer, criterion, loader = private(tmp_path, plan_for(), grad_sample_mode=mode)
     x, y = next(iter(loader))
@@ -246,6 +256,118 @@ def test_parameters_that_change_within_a_step(tmp_path, mode, act):
         with pytest.raises(ap.Refused, match="The parameters were changed while the gradients of step 0"):
             optimizer.step()
         assert engine.step == 0
+
+
+class Statistics(nn.Module):
+    """Keeps the mean of its inputs, in one of several ways, and does not use it."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.last = how, nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(6), persistent=how != "cache")
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.frozen = nn.ParameterList([nn.Parameter(torch.zeros(6), requires_grad=False)])
+
+    def forward(self, x):
+        self.calls += 1
+        new = 0.999 * self.mean + 0.001 * x.mean(0)
+        if self.how == "replaced":
+            self.mean = new
+        elif self.how == "frozen parameter":
+            self.frozen[0].copy_(new)
+        elif self.how == "data":
+            self.mean.data.mul_(0.999).add_(x.mean(0), alpha=0.001)  # PyTorch does not count this change
+        elif self.how != "calls":
+            self.mean.copy_(new)
+        return self.last(x)
+
+
+FORBIDDEN = {"changed": "'mean'", "replaced": "'mean'", "data": "'mean'", "frozen parameter": "'frozen.0'"}
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("how", [*FORBIDDEN, "cache", "calls"])
+def test_statistics_that_the_model_keeps(tmp_path, mode, how):
+    """A checkpoint would contain them, without noise."""
+    module = nn.Sequential()
+    module.append(Statistics(how))
+    engine, module, optimizer, criterion, loader = private(tmp_path, plan_for(), module, grad_sample_mode=mode)
+    x, y = next(iter(loader))
+    with engine:
+        optimizer.zero_grad()
+        criterion(module(x), y).backward()
+        if how not in FORBIDDEN:
+            optimizer.step()
+        else:
+            with pytest.raises(ap.Refused, match=f"^'0.{FORBIDDEN[how][1:]}, which is not trained, was changed"):
+                optimizer.step()
+        assert engine.step == (how not in FORBIDDEN)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("how", ["changed", "replaced", "cache"])
+def test_buffers_that_are_computed_from_the_data(tmp_path, mode, how):
+    engine, module, _, criterion, loader = private(tmp_path, plan_for(), Statistics(how), grad_sample_mode=mode)
+    batch = next(iter(loader))
+    kept = {name: value.clone() for name, value in module.state_dict().items()}
+    with engine, pytest.raises(ap.Refused, match=r"computes the buffer 'mean' from the data"):
+        engine.check_independence(lambda b: criterion(module(b[0]), b[1]), batch)
+    assert all(torch.equal(value, kept[name]) for name, value in module.state_dict().items())
+
+
+def test_buffers_that_count_calls(tmp_path):
+    engine, module, _, criterion, loader = private(tmp_path, plan_for(), Statistics("calls"))
+    with engine:
+        engine.check_independence(lambda b: criterion(module(b[0]), b[1]), next(iter(loader)))
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew", "ghost", "ghost_fsdp"])
+@pytest.mark.parametrize("when", ["before the step", "after the step"])
+def test_a_second_optimizer_of_the_same_parameters(tmp_path, mode, when):
+    """Also with gradients of a backward pass of its own, after the private step."""
+    module = FSDP2Wrapper(network()) if "fsdp" in mode else network()
+    engine, module, optimizer, criterion, loader = private(tmp_path, plan_for(), module, grad_sample_mode=mode)
+    other = torch.optim.Adam(list(module.parameters())[:1])
+    x, y = next(iter(loader))
+    with engine:
+        if when == "after the step":
+            optimizer.zero_grad()
+            criterion(module(x), y).backward()
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        other.step()  # does nothing, since there is no gradient
+        criterion(module(x), y).backward()
+        before = [local(p) for p in module.parameters()]
+        if any(p.grad is not None for p in module.parameters()):  # not so with "ew"
+            with pytest.raises(ap.Refused, match=r"Another optimizer \(Adam\)"):
+                other.step()
+        assert all(torch.equal(local(p), old) for p, old in zip(module.parameters(), before, strict=True))
+    other.step()  # on public data, for example
+
+
+class Nested(torch.optim.SGD):
+    """Takes a step of another optimizer of the same parameters, as Lookahead and others do."""
+
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        self.inner = torch.optim.SGD(*given, **named)
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+def test_an_optimizer_that_uses_another_one(tmp_path):
+    ends = []
+    for kind in (torch.optim.SGD, Nested):
+        module = network()
+        engine = antiphase.torch.PrivacyEngine(tmp_path / kind.__name__, secret=SECRET)
+        made = engine.make_private(module, kind(list(module.parameters()), lr=0.1), data(), plan_for())
+        with engine:
+            train(*made[:2], nn.CrossEntropyLoss(), made[2], 1)
+        ends.append(torch.cat([p.detach().reshape(-1) for p in module.parameters()]))
+    assert torch.equal(*ends)
 
 
 def test_parameters_may_change_between_steps(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from antiphase import Run
+from antiphase.torch import _noise_adder
 from antiphase.torch._optimizer import PrivateOptimizer
 from tests.torch.statistics import (
     CLIP,
@@ -99,6 +99,6 @@ def test_noise_on_the_mean_is_noticed(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_noise_scaled_before_it_is_added_is_noticed(tmp_path, monkeypatch):
     """The mistake that leaves too little of it: noise divided by the batch size twice."""
-    right = Run._unit_noise
-    monkeypatch.setattr(Run, "noise", lambda self, step: [part / BATCH for part in right(self, step)])
+    right = _noise_adder.read_noise
+    monkeypatch.setattr(_noise_adder, "read_noise", lambda run, step: [part / BATCH for part in right(run, step)])
     assert not is_the_plans(noise_of(tmp_path))

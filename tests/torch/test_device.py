@@ -98,7 +98,7 @@ def test_report_names_the_source_and_a_change_of_it_is_refused(tmp_path):
         noise.add()
         noise.commit()
         assert any("not cryptographic" in remark for remark in noise.report().remarks)
-    with pytest.raises(ap.Refused, match="another source"):
+    with pytest.raises(ap.Refused, match="a different source"):
         adder("host")
     adder("device").close()
 
@@ -107,7 +107,7 @@ def test_a_run_begun_on_the_host_stays_there(tmp_path):
     with NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, secret=SECRET) as noise:
         noise.add()
         noise.commit()
-    with pytest.raises(ap.Refused, match="another source"):
+    with pytest.raises(ap.Refused, match="a different source"):
         NoiseAdder([torch.zeros(4)], plan_for(), tmp_path, secret=SECRET, source="device")
 
 

@@ -351,3 +351,29 @@ def test_two_coupled_examples_of_many_are_found(tmp_path):
 def test_a_single_example_cannot_be_checked(tmp_path):
     with pytest.raises(ap.InvalidArgument, match="two or more examples"):
         check(tmp_path / "run", Language(), CausalLMLoss(), batch=some(1))
+
+
+class Gain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.gain * x
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+def test_parameters_without_dimensions(tmp_path, mode):
+    module = nn.Sequential(nn.Linear(6, 3), Gain())
+    engine, module, _, criterion, loader = private(tmp_path, plan_for(), module, grad_sample_mode=mode)
+    with engine:
+        engine.check_independence(lambda b: criterion(module(b[0]), b[1]), next(iter(loader)))
+
+
+@pytest.mark.parametrize(("reduction", "given"), [("sum", "mean"), ("mean", "sum")])
+def test_a_reduction_that_is_not_the_one_of_the_loss(tmp_path, reduction, given):
+    """The gradients would be multiplied or divided by the number of examples."""
+    engine, module, _, _, loader = private(tmp_path, plan_for(), loss_reduction=given)
+    criterion = nn.CrossEntropyLoss(reduction=reduction)
+    with engine, pytest.raises(ap.Refused, match="depends on the other examples"):
+        engine.check_independence(lambda b: criterion(module(b[0]), b[1]), next(iter(loader)))

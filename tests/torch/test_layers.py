@@ -111,6 +111,19 @@ def test_convolutions_whatever_the_order_in_memory(tmp_path, layout, padding, mo
     assert_all_clipped(tmp_path, lambda: Model(use, nn.Conv2d(3, 4, 3, padding=padding)), [images()], mode)
 
 
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew", "ghost"])
+def test_instance_norm_before_positions_first(tmp_path, mode):
+    """On a CPU, PyTorch mixes the examples if the gradient of the output has this order in memory."""
+
+    def use(layers, x):
+        return layers(x).flatten(2).permute(2, 0, 1).contiguous().tanh().square().mean(0)
+
+    def layers():
+        return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.InstanceNorm2d(4, affine=True))
+
+    assert_all_clipped(tmp_path, lambda: Model(use, layers()), [images()], mode)
+
+
 def one_pixel(conv, x):
     last = x.mean((2, 3)).as_strided((len(x), 3, 1, 1), (3, 1, 3, 3))  # in either order
     return conv(last).flatten(1)
@@ -404,3 +417,136 @@ def test_matrix_products_of_lower_precision(tmp_path, way):
     finally:
         backend.fp32_precision = before
         torch.set_float32_matmul_precision("highest")
+
+
+def offsets_of(bag, tokens):
+    return bag(tokens.flatten(), tokens.shape[1] * torch.arange(len(tokens)))
+
+
+TOKENS = torch.tensor([[1, 1, 2], [0, 3, 3], [4, 4, 4], [2, 0, 1]])
+IMAGES = {1: numbers(EXAMPLES, 2, 6), 2: numbers(EXAMPLES, 2, 5, 6), 3: numbers(EXAMPLES, 2, 4, 5, 4)}
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+# layer, how it is used, input
+GRADIENTS = {
+    **{
+        f"bag, {mode}, {how}, {padding}": (
+            partial(nn.EmbeddingBag, 5, 3, mode=mode, padding_idx=padding),
+            offsets_of if how == "offsets" else lambda bag, tokens: bag(tokens),
+            TOKENS,
+        )
+        for mode in ("sum", "mean")
+        for how in ("offsets", "rows")
+        for padding in (None, 0)
+    },
+    **{
+        f"convolution {d}, {padding}, {mode}": (
+            partial(CONVOLUTIONS[d], 2, 4, 3, padding=padding, padding_mode=mode, groups=2),
+            lambda convolution, x: convolution(x),
+            IMAGES[d],
+        )
+        for d, padding in ((1, 2), (2, (1, 2)), (3, 1), (2, "same"))
+        for mode in ("zeros", "circular", "reflect", "replicate")
+    },
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_gradients_are_those_of_autograd(tmp_path, name):
+    """Repeated tokens count as often as they occur, and convolutions pad as they say."""
+    make, use, inputs = GRADIENTS[name]
+    model, weights, wanted = Model(use, make()), numbers(EXAMPLES), []
+    alone = copy.deepcopy(model).double()
+
+    def losses(output, weights):
+        return (output.flatten(1).square().sum(1) + output.flatten(1).sum(1) * weights).sum()
+
+    for i in range(EXAMPLES):
+        alone.zero_grad()
+        one = inputs[i : i + 1]
+        losses(alone(one.double() if one.is_floating_point() else one), weights[i]).backward()
+        wanted.append([p.grad.clone() for p in alone.parameters()])
+    engine, model, optimizer, _, _ = private(tmp_path, plan_for(), model, loss_reduction="sum")
+    with engine:
+        losses(model(inputs), weights).backward()
+        for p, rows in zip(optimizer.params, zip(*wanted, strict=True), strict=True):
+            torch.testing.assert_close(p.grad_sample.double(), torch.stack(rows), rtol=1e-4, atol=1e-4)
+
+
+def test_a_bag_that_takes_the_largest_is_refused(tmp_path):
+    model = Model(offsets_of, nn.EmbeddingBag(5, 3, mode="max"))
+    engine, model, *_ = private(tmp_path, plan_for(), model)
+    with engine, pytest.raises(ap.Refused, match="mode='max'"):
+        model(TOKENS).sum().backward()
+
+
+def weighted_rows(bag, tokens):
+    return bag(tokens, per_sample_weights=0.5 * torch.ones(tokens.shape))
+
+
+def weighted_offsets(bag, tokens):
+    """As many tokens as examples."""
+    return bag(tokens[:, 0], torch.arange(len(tokens)), 0.5 * torch.ones(len(tokens)))
+
+
+def last_offset(bag, tokens):
+    return bag(tokens.flatten(), tokens.shape[1] * torch.arange(len(tokens) + 1))
+
+
+@pytest.mark.parametrize("use", [weighted_rows, weighted_offsets, last_offset])
+def test_bags_with_weights_or_a_last_offset_are_refused(tmp_path, use):
+    """Weights would be ignored in the gradients."""
+    model = Model(use, nn.EmbeddingBag(5, 3, mode="sum", include_last_offset=use is last_offset))
+    engine, model, *_ = private(tmp_path, plan_for(), model)
+    with engine, pytest.raises(ap.Refused, match="per_sample_weights, or has include_last_offset"):
+        model(TOKENS).sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Opacus computes copies of layers under autocast to int64
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_shared_table_that_another_layer_looks_up_once(tmp_path, is_first, mode):
+    """The gradient of the lookup, a sum over the examples, would be added to the gradient of the first example."""
+
+    def use(tables, x):
+        parts = [lambda: tables[0](x).mean(1), lambda: tables[1](torch.arange(2)[None]).mean(1)]
+        found = [part() for part in (parts if is_first else parts[::-1])]
+        return found[0] + found[1]
+
+    tables = nn.ModuleList([nn.Embedding(5, 3), nn.Embedding(5, 3)])
+    tables[1].weight = tables[0].weight
+    engine, model, *_ = private(tmp_path, plan_for(), Model(use, tables), grad_sample_mode=mode)
+    with engine, pytest.raises(ap.Refused, match="is shared by layers that were called with different"):
+        model(TOKENS).sum().backward()
+
+
+def test_stored_gradients_share_no_memory_with_those_of_autograd(tmp_path):
+    """With a sum of losses, the gradients of the bias are those of the output, which a hook may change in place."""
+    model = Model(lambda norm, x: norm(x), nn.LayerNorm(4))
+    engine, model, optimizer, _, _ = private(tmp_path, plan_for(), model, loss_reduction="sum")
+    with engine:
+        output = model(numbers(EXAMPLES, 4))
+        output.register_hook(torch.Tensor.zero_)
+        output.square().sum().backward()
+        torch.testing.assert_close(optimizer.params[-1].grad_sample, 2 * output.detach())
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_layer_used_several_times(tmp_path, times):
+    """The gradients of all uses are added. Those of the last use, which come first, are stored without a copy."""
+
+    def use(layer, x):
+        for _ in range(times):
+            x = layer(x)
+        return x
+
+    model, inputs, wanted = Model(use, nn.LayerNorm(3)), numbers(EXAMPLES, 3), []
+    alone = copy.deepcopy(model).double()
+    for i in range(EXAMPLES):
+        alone.zero_grad()
+        (alone(inputs[i : i + 1].double()) ** 3).sum().backward()
+        wanted.append([p.grad.clone() for p in alone.parameters()])
+    engine, model, optimizer, _, _ = private(tmp_path, plan_for(), model, loss_reduction="sum")
+    with engine:
+        (model(inputs) ** 3).sum().backward()
+        for p, rows in zip(optimizer.params, zip(*wanted, strict=True), strict=True):
+            torch.testing.assert_close(p.grad_sample.double(), torch.stack(rows), rtol=1e-4, atol=1e-5)

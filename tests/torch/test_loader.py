@@ -5,9 +5,10 @@ import copy
 import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from torch.utils.data import ConcatDataset, Subset
 
 import antiphase as ap
-from tests.torch.training import HOOKS, STEPS, plan_for, private, run, train
+from tests.torch.training import HOOKS, STEPS, data, plan_for, private, run, train
 
 pytestmark = [pytest.mark.filterwarnings(HOOKS), pytest.mark.usefixtures("same_run_id")]
 WORKERS = {"num_workers": 2}
@@ -107,3 +108,29 @@ def test_batches_out_of_order_are_refused(tmp_path):
 def test_workers_that_two_passes_would_share_are_refused(tmp_path):
     with pytest.raises(ap.InvalidArgument, match="epochs share workers"):
         private(tmp_path, plan_for(), loader_options={**WORKERS, "persistent_workers": True})
+
+
+def test_data_sets_that_list_examples_several_times(tmp_path):
+    once, message = data(20), "lists the same example of a TensorDataset several times"
+    kinds = [Subset(once, [*range(20)] * 2), ConcatDataset([once, data(5), once])]
+    kinds += [Subset(part, range(30)) for part in kinds]
+    kinds += [Subset(once, [19, -1]), Subset(ConcatDataset([data(5), once, once]), [7, 27])]
+    kinds += [ConcatDataset([once, Subset(once, [3, 5])])]  # oversampling of rare classes
+    kinds += [ConcatDataset([Subset(once, range(12)), data(5), Subset(once, range(11, 20))])]
+    for dataset in kinds:
+        with pytest.raises(ap.InvalidArgument, match=message):
+            private(tmp_path, plan_for(examples=len(dataset)), dataset=dataset)
+    dataset = ConcatDataset([Subset(once, torch.arange(10)), data(5), Subset(once, [*range(10, 20)])])
+    engine, *_ = private(tmp_path, plan_for(examples=25), dataset=dataset)
+    engine.close()
+    dataset = Subset(ConcatDataset([once, once]), [*range(10), *range(30, 40)])
+    engine, *_ = private(tmp_path / "parts", plan_for(examples=20), dataset=dataset)
+    engine.close()
+
+
+def test_the_order_of_batches_cannot_be_changed_later(tmp_path):
+    """If some examples load slowly, steps would get the batches of other steps."""
+    engine, *_, loader = private(tmp_path, plan_for(), loader_options={"num_workers": 2})
+    loader.in_order = False
+    with engine, pytest.raises(ap.InvalidArgument, match="in_order"):
+        next(iter(loader))

@@ -204,7 +204,7 @@ def test_a_changed_replay_after_a_publication_is_refused(tmp_path):
         noise.restart()
         trained[0].grad = torch.ones_like(trained[0])
         noise.add()
-        with pytest.raises(ap.Refused, match="replayed with another output"):
+        with pytest.raises(ap.Refused, match="replayed with a different output"):
             noise.commit()
 
 
@@ -320,3 +320,25 @@ def test_a_checkpoint_of_something_else_is_refused_by_name(tmp_path, change):
             with pytest.raises(ap.InvalidArgument, match="'state'"):
                 noise.load_state_dict(wrong)
         noise.load_state_dict(state)
+
+
+def test_a_backward_pass_between_add_and_commit(tmp_path):
+    """It would add gradients without noise to the same tensor."""
+    weight = torch.zeros(3, requires_grad=True)
+    with NoiseAdder([weight], plan_for(), tmp_path, secret=SECRET) as noise:
+        state = noise.state_dict()
+        (2 * weight.sum()).backward()
+        noise.add()
+        (100 * weight.sum()).backward()
+        for _ in range(2):
+            with pytest.raises(ap.Refused, match="backward was called after the noise of step 0"):
+                noise.commit()
+        noise.load_state_dict(state)
+        for step in range(2):
+            weight.grad = None
+            (2 * weight.sum()).backward()
+            noise.add()
+            weight.grad.div_(8)
+            noise.commit()
+            assert noise.step == step + 1
+        assert not weight._post_accumulate_grad_hooks

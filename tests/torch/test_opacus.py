@@ -226,6 +226,12 @@ def test_options_of_opacus_that_the_plan_decides(tmp_path, name):
     assert not any(tmp_path.iterdir())
 
 
+def test_a_clipping_norm_other_than_the_plans_is_refused(tmp_path):
+    plan = plan_for()
+    with pytest.raises(ap.InvalidArgument, match=r"max_grad_norm.*the clipping norm of the plan, [0-9.]+\. Got"):
+        private(tmp_path, plan, max_grad_norm=0.5 * plan.problem.clip_norm)
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

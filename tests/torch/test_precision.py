@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 import antiphase as ap
 from antiphase.torch import NoiseAdder
-from tests.torch.training import HOOKS, STEPS, plan_for, private
+from tests.torch.training import HOOKS, STEPS, data, network, plan_for, private
 
 pytestmark = [pytest.mark.filterwarnings(HOOKS), pytest.mark.usefixtures("same_run_id")]
 LOW = torch.bfloat16
@@ -41,6 +41,7 @@ def sums(monkeypatch):
 def train_rounded(directory, mode, examples, *, inside=False, **options):
     """With autocast around the forward pass, or around everything; per-example gradients of each step as they were."""
     plan = plan_for(examples=examples, clip_norm=1.0)
+    options = {"loss_reduction": "sum", **options}
     made = private(directory, plan, big_network(), 0.0, 0.0, big_data(examples), grad_sample_mode=mode, **options)
     engine, module, optimizer, criterion, loader = made
     given = []
@@ -87,6 +88,135 @@ def test_ghost_clipping_under_autocast_stays_within_the_clipping_norm(tmp_path, 
     assert norms.max() <= 1 + 1e-6
     assert norms.max() > 0.99
     assert all(found.float().double().equal(found) for found in sums)
+
+
+def equal_data(examples):
+    generator = torch.Generator().manual_seed(4)
+    x = 3 * torch.randn(1, 20, generator=generator)
+    return TensorDataset(x.expand(examples, -1), torch.zeros(examples, dtype=torch.long))
+
+
+def smooth_network():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(20, 12), nn.GELU(), nn.Linear(12, 10))
+
+
+def equal_plan(examples):
+    """All examples are in every step."""
+    return plan_for(ap.strategies.Identity(1), ap.EveryStep(), clip_norm=0.5, examples=examples, batch_size=examples)
+
+
+MANY = 1025
+
+
+@pytest.mark.parametrize(("mode", "reduction"), [("ghost", "mean"), ("ghost", "sum"), ("hooks", "sum")])
+def test_one_of_many_equal_examples_under_autocast(tmp_path, sums, mode, reduction):
+    """Rounding errors must not depend on the number of examples: with a mean, the sums differed by 2 clipping norms."""
+    for examples in (MANY - 1, MANY):
+        dataset, directory = equal_data(examples), tmp_path / str(examples)
+        options = {"dataset": dataset, "grad_sample_mode": mode, "loss_reduction": reduction}
+        engine, module, optimizer, criterion, loader = private(
+            directory, equal_plan(examples), smooth_network(), **options
+        )
+        for x, y in loader:
+            with torch.autocast("cpu", dtype=LOW):
+                loss = criterion(module(x), y)
+            loss.backward()
+            optimizer.step()
+        engine.close()
+    assert (sums[1] - sums[0]).norm() == pytest.approx(0.5, rel=1e-3)
+
+
+class Frozen(nn.Module):
+    """A frozen layer of low precision above or below a trained one."""
+
+    def __init__(self, above):
+        super().__init__()
+        self.above, self.trained, self.last = above, nn.Linear(6, 6), nn.Linear(6, 3)
+        self.frozen = nn.Linear(6, 6).to(LOW).requires_grad_(False)
+
+    def forward(self, x):
+        if self.above:
+            return self.last(self.frozen(self.trained(x).to(LOW)).float())
+        return self.last(self.trained(self.frozen(x.to(LOW)).float()))
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew"])
+def test_the_mean_of_rounded_losses_is_refused(tmp_path, mode, monkeypatch):
+    """Otherwise, one of a thousand equal examples changes the sum by three clipping norms in bfloat16."""
+    x = data().tensors[0]
+
+    def losses(name, module, enabled=False, plan=None, **options):
+        made = private(tmp_path / name, plan or plan_for(), module, grad_sample_mode=mode, **options)
+        with made[0], torch.autocast("cpu", dtype=LOW, enabled=enabled):
+            made[1](x[:4])
+
+    with pytest.raises(ap.Refused, match="mean over the batch"):
+        losses("autocast", network(), enabled=True)
+    with pytest.raises(ap.Refused, match="mean over the batch"):
+        losses("frozen above", Frozen(above=True))
+    losses("frozen below", Frozen(above=False))
+    if mode != "ew":  # which cannot be used under autocast
+        losses("sum", network(), enabled=True, loss_reduction="sum")
+        problem = ap.Problem(12, ap.Budget(8.0, 1e-6), examples=40, participation=ap.EveryStep(), adjacency="replace")
+        losses("replace", network(), enabled=True, plan=ap.plan(problem, families=["identity"]))
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    with pytest.raises(ap.Refused, match="mean over the batch"):
+        losses("products", network())
+    losses("products, sum", network(), loss_reduction="sum")
+
+
+class Cast(nn.Module):
+    """Computes an activation in low precision, and no layer has an output of low precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x).to(LOW).tanh().float())
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew"])
+@pytest.mark.parametrize("where", ["model", "loss"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
+def test_casts_in_code_are_refused(tmp_path, monkeypatch, mode, where, kind):
+    """In bfloat16 logits, one of 3,000 examples changed the sum by 2.5 clipping norms."""
+    monkeypatch.setattr("tests.torch.test_precision.LOW", kind)
+    module = Cast() if where == "model" else network()
+    engine, module, optimizer, criterion, loader = private(tmp_path, plan_for(), module, grad_sample_mode=mode)
+
+    def step():
+        x, y = next(iter(loader))
+        optimizer.zero_grad()
+        criterion(module(x).to(kind).float() if where == "loss" else module(x), y).backward()
+        optimizer.step()
+
+    with engine:
+        if kind is torch.float32:
+            step()
+            return
+        with pytest.raises(ap.Refused, match="mean over the batch"):
+            step()
+        assert engine.step == 0
+
+
+def test_whole_numbers_are_not_taken_for_rounded_ones(tmp_path):
+    """A last layer of zeros and whole targets: with 10 examples (not a power of two) and with 8."""
+    for examples in (40, 32):
+        module = nn.Linear(6, 1)
+        nn.init.zeros_(module.weight)
+        nn.init.zeros_(module.bias)
+        dataset = TensorDataset(torch.randn(examples, 6), torch.arange(examples) * 1.0)
+        engine, module, optimizer, _, loader = private(
+            tmp_path / str(examples), plan_for(examples=examples), module, dataset=dataset
+        )
+        with engine:
+            x, y = next(iter(loader))
+            nn.functional.mse_loss(module(x).flatten(), y).backward()
+            optimizer.step()
+            assert engine.step == 1
 
 
 class Layers(nn.Module):

@@ -22,9 +22,11 @@ from transformers import (
 
 import antiphase as ap
 import antiphase.torch
+from antiphase.torch import NoiseAdder
+from antiphase.torch._lattice import LatticeClipping
 from antiphase.torch.huggingface import PrivateTrainer, last_checkpoint
 from antiphase.torch.losses import CausalLMLoss, TokenLoss
-from tests.torch.training import HOOKS, PEFT, SECRET, plan_for
+from tests.torch.training import HOOKS, PEFT, SECRET, lattice_plan_for, plan_for
 from tests.torch.transformer_models import EXAMPLES, LENGTH, QUIET, WORDS, Sentences, model_of, trained
 
 pytestmark = pytest.mark.filterwarnings(HOOKS, PEFT)
@@ -100,6 +102,55 @@ def test_an_incomplete_checkpoint_is_not_used(tmp_path):
 
 
 @pytest.mark.usefixtures("same_run_id")
+def test_a_plan_with_a_lattice_has_one_example_in_a_pass(tmp_path):
+    """Whatever the size of physical batches; each step of the trainer is a step of the plan."""
+    ends = []
+    for size in (100, 3):
+        model, seen = model_of("gpt2"), set()
+        plan = lattice_plan_for(parameters=sum(p.numel() for p in model.parameters()))
+        with trainer_of(tmp_path / str(size), model, plan=plan, per_device_train_batch_size=size) as trainer:
+            trainer._check_independence = lambda model: None  # it has passes of its own, of several examples
+            trainer._make_private()
+            trainer._private_model.register_forward_pre_hook(
+                lambda module, _, given, seen=seen: seen.add(len(given["input_ids"])), with_kwargs=True
+            )
+            assert trainer.train().global_step == plan.steps == trainer.report().steps_run
+        assert seen == {1}
+        ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    assert torch.equal(*ends)
+
+
+@pytest.mark.usefixtures("same_run_id")
+def test_dropout_of_an_example_depends_on_no_other(tmp_path, monkeypatch):
+    """On a lattice, though the seed of the trainer is public. A longer example takes more random numbers."""
+    made, victim, take = [], 0, LatticeClipping.take
+
+    def taken(self):
+        found = take(self)
+        made[-1].append([array.tolist() for array in found.sums])
+        return found
+
+    monkeypatch.setattr(LatticeClipping, "take", taken)
+    victim = None
+    for name in ("long", "short"):
+        made.append([])
+        model, sentences = model_of("gpt2", dropout=0.3), list(Sentences("gpt2"))
+        plan = lattice_plan_for(parameters=sum(p.numel() for p in model.parameters()))
+        if victim is not None:
+            sentences[victim] = {key: value[: LENGTH // 2] for key, value in sentences[victim].items()}
+        options = {"train_dataset": sentences}
+        with trainer_of(tmp_path / name, model, plan=plan, options=options, max_steps=2, learning_rate=0.0) as trainer:
+            trainer._check_independence = lambda model: None
+            trainer.train()
+            found = [trainer.engine.noise.batch(t) for t in range(2)]
+        order = [int(i) for indices, mask in found for i in indices[mask]]
+        victim = order[0]
+    differs = [i for i, a, b in zip(order, *made, strict=True) if a != b]
+    assert len(order) > 10
+    assert differs == [i for i in order if i == victim]
+
+
+@pytest.mark.usefixtures("same_run_id")
 def test_physical_batches_and_workers_do_not_matter(tmp_path):
     """Neither do evaluations in between."""
     ends = []
@@ -148,6 +199,32 @@ def test_random_states_in_checkpoints_do_not_depend_on_batch_sizes(tmp_path):
     assert states[1] == states[3]
 
 
+@pytest.mark.usefixtures("same_run_id")
+def test_dropout_depends_on_the_secret_and_not_on_the_seed(tmp_path):
+    """The seed is in training_args.bin. If it determined the masks, one example would change those of all others."""
+    masks = []
+    for i, (seed, secret) in enumerate(((42, 1), (7, 1), (42, 2))):
+        model, found = model_of("gpt2", dropout=0.3), []
+        model.transformer.drop.register_forward_hook(lambda layer, given, output, seen=found: seen.append(output != 0))
+        options = {"secret": ap.Secret.insecure(secret)}
+        with trainer_of(tmp_path / str(i), model, seed=seed, max_steps=3, options=options) as trainer:
+            trainer.train()
+        masks.append(torch.cat([mask.flatten() for mask in found[-4:]]))
+    assert torch.equal(masks[0], masks[1])
+    assert 0.3 < (masks[0] != masks[2]).float().mean() < 0.5  # 0.42 for independent masks
+
+
+def test_a_collator_with_a_seed_is_refused(tmp_path):
+    class Seeded:
+        seed = 42
+
+        def __call__(self, examples):
+            raise AssertionError
+
+    with pytest.raises(ap.InvalidArgument, match=r"Seeded\(seed=42\) draws random numbers from a known seed"):
+        trainer_of(tmp_path, options={"data_collator": Seeded()})
+
+
 def test_fewer_steps_than_the_plan_even_if_the_next_ones_are_empty(tmp_path):
     plan = plan_for(ap.strategies.Identity(12), ap.Poisson(0.001), batch_size=1)
     with trainer_of(tmp_path, plan=plan, max_steps=5) as trainer:
@@ -187,6 +264,27 @@ def test_bf16_is_autocast(tmp_path, mode):
         trainer.train()
     assert seen == {torch.bfloat16}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_one_of_many_equal_examples_in_lower_precision(tmp_path, mode, monkeypatch):
+    """Rounding errors must not depend on the number of examples: with a mean, the sums differed by 1.3 norms."""
+    sums, right = [], NoiseAdder._add_for_engine
+
+    def add(self):
+        sums.append(torch.cat([p.grad.detach().flatten().double() for p in self.parameters]))
+        right(self)
+
+    monkeypatch.setattr(NoiseAdder, "_add_for_engine", add)
+    for n in (400, 401):
+        plan = plan_for(ap.strategies.Identity(1), ap.EveryStep(), clip_norm=0.05, examples=n, batch_size=n)
+        options = {"grad_sample_mode": mode, "train_dataset": [Sentences("bert")[0]] * n}
+        model = model_of("bert", lora=True)
+        with trainer_of(
+            tmp_path / str(n), model, "bert", plan, bf16=True, options=options, per_device_train_batch_size=n
+        ) as trainer:
+            trainer.train()
+    assert (sums[1] - sums[0]).norm() == pytest.approx(0.05, rel=1e-3)
 
 
 REENTRANT = {"hooks": (False, True), "ghost": (False,)}
@@ -269,7 +367,7 @@ def test_a_subclass_with_a_loss_of_its_own_is_refused(tmp_path):
 
 def test_the_run_directory_is_not_published_with_the_model(tmp_path):
     args = TrainingArguments(str(tmp_path), **QUIET)
-    with pytest.raises(ap.InvalidArgument, match="inside the output directory"):
+    with pytest.raises(ap.InvalidArgument, match="overlaps with the output directory"):
         PrivateTrainer(model_of("gpt2"), args, plan=plan_for(), run_directory=tmp_path / "run")
 
 
@@ -283,7 +381,7 @@ def test_training_again_without_resuming_is_refused(tmp_path):
     changed = model_of("gpt2")
     with torch.no_grad():
         changed.transformer.wpe.weight += 0.1
-    with trainer_of(tmp_path, changed, max_steps=2) as trainer, pytest.raises(ap.Refused, match="other parameters"):
+    with trainer_of(tmp_path, changed, max_steps=2) as trainer, pytest.raises(ap.Refused, match="different parameters"):
         trainer.train(resume_from_checkpoint=True)
 
 
@@ -402,7 +500,7 @@ def test_losses_by_the_class_of_the_model(tmp_path):
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 @pytest.mark.parametrize(
-    ("method", "words"), [("prompt", "one prompt for all"), ("ia3", "no gradient|no per-example"), ("lora-all", None)]
+    ("method", "words"), [("prompt", "one prompt for all"), ("ia3", "is in a ParameterDict"), ("lora-all", None)]
 )
 def test_other_peft_methods(tmp_path, method, words, mode):
     config = {
@@ -423,7 +521,8 @@ def test_other_peft_methods(tmp_path, method, words, mode):
 
 
 def test_distilbert_without_position_ids(tmp_path):
-    config = DistilBertConfig(vocab_size=WORDS, dim=8, n_layers=1, n_heads=2, hidden_dim=12, num_labels=3)
+    # Wide enough that the ReLU of the classifier is never zero in all units of an example.
+    config = DistilBertConfig(vocab_size=WORDS, dim=64, n_layers=1, n_heads=2, hidden_dim=12, num_labels=3)
     with trainer_of(tmp_path, DistilBertForSequenceClassification(config), "bert", max_steps=2) as trainer:
         trainer.train()
 
@@ -458,5 +557,45 @@ def test_epsilon_instead_of_a_plan(tmp_path, monkeypatch):
             assert trainer.plan.problem.examples == EXAMPLES
             assert trainer.report().steps_run == 10
     assert len(made) == 1
-    with pytest.raises(ap.InvalidArgument, match="other settings"):
+    with pytest.raises(ap.InvalidArgument, match="different settings"):
         PrivateTrainer(model_of("gpt2"), args, run_directory=tmp_path / "run", **{**named, "epsilon": 10.0})
+
+
+class OwnStep(PrivateTrainer):
+    """Backpropagates the mean of the losses, as a training step of Hugging Face does."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        [batch] = inputs
+        loss = self.compute_loss(model, batch)
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+@pytest.mark.usefixtures("same_run_id")
+def test_a_training_step_of_ones_own_does_the_same(tmp_path):
+    """If its mean were taken for a sum, the gradient of every example would depend on the number of examples."""
+    ends = []
+    for trainer in (PrivateTrainer, OwnStep):
+        model = model_of("gpt2")
+        directory = tmp_path / trainer.__name__
+        with trainer_of(directory, model, trainer=trainer, per_device_train_batch_size=64, learning_rate=0.01) as found:
+            clipped = record_sums(found)
+            found.train()
+        ends.append(torch.stack(clipped))
+    torch.testing.assert_close(*ends)
+
+
+def record_sums(trainer):
+    """The clipped sums of the first step, before noise."""
+    trainer._make_private()
+    optimizer, sums = trainer._private_optimizer, []
+    add_noise = optimizer.add_noise
+
+    def recorded():
+        if not sums:
+            sums.append(torch.cat([part.reshape(-1) for part in optimizer._total]))
+        add_noise()
+
+    optimizer.add_noise = recorded
+    return sums

@@ -41,6 +41,12 @@ def test_equals_one_process(together, tmp_path, name):
     assert all(torch.equal(a, b) for a, b in zip(together[0][name], together[1][name], strict=True))
 
 
+@pytest.mark.parametrize("name", ["lattice", "lattice, empty"])
+def test_sums_of_integers_over_two_processes_have_the_same_bits(together, tmp_path, name):
+    for found, wanted in zip(together[0][name], processes.alone(tmp_path, name), strict=True):
+        assert torch.equal(found, wanted)
+
+
 def test_a_run_goes_on_with_another_number_of_processes(together, tmp_path):
     parameters, _ = run(tmp_path, plan_for(), network(), momentum=0.0)
     assert together[0]["elastic"].numpy() == pytest.approx(parameters.numpy(), rel=1e-5, abs=1e-5)
@@ -68,12 +74,19 @@ def test_noise_of_one_rank_only_is_noticed(together):
 def test_ranks_that_disagree_are_refused_all_together(together, name):
     (first, steps), (second, _) = (rank["told"][name] for rank in together)
     if name == "another output":
-        assert "replayed with another output" in first
-        assert second.startswith("Rank 0 raised an error: Step 0 was replayed with another output")
+        assert "replayed with a different output" in first
+        assert second.startswith("Rank 0 raised an error: Step 0 was replayed with a different output")
     else:
         assert first == second
         assert "The ranks do not have the same step" in first
     assert steps == 1
+
+
+def test_gradients_summed_over_the_ranks_before_the_noise(together):
+    """If they were summed again after it, every example would count twice, and the noise once."""
+    for words, step in (rank["twice"] for rank in together):
+        assert "All 2 ranks have the same gradients" in words
+        assert step == 1
 
 
 def test_every_rank_publishes_between_two_passes(together):
@@ -151,7 +164,7 @@ def test_another_secret_is_noticed(tmp_path):
 
         run = follower(SECRET)
         assert np.array_equal(run._unit_noise(0)[0], noise._run._unit_noise(0)[0])
-        with pytest.raises(ap.InvalidArgument, match="differs from that of rank 0"):
+        with pytest.raises(ap.InvalidArgument, match="differs from the secret of rank 0"):
             follower(ap.Secret.insecure(1))
         with pytest.raises(ap.Refused, match="rank 0"):
             run.report()

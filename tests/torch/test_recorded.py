@@ -50,7 +50,7 @@ def test_a_refused_step_moves_nothing(tmp_path):
     state = engine.state_dict()
     engine.publish("model")
     engine.restart()
-    for words in ("started with other parameters", "replayed with another output"):
+    for words in ("started with different parameters", "replayed with a different output"):
         before = weights(module)
         with pytest.raises(ap.Refused, match=words):
             one_step(module, optimizer, lambda output, target: -criterion(output, target), loader)
@@ -170,7 +170,7 @@ def test_a_run_from_a_device_is_not_gone_on_with_from_the_host(tmp_path):
         noise.add()
         noise.commit()
     with ap.Run.open(plan, tmp_path, leaves=leaves, examples=40, secret=SECRET) as run:
-        with pytest.raises(ap.Refused, match="another source: PyTorch's generator on cpu"):
+        with pytest.raises(ap.Refused, match="a different source: PyTorch's generator on cpu"):
             run._unit_noise(1)
         assert any("not cryptographic" in remark for remark in run.report().remarks)
 
@@ -183,5 +183,5 @@ def test_another_generator_is_noticed(tmp_path, monkeypatch):
     adder().close()
     right = torch.randn
     monkeypatch.setattr(torch, "randn", lambda *args, **options: right(*args, **options).flip(0))
-    with pytest.raises(ap.Refused, match="another source"):
+    with pytest.raises(ap.Refused, match="a different source"):
         adder()

@@ -13,7 +13,13 @@ from tests.torch.training import HOOKS, plan_for, private, run, train
 
 
 @pytest.mark.parametrize(
-    "mode", ["hooks", pytest.param("ghost", marks=pytest.mark.slow), pytest.param("poisson", marks=pytest.mark.slow)]
+    "mode",
+    [
+        "hooks",
+        "lattice",
+        pytest.param("ghost", marks=pytest.mark.slow),
+        pytest.param("poisson", marks=pytest.mark.slow),
+    ],
 )
 def test_killed_in_every_step(tmp_path, mode):
     command = [sys.executable, "-W", "ignore", "-m", "tests.torch.killed", str(tmp_path), mode]

@@ -1,6 +1,7 @@
 """A small model, its data, and training loops that record what really was added."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -37,6 +38,19 @@ def plan_for(
     )
     deviation = "hardly any noise, for a test" if guarantee.value > 1e10 else ""
     return ap.Plan(problem, mechanism, guarantee, error=1.0, deviation=deviation)
+
+
+def lattice_plan_for(strategy=None, parameters=53, **options):
+    """The same with lattice noise; the network below has 53 parameters."""
+    strategy = ap.strategies.BLT([0.9, 0.5], [0.1, 0.2], STEPS) if strategy is None else strategy
+    plain = plan_for(ap.rounded_strategy(strategy), **options)
+    given, clip_norm = plain.mechanism, plain.problem.clip_norm
+    lattice = ap.choose_lattice(given.strategy, given.participation, given.noise_std, parameters, clip_norm)
+    mechanism = replace(given, lattice=lattice)
+    guarantee = ap.epsilon(mechanism, 1e-6)
+    budget = ap.Budget(max(plain.problem.budget.epsilon, guarantee.value), 1e-6)
+    problem = replace(plain.problem, budget=budget, lattice=True, parameters=parameters)
+    return ap.Plan(problem, mechanism, guarantee, error=1.0, deviation=plain.deviation)
 
 
 def data(examples=EXAMPLES):

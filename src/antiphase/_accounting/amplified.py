@@ -1,28 +1,30 @@
 """Guarantees of amplified mechanisms that need Monte Carlo: `BallsInBins` and `PoissonMinSeparation`.
 
-**Truncated batches.** With `max_batch`, a sampled example can displace another one from its batch, so its presence
-changes the contributions of other examples. Let T be the event that some batch contains `max_batch` or more *other*
-examples. The others are sampled independently of the given example, so T and its probability are the same for both
-neighbouring data sets. If T does not occur, the given example displaces no other, whichever steps it is assigned to,
-and both mechanisms equal those without truncation. Since divergences are jointly convex,
+**Truncated batches.** With `max_batch`, a sampled example can displace another one from the batch, so the presence of
+an example changes the contributions of other examples. Let T be the event that some batch contains `max_batch` or more
+*other* examples. The other examples are sampled independently of the given example, so T and its probability are the
+same for both neighbouring data sets. If T does not occur, the given example displaces no other example, whichever steps
+it is assigned to, and both mechanisms equal the mechanisms without truncation. Since divergences are jointly convex,
 
     delta(truncated) <= (1 - Pr T) delta(not truncated) + Pr T.
 
 If Pr T is not small, no amplification is proved for truncated batches. `tests/montecarlo/test_truncation.py` contains a
 case in which the delta of a truncated mechanism exceeds the amplified delta, even under zero-out adjacency.
 
-**Lattice noise.** Compare a mechanism on a lattice with the same mechanism in real numbers, given the steps of the
-example. Their means differ by a vector of norm at most eta = K sqrt(d R), on every path (docs/lattice-noise.md defines
-K, d and R). If the mechanism in real numbers is (epsilon, delta)-private, theorem 3 of docs/lattice-noise.md shows that
-the one on the lattice is (epsilon + epsilon', max(e^epsilon' delta + delta', delta + e^epsilon delta'))-private. Here
-(epsilon', delta') is a guarantee of one Gaussian mechanism with shift mu = eta / sigma. `Coupling` uses
-epsilon' = mu (40 + mu / 2), for which delta' <= Phi(-40) < e^-800. For an epsilon of at most 50, both e^epsilon delta'
-and delta' are then below e^-750, that is, below 10^-12 delta for every delta from 1e-200 on. Larger epsilons are
-accounted for without amplification.
+**Lattice noise.** Compare a mechanism on a lattice with the same mechanism in real numbers. Given the steps in which
+the example takes part, the means of the two mechanisms differ by a vector of norm at most eta = K sqrt(d R), whatever
+the earlier outputs are. Here d is the number of coordinates, R the number of rows of C in which rounding can make a
+difference, and K a bound on each difference (docs/lattice-noise.md). If the mechanism in real numbers is
+(epsilon, delta)-private, theorem 3 of docs/lattice-noise.md shows that the mechanism on the lattice is
+(epsilon + epsilon', max(e^epsilon' delta + delta', delta + e^epsilon delta'))-private. Here (epsilon', delta') is a
+guarantee of one Gaussian mechanism with shift mu = eta / sigma, where sigma is the standard deviation of the noise.
+`Coupling` uses epsilon' = mu (40 + mu / 2), for which delta' <= Phi(-40) < e^-800. For an epsilon of at most 50, both
+e^epsilon delta' and delta' are then below e^-750, that is, below 10^-12 delta for every delta of at least 1e-200.
+Larger epsilons are accounted for without amplification.
 
-**Randomness.** Every seed is a hash of all arguments, the caller's seed, and fresh entropy if there is any. Planning
-and calibration search without fresh entropy, so that the same problem gives the same mechanism. Their results are then
-certified with fresh entropy (`certificate.py`).
+**Randomness.** Every seed is a hash of all arguments, the caller's seed, and fresh entropy if there is any. The
+searches of planning and calibration use no fresh entropy, so that the same problem gives the same mechanism. Their
+results are then certified with fresh entropy (`certificate.py`).
 """
 
 from __future__ import annotations
@@ -60,17 +62,18 @@ class Coupling:
     """The increase of epsilon and delta if an amplified mechanism runs on a lattice instead of in real numbers.
 
     Args:
-        epsilon: epsilon'; 0 without a lattice, or if there is nothing to round.
+        epsilon: the increase of epsilon (epsilon' in the module docstring); 0 without a lattice, or if there is nothing
+            to round.
     """
 
     epsilon: float
 
     def covers(self, epsilon: float) -> bool:
-        """Return whether this epsilon on the lattice follows from a smaller one with real numbers."""
+        """Return whether a guarantee with real numbers can prove `epsilon` on the lattice."""
         return self.epsilon == 0.0 or self.epsilon < epsilon <= LARGEST_COUPLED_EPSILON
 
     def real_delta(self, delta: float) -> float:
-        """Return a delta that must hold with real numbers, so that `delta` holds on the lattice."""
+        """Return the delta that must hold with real numbers so that `delta` holds on the lattice."""
         return delta * math.exp(-self.epsilon) * (1.0 - NEGLIGIBLE) if self.epsilon else delta
 
     def lattice_delta(self, delta: float) -> float:
@@ -138,7 +141,7 @@ def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo, 
 
 
 def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: MonteCarlo) -> Mechanism | None:
-    """Return the mechanism with noise calibrated to the budget, or None if batches overflow too often for its delta."""
+    """Return the mechanism with noise calibrated to the budget, or None if batches overflow too often."""
     overflow = overflow_probability(mechanism.reduction.setting)
     if overflow > LARGEST_SHARE * budget.delta:
         return None
@@ -167,7 +170,7 @@ def overflow_probability(setting: Setting) -> float:
         return 0.0
     if setting.examples is None:
         return 1.0
-    # Use the larger of two neighbouring data sets.
+    # Of two neighbouring data sets, account for the larger one.
     others = setting.examples - (setting.adjacency != "add-or-remove")
     batches, rate = given.distinct_batches(setting.strategy.steps), given.step_probability()
     return min(1.0, batches * at_least(given.max_batch, others, rate) * (1.0 + 1e-9))
@@ -191,7 +194,7 @@ def _unamplified(mechanism: Mechanism, delta: float) -> Bound:
 
 
 def _has_unamplified(mechanism: Mechanism) -> bool:
-    """Return whether a guarantee without amplification is proved. It is not if an added example can displace others."""
+    """Return whether a guarantee without amplification is proved: added examples must not displace other examples."""
     return mechanism.adjacency == "zero-out" or mechanism.participation.max_batch is None
 
 

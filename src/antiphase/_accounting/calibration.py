@@ -22,10 +22,10 @@ from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase.strategies import Strategy
 
-TOLERANCE = 4e-4  # stop when epsilon is at most the budget's and within this fraction of it
-SLOPE = -1.5  # initial guess of d log epsilon / d log noise
-LONGEST_STEP = 2.0  # in log noise
-LARGEST_EXCESS = 20.0  # clip log(epsilon / budget) to this range
+TOLERANCE = 4e-4  # stop when epsilon is at most the budget's epsilon and within this fraction of it
+SLOPE = -1.5  # initial guess of d(log epsilon) / d(log noise)
+LONGEST_STEP = 2.0  # largest step of the search, in log noise
+LARGEST_EXCESS = 20.0  # largest absolute value of log(epsilon / budget's epsilon); larger ones are clipped
 MAX_ITERATIONS = 80
 
 Point = tuple[float, float]
@@ -56,12 +56,12 @@ def calibrate(
     """Return the mechanism with the smallest noise that satisfies the budget.
 
     **Guarantee**: the epsilon of the mechanism, as computed by `epsilon`, is at most the budget's epsilon. It is at
-    least 99.9 % of the budget's, or 99 % if it is computed from samples, provided there are enough samples.
+    least 99.9 % of the budget's epsilon, or 99 % if it is computed from samples and there are enough samples.
 
     The same arguments give the same mechanism, because the seeds of the search are hashes of the arguments. A guarantee
-    that is based on samples is certified at the end with fresh entropy, which the bound stores. Its epsilon may then
-    equal the budget's. Raises `NotProved` if the probability that an example takes part at all is at most delta,
-    because such a budget needs no noise.
+    that is based on samples is certified at the end with fresh entropy, which the bound stores. The certified epsilon
+    is then sometimes the budget's epsilon itself. If an example takes part with probability at most delta, the budget
+    needs no noise, and `NotProved` is raised.
 
     Args:
         strategy: strategy matrix, C.
@@ -98,23 +98,23 @@ def seeded_calibration(
     All seeds are hashes of the arguments.
     """
     if not isinstance(budget, Budget):
-        raise invalid("calibrate", "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
+        raise invalid("calibrate", "budget", "a Budget", budget, "use Budget(epsilon=8.0, delta=1e-6)")
     checked = check_setting("calibrate", strategy, participation, adjacency, examples)
     reduction = Mechanism(*checked[:2], 1.0, *checked[2:], lattice).reduction
     if reduction.theorem.amplified:
-        without_noise = Mechanism(strategy, participation, 1.0, adjacency, examples, lattice)
-        found = amplified_noise(without_noise, budget, check_sampling("calibrate", sampling))
+        uncalibrated = Mechanism(strategy, participation, 1.0, adjacency, examples, lattice)
+        found = amplified_noise(uncalibrated, budget, check_sampling("calibrate", sampling))
         if found is not None:
             return Calibration(found, seeded_epsilon(found, budget.delta, sampling))
     release = reduction.release(1.0)
     if release.participation_probability() <= budget.delta:
         raise NotProved(
-            f"delta = {budget.delta} needs no noise at all: an example takes part with at most that probability.",
+            f"delta = {budget.delta} needs no noise at all: an example takes part with probability at most delta.",
             hint="use a delta far below 1 / number of examples",
         )
     log_noise = _least_noise(reduction.before_rounding(), budget)
     value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
-    if value > budget.epsilon:  # because the sensitivity is rounded up
+    if value > budget.epsilon:  # possible, because this noise is for the sensitivity before rounding up
         log_noise = _least_noise(reduction, budget)
         value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
     mechanism = Mechanism(strategy, participation, math.exp(log_noise), adjacency, examples, lattice)
@@ -133,7 +133,7 @@ def _least_noise(reduction: Reduction, budget: Budget) -> float:
 
 
 def _solve(value_at: Callable[[float], float], budget: Budget, start: float) -> Point:
-    """Return a log noise and the epsilon there, which is at most the budget's and usually within TOLERANCE of it.
+    """Return a log noise and its epsilon, which is at most the budget's epsilon and usually within TOLERANCE of it.
 
     Takes secant steps inside a bracket, and bisects the bracket in every fourth iteration.
 

@@ -39,8 +39,8 @@ def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: Mont
 
     Args:
         mechanism: mechanism calibrated to the budget.
-        found: epsilon from calibration, at most the budget's.
-        budget: delta of the claim, and the epsilon to use if `found` is not confirmed.
+        found: bound on epsilon from calibration, at most the budget's epsilon.
+        budget: its delta is the delta of the claim; its epsilon is claimed if `found` is not confirmed.
         sampling: Monte Carlo settings. With a seed, no entropy is drawn and the same arguments give the same result.
     """
     entropy = fresh_entropy(sampling)

@@ -10,7 +10,7 @@ from antiphase._accounting.budget import check_delta
 from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.poisson import FAILURE_SHARE
 from antiphase._accounting.reduction import SMALLEST_MULTIPLIER
-from antiphase._accounting.release import Gaussian, Release
+from antiphase._accounting.standard_mechanism import Gaussian, StandardMechanism
 from antiphase._bound import Bound, Kind, worst_kind
 from antiphase._check import invalid
 from antiphase._errors import NotProved
@@ -30,7 +30,7 @@ def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
 
     Args:
         mechanisms: one or more mechanisms.
-        delta: between 0 and 1, for the composition.
+        delta: delta of the composition, between 0 and 1.
 
     >>> from antiphase import SingleParticipation, strategies
     >>> run = Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=2.0)
@@ -49,7 +49,7 @@ def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
             value, at_best, words, reference = found
             words = f"{words} of {len(runs)} mechanisms"
             if any(run.reduction.theorem.amplified for run in runs):
-                words += ", without amplification by bins"
+                words += ", without amplification by bins or min-separation"
             return Bound(value, worst_kind([kind, at_best]), words, reference)
     names = ", ".join(sorted({type(run.participation).__name__ for run in runs}))
     raise NotProved(
@@ -61,7 +61,7 @@ def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
 Found = tuple[float, Kind, str, str] | None
 
 
-def _gaussian(releases: Sequence[Release], delta: float) -> Found:
+def _gaussian(releases: Sequence[StandardMechanism], delta: float) -> Found:
     if not all(isinstance(release, Gaussian) for release in releases):
         return None
     multiplier = _combined([release.multiplier for release in releases])
@@ -72,8 +72,8 @@ def _combined(multipliers: Sequence[float]) -> float:
     """Return the noise multiplier of a composition, (sum of m^-2)^(-1/2), rounded down.
 
     The multipliers m are divided by the largest power of two that is at most the smallest m. The largest term m^-2 is
-    then between 1/4 and 1, so it neither overflows nor underflows. Terms that underflow are smaller by a factor of
-    about 1e-300.
+    then between 1/4 and 1, so it neither overflows nor underflows. Terms that underflow are smaller than the largest
+    term by a factor of about 1e-300, so they do not matter.
 
     >>> round(_combined([2e200, 2e200, 1e300, 2e200, 2e200]) / 1e200, 12)
     1.0
@@ -83,7 +83,7 @@ def _combined(multipliers: Sequence[float]) -> float:
     return max(unit / math.sqrt(total) * (1.0 - 1e-15), SMALLEST_MULTIPLIER)
 
 
-def _losses(releases: Sequence[Release], delta: float) -> Found:
+def _losses(releases: Sequence[StandardMechanism], delta: float) -> Found:
     found = [release.loss_part(FAILURE_SHARE * delta / len(releases)) for release in releases]
     parts = [part for part in found if part is not None]
     if len(parts) < len(releases):

@@ -1,9 +1,10 @@
 """Gaussian steps on fixed-size samples drawn without replacement, under replace adjacency.
 
-A sample that does not contain the given example is a uniform subset of the others. A sample that contains it is such a
-subset in which the example replaces one member. The replacement moves the sum by at most 2 in each of the two
-neighbouring data sets, and the two sums differ by at most 2, if contributions have norm at most 1. This is the
-substitution of `loss_grid.py` with a shift of 2 contributions and probability batch_size / group.
+A sample that does not contain the given example is a uniform subset of the other examples. A sample that contains the
+given example has the same distribution as such a subset after the example replaces one of its members. If contributions
+have norm at most 1, the replacement moves the sum by at most 2 in each of the two neighbouring data sets, and the two
+sums differ by at most 2. This is the substitution of `loss_grid.py` with a shift of 2 and a rate of batch_size / group,
+where `group` is the number of examples from which the batch is drawn.
 
 Fixed-size sampling is not equivalent to Poisson sampling under any adjacency: if the example is not sampled, the sample
 contains one more of the other examples.
@@ -17,12 +18,12 @@ from typing import Any, final
 from antiphase._accounting import loss_accountant
 from antiphase._accounting.loss_accountant import COARSE, FINE, GaussianSteps
 from antiphase._accounting.poisson import at_least_once, central_limit
-from antiphase._accounting.release import Release
+from antiphase._accounting.standard_mechanism import StandardMechanism
 
 
 @final
 @dataclass(frozen=True)
-class FixedSizeSampled(Release):
+class FixedSizeSampled(StandardMechanism):
     """`count` Gaussian mechanisms, each on a uniformly random subset of `batch_size` out of `group` examples.
 
     **Guarantee**: epsilon and delta are upper bounds for replace adjacency. The multiplier is the noise standard

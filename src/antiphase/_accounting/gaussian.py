@@ -21,11 +21,11 @@ import numpy as np
 
 from antiphase._check import Array
 
-ROUNDING = 1e-12  # generous bound on the relative error of delta computed from a and mu
-SHIFT = 1e-14  # relative amount by which a is moved to the safe side
-FARTHEST = 100.0  # for larger a, delta is below 1e-2000
-NEAREST = -40.0  # for smaller a, delta is 1 up to 1e-300
-LINEAR = 0.1  # relative changes of delta up to this size are bounded by twice its derivative
+ROUNDING = 1e-12  # generous bound on the relative error of delta, if `a` and mu are exact
+SHIFT = 1e-14  # relative amount by which `a` is moved to the safe side
+FARTHEST = 100.0  # for larger `a`, delta is below 1e-2000
+NEAREST = -40.0  # for smaller `a`, delta is 1 up to 1e-300
+LINEAR = 0.1  # relative changes of delta up to this size are at most twice their linear approximation
 
 
 def delta(mu: float, epsilon: float) -> float:
@@ -39,7 +39,7 @@ def delta(mu: float, epsilon: float) -> float:
     if a == math.inf or a - error_of_a > FARTHEST:
         return math.nextafter(0.0, 1.0)
     relative = error_of_a * 2.0 / _mills(max(a, -30.0))
-    if relative > LINEAR:  # the two terms of a nearly cancel, so a has few correct digits or none
+    if relative > LINEAR:  # the two terms of `a` nearly cancel, so few of its digits are correct, or none
         a, relative = a - error_of_a, 0.0
         if a < NEAREST:
             return 1.0
@@ -75,7 +75,7 @@ def shift(epsilon: float, delta: float) -> float:
 
     target = math.log(delta) - 3.0 * ROUNDING
     quantile = -float(ndtri_exp(target))
-    # Since delta <= Phi(-a), the mu with a = quantile is a lower bound.
+    # Since delta <= Phi(-a), the mu that gives a = quantile is a lower bound on the result.
     low = math.sqrt(quantile**2 + 2.0 * epsilon) - quantile
     low = 2.0 * epsilon / (low + 2.0 * quantile) if quantile > 0.0 else low
     high = 2.0 * low

@@ -11,7 +11,7 @@ from antiphase._accounting.guarantee import epsilon
 from antiphase._accounting.mechanism import Mechanism
 from antiphase._accounting.poisson import PoissonSampled
 from antiphase._accounting.reduction import SMALLEST_MULTIPLIER
-from antiphase._accounting.release import Gaussian, Release
+from antiphase._accounting.standard_mechanism import Gaussian, StandardMechanism
 from antiphase._bound import Bound, worst_kind
 
 MAX_BISECTIONS = 60
@@ -21,9 +21,9 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     """Return the epsilon that protects a group of `size` examples together, such as all devices of one user.
 
     Without amplification, a group of k examples changes C x by at most k times the sensitivity. The guarantee is then
-    that of a single example with 1 / k of the noise. With Poisson or fixed-size sampling, an (e, d) guarantee for one
-    example gives (k e, d (e^(k e) - 1) / (e^e - 1)) for a group of k, and the best e is used. For k > 1, `BallsInBins`
-    and `PoissonMinSeparation` are accounted for without amplification.
+    the guarantee of a single example with 1 / k of the noise. With Poisson or fixed-size sampling, an (e, d) guarantee
+    for one example gives (k e, d (e^(k e) - 1) / (e^e - 1)) for a group of k, and the best e is used. For k > 1,
+    `BallsInBins` and `PoissonMinSeparation` are accounted for without amplification.
 
     **Guarantee**: holds under the mechanism's adjacency, applied to the whole group. Without amplification, the result
     is exact if all members of a group can have the same participation pattern, as deterministic participations allow.
@@ -31,7 +31,7 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     Args:
         mechanism: the mechanism; its participation describes one example.
         size: number of examples in the group, k.
-        delta: between 0 and 1, for the group.
+        delta: delta of the guarantee for the group, between 0 and 1.
 
     >>> from antiphase import SingleParticipation, strategies
     >>> device = Mechanism(strategies.Identity(10), SingleParticipation(), noise_std=3.0)
@@ -55,7 +55,7 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
     )
 
 
-def _for_group(release: Release, k: int) -> Release:
+def _for_group(release: StandardMechanism, k: int) -> StandardMechanism:
     """Return the mechanism with k - 1 more examples if its batches are truncated.
 
     Group privacy changes one example at a time, and the intermediate data sets may contain up to k - 1 more examples.
@@ -66,11 +66,11 @@ def _for_group(release: Release, k: int) -> Release:
     return release
 
 
-def _generic(release: Release, k: int, delta: float) -> float:
+def _generic(release: StandardMechanism, k: int, delta: float) -> float:
     """Return the smallest k e with d(e) (e^(k e) - 1) / (e^e - 1) <= delta, where d(e) = release.delta(e).
 
-    To find the smallest, bisection assumes that d decreases faster than the other factor grows. Any e that satisfies
-    the inequality is valid.
+    The bisection assumes that d decreases faster than the other factor grows. If this is not true, the result may not
+    be the smallest, but it is still valid, because every e that satisfies the inequality gives a valid guarantee.
     """
 
     def holds(e: float) -> bool:

@@ -7,7 +7,7 @@ import math
 from antiphase._accounting.amplified import amplified_delta, amplified_epsilon, fresh_entropy
 from antiphase._accounting.budget import check_delta, check_epsilon
 from antiphase._accounting.mechanism import Mechanism
-from antiphase._accounting.release import Gaussian
+from antiphase._accounting.standard_mechanism import Gaussian
 from antiphase._bound import Bound
 from antiphase._errors import NotProved
 from antiphase._montecarlo import MonteCarlo, check_sampling
@@ -25,20 +25,21 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
       fixed-size sampling.
     - For Poisson sampling with a rate of 0.001 or more, the bound is within 1e-4 of the true epsilon. At lower rates
       the grid is coarser, and the bound is up to 2 % above the true epsilon.
-    - Any delta down to 1e-300 is supported. `BallsInBins` and `PoissonMinSeparation` raise for delta below 1e-200.
+    - Any delta down to 1e-300 is supported. `BallsInBins` and `PoissonMinSeparation` raise an error for delta below
+      1e-200.
     - For `BallsInBins` and `PoissonMinSeparation` the bound is "confident" if samples certify a smaller epsilon than
       every bound without samples. A "confident" bound can be below the true epsilon with a small probability over the
       entropy drawn in this call. Delta includes that probability, even if you choose the best of 1,000 such bounds.
     - For `BallsInBins` and `PoissonMinSeparation` with `max_batch`, delta also includes the probability that a batch
       overflows. If that probability is too large, zero-out adjacency is accounted for without amplification, and
-      add-or-remove raises.
+      add-or-remove raises an error.
 
     All of this assumes ideal Gaussian noise: real numbers, neither rounded nor truncated. `Run.report` states the
     guarantee for the noise of an actual run.
 
     Args:
         mechanism: the mechanism that runs.
-        delta: between 0 and 1, both excluded.
+        delta: delta at which to state epsilon, between 0 and 1, both excluded.
         sampling: Monte Carlo settings for a sampled bound.
 
     >>> from antiphase import Poisson, SingleParticipation, strategies
@@ -58,7 +59,7 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
 
 
 def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """Return a bound like that of `epsilon`, but with seeds that are hashes of the arguments instead of fresh entropy.
+    """Return the bound of `epsilon`, but with seeds that are hashes of the arguments instead of fresh entropy.
 
     The same arguments give the same bound. Use this function in searches, whose result must be certified with fresh
     entropy, and for plans that were stored without entropy.
@@ -80,7 +81,9 @@ def epsilon_after(
     whole: Bound | None = None,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Return the epsilon of the first `steps` steps: the smaller epsilon of `mechanism.first(steps)` and the full run.
+    """Return the epsilon of the first `steps` steps.
+
+    It is the epsilon of `mechanism.first(steps)` or of the full run, whichever is smaller.
 
     The guarantee of the full run of n steps also covers its first t steps. The first t outputs are a function of all n
     outputs, and stopping early does not change their joint distribution: a run samples its batches as for n steps, and
@@ -93,7 +96,7 @@ def epsilon_after(
     Args:
         mechanism: the full run as planned.
         steps: number of steps released, at least 1.
-        delta: between 0 and 1.
+        delta: delta at which to state epsilon, between 0 and 1.
         whole: the bound epsilon(mechanism, delta), if already known.
         sampling: Monte Carlo settings for a sampled bound.
     """
@@ -109,7 +112,7 @@ def delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo = MonteCarl
 
     Args:
         mechanism: the mechanism that runs.
-        epsilon: greater than 0.
+        epsilon: epsilon at which to state delta, greater than 0.
         sampling: Monte Carlo settings for a sampled bound.
 
     >>> from antiphase import SingleParticipation, strategies

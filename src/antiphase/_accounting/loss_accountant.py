@@ -14,15 +14,15 @@ from antiphase._accounting import loss_grid
 from antiphase._accounting.loss_grid import LossGrid
 from antiphase._accounting.loss_sum import TAIL, LossSum, TooWide
 
-# Grid spacing, in standard deviations of the privacy loss of one step. Moving losses to a grid of spacing d adds at
-# most d^2/6 to the variance of each loss. With the fine grid, the relative error is 1e-4 in the variance and less than
+# Grid spacing, in standard deviations of the privacy loss of one step. Moving losses to a grid of spacing d adds
+# about d^2/6 to the variance of each loss. With the fine grid, the relative error is 1e-4 in the variance and less than
 # 1e-4 in epsilon. At sampling rates below 0.001, LARGEST_GRID makes the grid coarser; epsilon is then up to 2 % too
 # large.
 FINE, COARSE = 0.02, 0.1
 LARGEST_GRID = 1 << 18  # grid points for the loss of one step
 LARGEST_SPREAD = 1 << 17  # grid points per standard deviation of the sum of losses
 SMALLEST_INTERVAL = 1e-15
-LARGEST_INTERVAL = 1e30  # 2^53 steps with LARGEST_MU need a grid spacing of only 1e17
+LARGEST_INTERVAL = 1e30  # far more than needed: 1e17 is enough for 2^53 steps with LARGEST_MU
 SMALLEST_MU, LARGEST_MU = 1e-10, 1e4  # range in which the grids are numerically reliable; 1e4 means epsilon 5e7
 SMALLEST_LOG = -720.0  # e^-745 underflows to 0
 
@@ -104,12 +104,13 @@ def _largest(
     value: Callable[[LossSum], float],
     fallback: float,
 ) -> float:
-    """Return the larger `value` of removal and addition, on the requested grid or the finest one that fits in memory.
+    """Compute `value` for removal and for addition, and return the larger one.
 
-    Returns `fallback`, which is valid for any mechanism, if no grid fits. With very many steps, a coarser grid can
-    widen the distribution of the sum so much that it needs as many grid points as before.
+    Uses the requested grid, or the finest one that fits in memory. If no grid fits, returns `fallback`, which is valid
+    for any mechanism. This can happen with very many steps: a coarser grid then widens the distribution of the sum so
+    much that it needs as many grid points as before.
     """
-    parts = [replace(part, mu=max(part.mu, SMALLEST_MU)) for part in parts]  # a larger shift reveals more
+    parts = [replace(part, mu=max(part.mu, SMALLEST_MU)) for part in parts]  # safe: a larger shift reveals more
     interval = _interval(parts, resolution, log_tail)
     directions = ["removal"] if all(part.symmetric for part in parts) else ["removal", "addition"]
     while True:

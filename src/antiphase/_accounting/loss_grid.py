@@ -1,7 +1,7 @@
 """Discretises the privacy loss distribution of one step on a grid, without underestimating any divergence.
 
 A pair of distributions (P, Q) has the privacy loss L = log(dP/dQ). The probability mass of each cell between two grid
-points of L is moved to the ends of the cell such that its mass under P and its mass under Q are both preserved
+points of L is moved to the ends of the cell so that its mass under P and its mass under Q are both preserved
 ("connect the dots"). The hockey-stick divergence is then exact at grid points and overestimated in between. The mass
 below the grid is moved up to the first grid point, and the mass above the grid is moved to infinity.
 
@@ -12,9 +12,9 @@ with probability `rate`. N(v) is the normal distribution with mean v and unit va
     addition        N(0)                           against   (1 - rate) N(0) + rate N(mu)
     substitution    (1 - rate) N(0) + rate N(v)    against   (1 - rate) N(0) + rate N(w)
 
-In a substitution, the example replaces another one, and |v|, |w|, |v - w| <= mu, in any dimension. Its divergence is
-never larger than that of `removal`, at every epsilon >= 0 and in both directions. To see this, let t = e^epsilon >= 1.
-The divergence is
+In a substitution, the example replaces another one. The shifts v and w may have any dimension, and |v|, |w| and |v - w|
+are at most mu. At every epsilon >= 0 and in both directions, the divergence of a substitution is at most the divergence
+of `removal`. To see this, let t = e^epsilon >= 1. The divergence is
 
     rate E[(1 - a X - b Y)_+],     a = (t - 1) (1 - rate) / rate,     b = t,
 
@@ -38,7 +38,7 @@ from antiphase._check import Array
 
 ROUNDING = 1e-13  # bound on the relative error of a cell's mass; mass is moved upwards to compensate
 WIDEST = 700.0  # in cells wider than this, all mass moves to the upper end
-LOWER_TAIL = 9.0  # the grid starts at this many standard deviations; the mass below it is less than 1e-18
+LOWER_TAIL = 9.0  # the grid starts at an output 9 standard deviations from 0; the mass beyond it is below 1e-18
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ def _connect_dots(interval: float, index: Array, log_p: Array, log_q: Array) -> 
     Args:
         interval: grid spacing.
         index: grid points, in units of `interval`.
-        log_p: log mass under P of the cell below the grid, of each cell between grid points, and of the cell above it.
+        log_p: log mass under P of the cell below the grid, of each cell between grid points, and of the cell above the
+            grid.
         log_q: the same under Q.
     """
     p = np.exp(log_p)

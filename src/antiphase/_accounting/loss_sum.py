@@ -2,13 +2,13 @@
 
 A fast Fourier transform convolves loss distributions with an absolute error near 1e-16, which is too large for a delta
 of 1e-12. Each distribution p is therefore tilted exponentially first, to p(l) e^(tilt l) / M(tilt), where M is its
-moment generating function. The tilt moves the mean of the sum to the epsilon of interest. It is removed after the
+moment generating function. The tilt moves the mean of the sum to the epsilon of interest. The tilt is removed after the
 convolution, so the error is relative to delta. If delta comes from one large loss among many small ones, the tilt does
 not isolate that loss, and the bound on the rounding error may be far above delta.
 
-Every approximation is on the safe side. Infinite losses count fully towards delta, and so does a Chernoff bound on the
-mass outside the window of computed losses. Wrap-around in the transform only adds mass. A bound on the rounding error
-is added.
+Every approximation is on the safe side. Infinite losses count fully towards delta. A Chernoff bound on the mass outside
+the window of computed losses counts fully as well. Wrap-around in the transform only adds mass. A bound on the rounding
+error is added.
 
 Reference: Koskela, Jälkö and Honkela 2020 (transform); Keich 2005 (tilt).
 """
@@ -35,7 +35,7 @@ SMALLEST_LOG = -740.0
 SMALLEST_FLOAT = 5e-324
 LARGEST_WINDOW = 1 << 21
 MAX_PASSES = 3
-SMALL_ROUNDING = 1e-4  # share of delta
+SMALL_ROUNDING = 1e-4  # a rounding error up to this share of delta is accepted without another pass
 
 Precision = type[np.float64] | type[np.longdouble]
 
@@ -54,7 +54,7 @@ class Moments:
 
     Args:
         tilt: argument of the log moment generating function.
-        value: its value.
+        value: value of the function at this tilt.
         mean: its first derivative, which is the mean of the tilted sum.
         variance: its second derivative, which is the variance of the tilted sum.
     """
@@ -71,7 +71,7 @@ class Moments:
 
     @property
     def log_scale(self) -> float:
-        """Log of the factor that converts the tilted probability of a sum equal to `mean` to the untilted one."""
+        """log f, where Pr(sum = mean) is f times Pr(tilted sum = mean)."""
         return self.value - self.tilt * self.mean
 
     def log_delta_at(self, epsilon: float) -> float:
@@ -117,14 +117,14 @@ class LossSum:
         log_delta = min(at.log_delta_at(epsilon), 0.0)
         precisions: list[Precision] = [np.float64, *([np.longdouble] * MAX_PASSES)]
         for precision in precisions:
-            # Losses below epsilon contribute nothing. Losses so low that the sum is rarely below them may be cut off,
-            # because `beyond` includes their mass.
+            # Sums below epsilon contribute nothing to delta. If almost all sums are far above epsilon, the rare sums
+            # just above epsilon may also be cut off, because `beyond` includes their probability.
             needed = max(epsilon, self._rarely_below(math.log(TAIL) + log_delta))
             within, rounding = self._window(at, log_delta, precision, needed).delta(epsilon)
             beyond = 2.0 * TAIL * math.exp(log_delta)
             if beyond + rounding <= SMALL_ROUNDING * within:
                 break
-            log_delta = math.log(within)  # the estimate of delta was far too large, and so was the tail
+            log_delta = math.log(within)  # if the estimate of delta was far too large, `beyond` was too large as well
         return min(1.0, (within + beyond) * (1.0 + self._margin) + self._infinite)
 
     def moments(self, tilt: float) -> Moments:
@@ -148,8 +148,9 @@ class LossSum:
     def _saddle_or_floor(self, epsilon: float) -> Moments:
         """Return `_saddle(epsilon)`, or the moments at almost no tilt if no tilt moves the mean down to `epsilon`.
 
-        Almost no tilt means SMALLEST_TILT / (standard deviation of the untilted sum). The tilted sum can have a much
-        smaller standard deviation, and the larger tilt would then hide probability mass at lower losses.
+        Almost no tilt means SMALLEST_TILT / (standard deviation of the untilted sum). The standard deviation of the
+        tilted sum can be much smaller. Dividing by it would give a larger tilt, which would hide probability mass at
+        lower losses.
         """
         at = self._saddle(epsilon)
         if at.mean <= epsilon + 0.5 * math.sqrt(at.variance):
@@ -167,10 +168,10 @@ class LossSum:
         return float(lowest), float(highest)
 
     def _window(self, at: Moments, log_delta: float, precision: Precision, needed: float = math.inf) -> _Window:
-        """Return the tilted sum on a window that cuts off at most a share TAIL of delta on each side.
+        """Return the tilted sum on a window of losses that cuts off at most a share TAIL of delta on each side.
 
-        The mass above the window is that small both for the tilted and for the untilted sum. The mass below it is that
-        small for the tilted sum; the untilted sum is computed only from `needed` upwards.
+        Above the window, this holds for the tilted and for the untilted sum. Below the window, it holds for the tilted
+        sum only, because the untilted sum is used only from `needed` upwards.
         """
         lowest, highest = self._bounds()
         tail = math.log(TAIL) + log_delta
@@ -187,7 +188,7 @@ class LossSum:
         return _Window(at, np.arange(first, last + 1, dtype=np.float64) * interval, np.maximum(masses, 0.0), error)
 
     def _chernoff(self, bound: Callable[[Moments], float], at: Moments, sign: float) -> float:
-        """Return the smallest `bound` found over tilts on one side of `at`, moving closer while the bound improves."""
+        """Return the smallest `bound` over tilts on one side of `at`. Tilts move closer while the bound improves."""
         step = sign * 6.0 / math.sqrt(at.variance)
         best, found = math.inf, bound(self.moments(at.tilt + step))
         while found < best:
@@ -196,7 +197,7 @@ class LossSum:
         return best
 
     def _transform(self, tilt: float, first: int, last: int, precision: Precision) -> tuple[Array, float]:
-        """Return the tilted masses at grid indices first, ..., last and a bound on the 2-norm of their errors."""
+        """Return the tilted masses at grid indices `first` to `last`, and a bound on the 2-norm of their errors."""
         from scipy.fft import irfft, next_fast_len, rfft
 
         size = next_fast_len(last - first + 1, real=True)
@@ -217,7 +218,7 @@ class LossSum:
 
 @dataclass(frozen=True)
 class _Window:
-    """The tilted sum: its moments, grid points, masses and a bound on the 2-norm of the errors of the masses."""
+    """The tilted sum on a window of grid points: moments, losses, masses, and a bound on the 2-norm of their errors."""
 
     at: Moments
     losses: Array
@@ -225,7 +226,9 @@ class _Window:
     error: float
 
     def epsilon(self, budget: float) -> tuple[float, float]:
-        """Return the smallest epsilon with a divergence of at most `budget`, and the rounding error / budget there.
+        """Return the smallest epsilon with a divergence of at most `budget`, and the error of that divergence.
+
+        The second result is the part of the divergence that allows for rounding errors, divided by `budget`.
 
         For an epsilon between two grid points, the divergence is upper - e^epsilon lower. Here `upper` is the mass of
         all losses above epsilon, and `lower` is the sum of mass x e^-loss over these losses. In the code, epsilon and
@@ -315,13 +318,13 @@ def _rounding(norm: float, counts: list[int], size: int) -> float:
     """Return a bound on the rounding error of the inverse transform of a product of powers of spectra.
 
     The error is measured in the 2-norm, in units of machine epsilon. Each entry F of the spectrum of a distribution has
-    an error of at most 2 log2(size) machine epsilons. The product takes on this error once per factor F, multiplied by
-    the product of all other factors. That product is at most 2 |whole product| where |F| >= 1/2, and at most
-    2^(1 - count) elsewhere. Computing the powers and the inverse transform at most doubles the error.
+    an error of at most 2 log2(size) machine epsilons. This error enters the product once per factor F, multiplied by
+    the product of all other factors. The product of the other factors is at most 2 |whole product| where |F| >= 1/2,
+    and at most 2^(1 - count) elsewhere. Computing the powers and the inverse transform at most doubles the error.
 
     Args:
-        norm: 2-norm of the result; by Parseval's theorem, also of the product of spectra.
-        counts: exponents of the powers.
+        norm: 2-norm of the result, which is also the 2-norm of the product of spectra (Parseval's theorem).
+        counts: exponents of the powers; each is the number of losses with the same distribution.
         size: length of the transform.
     """
     factors = sum(count * (2.0 * norm + 2.0 ** (1 - min(count, 1000))) for count in counts)

@@ -24,8 +24,8 @@ LARGEST_DENSE_STEPS = 2048  # longest run for which `first` uses only the first 
 class Mechanism:
     """The mechanism C x + z, where the entries of z are i.i.d. N(0, noise_std^2).
 
-    x are the sums of clipped gradients, one row per step. A run releases x + N z step by step, where N is the noising
-    matrix, a left inverse of C.
+    The rows of x are the sums of clipped gradients, one row per step. A run releases x + N z step by step, where N is
+    the noising matrix, a left inverse of C.
 
     The adjacency defines which data sets are neighbours: "zero-out" (the contributions of an example become zero),
     "add-or-remove" (one example more or less), or "replace" (the contents of an example change). docs/accounting.md
@@ -41,8 +41,8 @@ class Mechanism:
         examples: number of examples. Required by `FixedSize`, and by `Poisson` and `CyclicPoisson` with `max_batch`.
             `BallsInBins` and `PoissonMinSeparation` with `max_batch` need it for amplification. With `max_batch`, an
             upper bound on the number is enough. Other mechanisms ignore it.
-        lattice: grid on which the noise is made in exact integers; None for noise in floating point. The strategy must
-            come from `rounded_strategy`.
+        lattice: grid on which the noise is computed in exact integers; None for noise in floating point. The strategy
+            must come from `rounded_strategy`.
 
     >>> from antiphase import FixedEpochs, strategies
     >>> Mechanism(strategies.Identity(8), FixedEpochs(4, 2), noise_std=3.0).effective_noise_multiplier
@@ -96,8 +96,8 @@ class Mechanism:
 
         **Guarantee**: the returned mechanism covers the first t outputs if t is fixed in advance or chosen without
         looking at the outputs. If the outputs decide when to stop, the guarantee of the full run applies. The
-        sensitivity is never larger than that of the full run, but an epsilon computed from samples can be larger
-        because of sampling error. Run reports state the smaller of the two epsilons. Neither of them necessarily
+        sensitivity is never larger than the sensitivity of the full run, but an epsilon computed from samples can be
+        larger because of sampling error. Run reports state the smaller of the two epsilons. Neither of them necessarily
         increases from t to t + 1.
 
         Args:
@@ -158,8 +158,9 @@ def _first_columns(strategy: Strategy, t: int) -> Strategy:
     """Return the first t columns of C, with all rows, as a dense strategy.
 
     Returns C itself if it has more than LARGEST_DENSE_STEPS steps or if the columns are nearly linearly dependent. If C
-    has entries of both signs, the entries of the Gram matrix of its leading t x t block need not increase with t, and
-    neither do bounds on the sensitivity. The Gram matrix of the first t columns is a block of C^T C for every t.
+    has entries of both signs, the Gram matrix of its leading t x t block need not increase with t, so a bound on its
+    sensitivity could exceed the sensitivity of the full run. The Gram matrix of the first t columns does not have this
+    problem, because it is a block of C^T C.
     """
     if strategy.steps > LARGEST_DENSE_STEPS:
         return strategy

@@ -5,10 +5,10 @@ example can therefore displace another one, even if its own contribution is zero
 that are sampled.
 
 - If K < max_batch, no example is displaced, and the step is plain Poisson sampling.
-- If K >= max_batch, the batch without the given example is a uniform subset of the others. With the example in the data
-  set, it replaces a member of that subset with probability at most `rate`. For contributions of norm at most 1, this
-  moves the sum by at most 2 if the example contributes and by at most 1 if it is zeroed out, and these two sums differ
-  by at most 1. This is the substitution of `loss_grid.py` with a shift of at most 2 mu.
+- If K >= max_batch, the batch without the given example is a uniform subset of the other examples. If the example is in
+  the data set, it replaces a member of that subset with probability at most `rate`. For contributions of norm at most
+  1, this moves the sum by at most 2 if the example contributes and by at most 1 if it is zeroed out, and these two sums
+  differ by at most 1. This is the substitution of `loss_grid.py` with a shift of at most 2 mu.
 
 K does not depend on the given example, so the step is a mixture of the two cases, with weights Pr(K < max_batch) and
 Pr(K >= max_batch).
@@ -24,7 +24,7 @@ from typing import Any, final
 
 from antiphase._accounting import gaussian, loss_accountant
 from antiphase._accounting.loss_accountant import COARSE, FINE, GaussianSteps
-from antiphase._accounting.release import Release
+from antiphase._accounting.standard_mechanism import StandardMechanism
 from antiphase._errors import NotProved
 
 FAILURE_SHARE = 1e-3  # share of delta reserved for the event that a random group is larger than assumed
@@ -38,7 +38,7 @@ class Truncation:
 
     Args:
         examples: upper bound on the number of examples.
-        groups: number of groups; each example is assigned to one at random.
+        groups: number of groups; each example is assigned to one group at random.
         max_batch: maximum batch size.
     """
 
@@ -65,7 +65,7 @@ class Truncation:
 
 @final
 @dataclass(frozen=True)
-class PoissonSampled(Release):
+class PoissonSampled(StandardMechanism):
     """`count` Gaussian mechanisms, each on a sample that contains an example with probability `rate`.
 
     **Guarantee**: epsilon and delta are upper bounds for zero-out and add-or-remove adjacency. Without truncation, the
@@ -92,7 +92,7 @@ class PoissonSampled(Release):
         return min(1.0, loss_accountant.delta([part], epsilon, self.resolution) + failure)
 
     def dp_event(self) -> Any:
-        """Return a self-composed PoissonSampledDpEvent, or TruncatedSubsampledGaussianDpEvent for a single group."""
+        """Return a self-composed PoissonSampledDpEvent or, with truncation, TruncatedSubsampledGaussianDpEvent."""
         import dp_accounting
         from dp_accounting import dp_event
 
@@ -137,7 +137,7 @@ class PoissonSampled(Release):
 def central_limit(epsilon: float, delta: float, rate: float, count: int) -> float:
     """Return an approximate noise multiplier m for the budget, from the central limit theorem.
 
-    The composition of all steps is close to a single Gaussian mechanism with a shift mu of
+    The composition of all steps is close to a single Gaussian mechanism whose shift mu satisfies
     mu^2 = rate^2 count (e^(1/m^2) - 1).
 
     Reference: Bu et al. 2020.

@@ -1,4 +1,4 @@
-"""Reduction of a mechanism to a standard mechanism with known guarantees, by the table of theorems."""
+"""Reduction of a mechanism to a standard mechanism with known guarantees, by the theorems of `theorems.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphase import _check
-from antiphase._accounting.release import Release
+from antiphase._accounting.standard_mechanism import StandardMechanism
 from antiphase._accounting.theorems import STREAMS, THEOREMS, Adjacency, Setting, Theorem, check_adjacency
 from antiphase._bound import Bound, worst_kind
 from antiphase._check import invalid
@@ -25,7 +25,7 @@ class Reduction:
     """A mechanism without its noise level, and the theorem that reduces it to a standard mechanism.
 
     Args:
-        theorem: the theorem, a row of the table.
+        theorem: the theorem, a row of `theorems.THEOREMS`.
         setting: the mechanism without its noise level.
         sensitivity: sensitivity that the theorem uses, for contributions of norm at most 1.
         nominal: sensitivity before it was rounded up; used to calibrate the noise.
@@ -36,13 +36,13 @@ class Reduction:
     sensitivity: Bound
     nominal: float
 
-    def release(self, noise_std: float) -> Release:
+    def release(self, noise_std: float) -> StandardMechanism:
         """Return the standard mechanism for noise of standard deviation `noise_std`."""
         multiplier = noise_std / (self.theorem.factor * self.sensitivity.value)
         return self.theorem.release(self.setting, min(max(multiplier, SMALLEST_MULTIPLIER), LARGEST_MULTIPLIER))
 
     def before_rounding(self) -> Reduction:
-        """Return the same reduction with the sensitivity that was not rounded up."""
+        """Return the same reduction, with the sensitivity before it was rounded up."""
         return replace(self, sensitivity=replace(self.sensitivity, value=self.nominal))
 
     def noise_std(self, multiplier: float) -> float:
@@ -70,7 +70,7 @@ def check_setting(
         raise invalid(owner, "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
     if not isinstance(participation, Participation):
         raise invalid(
-            owner, "participation", "a participation", participation, "for example FixedEpochs(epochs, steps)"
+            owner, "participation", "a participation", participation, "pass for example FixedEpochs(epochs, steps)"
         )
     adjacency = check_adjacency(owner, adjacency)
     if examples is not None:
@@ -89,7 +89,7 @@ def _theorem(setting: Setting) -> Theorem:
             raise NotProved(
                 f"No theorem covers lattice noise with {setting.participation} under {setting.adjacency} adjacency.",
                 hint=f"use {setting.participation.worst_case}, Poisson or CyclicPoisson without max_batch, or noise in "
-                "floating point, without lattice",
+                "floating point (no lattice)",
             )
     for theorem in rows:
         if _covers(theorem, setting):

@@ -1,7 +1,7 @@
 """The table of theorems, which gives the theorem for each participation, adjacency and kind of strategy.
 
 A combination that is not in the table is not proved and raises `NotProved`. To add an accountant, add a subclass of
-`Release` and rows for it. docs/accounting.md prints the table.
+`StandardMechanism` and rows for it. docs/accounting.md prints the table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from antiphase._accounting.fixed_size import FixedSizeSampled
 from antiphase._accounting.poisson import PoissonSampled, Truncation
-from antiphase._accounting.release import Gaussian, Release
+from antiphase._accounting.standard_mechanism import Gaussian, StandardMechanism
 from antiphase._bound import Kind
 from antiphase._check import invalid, one_of
 from antiphase._errors import NotProved
@@ -39,12 +39,12 @@ Strategies = Literal["any", "one band", "bands <= groups", "lower triangular", "
 def check_adjacency(owner: str, adjacency: Any) -> Adjacency:
     """Return `adjacency` as one of the three supported names, else raise."""
     names: tuple[Adjacency, ...] = get_args(Adjacency)
-    return one_of(owner, "adjacency", adjacency, names, "'zero-out' is the most common choice")
+    return one_of(owner, "adjacency", adjacency, names, "use 'zero-out', the most common choice")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A mechanism without its noise level."""
+    """A mechanism without its noise level; the fields are as for `Mechanism`."""
 
     strategy: Strategy
     participation: Any
@@ -59,19 +59,20 @@ class Theorem:
 
     Args:
         participation: class of the participation.
-        max_batch: whether the theorem is for truncated batches; None covers both.
+        max_batch: whether the theorem is for truncated batches; None if it covers batches with and without truncation.
         adjacency: which data sets are neighbours.
         strategies: strategies that the theorem covers.
         sensitivity: "pattern" for sens(C) under the participation's worst case, or "column" for the largest column
             norm.
         factor: largest change of one contribution between neighbouring data sets, if contributions have norm at most 1.
-        release: function that returns the standard mechanism for a setting and a noise multiplier.
+        release: function from a setting and a noise multiplier to the standard mechanism whose guarantee the theorem
+            uses, such as one Gaussian mechanism.
         kind: kind of the bound on epsilon if the sensitivity is exact.
         account: description of the standard mechanism, for the docs.
         reference: author, year, theorem.
-        remark: text that is appended to the method of a bound from `release`.
+        remark: text that is appended to `Bound.method` if the bound is computed from `release`.
         amplified: whether `epsilon` and `delta` are computed by `amplified.py`, which uses `release` as a fallback.
-        lattice: whether the theorem also covers lattice noise, with the sensitivity that includes its rounding.
+        lattice: whether the theorem also covers lattice noise; the sensitivity then includes the rounding.
     """
 
     participation: type[Participation]
@@ -80,7 +81,7 @@ class Theorem:
     strategies: Strategies
     sensitivity: Literal["pattern", "column"]
     factor: float
-    release: Callable[[Setting, float], Release]
+    release: Callable[[Setting, float], StandardMechanism]
     kind: Kind
     account: str
     reference: str
@@ -89,37 +90,38 @@ class Theorem:
     lattice: bool = True
 
 
-def _gaussian(setting: Setting, multiplier: float) -> Release:
+def _gaussian(setting: Setting, multiplier: float) -> StandardMechanism:
     return Gaussian(multiplier)
 
 
-def _poisson(setting: Setting, multiplier: float) -> Release:
+def _poisson(setting: Setting, multiplier: float) -> StandardMechanism:
     sampling: Poisson | CyclicPoisson = setting.participation
     groups = sampling.sampling_groups
     count = -(-setting.strategy.steps // groups)
     truncation = None
     if sampling.max_batch is not None:
-        # Use the larger of two neighbouring data sets.
+        # Of two neighbouring data sets, account for the larger one.
         examples = _examples(setting) + (setting.adjacency == "add-or-remove")
         truncation = Truncation(examples, groups, sampling.max_batch)
     return PoissonSampled(multiplier, sampling.rate, count, truncation)
 
 
-def _fixed_size(setting: Setting, multiplier: float) -> Release:
+def _fixed_size(setting: Setting, multiplier: float) -> StandardMechanism:
     sampling: FixedSize = setting.participation
     group = _examples(setting) // sampling.groups
     if sampling.batch_size > group:
         raise invalid(
             "FixedSize",
             "batch_size",
-            f"at most {group}, the smallest of {sampling.groups} groups of {setting.examples} examples",
+            f"at most {group}, the size of the smallest group when {setting.examples} examples are split into "
+            f"{sampling.groups} groups",
             sampling.batch_size,
             "use a smaller batch size or fewer groups",
         )
     return FixedSizeSampled(multiplier, sampling.batch_size, group, -(-setting.strategy.steps // sampling.groups))
 
 
-def _truncated_add_or_remove(setting: Setting, multiplier: float) -> Release:
+def _truncated_add_or_remove(setting: Setting, multiplier: float) -> StandardMechanism:
     """Raise `NotProved`: an added example can displace another one, which no standard mechanism covers."""
     raise NotProved(
         f"No theorem covers {setting.participation} under add-or-remove adjacency without amplification.",
@@ -167,7 +169,8 @@ _MIXED: tuple[tuple[type[Participation], Strategies, str, str], ...] = (
     (
         PoissonMinSeparation,
         "bands <= separation",
-        "mixture of Gaussians, one for each pattern, at the sum of its columns of |C|, against one Gaussian at 0",
+        "mixture of one Gaussian per pattern, centred at the sum of the pattern's columns of |C|, against one Gaussian "
+        "at 0",
         f"{_LEMMA}, Lemma C.1; {_CERTIFIED}",
     ),
 )

@@ -61,7 +61,7 @@ def verify(
         epsilon: epsilon of the claim; only for a mechanism.
         delta: delta of the claim; only for a mechanism.
         method: "certified" for importance-weighted samples, or "plain" for unweighted samples with Bernstein's
-            inequality, as in the paper.
+            inequality, as in Choquette-Choo et al. 2025.
         tau: for "plain", the factor by which the estimate must be below delta.
         attempt: 1 for the first verification, 2 for the second, and so on. Attempt r spends a fraction 2^-r of the
             failure probability. Count every attempt that could have led to this release, whatever it claimed: trying

@@ -16,7 +16,7 @@ from antiphase._plan import in_words
 
 def account(
     path: Annotated[Path, typer.Argument(help="Plan file, as written by antiphase plan --output.")],
-    delta: Annotated[float | None, typer.Option(help="Delta to state epsilon at; by default, the plan's.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta for which to state epsilon; default: the plan's.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of steps to account for; by default, all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:

@@ -30,8 +30,8 @@ from antiphase._cli.verify import verify
 class _Commands(TyperGroup):
     """Command group that prints expected errors as message and hint, and exits with code 1.
 
-    Expected errors are those of the library, the file system and memory allocation. Any other error is a bug and is
-    shown with its traceback.
+    Expected errors come from the library, the file system and memory allocation. Any other error is a bug and is shown
+    with its traceback.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -106,5 +106,5 @@ def main() -> None:
     limit_memory()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # characters that the terminal cannot encode
+            stream.reconfigure(errors="backslashreplace")  # escape characters that the terminal cannot encode
     app(prog_name="antiphase")

@@ -23,24 +23,27 @@ def audit(
     runs: Annotated[int, typer.Option(min=1, help="Number of simulated runs.")] = 1,
     canaries: Annotated[int, typer.Option(min=1, help="Number of canaries in each run.")] = 4000,
     confidence: Annotated[float, typer.Option(help="Probability with which all measured bounds hold.")] = 0.95,
-    delta: Annotated[float | None, typer.Option(help="Delta to measure epsilon at; by default, the plan's.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta for which to measure epsilon; default: the plan's.")
+    ] = None,
     released: Annotated[
-        Path | None, typer.Option(help="Audit what a program released, from a file written by Release.save.")
+        Path | None, typer.Option(help="Audit the release of a program, from a file written by Release.save.")
     ] = None,
     black_box: Annotated[bool, typer.Option("--black-box", help="Attack the final model only.")] = False,
     secret: Annotated[Path | None, typer.Option(help="Secret file of a run that does not store its own.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the audit as JSON.")] = False,
-    output: Annotated[Path | None, typer.Option(help="File to write the audit to, for antiphase report.")] = None,
-    html: Annotated[Path | None, typer.Option(help="File to write a page with pictures to.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File for the audit as JSON, for antiphase report.")] = None,
+    html: Annotated[Path | None, typer.Option(help="File for an HTML page with charts.")] = None,
 ) -> None:
     """Attack a plan or a run with canaries, and compare the measured epsilon with the claimed one.
 
-    PATH is a plan file or a run directory. A plan is simulated, with the library's own noise and batches. For a run,
-    the run's own noise and batches are generated again from its secret. To audit a training program, record what it
-    releases with antiphase.audit.torch, antiphase.audit.jax or antiphase.audit.flower, and pass the file with
-    --released. With --black-box, the attack uses nothing but the final model, for the optimizer of the plan. It finds
-    much less, because it does not test noise, contributions and participation. The exit code is 1 if the audit
-    contradicts the claim. An audit that finds nothing proves nothing.
+    PATH is a plan file or a run directory. The attack is simulated with the library's own noise and batches. For a run,
+    they are made for its leaves, dtype and number of examples, but with a different key, so that the result can be
+    published. To audit a training program, record what it releases with antiphase.audit.torch, antiphase.audit.jax or
+    antiphase.audit.flower, and pass the file with --released. With --black-box, the attack uses only the final model,
+    as computed by the optimizer of the plan. Such an audit finds much less, because it does not test noise,
+    contributions and participation. The exit code is 1 if the audit contradicts the claim. An audit that finds nothing
+    proves nothing.
 
     Example: antiphase audit plan.json --canaries 10000 --html audit.html
     """
@@ -76,7 +79,7 @@ def audit(
 
 
 def _source(path: Path, secret: Path | None) -> tuple[ap.Plan, Any, bool]:
-    """Return the plan, and for a run directory the noise and batches of that run."""
+    """Return the plan, and for a run directory a simulation of that run."""
     if not path.is_dir():
         return ap.Plan.load(path), None, False
     from antiphase._federated import is_federated

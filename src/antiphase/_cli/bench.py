@@ -25,7 +25,7 @@ def bench(
     replan: Annotated[bool, typer.Option(help="Also measure planning.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Measure how long planning, the noise of one step and one batch take on this machine.
+    """Measure the time that this machine needs to plan, to make the noise of one step, and to draw one batch.
 
     PATH is a plan file, as written by antiphase plan --output.
 
@@ -37,7 +37,7 @@ def bench(
     plan = ap.Plan.load(path)
     _check_memory(
         FLOAT32_BYTES * parameters * (plan.mechanism.strategy.memory_copies + 3)
-    )  # noise state, plus the gradient, the noise and one block of noise
+    )  # buffers, plus the gradient, the noise and one block of noise
     with progress_bar() as progress:
         copies = plan.mechanism.strategy.memory_copies
         found: dict[str, float] = {"parameters": parameters, "memory_bytes": FLOAT32_BYTES * parameters * copies}

@@ -1,4 +1,4 @@
-"""Reports the compilation of kernels, which makes the first use of a command slow and happens once per machine."""
+"""Reports the compilation of kernels, which happens once per machine and makes the first command slow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from antiphase._cli.output import print_message
 
-WORTH_SAYING = 1.0  # seconds
+WORTH_SAYING = 1.0  # shortest compilation that is reported, in seconds
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import typer
 
 from antiphase._cli.compilation import reported
 from antiphase._cli.output import print_json, print_message, progress_bar
-from antiphase._demo import SEEDS, Comparison, as_html, as_markdown, as_text, compare
+from antiphase._demo import SEEDS, Comparison, as_html, as_markdown, as_text, command, compare
 from antiphase._durable import make_directory, write_output
 from antiphase._errors import InvalidArgument
 
@@ -43,7 +43,7 @@ def demo(
     for name in ("report.md", "report.txt", "plan.json"):
         print_message(f"  {directory / name}")
     print_message(f"  {found.chosen.directory}/public/ledger.jsonl, and {3 * seeds - 1} more runs next to it")
-    print_message(f"next: antiphase verify {found.chosen.directory}")
+    print_message(f"next: {command()} verify {found.chosen.directory}")
     print_message("", f"Open this page in a browser: {(directory / 'report.html').absolute().as_uri()}")
 
 

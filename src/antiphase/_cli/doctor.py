@@ -31,7 +31,7 @@ EXTRAS = {
 }
 MEGABYTE = 1 << 20
 AES_MEGABYTES = 32
-HARDWARE_AES = 0.5  # GB per second; software AES reaches about 0.2
+HARDWARE_AES = 0.5  # GB per second; faster means that AES runs in hardware (in software, it reaches about 0.2)
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def _kernel_cache() -> tuple[Path | None, str | None]:
     try:
         return Path(read_row._cache.cache_path), None
     except AttributeError:
-        return None, "no directory is writable; set NUMBA_CACHE_DIR to one that is"
+        return None, "no directory is writable; set NUMBA_CACHE_DIR to a writable directory"
 
 
 def _noise() -> dict[str, Any]:
-    """Check the noise generator against its reference, and measure the speed of AES, which it uses."""
+    """Compare the noise generator with a reference, and measure the speed of AES, which the generator uses."""
     from cryptography.hazmat.backends.openssl.backend import backend
 
     problem = None
@@ -194,7 +194,8 @@ def _print(
         ]
     )
     typer.echo()
-    print_table("Integrations", ["extra", "for", "state"], (_row(name, found) for name, found in extras.items()))
+    rows = (_row(name, found) for name, found in extras.items())
+    print_table("Integrations", ["extra", "for", "state"], rows, numbers=False)
 
 
 def _row(extra: str, packages: list[Package]) -> list[str]:

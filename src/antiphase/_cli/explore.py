@@ -21,8 +21,8 @@ def explore(
 ) -> None:
     """Open a page on which you change steps, batches, budget and memory, and see which mechanism is best and why.
 
-    A server on this machine serves the page, and only this machine can reach it. The page needs the token in the
-    printed address, but no network. Press Ctrl+C to stop the server.
+    A server on this machine serves the page, and only this machine can reach it. Open the printed address, which
+    contains a token that the page needs. The page needs no network. Press Ctrl+C to stop the server.
 
     Example: antiphase explore --no-open
     """

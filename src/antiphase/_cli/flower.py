@@ -42,8 +42,8 @@ def new(
 ) -> None:
     """Create a Flower app with differential privacy: client, server, pyproject.toml, README and tests.
 
-    The app runs as it is, in a simulation and with a SuperLink and SuperNodes. Replace the model and the data in
-    task.py with your own.
+    The app runs without changes, both in a simulation and with a SuperLink and SuperNodes. Replace the model and the
+    data in task.py with your own.
 
     Example: antiphase flower new my-app --framework torch
     """
@@ -83,7 +83,7 @@ def _files(name: str, framework: Framework) -> dict[str, str]:
         f"{package}/task.py": f"task_{framework.value}.py",
         "tests/test_app.py": "test_app.py",
     }
-    # Not HTML, so nothing is escaped. The values are a name that was checked and a flag.
+    # These templates are not HTML, so nothing is escaped. The values are a checked name and a flag.
     environment = Environment(
         loader=PackageLoader("antiphase._cli", "templates/flower"),
         autoescape=False,

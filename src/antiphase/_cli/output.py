@@ -33,12 +33,19 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table, with the first column left-aligned and the others right-aligned."""
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> None:
+    """Print a table.
+
+    Args:
+        title: title above the table.
+        columns: names of the columns.
+        rows: text of the cells.
+        numbers: whether all columns but the first hold numbers, and are aligned on the right.
+    """
     looks: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
     table = Table(title=_plain(title), title_justify="left", **looks)
     for i, name in enumerate(columns):
-        table.add_column(name, justify="right" if i else "left", no_wrap=i == 0)
+        table.add_column(name, justify="right" if i and numbers else "left", no_wrap=i == 0)
     for row in rows:
         table.add_row(*(_plain(cell) for cell in row))
     _show(table)

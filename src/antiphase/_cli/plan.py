@@ -55,7 +55,7 @@ def plan(
     objective: Annotated[
         str,
         typer.Option(
-            help="Noise to minimize: training (what is left at the end), or rms or max over all steps.",
+            help="Noise to minimize: training (the noise left at the end), or rms or max over all steps.",
             autocompletion=lambda: ("training", "rms", "max"),
         ),
     ] = "training",
@@ -71,7 +71,7 @@ def plan(
             help=f"Families to try, comma-separated: {', '.join(FAMILIES)}.", autocompletion=lambda: tuple(FAMILIES)
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="File to write the plan to.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File for the plan.")] = None,
     show_all: Annotated[bool, typer.Option("--all", help="List all candidates.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
@@ -122,7 +122,7 @@ def _copies(copies: int | None, parameters: int | None, memory_gb: float | None,
             "--memory-gb needs --parameters and cannot be combined with --memory-copies.",
             hint="use either --memory-copies, or --memory-gb with --parameters",
         )
-    memory = _check.real("plan", "--memory-gb", memory_gb, 0.0, 1e9, "gigabytes on each machine")
+    memory = _check.real("plan", "--memory-gb", memory_gb, 0.0, 1e9, "pass the gigabytes on each machine")
     afforded = affordable_copies(parameters, int(memory * GIGABYTE), machines)
     print_message(
         f"{memory_gb:g} GB on {machines:,} machine(s) hold {afforded:,} copies of {parameters:,} float32 parameters"
@@ -156,7 +156,7 @@ def _print(found: ap.Plan, show_all: bool) -> None:
     hidden = len(found.candidates) - len(rows)
     more = f"; {hidden} more candidates with --all" if hidden else ""
     typer.echo(
-        "\nerror: noise in the model, for clipping norm 1. front *: no other candidate is better in both error and "
+        "\nerror: noise in the model, for clipping norm 1. front *: no other candidate has less error and less "
         f"memory{more}.\n"
     )
     print_facts(_facts(found))
@@ -180,7 +180,7 @@ def _facts(found: ap.Plan) -> list[tuple[str, str]]:
 def _title(problem: ap.Problem) -> str:
     data = ""
     if problem.epochs is not None:
-        data = f" of {problem.batch_size:,} from {problem.examples:,} examples ({problem.epochs:.3g} passes)"
+        data = f" of {problem.batch_size:,} from {problem.examples:,} examples ({problem.epochs:.3g} epochs)"
     budget = f"epsilon {digits_up(problem.budget.epsilon)} at delta {digits_up(problem.budget.delta)}"
     return f"{problem.steps:,} steps{data}, {budget}, {problem.adjacency}"
 

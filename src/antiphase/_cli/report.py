@@ -39,7 +39,7 @@ def report(
         typer.Option(min=1, help="For a federated run: also state epsilon for users with this many devices."),
     ] = None,
     public: Annotated[
-        bool, typer.Option("--public", help="For a federated run: leave out counts of replies, which are not private.")
+        bool, typer.Option("--public", help="For a federated run: leave out counts of replies, which have no noise.")
     ] = False,
     audit: Annotated[
         Path | None, typer.Option(help="Audit of this plan or run, as written by antiphase audit --output.")

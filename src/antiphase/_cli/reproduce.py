@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of tables and figures, or 'all'. Without names, they are listed.")
+        list[str] | None, typer.Argument(help="Names of tables and figures, or 'all'. If omitted, all are listed.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Compute the full size, which can take minutes.")] = False,
     output: Annotated[Path | None, typer.Option(help="File for a Markdown page with pictures.")] = None,
@@ -25,7 +25,7 @@ def reproduce(
 ) -> None:
     """Compute tables or figures of the papers and compare them with the published values.
 
-    NAMES are the tables and figures, or 'all'. Without names, they are listed.
+    NAMES are the tables and figures, or 'all'. If omitted, all names are listed.
 
     Example: antiphase reproduce bandmf-amplified-table-3
     """
@@ -38,7 +38,7 @@ def reproduce(
     wanted = list(known) if names == ["all"] else names
     for name in wanted:
         _reproduce.find(name)  # raises for an unknown name before any work is done
-    if output is not None and output.parent.exists():  # otherwise the directory is created
+    if output is not None and output.parent.exists():  # a missing directory is created later
         check_output(output)
     results = []
     with progress_bar() as progress:
@@ -62,7 +62,7 @@ def _list(known: dict[str, Any], as_json: bool) -> None:
         print_json([{"name": name, "title": found.title, "paper": found.paper} for name, found in known.items()])
         return
     rows = ([name, found.title] for name, found in known.items())
-    print_table("Tables and figures that can be reproduced", ["name", "shows"], rows)
+    print_table("Tables and figures that can be reproduced", ["name", "shows"], rows, numbers=False)
 
 
 def _plain(result: Result) -> dict[str, Any]:

@@ -41,8 +41,8 @@ def verify(
 
     PATHS are plan files, run directories and directories of federated servers. The exit code is 0 if everything holds;
     otherwise it is 1 and the reason is printed. Nothing is changed, so you can verify a run in progress. A guarantee
-    that is based on random samples is verified with fresh samples. This may fail by chance; then try again with
-    --attempt 2, and so on. If you try again without increasing --attempt, the guarantee is void.
+    that is based on random samples is verified with fresh samples. This may fail by chance. If it does, try again with
+    --attempt 2, and so on. If you try again without increasing --attempt, the guarantee does not hold.
 
     Example: antiphase verify plan.json antiphase-demo/chosen-01
     """

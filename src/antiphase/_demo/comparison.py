@@ -20,10 +20,10 @@ from antiphase._workload import Momentum
 EPSILON, DELTA = 4.0, 1e-5
 EPOCHS = 1
 MEMORY_COPIES = 4
-QUICK_PIPELINES = ("poisson", "cyclic-poisson", "fixed-epochs")  # exact accounting, without samples
+QUICK_PIPELINES = ("poisson", "cyclic-poisson", "fixed-epochs")  # their accounting needs no samples
 BATCH_SIZE = 16
 LARGER_BATCH_SIZE = 64  # the best batch size for DP-SGD among 16, 32, 64 and 128
-# Initial learning rates: for each arm, the best power of two, chosen by at least twelve separate runs.
+# Initial learning rates. For each arm, this is the best power of two in at least twelve separate runs.
 DP_SGD_RATE, DP_SGD_LARGER_RATE, CHOSEN_RATE, NOISELESS_RATE = 4.0, 16.0, 4.0, 8.0
 SEEDS = 20
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from shutil import which
 
 import numpy as np
 
@@ -24,6 +27,8 @@ from antiphase._report import (
 )
 from antiphase._secret import Secret
 from antiphase._version import __version__
+
+DRAWN = 101  # parameters from which a typical one is chosen
 
 
 def as_html(found: Comparison, directory: Path) -> str:
@@ -74,15 +79,21 @@ def as_html(found: Comparison, directory: Path) -> str:
 def _commands(found: Comparison, directory: Path) -> list[tuple[str, str]]:
     run = found.chosen.directory
     return [
-        (f"antiphase verify {run}", "check the ledger, the batches and the guarantee of a run"),
-        (f"antiphase report {run} --output {directory / 'privacy.html'}", "write the privacy report for a reviewer"),
-        ("antiphase explore", "see how the best mechanism changes with the budget"),
+        (f"{command()} verify {run}", "check the ledger, the batches and the guarantee of a run"),
+        (f"{command()} report {run} --output {directory / 'privacy.html'}", "write the privacy report for a reviewer"),
+        (f"{command()} explore", "see how the best mechanism changes with the budget"),
     ]
 
 
+def command() -> str:
+    """Return how to call the command line: "antiphase", or its path if it is not on PATH."""
+    return "antiphase" if which("antiphase") else os.path.relpath(Path(sys.executable).with_name("antiphase"))
+
+
 def accuracy_chart(found: Comparison) -> IntervalChart:
-    """Return the test accuracy of each mechanism with its confidence interval."""
-    rows = [(_name(arm), arm.accuracy) for arm in reversed(found.arms)]
+    """Return a chart of the test accuracy of each mechanism, with confidence intervals."""
+    arms = (found.chosen, found.plain, found.larger)  # in this order, they have the colours of the other charts
+    rows = [(_name(arm), arm.accuracy) for arm in arms]
     rows.append(("no noise, not private", found.without_noise))
     percent = tuple((name, 100.0 * value.value, 100.0 * value.margin) for name, value in rows)
     runs = len(found.chosen.accuracies)
@@ -92,7 +103,7 @@ def accuracy_chart(found: Comparison) -> IntervalChart:
 
 
 def noise_charts(found: Comparison) -> list[Chart]:
-    """Return the noise of one parameter, in every step and in the model, and its standard deviation."""
+    """Return charts for a typical parameter: noise in every step, noise in the model, and its standard deviation."""
     arms = (found.chosen, found.plain)
     added = {_name(arm): _scale(arm) * schedule(arm.plan.steps) * _sample(arm) for arm in arms}
     steps = {name: np.arange(1, len(values) + 1) for name, values in added.items()}
@@ -104,16 +115,21 @@ def noise_charts(found: Comparison) -> list[Chart]:
     total = [series(name, steps[name], np.cumsum(values)) for name, values in added.items()]
     unit = "noise in one parameter"
     return [
-        Chart("Noise added in every step, one parameter", "step", unit, tuple(each)),
+        Chart("Noise added in every step, a typical parameter", "step", unit, tuple(each)),
         Chart("The same noise in the model: the sum so far", "step", unit, tuple(total)),
         Chart("Standard deviation of the noise in the model", "step", "standard deviation", tuple(spread)),
     ]
 
 
 def _sample(arm: Arm) -> Array:
-    """Return noise of the mechanism for one parameter, from a new secret, so that no run's noise is revealed."""
-    stream = NoiseStream(arm.plan.mechanism, [(1,)], Secret.generate(), dtype="float64")
-    return np.array([stream.next()[0][0] for _ in range(arm.plan.steps)])
+    """Return noise of the mechanism for a typical parameter, from a new secret, so that no run's noise is revealed.
+
+    Of `DRAWN` parameters, it is the one with the median noise in the model (root mean square over the steps).
+    """
+    stream = NoiseStream(arm.plan.mechanism, [(DRAWN,)], Secret.generate(), dtype="float64")
+    noise = np.array([stream.next()[0] for _ in range(arm.plan.steps)])
+    in_model = np.cumsum(schedule(arm.plan.steps)[:, None] * noise, axis=0)
+    return noise[:, np.argsort(np.square(in_model).sum(axis=0))[DRAWN // 2]]
 
 
 def _per_step(arm: Arm) -> Array:
@@ -121,7 +137,7 @@ def _per_step(arm: Arm) -> Array:
 
 
 def _scale(arm: Arm) -> float:
-    """Return how much one unit of noise moves the model in the first step."""
+    """Return how far one unit of noise moves the model in the first step."""
     assert arm.plan.problem.batch_size is not None
     return arm.learning_rate / arm.plan.problem.batch_size
 

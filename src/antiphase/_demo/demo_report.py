@@ -27,7 +27,7 @@ def as_markdown(found: Comparison) -> str:
 
 
 def title_lines(found: Comparison) -> list[str]:
-    """Return what was trained, and the guarantee of every run."""
+    """Return sentences about what was trained, and about the guarantee of every run."""
     problem, seeds = found.chosen.plan.problem, len(found.chosen.accuracies)
     return [
         f"Softmax regression on {problem.examples:,} handwritten digits, one epoch, {seeds} runs each.",
@@ -43,7 +43,7 @@ def results(found: Comparison) -> list[Row]:
             "batch size",
             "steps",
             "test accuracy (95 %)",
-            "noise in the model",
+            "noise in the model, rms over the steps",
             "memory copies",
             "learning rate",
         ),
@@ -53,7 +53,7 @@ def results(found: Comparison) -> list[Row]:
 
 
 def _result(arm: Arm) -> Row:
-    """Return the table row of one arm. The noise in the model is per parameter, as rms over the steps."""
+    """Return the table row of one arm. The noise in the model is the rms over the steps, for one parameter."""
     copies = arm.plan.mechanism.strategy.memory_copies
     noise = arm.learning_rate * arm.plan.error / _batch(arm)
     return arm.name, *_size(arm), str(arm.accuracy), f"{noise:.2f}", f"{copies}", f"{arm.learning_rate:g}"
@@ -78,7 +78,7 @@ def guarantees(found: Comparison) -> list[Row]:
 
 
 def gains(found: Comparison) -> list[str]:
-    """Return what correlated noise gains over DP-SGD, with intervals."""
+    """Return sentences about the accuracy that correlated noise gains over DP-SGD, with confidence intervals."""
     plain, larger = found.gain(found.plain), found.gain(found.larger)
     return [
         f"At the same epsilon, correlated noise gains {_points(plain.value)} +- {_points(plain.margin)} percentage "
@@ -91,8 +91,9 @@ def gains(found: Comparison) -> list[str]:
 def remarks(found: Comparison) -> list[str]:
     """Return notes on how to read the results."""
     return [
-        "DP-SGD benefits from amplification by Poisson sampling. The table shows the learning rate of the first step. "
-        "For every mechanism, it is the best of the same grid, chosen in separate runs.",
+        "DP-SGD benefits from amplification by Poisson sampling. The learning rate of "
+        "every mechanism is the best on the same grid, chosen in separate runs; the table of all mechanisms shows its "
+        "value in the first step.",
         "With more epochs or larger batches, the difference is smaller, because amplification is stronger.",
         "Epsilon is for one run. Releasing the results of all runs would have a larger epsilon.",
         *(f"{arm.name}: {remark}" for arm in found.arms for remark in arm.report.remarks),

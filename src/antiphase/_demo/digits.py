@@ -49,10 +49,10 @@ def zero_model(pixels: int) -> Model:
 
 
 def clipped_sum(model: Model, batch: Digits, clip_norm: float) -> Model:
-    """Return the sum over the batch of gradients clipped to norm `clip_norm`.
+    """Clip the gradient of each example in the batch to norm `clip_norm`, and return the sum.
 
     The gradient of one example is the outer product of (pixels, 1) and (probabilities - one-hot label). Its norm is the
-    product of their norms, so per-example gradients are never materialised.
+    product of the norms of these two vectors, so per-example gradients are never materialised.
     """
     residual = _probabilities(model, batch.images)
     residual[np.arange(len(batch)), batch.labels] -= 1.0

@@ -53,7 +53,7 @@ def train(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float,
 def train_without_privacy(plan: Plan, train_set: Digits, test_set: Digits, learning_rate: float) -> float:
     """Return the accuracy with the same sampling and clipping but without noise.
 
-    It shows how accurate private training could be at best.
+    This is the best accuracy that private training could reach.
     """
     model, rates = zero_model(train_set.images.shape[1]), learning_rate * schedule(plan.steps)
     sampler = plan.mechanism.participation.sampler(len(train_set), plan.steps, Secret.generate())

@@ -1,4 +1,7 @@
-"""The error of a strategy, from the variance of the noise in the model after each step."""
+"""Computes the error of a strategy from the variance of the noise in the model after each step.
+
+A is the workload matrix, C the strategy matrix, N its noising matrix (a left inverse), and n the number of steps.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class ErrorProfile:
         value: the error under the chosen objective.
         compute: function that computes `per_step` when it is first read. For `Curvatures`, each variance is the
             weighted mean over the curvatures.
-        known: rms and max, if they are known without computing the variances.
+        known: the pair (rms, max), if it is known without computing the variances.
     """
 
     value: float
@@ -53,9 +56,10 @@ class ErrorProfile:
 def error(strategy: Strategy, workload: Workload, objective: Objective = "rms") -> ErrorProfile:
     """Return the error of a strategy on a workload, from the row norms of B = A N.
 
-    The result is exact. For Identity, Banded, Toeplitz, BLT and BandedInverse it comes from a covariance recursion, in
-    time linear in the number of steps. For Tree and Fourier it uses the structure of the matrices, and for Dense it
-    uses dense algebra. The error of the last iterate (`Curvatures`) needs only the last row of A.
+    The result is exact. For Identity, Banded, Toeplitz, BLT and BandedInverse, a covariance recursion computes it in
+    time linear in the number of steps. For Tree and Fourier, the computation uses the structure of the matrices. For
+    Dense, the computation uses dense algebra. The error of the last iterate (`Curvatures`) needs only the last row of
+    A.
 
     Args:
         strategy: strategy matrix, C, with its left inverse N.
@@ -92,7 +96,7 @@ def _root(square: float) -> float:
     if not math.isfinite(square):
         raise InvalidArgument(
             "The error of this strategy is too large for floating point, because the entries of C^-1 grow too fast.",
-            hint="choose coefficients that decay, such as those of Toeplitz.square_root",
+            hint="choose coefficients that decay, such as the coefficients of Toeplitz.square_root",
         )
     return math.sqrt(square)
 
@@ -100,8 +104,10 @@ def _root(square: float) -> float:
 def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures) -> float:
     """Return J(C), the squared error under a `Curvatures` objective.
 
-    For each curvature, take the variance of the last iterate or of the averaged one, or the mean over all steps. J is
-    the weighted mean of these numbers, plus the trajectory term if the objective has one.
+    For each curvature, the objective selects one number: the variance of the last iterate, the variance of the averaged
+    iterate, or the mean variance over all steps. J is the weighted mean of these numbers over the curvatures, plus the
+    trajectory term if the objective has one: `trajectory_weight` times the mean variance over all steps for curvature
+    0.
     """
     if objective.way is not None:
         weight = trajectory_weight(workload, objective, strategy.steps)
@@ -119,8 +125,8 @@ def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures)
 def trajectory_weight(workload: Workload, objective: Curvatures, steps: int) -> float:
     """Return the weight of the trajectory term in J.
 
-    The weight is chosen such that for independent noise, the weighted trajectory term is `objective.trajectory` times
-    the other term of J.
+    The weight is chosen so that, for independent noise (C = I), the weighted trajectory term is `objective.trajectory`
+    times the other term of J.
     """
     if objective.way is None:
         return 0.0
@@ -171,9 +177,9 @@ def _last_iterate_variance(strategy: Strategy, workload: Workload, objective: Cu
 def _closed_sums(strategy: Strategy, workload: Workload, steps: int | None = None) -> tuple[float, float] | None:
     """Return sum_i w_i^2 and sum_i (n - i) w_i^2, where w is the first column of A C^-1, if A and C are both Toeplitz.
 
-    The first sum is the variance of the last step, and the second is the sum of the variances of all n steps. No arrays
-    of length n are needed. n is `steps`, by default the number of steps of the strategy. Returns None if A or C is not
-    Toeplitz.
+    Here n is `steps`, by default the number of steps of the strategy. The first sum is the variance of the last step,
+    and the second is the sum of the variances of all n steps. No arrays of length n are needed. Returns None if A or C
+    is not Toeplitz.
     """
     constant, sums = workload.toeplitz_inverse, toeplitz_sums(strategy)
     if constant is None or sums is None:

@@ -1,8 +1,8 @@
 """The error of the last iterate, which needs only the last row of A.
 
-If a is the last row of A, the noise in the last iterate is a . (N z), with variance |N^T a|^2. There is one such row
-for each curvature. N^T is applied to all of them at once, as an array of shape (steps, curvatures), using the structure
-of each strategy.
+Let N be the noising matrix, z the white noise, and A the workload matrix. If a is the last row of A, the noise in the
+last iterate is a . (N z), with variance |N^T a|^2. Each curvature has its own A and hence its own a. The functions
+apply N^T to all of these rows at once, as an array of shape (steps, curvatures), and use the structure of the strategy.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def blt(strategy: BLT, rows: Array) -> float:
 
 
 def fourier(strategy: Fourier, rows: Array) -> float:
-    """Return ||N^T rows||_F^2, using N N^T = (P P^T - M M^T) / p_0 as in `fourier_variances`."""
+    """Return ||N^T rows||_F^2 from the matrices P and M of `fourier_variances`, with N N^T = (P P^T - M M^T) / p_0."""
     from antiphase._error.fourier import factors
 
     scale, plus, minus = factors(strategy)
@@ -92,8 +92,9 @@ def tree(strategy: Tree, rows: Array) -> float:
 def _online_tree(strategy: Tree, rows: Array) -> float:
     """Return ||N^T rows||_F^2 for the online decoder, by applying N^T from the root down.
 
-    For the nodes of one level, `asked` holds the coefficient of each node's estimate in sum_t rows_t (N z)_t. Each
-    estimate is w_l times the node's own noise plus (1 - w_l) times the sum of the estimates of its two children.
+    For the nodes of one level, `asked` holds the coefficient of each node's estimate in sum_t rows_t (N z)_t. At level
+    l, each estimate is w_l = own_weight(l) times the node's own noise plus (1 - w_l) times the sum of the estimates of
+    its two children.
     """
     n, total = strategy.steps, 0.0
     asked = rows[n - 1 :].copy()
@@ -114,10 +115,10 @@ def _online_tree(strategy: Tree, rows: Array) -> float:
 def _full_tree(strategy: Tree, rows: Array) -> float:
     """Return the sum of a^T X^-1 a over all rows a, computed from the leaves up.
 
-    X_v is the Gram matrix of the subtree of node v. The node adds a row of ones to C, so
-    X_v = diag(X_left, X_right) + 1 1^T. Let m and s be the sums over the two children of 1^T X^-1 a and 1^T X^-1 1.
-    Then m_v = m / (1 + s), s_v = s / (1 + s), and a^T X_v^-1 a is the sum of a^T X^-1 a over the children minus
-    m^2 / (1 + s).
+    X = C^T C, and X_v is the Gram matrix of the subtree of node v alone. The node adds a row of ones to C, so
+    X_v = diag(X_left, X_right) + 1 1^T. Let m_v = 1^T X_v^-1 a and s_v = 1^T X_v^-1 1, with a restricted to the steps
+    below v, and let m and s be the sums of these numbers over the two children of v. Then m_v = m / (1 + s),
+    s_v = s / (1 + s), and a^T X_v^-1 a is the sum of a^T X^-1 a over the children minus m^2 / (1 + s).
     """
     means, sums = rows, np.ones((strategy.steps, 1))
     total = _square(rows)

@@ -1,4 +1,7 @@
-"""The table of methods that compute the error, with one row for each class of strategies."""
+"""The table of methods that compute the error, with one row for each class of strategies.
+
+A is the workload matrix, C the strategy matrix, N its noising matrix (a left inverse), and z white noise.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ class ErrorMethods:
 
     Args:
         variances: maps the strategy and a workload to the variances that `per_step_variances` returns.
-        last_iterate: maps the strategy and an array of shape (steps, count) to the squared norm of N^T times it.
-        sums: for a Toeplitz C, returns a function that maps A^-1 and a number of steps to the two sums of
-            `toeplitz.response_sums`, without arrays of that length; None for any other C.
+        last_iterate: maps the strategy and an array `rows` of shape (steps, count) to ||N^T rows||_F^2.
+        sums: maps a strategy with a Toeplitz C to a function of A^-1 and a number of steps. The function returns the
+            two sums that `toeplitz.response_sums` defines, without storing one number per step. For any other C, `sums`
+            returns None.
     """
 
     variances: Callable[[Any, Workload], Array]
@@ -120,8 +124,8 @@ def _fourier(strategy: Fourier, workload: Workload) -> Array:
 def _stamped(strategy: Stamped, workload: Workload) -> Array:
     """Add up the variances of the blocks, whose noise is independent.
 
-    In a prefix sum, a completed block keeps contributing the noise of its last step. Under other workloads, the noise
-    of each block is propagated to the end of the run.
+    Under a prefix sum, the noise that a block has left in the model at its last step stays there until the end of the
+    run. Under other workloads, the noise of each block is propagated to the end of the run.
     """
     if isinstance(workload, PrefixSum):
         base = per_step_variances(strategy.strategy, workload)

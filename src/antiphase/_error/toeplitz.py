@@ -1,8 +1,8 @@
-"""The error of Toeplitz strategies under Toeplitz workloads, from the impulse response of B = A C^-1.
+"""Computes the error of Toeplitz strategies under Toeplitz workloads from the impulse response of B = A C^-1.
 
-B is Toeplitz with first column w, the impulse response, so step t has variance w_0^2 + ... + w_t^2. For a prefix sum, w
-tends to a constant. Once w has reached that limit, the remaining sums have a closed form, so the cost stops growing
-with the number of steps.
+A is the workload matrix and C the strategy matrix. B is Toeplitz with first column w, the impulse response, so step t
+has variance w_0^2 + ... + w_t^2. For a prefix sum, w tends to a constant. Once w has reached that limit, the remaining
+sums have a closed form, so the cost stops growing with the number of steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIRST_BLOCK = 4096
 LARGEST_BLOCK = 1 << 20
 CONVERGED = 1e-14
 LONG_FILTER = 64  # with more coefficients, FFTs are faster than a recursive filter
-TYPICAL_REACH = 32  # w typically reaches its limit after this many times the number of coefficients
+TYPICAL_REACH = 32  # w typically reaches its limit after 32 times as many steps as there are coefficients
 
 
 def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -> Array:
@@ -86,8 +86,8 @@ def _blocks(numerator: Array, denominator: Array, inverse: Array, steps: int) ->
 def _limit(numerator: Array, denominator: Array, inverse: Array) -> float:
     """Return the limit of w_i for large i.
 
-    The limit is 0 unless A^-1(1) = 0, which holds if there is neither weight decay nor curvature. In that case
-    A^-1(x) = (1 - x) E(x), and the limit is C^-1(1) / E(1).
+    If A^-1(1) is not 0, the limit is 0. A^-1(1) is 0 if there is neither weight decay nor curvature. Then
+    A^-1(x) = (1 - x) E(x) with a polynomial E, and the limit is C^-1(1) / E(1).
     """
     if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
         return 0.0

@@ -1,4 +1,7 @@
-"""The error of the binary tree, computed without forming a matrix."""
+"""The error of the binary tree, computed without forming a matrix.
+
+A is the workload matrix, C the strategy matrix, N the decoder (a left inverse of C), and z white noise.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from antiphase.strategies import Tree
 def online_tree_variances(strategy: Tree, workload: Workload) -> Array:
     """Return the variance of each row of A N z, where N is the online decoder and z has standard deviation 1.
 
-    The state is Gaussian. It consists of the completed nodes whose parents are not complete yet, and the last few rows
-    of A N z. Rows before those do not affect the next row, because A^-1 is banded. Updating the covariance of the state
-    from step to step takes O(n log n) time in total.
+    The computation updates the covariance of a Gaussian state from step to step, which takes O(n log n) time in total.
+    The state consists of the completed nodes whose parents are not complete yet, and of the last few rows of A N z.
+    Earlier rows do not affect the next row, because A^-1 is banded.
 
     >>> from antiphase import PrefixSum
     >>> online_tree_variances(Tree(4), PrefixSum()).round(6).tolist()

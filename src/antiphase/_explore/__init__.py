@@ -1,6 +1,6 @@
 """The explorer: a page on this machine that shows how a plan changes with its settings.
 
-It needs a server, because every number comes from the planner, which a self-contained page could not run.
+It needs a server, because every number comes from the planner, which cannot run inside a web page.
 """
 
 from antiphase._explore.server import Explorer

@@ -1,13 +1,15 @@
-"""Computes what the page shows for given settings, one part after the other.
+"""Computes the parts of the page for given settings, one after another.
 
-The plan comes first. The curves follow, one point at a time: each point needs new plans, for the chosen mechanism and
-    for DP-SGD. All points are ranked by the objective of the plan, so their errors are comparable.
+The plan comes first. Then the curves follow, one point at a time. Each point needs new plans, for the chosen family and
+for DP-SGD. For a BLT with balls-in-bins sampling, a plan for every point would take minutes. Therefore, all points but
+the current one are estimated from few samples, with as many buffers as the current plan has. All points use the
+objective of the plan, so their errors can be compared.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -18,7 +20,7 @@ from antiphase._bound import digits_up, rounded_up
 from antiphase._errors import AntiphaseError
 from antiphase._explore.settings import ANY, ExplorerSettings
 from antiphase._plan import Candidate, Plan
-from antiphase._planner import default_pipelines, plan, ranked_problem
+from antiphase._planner import estimated_blt, plan, plans_so_far, promised, ranked_problem
 from antiphase._problem import Problem
 from antiphase._report import Chart, HeatMap, draw, draw_heat_map, series, shown_strategy
 
@@ -42,21 +44,33 @@ BATCHES = {
     "ShuffledEpochs": "shuffled epochs",
 }
 TITLES = {"blt": "BLT", "toeplitz": "Toeplitz", "identity (DP-SGD)": "DP-SGD", "tree": "Tree", "banded": "Banded"}
-SLOW = ("balls-in-bins",)  # ways to draw batches whose accounting takes seconds; they are tried last
 PROVISIONAL = "Best so far. Balls-in-bins sampling is still being tried, which takes longer."
 FACTORS = (0.5, 2.0, 0.25, 4.0)  # points of a curve, nearest first, as multiples of the setting
-NO_MEMORY = 0.5  # where zero buffers are drawn on a logarithmic axis
+NO_MEMORY = 0.5  # position of zero buffers on the logarithmic axis of memory
 MAX_CURVE_STEPS = 16_384
 KEPT_POINTS = 4096
 
 
 @dataclass(frozen=True)
 class Line:
-    """A kind of mechanism to follow along a curve: its name on the chart, and the arguments of `plan`."""
+    """A kind of mechanism to follow along a curve.
+
+    Args:
+        name: name of the line on the chart. families, pipelines: the arguments of `plan`.
+        buffers: number of buffers of a BLT with balls-in-bins sampling, whose points are estimated; otherwise None.
+        now: error of the current plan, if known.
+    """
 
     name: str
     families: tuple[str, ...]
     pipelines: tuple[str, ...] | None
+    buffers: int | None = None
+    now: float | None = field(default=None, compare=False)
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the points of the curve are estimated from few samples."""
+        return self.buffers is not None
 
 
 @dataclass
@@ -64,26 +78,23 @@ class Answers:
     """Computes the parts of the page for settings, and remembers the points of curves.
 
     Args:
-        points: errors by (problem, families, pipelines); None where nothing is proved.
+        points: error of each problem and line; None if no guarantee is proved for it.
     """
 
-    points: dict[tuple[Any, ...], float | None] = field(default_factory=dict)
+    points: dict[tuple[str, Line], float | None] = field(default_factory=dict)
 
     def parts(self, settings: ExplorerSettings, progress: Progress) -> Iterator[tuple[str, Part]]:
-        """Yield the parts of the page as (name, content), the plan first. A later part replaces one of the same name.
+        """Yield the parts of the page as (name, content), the plan first. A part replaces earlier parts with the same
+        name.
 
         Args:
             settings: the settings of the page.
-            progress: called with what is computed and the fraction done; it may raise an exception to stop the work.
+            progress: called with a description and the fraction of the work that is done. It may raise an error to stop
+                the work.
         """
-        problem, pipelines = settings.problem, settings.pipelines or default_pipelines(settings.problem)
-        quick = tuple(name for name in pipelines if name not in SLOW)
-        if quick and quick != tuple(pipelines):
-            found = plan(problem, pipelines=quick, progress=progress)
-            yield "plan", plan_part(settings, found) | {"provisional": PROVISIONAL}
-        found = plan(problem, pipelines=settings.pipelines, progress=progress)
+        for found, is_final in plans_so_far(settings.problem, settings.pipelines, progress):
+            yield "plan", plan_part(settings, found) | ({} if is_final else {"provisional": PROVISIONAL})
         progress("drawing", 1.0)
-        yield "plan", plan_part(settings, found)
         ranked = ranked_problem(settings.problem, settings.pipelines)
         lines = compared_lines(settings, found)
         curves: list[tuple[str, Callable[[float], Problem | None], float]] = [
@@ -98,30 +109,37 @@ class Answers:
                     progress(f"error against {name}", done / total)
                     done += 1
                     asked = at(factor)
-                    error = None if asked is None else self._error(asked, line, progress, done / total)
+                    if factor == 1.0 and line.now is not None:
+                        error: float | None = line.now
+                    else:
+                        error = None if asked is None else self._error(asked, line, progress, done / total)
                     if error is not None:
                         curve[line.name][factor * centre] = error
                 if factor != 1.0:
-                    yield name, curve_part(name, settings, curve)
+                    yield name, curve_part(name, settings, curve, [line.name for line in lines if line.is_estimated])
 
     def _error(self, problem: Problem, line: Line, progress: Progress, share: float) -> float | None:
-        """Return the least error of a kind of mechanism; None if there is none for this problem."""
-        key = (repr(problem), line.families, line.pipelines)
+        """Return the least error of a kind of mechanism; None if no such mechanism fits the problem."""
+        key = (repr(problem), line)
         if key not in self.points:
             if len(self.points) >= KEPT_POINTS:
                 self.points.clear()
+
+            def tell(what: str, _: float) -> None:
+                progress(f"{line.name} at {_at(problem)}", share)
+
             try:
-                found = plan(
-                    problem,
-                    line.families,
-                    pipelines=line.pipelines,
-                    progress=lambda what, _: progress(f"{line.name} at {_at(problem)}", share),
-                )
+                self.points[key] = _point(problem, line, tell)
             except AntiphaseError:
                 self.points[key] = None
-            else:
-                self.points[key] = found.error
         return self.points[key]
+
+
+def _point(problem: Problem, line: Line, progress: Progress) -> float:
+    if line.buffers is None:
+        return plan(problem, line.families, pipelines=line.pipelines, progress=progress).error
+    progress("estimate", 0.0)
+    return estimated_blt(problem, line.buffers, promised(problem, "balls-in-bins"))[1]
 
 
 def _at(problem: Problem) -> str:
@@ -148,11 +166,15 @@ def compared_lines(settings: ExplorerSettings, found: Plan) -> list[Line]:
 
 
 def _line(candidate: Candidate) -> Line:
-    return Line(family_title(candidate), (candidate.family,), (PIPELINE_OF[candidate.batches],))
+    estimated = candidate.family == "blt" and candidate.batches == "BallsInBins"
+    buffers = candidate.size if estimated else None
+    return Line(
+        family_title(candidate), (candidate.family,), (PIPELINE_OF[candidate.batches],), buffers, candidate.error
+    )
 
 
 def _pipelines_of_dp_sgd(settings: ExplorerSettings) -> tuple[str, ...] | None:
-    """Return the pipelines to try for DP-SGD: those of the settings, but without groups and bins."""
+    """Return the pipelines for DP-SGD: as in the settings, but Poisson instead of cyclic Poisson or balls-in-bins."""
     same = {ANY: None, "cyclic-poisson": ("poisson",), "balls-in-bins": ("poisson",)}
     return same.get(settings.participation, (settings.participation,))
 
@@ -261,8 +283,17 @@ def _matrices(found: Plan) -> list[Part]:
     ]
 
 
-def curve_part(name: str, settings: ExplorerSettings, curve: dict[str, dict[float, float]]) -> Part:
-    """Return a curve with its table, and what it means in words."""
+def curve_part(
+    name: str, settings: ExplorerSettings, curve: dict[str, dict[float, float]], estimated: Sequence[str] = ()
+) -> Part:
+    """Return a curve with its table, and sentences that explain it.
+
+    Args:
+        name: "epsilon" or "steps".
+        settings: the settings of the page.
+        curve: maps the name of each line to its points, a dict from x to the error.
+        estimated: names of the lines whose points are estimated from few samples.
+    """
     centre = float(settings.epsilon if name == "epsilon" else settings.steps)
     lines = tuple(
         series(line, sorted(values), [values[x] for x in sorted(values)], dots=True)
@@ -281,6 +312,7 @@ def curve_part(name: str, settings: ExplorerSettings, curve: dict[str, dict[floa
         title, name, "predicted error", lines, log_x=True, log_y=True, marks=((centre, "now"),), x_ticks=ticks
     )
     words = price_in_words(centre, curve) if name == "epsilon" else steps_in_words(centre, curve)
+    words += [f"{line}: all points but the current setting are estimates, within about 1 %." for line in estimated]
     rows = [[line.name, f"{x:,.6g}", f"{y:.4g}"] for line in lines for x, y in zip(line.x, line.y, strict=True)]
     return {
         "svg": draw(chart, f"curve-{name}"),
@@ -290,7 +322,7 @@ def curve_part(name: str, settings: ExplorerSettings, curve: dict[str, dict[floa
 
 
 def price_in_words(epsilon: float, curve: dict[str, dict[float, float]]) -> list[str]:
-    """Say what a stricter epsilon costs, and what DP-SGD would need for the same error.
+    """Return sentences about what a stricter epsilon costs, and which epsilon DP-SGD would need for the same error.
 
     >>> for words in price_in_words(2.0, {"BLT": {1.0: 30.0, 2.0: 20.0}, "DP-SGD": {2.0: 40.0, 4.0: 20.0}}):
     ...     print(words)
@@ -328,7 +360,7 @@ def _epsilon_for(values: dict[float, float], error: float) -> float | None:
 
 
 def steps_in_words(steps: float, curve: dict[str, dict[float, float]]) -> list[str]:
-    """Say what is held fixed along the curve of steps."""
+    """Return sentences about the curve of steps: what stays fixed, and what twice as many steps change."""
     words = ["Data, batch size and learning rate stay the same, so more steps mean more epochs."]
     mine = next(iter(curve.values()))
     if steps in mine and 2.0 * steps in mine:

@@ -1,4 +1,4 @@
-"""Keeps one planning process busy with the newest request, and remembers complete answers."""
+"""Sends the newest request to the planning process, and caches complete answers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 from antiphase._explore.settings import ExplorerSettings
 
 KEPT_ANSWERS = 256
-PATIENCE = 2.0  # seconds until a worker that does not stop is killed
+PATIENCE = 2.0  # seconds to wait for a worker to stop before it is killed
 
 State = dict[str, Any]
 
 
 class Jobs:
-    """The planner behind the page. All methods are safe to call from several threads, and return at once.
+    """Manages the planning process. All methods are thread-safe and return immediately.
 
-    A state is a JSON object: "state" is "running", "done", "stopped" or "error"; "parts" are the parts of the page that
-    are ready. While a request runs, "what" and "share" say how far it is.
+    A state is a JSON object. Its "state" is "running", "done", "stopped" or "error", and "parts" are the parts of the
+    page that are ready. While a request runs, "what" and "share" describe its progress.
     """
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Jobs:
         self._states: dict[int, State] = {}
         self._number = 0  # id of the newest request
         self._settings: ExplorerSettings | None = None  # settings of the newest request
-        self._heard = -1  # id of the newest request that the worker has reacted to
-        self._deaf: subprocess.Popen[str] | None = None  # the worker that was killed because it did not stop
+        self._heard = -1  # id of the newest request to which the worker has reacted
+        self._deaf: subprocess.Popen[str] | None = None  # the worker that was killed for not reacting to a request
         self._closed = False
         self._process = self._started()
 
@@ -97,14 +97,14 @@ class Jobs:
             pass
 
     def _kill_if_deaf(self, process: subprocess.Popen[str], number: int) -> None:
-        """Kill a worker that has not reacted to request `number` or a later one, since it is in a long computation."""
+        """Kill a worker that is busy with a long computation and has not reacted to request `number` or a later one."""
         with self._lock:
             if process is self._process and self._heard < number and not self._closed:
                 self._deaf = process
                 process.kill()
 
     def _started(self) -> subprocess.Popen[str]:
-        # -P: modules in the current directory are not imported.
+        # With -P, Python does not import modules from the current directory.
         command = [sys.executable, "-P", "-m", "antiphase._explore.worker"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         self._listener = threading.Thread(target=self._listen, args=[process], daemon=True)
@@ -120,7 +120,7 @@ class Jobs:
         with self._lock:
             assert process.stdin is not None
             for stream in (process.stdin, process.stdout):
-                with suppress(OSError):  # closing flushes what the process has not read
+                with suppress(OSError):  # closing flushes unsent data, which fails if the process has ended
                     stream.close()
             if self._closed or process is not self._process:
                 return

@@ -1,8 +1,8 @@
-"""A web server on the loopback interface that serves the page and answers it.
+"""A web server on the loopback interface that serves the page and answers its requests.
 
 The page and its script are the same for everyone. Every other request needs the token. The token is the part of the
 printed address after #, which browsers do not send anywhere. The page sends the token in a custom header, which no
-other site can do. The Host header must name this server, which prevents DNS rebinding. No request names a file.
+other site can set. The Host header must name this server, which prevents DNS rebinding. Requests cannot name files.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Explorer:
 
     @property
     def names(self) -> set[str]:
-        """The values of the Host header that are answered."""
+        """The accepted values of the Host header."""
         return {f"{HOST}:{self.port}", f"localhost:{self.port}"}
 
     def serve(self) -> None:
@@ -96,7 +96,7 @@ def _pages() -> dict[str, tuple[str, bytes]]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one connection. Everything but the pages and the three requests of the page is refused."""
+    """Answers one connection. Refuses everything except the pages and the three requests that the page makes."""
 
     protocol_version = "HTTP/1.1"
     timeout = SECONDS
@@ -169,4 +169,4 @@ class _Handler(BaseHTTPRequestHandler):
         return "antiphase"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the terminal shows the address only."""
+        """Log nothing, so that the terminal shows only the address."""

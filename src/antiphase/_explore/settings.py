@@ -1,4 +1,4 @@
-"""The settings of the explorer, and the Python code and command line that plan for them."""
+"""The settings of the explorer, and the Python code and the command that make a plan for them."""
 
 from __future__ import annotations
 

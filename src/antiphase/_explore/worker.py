@@ -1,7 +1,8 @@
-"""The process that plans for the page. It reads requests from stdin and writes answers to stdout, one JSON per line.
+"""The planning process. It reads requests from stdin and writes answers to stdout, as one JSON object per line.
 
-A request is {"id": 3, "settings": {...}}, or {"id": 3} to stop the work on request 2. Every request stops the one
-before it. Answers are {"id": 3, ...} with "progress", "part", "done", "stopped" or "error".
+A request is {"id": 3, "settings": {...}}, or {"id": 3} to stop the work on earlier requests without starting new work.
+Every request stops the work on the previous one. Answers are {"id": 3, ...} with "progress", "part", "done", "stopped"
+or "error".
 """
 
 from __future__ import annotations

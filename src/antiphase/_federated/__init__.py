@@ -1,4 +1,4 @@
-"""Federated runs on disk: who took part, the server's state file, and the report. This package does not need Flower."""
+"""Federated runs on disk: participants, the server's state file, and the report. This package does not need Flower."""
 
 from antiphase._federated.causes import CAUSES, DROPPED_OUT, counts_text, remedies
 from antiphase._federated.federated_report import (
@@ -8,7 +8,7 @@ from antiphase._federated.federated_report import (
     report,
     report_on,
 )
-from antiphase._federated.history import Dropouts, FederatedHistory, ReleaseRecord
+from antiphase._federated.history import NO_LATTICE, Dropouts, FederatedHistory, ReleaseRecord
 from antiphase._federated.participants import Achieved, Participants
 from antiphase._federated.reading import (
     DEVIATION,
@@ -26,6 +26,7 @@ __all__ = [
     "DEVIATION",
     "DROPPED_OUT",
     "FILE",
+    "NO_LATTICE",
     "RELEASE",
     "Achieved",
     "Dropouts",

@@ -1,4 +1,4 @@
-"""The causes by which a federated server counts replies, with their meaning and what an operator can do about them."""
+"""The kinds of replies that a federated server counts, each with a meaning and, if possible, a remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Cause(NamedTuple):
-    """What a count of replies means.
+    """Explanation of one kind of reply.
 
     Args:
         meaning: what happened to these replies.
@@ -26,7 +26,7 @@ CAUSES = {
     ),
     "too-large": Cause("updates with an entry above zero_above, which count as zero"),
     "silent": Cause(
-        "clients with a place that did not reply in time; their update counts as zero",
+        "clients that had a place in the release, but did not reply in time; their update counts as zero",
         "check that these clients are running, or raise timeout",
     ),
     "failed": Cause(
@@ -36,9 +36,9 @@ CAUSES = {
         "replies with unexpected records, names, shapes or dtypes",
         "use the same version of the app and of antiphase on server and clients",
     ),
-    "other-release": Cause("replies for another release"),
+    "other-release": Cause("replies for a different release"),
     "other-name": Cause(
-        "replies of nodes that used another pseudonym before", "keep the client's directory on a lasting disk"
+        "replies from nodes that used a different pseudonym before", "keep the client's directory on a persistent disk"
     ),
     "false-claim": Cause("replies that claimed participations or tasks that did not exist"),
     "duplicate": Cause(
@@ -46,8 +46,8 @@ CAUSES = {
         "give every client a directory of its own; in a simulation, derive it from context.node_config['partition-id']",
     ),
     "unsolicited": Cause("replies that were not requested, were too late, or came in another node's name"),
-    "unused": Cause("replies after all places were taken"),
-    "checked-in": Cause("clients that got a place"),
+    "unused": Cause("replies that came after all places were taken"),
+    "checked-in": Cause("clients that got a place in the release"),
     "declined": Cause(
         "clients whose own timer did not allow them to take part yet",
         "connect more clients or lower separation; only further releases make these clients eligible again",
@@ -60,15 +60,15 @@ CAUSES = {
         "clients that have used up all their participations", "connect more clients, or plan for more participations"
     ),
     "no-place": Cause("clients that checked in after a restart, but had no place in this release"),
-    "failed attempts": Cause("attempts in which too few clients came, so that no release was made"),
+    "failed attempts": Cause("attempts without a release, because too few clients took part"),
 }
 
-# Clients that had a place and did not contribute an update. With dropouts="replace", "silent" is not counted.
+# Clients that had a place in the release, but contributed no update. With dropouts="replace", "silent" is not counted.
 DROPPED_OUT = ("silent", "failed", "not-finite", "too-large", "malformed", "other-release", "other-name", "false-claim")
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """Return the counts by cause in one line, the most frequent first.
+    """Return the number of replies of each kind in one line, the most frequent first.
 
     >>> counts_text({"early": 1, "declined": 4, "clipped": 0})
     'declined 4, early 1'
@@ -78,7 +78,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def remedies(counts: Mapping[str, int]) -> list[str]:
-    """Return what an operator can do about these counts, the most frequent cause first.
+    """Return what an operator can do about these counts, the most frequent kind of reply first.
 
     >>> remedies({"accepted": 3, "duplicate": 4})[0][:45]
     'duplicate 4: further replies with the identit'

@@ -1,4 +1,4 @@
-"""`report`: states the guarantee of a federated run, computed from the record of which clients took part."""
+"""The report on a federated run. Its guarantee is computed from the record of which clients took part."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ DROPOUTS: dict[Dropouts, str] = {
     "zero": "a client that was asked to train and failed, or did not reply in time, took part with a zero update and "
     "was not replaced.",
     "replace": "a client that failed or did not reply in time was replaced by another one. The statement assumes that "
-    "crashes, kills and delays of clients do not depend on their data. Running out of memory may depend on it.",
+    "crashes, kills and delays of clients do not depend on their data. Running out of memory may depend on the data.",
 }
 
 ROUNDED = (
-    "the statement is for real numbers. Noise and sums are rounded to floating point; what the exact bits of a model "
-    "may reveal is not covered."
+    "the statement is for real numbers. Noise and sums are rounded to floating point, and the statement does not cover "
+    "what the exact bits of a model may reveal."
 )
-EXACT = "noise and sums are exact integers on a grid, and the statement covers every bit of them."
+EXACT = (
+    "lattice noise. Noise and sums are exact integers on a grid, and the statement covers every bit of the released "
+    "models."
+)
 
 
 @final
@@ -38,13 +41,15 @@ class FederatedReport:
     """Report on a federated run, with the guarantee computed from its ledgers.
 
     **Guarantee**: `guarantee` covers all models released so far, for each client that kept its identity, under the
-    run's adjacency. It uses the separation and the number of participations that were achieved, which are known only
-    after training. It assumes that who takes part, and when, does not depend on the clients' data. Clients that look at
-    the models before they decide whether to reply violate this assumption; `run.guarantee` holds even then.
+    run's adjacency. It uses the separation (smallest distance between two releases with the same client) and the number
+    of participations that were achieved. Both are known only after training. The guarantee assumes that who takes part,
+    and when, does not depend on the clients' data. A client violates this assumption if it looks at the models before
+    it decides whether to reply. `run.guarantee` holds even then.
 
     Args:
         run: report of the underlying run, with releases, publications and remarks. `run.guarantee` is for the
-            participation that the server enforced. It is None if the directory was restored from an older copy.
+            participation that the server enforced. `run.guarantee` is None if the directory was restored from an older
+            copy.
         planned: planned participation.
         achieved: achieved participation; None before the first release.
         clients: number of different clients that took part.
@@ -52,14 +57,15 @@ class FederatedReport:
         guarantee: epsilon for one client. None before the first release, for a simulation with scaled noise, and if
             the directory was restored from an older copy.
         zcdp: zCDP parameter rho for one client, with ideal Gaussian noise. None if `guarantee` is None.
-        group: epsilon for all devices of one user together, if requested.
+        group: epsilon for all devices of one user together; None if not requested.
         participations: for each number of participations, the number of clients that took part that many times.
         gaps: for each distance between two participations of the same client, how often it occurred.
         releases: for each release, the number of clients that took part and the counts of replies.
         exact: whether noise and sums were exact integers on a lattice.
-        counts: counts of replies by cause. They depend on the clients' data and are not private; do not
-            publish them.
-        remarks: further facts that a reader must know.
+        no_lattice: why the run has no lattice; empty if it has one, or if it did not record the reason.
+        counts: number of replies of each kind, such as "accepted" and "failed". The numbers depend on the clients'
+            data, and the guarantee does not cover them, so do not publish them.
+        remarks: further facts that a reader of the report must know.
     """
 
     run: PrivacyReport
@@ -74,6 +80,7 @@ class FederatedReport:
     gaps: dict[int, int]
     releases: tuple[ReleaseRecord, ...]
     exact: bool
+    no_lattice: str
     counts: dict[str, int]
     remarks: tuple[str, ...]
 
@@ -107,7 +114,7 @@ class FederatedReport:
             ),
             ("Dropouts", DROPOUTS[self.dropouts]),
             ("Formal statement", claim),
-            ("Arithmetic", EXACT if self.exact else ROUNDED),
+            ("Arithmetic", _arithmetic(self.exact, self.no_lattice)),
         )
 
 
@@ -141,7 +148,7 @@ def report_on(record: FederatedRecord, devices: int | None = None) -> FederatedR
 
     Args:
         record: contents of the directory.
-        devices: number of devices of a user, to also state the guarantee for such a user; None to leave it out.
+        devices: number of devices of a user. If given, the report also states the guarantee for such a user.
     """
     history, releases, plan, run = record.history, record.releases, record.run.plan, record.run.report()
     achieved, settings = history.participants.achieved, history.settings
@@ -171,6 +178,7 @@ def report_on(record: FederatedRecord, devices: int | None = None) -> FederatedR
         gaps=dict(sorted(history.participants.gaps.items())),
         releases=tuple(history.releases),
         exact=plan.mechanism.lattice is not None,
+        no_lattice=history.no_lattice,
         counts=dict(history.totals),
         remarks=tuple(_remarks(record, plan, run, guarantee, group, devices)),
     )
@@ -184,7 +192,7 @@ def _remarks(
     group: Bound | None,
     devices: int | None,
 ) -> list[str]:
-    # The run's remark that it draws no batches does not apply: the server checks who takes part at every reply.
+    # Drop the run's remark that it draws no batches: the server checks who takes part at every reply.
     history, settings = record.history, record.history.settings
     remarks = [text for text in run.remarks if text != NO_BATCHES]
     if guarantee is not None and run.guarantee is not None:
@@ -199,7 +207,8 @@ def _remarks(
             remarks.append(f"Epsilon is above the planned {before:.4g}: clients took part more often than planned.")
     if settings["noise_scale"] != 1.0:
         remarks.append(
-            f"This is a simulation: the noise was scaled by {settings['noise_scale']:.4g} to match its few clients. "
+            f"This is a simulation: the noise was scaled by {settings['noise_scale']:.4g} to match the small number of "
+            "clients. "
             "The run is not private, and no guarantee can be stated for it."
         )
     if settings["identity"] == "pseudonym":
@@ -209,12 +218,12 @@ def _remarks(
     else:
         remarks.append(
             "Clients are identified by their authentication keys. This is valid only if the SuperLink authenticated "
-            "its SuperNodes. Otherwise a client counted as a new one after every restart."
+            "its SuperNodes. Otherwise, a client counted as a new client after every restart."
         )
     if "dropouts" not in settings:
         remarks.append(
-            "The run was started by a version that always replaced clients that dropped out, and did not record this "
-            "rule. The run continues with that rule."
+            "The run was started by an older version of antiphase, which always replaced clients that dropped out, "
+            "and did not record this rule. The run continues to replace such clients."
         )
     if settings["raw_metrics"]:
         remarks.append("Metrics from clients were released without noise; no guarantee covers them.")
@@ -232,13 +241,20 @@ def _remarks(
     if record.torn:
         remarks.append(
             f"The ledgers end in {record.torn} bytes that are not authentic, from a crash or a write in progress. "
-            "Nothing was sent that relies on them."
+            "Nothing that was sent relies on these bytes."
         )
     if group is not None:
         remarks.append(
             f"For a user with {devices} devices, each a separate client: epsilon = {rounded_up(group.value)}."
         )
     return remarks
+
+
+def _arithmetic(exact: bool, why_not: str) -> str:
+    """Describe the kind of noise, and whether the statement covers the exact bits of models."""
+    if exact:
+        return EXACT
+    return f"{ROUNDED} The noise is not on a lattice: {why_not}" if why_not else ROUNDED
 
 
 def _claim(value: Bound, rho: Bound | None, delta: float) -> str:

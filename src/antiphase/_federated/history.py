@@ -1,4 +1,4 @@
-"""The state of a federated run according to the private ledger of its clients: who took part, and in which release."""
+"""State of a federated run, read from the server's private ledger: which clients took part in which release."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from antiphase._federated.participants import Participants
 from antiphase._ledger import Entry
 
 Dropouts = Literal["zero", "replace"]
+NO_LATTICE = "no_lattice"  # name of the setting that says why a run has no lattice; older versions did not record it
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class ReleaseRecord:
 
     Args:
         clients: number of clients that took part, including those whose update counted as zero.
-        counts: counts of replies by cause. They depend on the clients' data and are not private.
+        counts: number of replies of each kind (see `causes.py`). The numbers depend on the clients' data, and the
+            guarantee does not cover them.
     """
 
     clients: int
@@ -29,21 +31,22 @@ class ReleaseRecord:
 @final
 @dataclass
 class FederatedHistory:
-    """The state after all entries of the clients' ledger so far.
+    """The state of a federated run after all entries of the clients' ledger so far.
 
-    **Guarantee**: `apply` raises `Corrupted` for an entry that cannot follow the ones before it: a release that is not
-    the next one, a client that takes part twice in a release, or participants that are not the fixed cohort.
+    **Guarantee**: `apply` raises `Corrupted` for an entry that cannot follow the entries before it. Examples are a
+    release that is not the next one, a client that takes part twice in a release, and participants that are not the
+    fixed cohort.
 
     Args:
         settings: settings that the run was started with; empty before the first entry.
         participants: who took part, and when.
         releases: one record for each release.
-        nonces: by release, the nonce of its rollback token.
-        cohort: names of the clients with a place in the next release, once they are fixed.
-        nodes: nodes that this cohort checked in from.
-        totals: counts of replies by cause, in the whole run.
+        nonces: for each release, the nonce of its rollback token (see `rollback_tokens.py`).
+        cohort: names of the clients with a place in the next release; None until the cohort is fixed.
+        nodes: ids of the nodes from which the cohort checked in.
+        totals: number of replies of each kind in the whole run.
         forgotten: release for which a client returned an authentic rollback token that is not in the ledger; None if
-            there is none.
+            no client did.
         needs_code: whether the state file must have an authentication code.
     """
 
@@ -59,9 +62,14 @@ class FederatedHistory:
 
     @property
     def dropouts(self) -> Dropouts:
-        """Rule for clients that drop out. Runs of versions that did not record the rule always replaced clients."""
+        """Rule for clients that drop out. A ledger without a rule is from an older version, which used "replace"."""
         found: Dropouts = self.settings.get("dropouts", "replace")
         return found
+
+    @property
+    def no_lattice(self) -> str:
+        """Why the run has no lattice; empty if it has a lattice, or if an older version recorded no reason."""
+        return str(self.settings.get(NO_LATTICE, ""))
 
     def apply(self, entry: Entry) -> None:
         """Update the state with the next entry of the ledger."""
@@ -94,14 +102,14 @@ class FederatedHistory:
                 self.totals.update(entry["counts"])
             case _:
                 raise Corrupted(
-                    f"The clients' ledger has an entry that cannot follow the ones before it: {str(entry)[:200]}.",
-                    hint="if another version wrote the ledger, use that version",
+                    f"The clients' ledger has an entry that cannot follow the entries before it: {str(entry)[:200]}.",
+                    hint="if a different version wrote the ledger, use that version",
                 )
 
     def _may_take_part(self, clients: list[str]) -> bool:
-        """Return whether these can be the participants of the next release.
+        """Return whether `clients` can be the participants of the next release.
 
-        There must be no duplicates. With dropouts="zero", they must be exactly the cohort.
+        There must be no duplicates. With dropouts="zero", `clients` must be exactly the cohort.
         """
         if self.dropouts == "zero" and (self.cohort is None or sorted(clients) != sorted(self.cohort)):
             return False

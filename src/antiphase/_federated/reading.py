@@ -1,4 +1,4 @@
-"""Reads the directory of a federated server without changing it; the server may be running."""
+"""Reads the directory of a federated server without changing it. The server may be running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antiphase._ledger import Ledger
 from antiphase._run import RunRecord, read_run
 from antiphase._secret import Secret
 
-RELEASE = "antiphase.flower release"  # label of the publications, by which the inner run is recognised
+RELEASE = "antiphase.flower release"  # label of the publications; it shows that a run belongs to a federated server
 DEVIATION = "the server enforces the participation and adds the noise that it was started with"
 READS = 5  # attempts to read a directory while its server makes releases
 SECRET = "secret"
@@ -31,8 +31,8 @@ class FederatedRecord:
         history: who took part, up to the last release.
         releases: number of releases made.
         entries: number of entries in the clients' ledger.
-        torn: number of bytes after the last authentic entries of all ledgers. They come from a crash or from a write in
-            progress. Nothing was sent that relies on them.
+        torn: number of bytes after the last authentic entries of all ledgers. These bytes come from a crash or from a
+            write in progress. Nothing that was sent relies on them.
         unrecorded: whether the last release is in the state file, but not yet in both ledgers.
     """
 
@@ -52,14 +52,14 @@ def is_federated(directory: Path) -> bool:
 def read_federated(directory: Path, secret: Secret | None = None) -> FederatedRecord:
     """Read the directory of a federated server.
 
-    **Guarantee**: raises an error if a file is missing, if an entry of a ledger or the state file cannot be
-    authenticated with the secret, if they contradict each other, or if the record breaks the rules that the server
-    enforces. Nothing is written. If the server was stopped after it made a release, but before both ledgers recorded
-    it, the release is counted.
+    **Guarantee**: raises an error if a file is missing, or if an entry of a ledger or the state file cannot be
+    authenticated with the secret. Also raises an error if the ledgers and the state file contradict each other, or if
+    they break the rules that the server enforces. Nothing is written. If the server was stopped after it made a
+    release, but before both ledgers recorded the release, the release is counted.
 
     Args:
         directory: directory of the server.
-        secret: secret of the run, if the directory does not hold it.
+        secret: secret of the run; None if the directory stores it.
     """
     if not file_exists(directory / "run" / "plan.json"):
         raise InvalidArgument(
@@ -153,7 +153,8 @@ def _check_rules(run: RunRecord, history: FederatedHistory) -> None:
     separation, limit = allowed.spacing(steps), allowed.largest_count(steps)
     if (achieved.separation or separation) < separation or achieved.participations > limit:
         raise Corrupted(
-            f"The record breaks the rules of the run: a client took part {achieved.participations} times, or after "
-            f"{achieved.separation} releases, but at most {limit} times and at least {separation} apart are allowed.",
-            hint="report this as a bug; until then, use the guarantee of the achieved participation only",
+            f"The record breaks the rules of the run: a client took part {achieved.participations} times, or again "
+            f"after {achieved.separation} releases. Clients may take part at most {limit} times, and at least "
+            f"{separation} releases apart.",
+            hint="report this as a bug; until it is fixed, use the guarantee of the achieved participation only",
         )

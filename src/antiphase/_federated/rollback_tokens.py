@@ -1,9 +1,9 @@
-"""Rollback tokens: they let a server detect that its directory was restored from an older copy.
+"""Rollback tokens let a server detect that its directory was restored from an older copy.
 
-The token of a release is random and authenticated with the run's secret. It is in the ledger before the first task of
-the release is sent. Clients store the tokens of the tasks that they received, and return them with every reply. If a
-client returns an authentic token that is not in the ledger, the ledger has lost a release, and the server may be about
-to make that release a second time.
+The token of a release is random and authenticated with the run's secret. The server writes it to the ledger before it
+sends the first task (a message that asks a client to check in or to train) of the release. Clients store the tokens of
+the tasks that they received, and return these tokens with every reply. If a client returns an authentic token that is
+not in the ledger, the ledger has lost a release. The server may then be about to make that release a second time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RollbackTokens:
     Args:
         secret: secret of the run.
         run_id: id of the run.
-        nonces: by release, the nonces that the ledger records; shared with the caller, who adds to it.
+        nonces: the nonce of each release in the ledger. The caller keeps this dict and adds later releases to it.
 
     >>> tokens, later = (RollbackTokens(Secret.insecure(1), "run", {0: digit * 16}) for digit in "0f")
     >>> tokens.verdict(0, tokens.token(0)), tokens.verdict(0, "0" * 48), tokens.verdict(0, later.token(0))
@@ -45,15 +45,15 @@ class RollbackTokens:
         return release in self._nonces
 
     def token(self, release: int) -> str:
-        """Return the token of a release, as it is sent to clients."""
+        """Return the token of a release, in the form that is sent to clients."""
         nonce = self._nonces[release]
         return nonce + self._code(release, nonce)
 
     def verdict(self, release: int, token: str) -> Verdict:
         """Classify a token that a client returned for a release.
 
-        Returns "known" if it is in the ledger, "forged" if it is not authentic, and "forgotten" if it is authentic but
-        not in the ledger.
+        Returns "known" if the token is in the ledger, "forged" if it is not authentic, and "forgotten" if it is
+        authentic but not in the ledger.
         """
         nonce, code = token[:NONCE_DIGITS], token[NONCE_DIGITS:]
         if not hmac.compare_digest(code.encode(), self._code(release, nonce).encode()):

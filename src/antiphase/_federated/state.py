@@ -1,9 +1,9 @@
 """Reads and writes the server's state file: model, optimizer state, release index and participants.
 
-A release is made by one atomic rename that replaces the file. Before the rename, the release does not exist. After it,
-exactly this model is broadcast, however often the server is killed. After a kill, the ledgers are completed from the
-file, so the file must be authentic. The .npz archive therefore contains an authentication code of its content, under a
-key derived from the secret. After every release, the run's ledger also has a digest of the content.
+A release is made by one atomic rename that replaces the file. Before the rename, the release does not exist. After the
+rename, exactly this model is broadcast, however often the server is killed. A restarted server completes the ledgers
+from the file, so the file must be authentic. The .npz archive therefore contains an authentication code of its content,
+under a key derived from the secret. After every release, the run's ledger also has a digest of the content.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hmac
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ class ServerState:
         model: model to broadcast next.
         optimizer: state of the server optimizer.
         clients: names, as in the ledger, of the clients that took part in the last release.
-        counts: counts of replies for the last release, by cause.
+        counts: number of replies of each kind for the last release.
         code: authentication code found in the file; empty if there is none, as in files of version 0.1.0.
     """
 
@@ -58,8 +59,8 @@ class ServerState:
     def write(self, directory: Path, key: StateKey) -> ServerState:
         """Replace the file atomically, and return the state parsed from the bytes that were written.
 
-        The result shares no memory with this state. So the model that is digested and broadcast later is the one that
-        was written, even if an optimizer modifies the arrays that it returned.
+        The result shares no memory with this state. So the model that is digested and broadcast later is the model that
+        was written, even if the optimizer modifies the arrays that it returned.
         """
         buffer = io.BytesIO()
         code = np.frombuffer(key.code(self), dtype=np.uint8)
@@ -85,7 +86,8 @@ class StateKey:
     """Authenticates the state files of one run.
 
     **Guarantee**: `confirms` returns False if someone without the secret has changed the release index, the
-    participants, the counts, the model or the optimizer state in a file, or has used the file of another run.
+    participants, the counts, the model or the optimizer state in a file. It also returns False for the file of a
+    different run.
     """
 
     def __init__(self, secret: Secret, run_id: str) -> None:
@@ -96,7 +98,7 @@ class StateKey:
         return self._code(state.release, state.entries())
 
     def confirms(self, state: ServerState) -> bool:
-        """Return whether the code that was read with a state is the code of that state."""
+        """Return whether the authentication code that was read with a state is correct for that state."""
         return hmac.compare_digest(state.code, self.code(state))
 
 
@@ -105,9 +107,9 @@ def check_authentic(
 ) -> None:
     """Raise `Corrupted` if a state file is not one that this run has written.
 
-    A file without an authentication code was written by version 0.1.0, or someone has removed the code. It is accepted
-    only if no file of this run has had a code, and if the run's ledger has a digest of this very state. The state
-    before the first release has no digest; its model is public, and nobody has taken part.
+    A file without an authentication code was written by version 0.1.0, or someone has removed the code. Such a file is
+    accepted only if no file of this run has had a code, and if the run's ledger has a digest of exactly this state. The
+    state before the first release needs no digest: its model is public, and no client has taken part.
 
     Args:
         state: state that was read.
@@ -136,6 +138,22 @@ def check_authentic(
         )
 
 
+# What NumPy and zipfile raise for files that are damaged: NotImplementedError for unknown compression methods, and
+# RuntimeError for entries that are marked as encrypted.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
 def read_state(directory: Path) -> ServerState | None:
     """Return the state stored in a directory, or None if there is none. Does not check the authentication code."""
     path = directory / FILE
@@ -143,7 +161,7 @@ def read_state(directory: Path) -> ServerState | None:
         return None
     try:
         return _parse(read_file(path))
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise Corrupted(
             f"The server state {path} cannot be read: {error}.", hint="restore the whole directory from one copy"
         ) from error
@@ -158,5 +176,5 @@ def _parse(data: bytes) -> ServerState:
         code = archive[CODE].tobytes() if CODE in archive.files else b""
     release = meta["release"]
     if type(release) is not int or not 0 <= release <= LARGEST_RELEASE:
-        raise ValueError("its release index is not a number of releases")
+        raise ValueError("its release index is not a valid number")
     return ServerState(release, model, optimizer, tuple(meta["clients"]), meta["counts"], code)

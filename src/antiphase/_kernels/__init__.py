@@ -39,6 +39,7 @@ from antiphase._kernels.last_iterate import (
     workload_gram,
 )
 from antiphase._kernels.lattice import (
+    add_truncated,
     integer_buffers_step,
     integer_sum_step,
     largest_and_square,
@@ -80,6 +81,7 @@ __all__ = [
     "SMALLEST_SHARED_SCALE",
     "add_multiple",
     "add_patterns",
+    "add_truncated",
     "autoregressive_variances",
     "backward_log_means",
     "bins_log_means",

@@ -1,7 +1,7 @@
 """Monte Carlo kernels for balls-in-bins: sequential draws of indices, and logs of means of exponentials.
 
-The caller passes all random numbers, which are normal or uniform in [0, 1). A sample is a function of its inputs.
-Below, s is the number of a sample and b the number of bins.
+The caller passes all random numbers, which are normal or uniform in [0, 1). The same numbers always give the same
+samples. Below, s is the index of a sample, and b is the number of bins.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def bins_log_means(noise: Array, gram: Array, indices: Indices, half: Array, out
 def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: Array) -> None:
     """Draw i_1, ..., i_alpha one after another: i_k = j with probability proportional to prod_{l < k} factors[i_l, j].
 
-    Writes the draws to `indices`, and to log_ratios[s] the sum over the draws of the log of the mean of these weights
-    over j.
+    Writes the draws to `indices`. Also fills log_ratios[s], the sum over the draws of log m_k, where m_k is the mean
+    over j of the weights at draw k.
     """
     samples, alpha = uniforms.shape
     b = factors.shape[0]
@@ -70,13 +70,15 @@ def draw_powers(factors: Array, uniforms: Array, indices: Indices, log_ratios: A
 def draw_cores(
     factors: Array, cores: Indices, sizes: Indices, uniforms: Array, indices: Indices, log_ratios: Array
 ) -> None:
-    """Draw the remaining indices, given `sizes[s]` copies of `cores[s]`, so that no other index is more frequent.
+    """Draw indices so that none of them is more frequent than a given index, called the core.
+
+    Sample s starts with `sizes[s]` copies of its core, `cores[s]`. The other indices are drawn one after another.
 
     The weight of index j is the product of factors[i, j] over all i drawn so far, including the copies of the core. An
-    index is allowed if it is not the core and was drawn fewer than `sizes[s]` times. Writes to log_ratios[s] the number
-    sum_l log(Z_l / b) - log #ties, where Z_l is the sum of the weights allowed at the l-th draw and #ties is the number
-    of indices as frequent as the core, including the core. If no index is allowed, log_ratios[s] is -inf and the
-    missing indices are -1.
+    index is allowed if it is not the core and was drawn fewer than `sizes[s]` times. Writes
+    sum_l log(Z_l / b) - log #ties to log_ratios[s]. Here Z_l is the sum of the weights that are allowed at the l-th
+    draw, and #ties is the number of indices as frequent as the core, including the core. If no index is allowed,
+    log_ratios[s] is -inf and the missing indices are -1.
     """
     samples, alpha = indices.shape
     b = factors.shape[0]
@@ -110,8 +112,8 @@ def draw_cores(
 
 
 # The functions below use a sum tree: tree[m + j] = tree[2m + j] + tree[3m + j] for every power of two m and j < m. The
-# weights are its second half. Each level is then one vector sum, tree[1] is the total, and an index is found from the
-# top in log2(b) steps.
+# second half of the array holds the weights, and tree[1] is their sum. With this layout, each level is computed by one
+# vector sum, and `_pick` finds an index from the top in log2(b) steps.
 
 
 @compiled(nogil=True)

@@ -1,8 +1,9 @@
 """The error of a BLT under any workload, and its derivatives with respect to the decays and scales of C^-1.
 
-C^-1 is a BLT too, so u = C^-1 z is u_t = z_t - sum_j scale_j R_j(t) with buffers R_j(t + 1) = decay_j R_j(t) + z_t.
-Then s = A u follows from the bands e of A^-1: s_t = (u_t - sum_{r >= 1} e_r s_{t-r}) / e_0. The state of this recursion
-is (R, s_{t-1}, ..., s_{t-q}), where q is the number of bands minus one.
+A is the workload matrix and z white noise. C^-1 is also a BLT, so u = C^-1 z has entries u_t = z_t - sum_j
+scale_j R_j(t) with buffers R_j(t + 1) = decay_j R_j(t) + z_t. Then s = A u follows from the bands e of A^-1:
+s_t = (u_t - sum_{r >= 1} e_r s_{t-r}) / e_0. The state of this recursion is (R, s_{t-1}, ..., s_{t-q}), where q is the
+number of bands minus one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from antiphase._kernels.compiled import compiled
 def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Array) -> tuple[Array, Array]:
     """Return the variance of every row of A C^-1 z, and the derivatives of the weighted sum of these variances.
 
-    Covariances are propagated from step to step: PR of the buffers, PX of the last outputs with the buffers, and PS of
-    the last outputs. dPR[a, i] is the derivative of PR[a, i] with respect to decay a. With d buffers, this takes
-    O(steps d^2) time.
+    Covariances are propagated from step to step: PR is the covariance of the buffers, PX the covariance of the last
+    outputs with the buffers, and PS the covariance of the last outputs. Entry [a, i] of dPR is the derivative of
+    PR[a, i] with respect to decay a. dPX[k] and dPS[k] are derivatives with respect to the k-th of all decays and
+    scales. With d buffers, this takes O(steps d^2) time.
 
     Args:
         decay: decays of C^-1.
@@ -103,7 +105,7 @@ def weighted_variances(decay: Array, scale: Array, inverse: Array, weights: Arra
 def _shift(
     PX: Array, PS: Array, decay: Array, cR: Array, cS: Array, noise: float, pivot: float, variance: float
 ) -> None:
-    """Shift the covariances of the last outputs by one step and insert those of the new output."""
+    """Shift the covariances of the last outputs by one step and insert the new output's covariances."""
     q, d = PX.shape
     for r in range(q - 1, 0, -1):
         for j in range(d):

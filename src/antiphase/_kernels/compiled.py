@@ -14,7 +14,7 @@ _warned = False
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator like `numba.njit` that caches compiled code on disk, if Numba finds a writable directory.
 
-    Without a writable directory, every process that calls the kernel compiles it again. The results are the same.
+    Without a writable directory, every process that calls the kernel compiles it again, with the same results.
 
     Args:
         options: options of `numba.njit` other than `cache`.

@@ -1,5 +1,7 @@
 """Kernels that correlate noise across steps, separately for each entry of the noise vector and in a fixed order.
 
+They compute the noise of a step, y, from its white noise, z, and from past outputs or past rows of z.
+
 The state is an array state[strip, row, lane]. Each strip covers LANES entries of the noise vector, and its rows are
 contiguous, so they stay together in the CPU cache. Every sum runs over the rows in a fixed order with one rounding per
 term. The bits of the result therefore depend neither on the number of entries in a call nor on the number of steps that
@@ -28,21 +30,21 @@ Coefficients = tuple[Any, ...]  # a tuple, so that its length is known at compil
 
 @compiled(nogil=True, error_model="numpy")
 def scale_noise(factor: float, out: Noise) -> None:
-    """Compute out <- factor out."""
+    """Multiply `out` by `factor`."""
     for i in range(out.shape[0]):
         out[i] = factor * np.float64(out[i])
 
 
 @compiled(nogil=True, error_model="numpy")
 def add_multiple(coefficient: float, z: Noise, total: Array) -> None:
-    """Compute total <- total + coefficient z."""
+    """Add `coefficient` times z to `total`."""
     for i in range(z.shape[0]):
         total[i] = fma(coefficient, np.float64(z[i]), total[i])
 
 
 @compiled(nogil=True, error_model="numpy")
 def write_scaled(factor: float, total: Array, out: Noise) -> None:
-    """Compute out <- factor total."""
+    """Write `factor` times `total` to `out`."""
     for i in range(out.shape[0]):
         out[i] = factor * total[i]
 
@@ -67,10 +69,10 @@ def write_row(z: Noise, state: State, row: int) -> None:
 
 @compiled(nogil=True, error_model="numpy")
 def buffers_step(state: State, loss: Coefficients, weight: Coefficients, factor: float, out: Noise) -> None:
-    """Compute one step of a BLT: y = z - weight . b, then b <- b + (y - loss b), where b are the rows of the state.
+    """Compute one step of a BLT: y = z - weight . b, then b <- b + (y - loss b). Each buffer b is a row of the state.
 
-    `out` holds z and is overwritten with factor y. The loss is 1 - decay, so that a decay near 1 keeps its precision.
-    All constants, including `factor`, can therefore have the dtype of the stream.
+    `out` holds z and is overwritten with `factor` times y. The loss is 1 - decay, so that a decay near 1 keeps its
+    precision. All constants, including `factor`, can therefore have the dtype of the stream.
     """
     for strip in range(state.shape[0]):
         part, held = out[strip * LANES : (strip + 1) * LANES], state[strip].reshape(-1)
@@ -114,14 +116,14 @@ def moving_sum_step(state: State, slots: Slots, coefficients: Array, newest: int
 
 @compiled(nogil=True, error_model="numpy")
 def tree_level_step(state: State, left: int, weight: float, z: Noise, node: Array, replaced: Array) -> None:
-    """Replace the estimate of a tree node by that of its parent: node <- weight z + (1 - weight) (node + left).
+    """Replace the estimate of a tree node by its parent's estimate: node <- weight z + (1 - weight) (node + left).
 
     Args:
         state: holds the estimates of completed left siblings.
         left: row of the left sibling, which is also added to `replaced`; -1 if there is none.
         weight: weight of z.
         z: noise of the parent.
-        node: estimate of the node, overwritten with that of the parent.
+        node: estimate of the node, overwritten with the parent's estimate.
         replaced: sum of the left siblings so far.
     """
     for strip in range(state.shape[0]):
@@ -206,7 +208,7 @@ def feedback_steps(
 def matrix_product(state: State, z: Noise, matrix: Array, outputs: int, total: Array) -> None:
     """Store the product of `matrix` and z in the first `outputs` rows of the state.
 
-    The outputs are computed in blocks, whose size is given by `total`, the work space. The matrix must be padded as
+    The outputs are computed in blocks of as many rows as fit into `total`, the work space. The matrix must be padded as
     `_add_panel` requires.
     """
     panel = np.empty(PANEL * LANES)

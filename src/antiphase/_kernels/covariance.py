@@ -1,7 +1,8 @@
 """Variances of the noise in the model, from recursions over the steps.
 
-All but `shifted_variances` take constant time per step. Throughout, inverse[t, r] = A^-1[t, t - r], z has standard
-deviation 1, and the variances of a vector are those of its entries.
+All but `shifted_variances` take constant time per step. Throughout, A is the workload matrix,
+inverse[t, r] = A^-1[t, t - r], and z is white noise of standard deviation 1. The variances of a vector are the
+variances of its entries.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def _weighted_rows(weights: Array, Z: Array, count: int, out: Array) -> None:
 def moving_sum_variances(coefficients: Array, inverse: Array) -> Array:
     """Return the variances of s = A T z, where T is banded Toeplitz with `coefficients` as its first column.
 
-    In step t, cov[i, j] is the covariance of s_{t-i} and s_{t-j}. near[i, q] = B[t - i, t - i - q] holds the entries of
-    B = A T near the diagonal, which are the covariances of the last outputs with the last rows of z.
+    In step t, cov[i, j] is the covariance of s_{t-i} and s_{t-j}. The array near[i, q] = B[t - i, t - i - q] holds the
+    entries of B = A T near the diagonal, which are the covariances of the last outputs with the last rows of z.
     """
     n, d = inverse.shape
     p = len(coefficients)

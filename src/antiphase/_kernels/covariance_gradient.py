@@ -1,7 +1,8 @@
 """The error of a banded strategy and its gradient, by backpropagation through the covariance recursion.
 
-M = C A^-1 has w = bands(C) + bands(A^-1) - 1 bands, and s = A C^-1 z satisfies M s = z. Let W = w - 1. In row i, let p
-be the diagonal entry of M, m the W entries before it, and Z the covariance of the last W values of s. Then
+Let A be the workload matrix. M = C A^-1 has w = bands(C) + bands(A^-1) - 1 bands, and s = A C^-1 z satisfies M s = z.
+Let W = w - 1. In row i, let p be the diagonal entry of M, m the W entries before it, and Z the covariance of the last W
+values of s. Then
 
     y = Z m;   cov(s_i, the last W values) = -y / p;   var(s_i) = (1 + m . y) / p^2.
 
@@ -43,7 +44,8 @@ def covariance_forward(columns: Array, inverse: Array, covariance: Array) -> Non
 def covariance_backward(columns: Array, inverse: Array, covariance: Array, weights: Array, gradient: Array) -> None:
     """Fill gradient[j, r] = d(sum_i weights_i var(s_i)) / d C[j + r, j], with `covariance` from `covariance_forward`.
 
-    In the code, G is the adjoint of Z: the derivative of the terms of all later steps with respect to Z.
+    In the code, G is the derivative of the terms of all later steps with respect to Z. A name such as y_bar is the
+    derivative of the weighted sum of variances with respect to y.
     """
     n, w = covariance.shape
     W = max(w - 1, 1)
@@ -117,9 +119,9 @@ def _row(columns: Array, inverse: Array, i: int, row: Array, m: Array) -> float:
 
 @compiled()
 def _spread(row_bar: Array, inverse: Array, i: int, gradient: Array) -> None:
-    """Add to `gradient`, with respect to C, the contribution of `row_bar`, the gradient with respect to row i of M.
+    """Add to `gradient` the contribution of row i of M, given `row_bar`, the gradient with respect to this row.
 
-    This is the transpose of `_row`.
+    `gradient` is with respect to C. This function is the transpose of `_row`.
     """
     b, d = gradient.shape[1], inverse.shape[1]
     for r in range(min(b - 1, i) + 1):

@@ -1,11 +1,12 @@
 """Draws of floor(N(0, sigma^2)) from random words, decided by integer comparisons only.
 
 `antiphase._noise.exact_gaussian` describes the method and builds the tables. A draw takes three words of 64 bits, which
-are the first bits of three uniform numbers: U chooses a cell of the half line, V a place in the cell, and W accepts or
-rejects the place. One more bit is the sign. The kernel decides each comparison only if the words decide it whatever the
-bits after them are. All other draws are left to the caller, as are rejected ones.
+are the first bits of three uniform numbers: U chooses a cell of [0, infinity), V chooses a position within the cell,
+and W accepts or rejects it. One more bit is the sign. The kernel decides a comparison only if the outcome is the same
+for all possible later bits. It leaves rejected and undecided draws to the caller.
 
-The acceptance probability exp(-E), E = H V (2 k + V), is computed in fixed point with an error below 2^-44:
+In cell k, the acceptance probability is exp(-E) with E = H V (2 k + V) and H = width^2 / (2 sigma^2). It is computed in
+fixed point with an error below 2^-44:
 
 | number | format | error |
 |---|---|---|
@@ -48,7 +49,11 @@ Draws = NDArray[np.int64]
 
 @njit(inline="always", error_model="numpy")
 def _accepts(cell: Any, place: Any, w: Any, half_square: Any) -> int:
-    """Return whether W < exp(-E) for every continuation of the words V (63 bits) and W (64 bits)."""
+    """Compare W (64 bits) with exp(-E), where E depends on the position V (63 bits).
+
+    Returns ACCEPTED if W < exp(-E) whatever the later bits are, REJECTED if W >= exp(-E) whatever they are, and
+    UNDECIDED otherwise.
+    """
     m = (U(2 * cell) << U(50)) + (place >> U(13))
     q = multiply_unsigned(place, m)[0]
     high, low = multiply_unsigned(q, half_square)
@@ -90,16 +95,17 @@ def _decide(u: Any, v: Any, w: Any, table: Words, guide: Guide, width: Any, half
 def exact_draws(
     words: Words, table: Words, guide: Guide, width: int, half_square: int, out: Draws, open_draws: Draws
 ) -> int:
-    """Fill all complete tiles of `out` from WORDS words each; return how many draws are not decided.
+    """Fill all complete tiles of `out` from WORDS words each; return the number of rejected and undecided draws.
 
     Args:
         words: random words.
         table: for each cell, floor(2^64 P(cell or an earlier one)) and floor(2^64 exp(-H (2 cell + 1))).
         guide: for the highest GUIDE_BITS bits of U, the first cell that is possible.
         width: width of a cell.
-        half_square: floor(2^64 H).
-        out: receives the draws; 0 for those that are not decided.
-        open_draws: receives 2 i for each rejected draw i, and 2 i + 1 for each undecided one. As long as `out`.
+        half_square: floor(2^64 H), where H = width^2 / (2 sigma^2).
+        out: receives the draws; 0 for rejected and undecided draws.
+        open_draws: receives 2 i for each rejected draw i, and 2 i + 1 for each undecided one. It has the same length as
+            `out`.
     """
     count = 0
     for tile in range(out.shape[0] // TILE):
@@ -118,6 +124,9 @@ def exact_draws(
 def exact_retries(
     words: Words, table: Words, guide: Guide, width: int, half_square: int, out: Draws, found: Draws
 ) -> None:
-    """Decide one draw for each row of `words`, which holds U, V, W and an unused word. `found` receives 0, 1 or 2."""
+    """Decide one draw for each row of `words`, which holds U, V, W and an unused word.
+
+    `found` receives ACCEPTED, REJECTED or UNDECIDED for each draw.
+    """
     for i in range(out.shape[0]):
         found[i], out[i] = _decide(words[i, 0], words[i, 1], words[i, 2], table, guide, width, half_square)

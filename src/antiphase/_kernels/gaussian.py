@@ -1,25 +1,27 @@
 """Gaussian noise from random words, with the same bits on every machine.
 
-The Box-Muller method computes a pair of normals r cos(a), r sin(a) with r = sqrt(-2 ln u) from one uniform u and one
-angle a, so the number of words is fixed. Words come in tiles, each of which gives TILE normals:
+From one uniform u and one angle a, the Box-Muller method computes the pair of normals r cos(a), r sin(a) with
+r = sqrt(-2 ln u). The number of words is therefore fixed. Words come in tiles, each of which gives TILE normals:
 
     float32: PAIRS words of 32 bits, the high parts of u; PAIRS low parts; PAIRS angles        (96 words)
     float64: PAIRS words of 64 bits for u; PAIRS angles                                        (64 words)
 
 Pair p gives entries p and PAIRS + p of its tile. The angle lies in [-pi/4, pi/4). One bit changes the sign of the
-cosine and another swaps sine and cosine. Together they cover the whole circle.
+cosine and another bit swaps sine and cosine. Together they cover the whole circle.
 
-u has 63 bits in float32 and 53 in float64, so with these words alone the largest radius is 9.42 and 8.57. The kernels
-report whether a pair is in the smallest cell of u, [0, 2^-63) or (0, 2^-53]. The caller then divides the cell further
-with extra words and computes such pairs again with `tail_pair_32` or `tail_pair_64` (see `antiphase._noise.tail`).
+The number u has 63 bits in float32 and 53 in float64. With these words alone, the largest radius is therefore 9.42 in
+float32 and 8.57 in float64. Each value of u stands for an interval, called a cell. The kernels report whether a pair is
+in the smallest cell, [0, 2^-63) in float32 or (0, 2^-53] in float64. The caller then divides the cell further with
+extra words and computes such pairs again with `tail_pair_32` or `tail_pair_64` (see `antiphase._noise.tail`).
 
 The other cells are not divided. In them, u is the midpoint of the cell in float32 and its upper end in float64. This
 rounds the radius by up to 2^-63 / (u r) or 2^-53 / (u r), which is negligible unless u is tiny. In float64, the error
 is 2e-7 at 6.8 standard deviations and 0.08 at 8.5, just before the smallest cell. In float32, it is 6e-5 at 8.5 and
 0.08 at 9.3 standard deviations.
 
-Logarithm, sine and cosine are polynomials that use only operations that IEEE 754 rounds correctly. The absolute error
-of a normal for a given u is below 2e-6 in float32 and 1e-14 in float64, mostly from rounding the result.
+Logarithm, sine and cosine are computed by polynomials, using only operations that IEEE 754 requires to be correctly
+rounded. The absolute error of a normal for a given u is below 2e-6 in float32 and 1e-14 in float64, mostly from
+rounding the result.
 
 Reference: Box and Muller 1958.
 """

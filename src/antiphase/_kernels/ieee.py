@@ -1,9 +1,9 @@
 """Floating-point operations whose bits do not depend on the platform.
 
 IEEE 754 requires addition, multiplication, division, square root and fused multiply-add to be correctly rounded, so a
-fixed sequence of these operations gives the same bits on every machine. Logarithms and sines from a system library do
-not. The noise kernels use only correctly rounded operations. To add a product, they call `fma` explicitly, so that the
-result does not depend on whether the compiler fuses multiplication and addition.
+fixed sequence of these operations gives the same bits on every machine. Logarithms and sines from a system library can
+differ between machines. The noise kernels use only correctly rounded operations. To add a product, they call `fma`
+explicitly, so that the result does not depend on whether the compiler fuses multiplication and addition.
 
     fma(a, b, c)   a b + c with one rounding; all three float32 or all three float64
     bits_of(x)     the bits of a float32 as int32, or of a float64 as int64

@@ -1,7 +1,8 @@
 """The noise in a linear functional of the run, such as the last iterate, with its gradient for a banded C.
 
-If a is the last row of A, the noise in the last iterate is y . z with C^T y = a. Several rows are solved at once.
-Arrays of shape (steps, rows) hold one row of A in each column, so that the inner loops run over contiguous memory.
+Let z be white noise and A the workload matrix. If a is the last row of A, the noise in the last iterate is y . z with
+C^T y = a. Several rows are solved at once. Arrays of shape (steps, rows) hold one row of A in each column, so that the
+inner loops run over contiguous memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from antiphase._kernels.compiled import compiled
 def last_row(inverse: Array, counted: int) -> Array:
     """Return the mean a of the last `counted` rows of A, for inverse[t, r] = A^-1[t, t - r].
 
-    It solves A^-T a = (e_{n - counted + 1} + ... + e_n) / counted.
+    The mean a solves A^-T a = (e_{n - counted} + ... + e_{n - 1}) / counted.
     """
     n, d = inverse.shape
     a = np.zeros(n)

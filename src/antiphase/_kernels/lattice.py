@@ -1,10 +1,12 @@
 """Kernels for lattice noise: sums over past noise in exact integers, with one rounding to an integer at the end.
 
-The state is an array state[strip, row, lane] of int64, as in `correlate.py`. Coefficients are integers in units of
-2^-BITS. Products have 128 bits, so no sum overflows as long as the sum of the absolute coefficients is below 2^24 and
-the numbers are below 2^62 in absolute value.
+The kernels compute the noise y of a step from a random draw z and a state of past values. The state is an array
+state[strip, row, lane] of int64, as in `correlate.py`. Coefficients are integers in units of 2^-BITS. Products have 128
+bits, so no sum overflows as long as the sum of the absolute coefficients is below 2^24 and the numbers are below 2^62
+in absolute value.
 
-Each kernel reports whether a new number is LARGEST or more in absolute value. The caller must then stop.
+The kernels that compute a step return True if the absolute value of a new number is LARGEST or more. For the outputs of
+a BLT, the limit is smaller. If a kernel returns True, the caller must stop.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def largest_and_square(values: NDArray[Any]) -> tuple[float, float]:
 
 @compiled(nogil=True, error_model="numpy")
 def truncated(values: NDArray[Any], factor: float, out: Integers) -> tuple[Any, Any]:
-    """Write factor values, truncated towards zero, to `out`, and return the exact sum of the squares of the results.
+    """Write factor x values, truncated towards zero, to `out`. Return the exact sum of the squares of the results.
 
     The sum is 2^64 high + low for the returned (high, low). The results must be below 2^62, and their norm below 2^63.
     """
@@ -109,6 +111,24 @@ def truncated(values: NDArray[Any], factor: float, out: Integers) -> tuple[Any, 
     for i in range(values.shape[0]):
         result = I(np.float64(values[i]) * factor)
         out[i] = result
+        size = U(result if result >= 0 else -result)
+        above, below = multiply_unsigned(size, size)
+        low += below
+        high += above + (U(1) if low < below else U(0))
+    return high, low
+
+
+@compiled(nogil=True, error_model="numpy")
+def add_truncated(values: NDArray[Any], factor: float, total: Integers) -> tuple[Any, Any]:
+    """Add factor values, truncated towards zero, to `total` modulo 2^64, and return the exact sum of their squares.
+
+    In all other respects, this works like `truncated`. A call with -factor subtracts exactly the integers that a call
+    with factor adds.
+    """
+    high, low = U(0), U(0)
+    for i in range(values.shape[0]):
+        result = I(np.float64(values[i]) * factor)
+        total[i] += result
         size = U(result if result >= 0 else -result)
         above, below = multiply_unsigned(size, size)
         low += below

@@ -1,6 +1,8 @@
 """Dynamic programs for the largest sum over participation patterns.
 
-The Gram matrix X is passed as diagonals[i - offset, r] = X[i, i + r], which is zero past the last step.
+A pattern is a set of steps in which one example takes part. The sum of a matrix over a pattern is the sum of its
+entries [i, j] over all pairs of steps i and j of the pattern. The Gram matrix X = C^T C is passed as
+diagonals[i - offset, r] = X[i, i + r], which is zero past the last step.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ Gaps = NDArray[np.int32]
 def _priced_sum(values: Array, separation: int, price: float, best: Array, count: NDArray[np.int64]) -> None:
     """Fill best[j] and count[j] for the first j values.
 
-    best[j] is the largest sum of (value - price) over entries that are at least `separation` apart, and count[j] is the
-    number of entries in that sum.
+    Here best[j] is the largest sum of (value - price) over entries that are at least `separation` apart, and count[j]
+    is the number of entries in that sum.
     """
     best[0] = 0.0
     count[0] = 0
@@ -78,7 +80,7 @@ def separated_sum(values: Array, separation: int, limit: int) -> tuple[float, bo
 def separated_rows(
     diagonals: Array, offset: int, start: int, stop: int, steps: int, separation: int, limit: int
 ) -> Array:
-    """Return, for each step i in [start, stop), the largest sum of |X[i, j]| over the steps j of a pattern with i."""
+    """Return, for start <= i < stop, the largest sum of |X[i, j]| over the steps j of a pattern that contains i."""
     bands = diagonals.shape[1]
     out = np.empty(stop - start)
     row = np.empty(2 * bands - 1)
@@ -103,9 +105,10 @@ def separated_chain(
 ) -> None:
     """Fill value[q, j], the largest sum of |X| over patterns of q + 1 steps that end in j, for start <= j < stop.
 
-    Only consecutive steps of a pattern interact, with weight 2 |X|. largest[q, j] is the largest value[q, i] for
-    i <= j. Both arrays hold only the last steps: step j is in column j modulo the width. If the number of steps in a
-    pattern is not limited, there is a single layer q = 0, which is its own predecessor.
+    Only consecutive steps of a pattern interact, with weight 2 |X|. The array `largest` holds running maxima:
+    largest[q, j] is the largest value[q, i] for i <= j. Both arrays hold only the last steps: step j is in column j
+    modulo the width. If the number of steps in a pattern is not limited, there is a single layer q = 0, which is its
+    own predecessor.
     """
     layers, width = value.shape
     for j in range(start, stop):
@@ -148,8 +151,9 @@ def shuffled_chain(
 ) -> float:
     """Fill value[j], the largest sum over patterns with one step per epoch that end in j, for start <= j < stop.
 
-    Adjacent epochs interact with weight 2 |X|, and other epochs through the row sums of `_far_sum`. largest[e] is the
-    largest value in epoch e. Returns the largest result of `_far_sum`, which is zero if only adjacent epochs interact.
+    Adjacent epochs interact with weight 2 |X|, and other epochs through the row sums of `_far_sum`. Also fills
+    largest[e], the largest value in epoch e. Returns the largest result of `_far_sum`, which is zero if only adjacent
+    epochs interact.
     """
     bands = diagonals.shape[1]
     farthest = 0.0
@@ -171,9 +175,9 @@ def shuffled_chain(
 def buffered_square(decay: Array, scale: Array, first: float, steps: int, separation: int, limit: int) -> float:
     """Return the squared norm of the sum of columns 0, separation, ... (at most `limit`) of a BLT matrix.
 
-    The first column of the matrix is c_0 = first and c_i = sum_j scale_j decay_j^(i - 1). One pass over the steps needs
-    one number of state per buffer. Powers are recomputed directly every ANCHOR steps, so that rounding errors do not
-    grow with the number of steps.
+    The first column of the matrix is c_0 = first and c_i = sum_j scale_j decay_j^(i - 1). The function makes one pass
+    over the steps and stores one number per buffer. Powers are recomputed directly every ANCHOR steps, so that rounding
+    errors do not grow with the number of steps.
     """
     buffers = len(decay)
     anchor = np.zeros(buffers)
@@ -212,11 +216,15 @@ def buffered_square(decay: Array, scale: Array, first: float, steps: int, separa
 
 @compiled()
 def join_gaps(left: Gaps, right: Gaps, out: Gaps) -> None:
-    """Join the tables of two adjacent subtrees that both have participations; raise entries of `out` where larger.
+    """Combine the tables of two adjacent subtrees that both have participations, and write the result to `out`.
 
-    Entry [v, l] of a table is the largest gap at the right end of a pattern of value v with a gap of at least l at the
-    left end, or -1 if there is none. The values of the subtrees add up. The gap at the right end of the left subtree
-    plus the gap at the left end of the right subtree must be at least b - 1, where b is the separation.
+    An entry of `out` changes only if it becomes larger.
+
+    A gap is the number of free steps at one end of a subtree, at most b - 1. Entry [v, l] of a table is the largest gap
+    at the right end, among all patterns that have value v and a gap of at least l at the left end. It is -1 if there is
+    no such pattern. (`antiphase._sensitivity.tree` defines the value of a pattern. The tables count values from the
+    lowest one.) The values of the subtrees add up. The gap at the right end of the left subtree plus the gap at the
+    left end of the right subtree must be at least b - 1, where b is the separation.
     """
     b = left.shape[1]
     for u in range(left.shape[0]):

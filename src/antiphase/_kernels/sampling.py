@@ -44,7 +44,7 @@ def _below(high: Any, low: Any, bound: Any) -> Any:
 
 @compiled()
 def _guide(table: Any) -> Any:
-    """Return, for each value of the top bits, a lower bound on `invert_cdf` for draws with these bits."""
+    """Return, for each value of the top bits, a lower bound on `invert_cdf` for draws that begin with these bits."""
     guide = np.zeros(1 << _GUIDE_BITS, np.int64)
     below = 0
     for top in range(guide.shape[0]):
@@ -99,9 +99,9 @@ def _choose(out: Any, draws: Any, at: Any, count: Any, size: Any, base: Any) -> 
 
 @compiled()
 def scatter_in_blocks(counts: Ids, draws: Draws, block: int, first: int) -> Ids:
-    """Return counts[j] distinct random positions from each block first + j, ascending, using one draw each.
+    """Return, for each j, counts[j] distinct random positions from block number first + j, ascending.
 
-    A block has `block` positions.
+    Each position uses one draw. A block has `block` positions.
     """
     out = np.empty(draws.shape[0], np.int64)
     at = 0
@@ -132,7 +132,7 @@ def random_subset(draws: Draws, population: int) -> Ids:
 
 @compiled()
 def extend_shuffle(order: Ids, first: int, draws: Draws) -> None:
-    """Extend a uniformly random order of 0..first-1 to one of 0..first+len(draws)-1, in place.
+    """Extend a uniformly random order of 0..first-1 to a uniformly random order of 0..first+len(draws)-1, in place.
 
     Uses the inside-out Fisher-Yates shuffle.
     """
@@ -145,7 +145,7 @@ def extend_shuffle(order: Ids, first: int, draws: Draws) -> None:
 
 @compiled()
 def shuffle_blocks(table: Ids, first: int, draws: Draws) -> None:
-    """Fill columns first, first + 1, ... of the table.
+    """Fill the columns of the table from column number `first` on.
 
     Column j holds the ids j * period, ..., (j + 1) * period - 1 in a uniformly random order, where the period is the
     number of rows.
@@ -180,9 +180,9 @@ def join_window(
 ) -> tuple[Ids, NDArray[np.int32], int]:
     """Return the ids that join within a window of `separation` steps, their offsets, and a position in `waiting`.
 
-    Id ids[i] becomes eligible at offset 0, or at offset eligible[j] if it is waiting[j]. It then waits gaps[i] steps,
-    and joins if the resulting offset is inside the window. `ids` and `waiting` are ascending. `waiting` is read from
-    position `first` on, and the position where reading stopped is returned.
+    Id ids[i] becomes eligible at offset 0, or at offset eligible[j] if it equals waiting[j]. It then waits gaps[i]
+    steps, and joins if the resulting offset is inside the window. `ids` and `waiting` are ascending. `waiting` is read
+    from position `first` on, and the position where reading stopped is returned.
     """
     joined = np.empty(ids.shape[0], np.int64)
     offsets = np.empty(ids.shape[0], np.int32)
@@ -193,7 +193,7 @@ def join_window(
         offset = gaps[i]
         if at < waiting.shape[0] and waiting[at] == ids[i]:
             offset += eligible[at]
-        joined[filled] = ids[i]  # the next id overwrites this one if it does not join; this avoids a branch
+        joined[filled] = ids[i]  # written even if this id does not join, to avoid a branch; the next id overwrites it
         offsets[filled] = offset
         filled += int(offset < separation)
     return joined[:filled], offsets[:filled], at
@@ -201,9 +201,9 @@ def join_window(
 
 @compiled()
 def random_subsets(draws: Draws, sizes: Ids, limit: int) -> Ids:
-    """Return a random subset of 0..size-1 with min(size, limit) numbers for each size, concatenated.
+    """Return, for each size, a random subset of 0..size-1 with min(size, limit) numbers. The subsets are concatenated.
 
-    The numbers for each size are ascending. One draw is reserved for each number returned, whether it is used or not.
+    The numbers of a subset are ascending. One draw is reserved for each number returned, whether it is used or not.
     """
     kept = np.minimum(sizes, limit)
     out = np.empty(kept.sum(), np.int64)

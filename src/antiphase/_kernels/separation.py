@@ -1,4 +1,7 @@
-"""Kernels for `PoissonMinSeparation`: random patterns, and means over all patterns by a recursion over the steps."""
+"""Kernels for `PoissonMinSeparation`: random patterns, and means over all patterns by a recursion over the steps.
+
+A pattern is the set of steps in which one example takes part. `rate` is the probability that an eligible example joins.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._kernels.compiled import compiled
 
-# With b = separation, f_t is defined in `backward_log_means`.
+# Below, b is the separation, and f_t is the mean that `backward_log_means` defines.
 LINEAR_EXPONENTS = 50.0  # exponents up to this keep f_t within a factor e^50 / (1 - rate)^b of f_{t+1}, ..., f_{t+b}
 SMALLEST_SHARED_SCALE = 1e-80  # if (1 - rate)^b is larger, neighbouring f_t can share one floating-point scale
 RESCALE_ABOVE = 1e200
@@ -19,9 +22,9 @@ RESCALE_ABOVE = 1e200
 def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, uniforms: Array, noise: Array) -> None:
     """Add the columns of a random pattern to each row of `noise`, where columns[t, r] = C[t + r, t].
 
-    The pattern of row s is first eligible in step starts[s]. If it is eligible in step t, it joins none of the steps
+    The example of row s is first eligible in step starts[s]. If it is eligible in step t, it joins none of the steps
     t, ..., u - 1 with probability exp(reach[t] - reach[u]). After it joins, it is eligible again `separation` steps
-    later.
+    later. Its pattern is the set of steps that it joins.
     """
     samples, n = noise.shape
     for s in range(samples):
@@ -38,7 +41,9 @@ def add_patterns(columns: Array, separation: int, reach: Array, starts: Array, u
 
 @compiled(nogil=True)
 def backward_log_means(exponents: Array, separation: int, rate: float, logs: Array) -> None:
-    """Fill logs[t] = log f_t. f_t is the mean of exp(sum of a pattern's exponents) over patterns first eligible at t.
+    """Fill logs[t] = log f_t.
+
+    f_t is the mean of exp(sum of the exponents at the steps of a pattern) for an example first eligible in step t.
 
     f_t = (1 - rate) f_{t+1} + rate exp(exponents[t]) f_{t+b}, where b is the separation, and f_t = 1 after the last
     step.
@@ -92,7 +97,7 @@ def separated_log_means(
     samples: Array,
     out: Array,
 ) -> None:
-    """Fill out[i, s] with the log of the mean over patterns of exp(sum_t l_t).
+    """Fill out[i, s] with the log of the mean of exp(sum_t l_t) over all patterns.
 
     The sum runs over the steps t of a pattern. l_t = scales[i] <c_t, y_s> + exponents[i, t], where y_s = samples[s] and
     c_t is column t of C, with bands[r, t] = C[t + r, t].

@@ -21,7 +21,7 @@ def online_moments(bands: Array) -> tuple[Array, Array]:
 
     Before step t, cov[i, j] is the covariance of s_{t-1-i} and s_{t-1-j}, and cross[i, l] is the covariance of
     s_{t-1-i} and the estimate of the waiting node at level l. The estimates of waiting nodes are independent of each
-    other and have variance w_l, the weight of level l.
+    other. At level l, their variance is w_l, which is also the weight of a node's own noise in its estimate.
     """
     n, d = bands.shape[0], bands.shape[1] - 1
     height = _height(n)
@@ -46,10 +46,10 @@ def online_moments(bands: Array) -> tuple[Array, Array]:
 
 @compiled()
 def _new_node(t: int, top: int, weights: Array, shares: Array) -> tuple[float, float]:
-    """Fill `shares`, and return var(y_t) and cov(y_t, new node), where the new node is the highest one completed.
+    """Fill `shares`, and return var(y_t) and cov(y_t, new node), where the new node is the highest completed node.
 
-    The estimate of the new node is new noise plus the sum over l of shares[l] x (waiting node at level l). y_t is this
-    estimate minus the estimates of the nodes that it replaces.
+    The estimate of the new node is new noise plus the sum over l of shares[l] x (waiting node at level l). The noise
+    y_t is this estimate minus the estimates of the nodes that it replaces.
     """
     noise = node = weights[top] ** 2
     share = 1.0
@@ -108,13 +108,13 @@ def _advance_cov(band: Array, noise: float, noise_past: Array, cov: Array) -> fl
 
 @compiled()
 def full_moments(bands: Array) -> tuple[Array, Array]:
-    """Return the moments for the full decoder, whose variances are diag(A X^-1 A^T).
+    """Return the moments for the full decoder, whose variances are diag(A X^-1 A^T) with X = C^T C.
 
     X is inverted from the leaves up. The Gram matrix of the subtree of node v is X_v = diag(X_left, X_right) + 1 1^T,
-    so quadratic forms of X_v^-1 follow from those of the children. Let R be the last d rows of A when v is completed,
-    restricted to the steps of v. On these steps, all later rows of A are combinations of the rows of R. It is therefore
-    enough to store form = R X_v^-1 R^T, mean = R X_v^-1 1, and carry, the map from the last d outputs at that time to
-    the last d outputs now.
+    so quadratic forms of X_v^-1 follow from the quadratic forms of the children. Let R be the last d rows of A when v
+    is completed, restricted to the steps of v. On these steps, all later rows of A are combinations of the rows of R.
+    It is therefore enough to store form = R X_v^-1 R^T, mean = R X_v^-1 1, and carry, the map from the last d outputs
+    at that time to the last d outputs now.
     """
     n, d = bands.shape[0], max(bands.shape[1] - 1, 1)
     height = _height(n)
@@ -188,8 +188,7 @@ def _add_measurement(used: int, total: float, new_form: Array, new_mean: Array) 
 def _store_node(carry: Array, form: Array, mean: Array, new_form: Array, new_mean: Array) -> None:
     """Store a completed node until its parent is completed.
 
-    Loops, because Numba compiles the assignment of one array to another in seconds: it includes broadcasting, and the
-    text of its errors.
+    The arrays are copied in loops, because Numba takes seconds to compile an assignment of one array to another.
     """
     for i in range(len(mean)):
         mean[i] = new_mean[i]
@@ -200,7 +199,7 @@ def _store_node(carry: Array, form: Array, mean: Array, new_form: Array, new_mea
 
 @compiled()
 def _pair_variance(t: int, level: int, n: int, weights: Array, cut: Array) -> float:
-    """Return the sum of 1^T X_v^-1 1 over two nodes v: the node of this level above step t, and its sibling."""
+    """Return the sum of 1^T X_v^-1 1 over two nodes v: the node of this level that covers step t, and its sibling."""
     total = 0.0
     first = t >> (level + 1) << 1
     for node in (first, first + 1):

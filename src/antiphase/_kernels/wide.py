@@ -1,8 +1,8 @@
 """Integer operations with 128-bit intermediate results, which Numba has no type for.
 
-A 128-bit integer is held as a pair (high, low) of an int64 and an uint64: its value is 2^64 high + low.
+A 128-bit integer is represented by a pair (high, low) of an int64 and a uint64: its value is 2^64 high + low.
 
-    multiply_unsigned(a, b)            (high, low) of the product of two uint64; here `high` is an uint64 too
+    multiply_unsigned(a, b)            (high, low) of the product of two uint64; `high` is also a uint64
     multiply_add(high, low, a, b)      (high, low) + a b for two int64
     rounded_shift(high, low, shift)    floor((high, low) / 2^shift + 1/2) as an int64, modulo 2^64, for 0 < shift < 127
 """

@@ -1,9 +1,9 @@
-"""Lattice noise: noise in exact integers, for releases whose every bit is covered by the proof.
+"""Lattice noise: noise in exact integers, so that the guarantee covers every released bit.
 
 docs/lattice-noise.md describes the mechanism and proves it.
 """
 
-from antiphase._lattice.grid import SHRINKS, Lattice, add_exactly, choose_lattice, rounded_strategy
+from antiphase._lattice.grid import SHRINKS, Lattice, add_exactly, choose_lattice, largest_and_norm, rounded_strategy
 from antiphase._lattice.integers import (
     IntegerBuffers,
     IntegerForm,
@@ -24,6 +24,7 @@ __all__ = [
     "add_exactly",
     "choose_lattice",
     "integer_form",
+    "largest_and_norm",
     "log_overflow",
     "rounded_strategy",
 ]

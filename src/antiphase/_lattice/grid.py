@@ -1,4 +1,4 @@
-"""The lattice of a mechanism: its grid, the integer clipping norm, and contributions on the grid."""
+"""The `Lattice` of a mechanism: its grid, the clipping norm as an integer, and contributions on the grid."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from antiphase._participation import Participation
 from antiphase._record import optional, record
 from antiphase.strategies import BLT, Stamped, Strategy
 
-SMALLEST_NORM_BITS = 32  # of the clipping norm in grid units
+SMALLEST_NORM_BITS = 32  # the clipping norm has at least this many bits in grid units, if the range allows it
 LARGEST_NORM_BITS = 46
-LARGEST_SIGMA = 1 << 54  # the largest that the sampler supports
+LARGEST_SIGMA = 1 << 54  # largest standard deviation that the sampler supports, in grid units
 SPARE_BITS = 20  # rounding adds at most 2^-20 of a contribution's norm to the sensitivity, if the range allows it
-NEEDED_BITS = 7  # and never more than 2^-7
+NEEDED_BITS = 7  # if the range is too small for SPARE_BITS, rounding may add up to 2^-7 instead
 LARGEST_EXPONENT = 900
 SHRINKS = 40
-OTHER_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # dtypes of ml_dtypes, which NumPy calls void
-SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100  # sizes whose squares can be added up in float64
+OTHER_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # dtypes of ml_dtypes, whose NumPy kind is void
+SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100  # range of numbers whose squares can be added up in float64
 Integers = NDArray[np.int64]
 
 
@@ -47,7 +47,7 @@ class Lattice:
     Args:
         exponent: the grid is 2^exponent.
         norm: largest norm of a contribution, in units of the grid.
-        entries: largest number of coordinates (model parameters), d. The guarantee accounts for this many.
+        entries: largest number of coordinates (model parameters), d. The guarantee holds for up to d coordinates.
         fraction_bits: fractional bits of the buffers of a BLT; otherwise 0.
 
     >>> Lattice(exponent=-3, norm=8, entries=2).contribution([[0.3, -5.0]])[0].tolist()
@@ -84,7 +84,10 @@ class Lattice:
         return math.ldexp(float(self.norm), self.exponent)
 
     def rounding(self, strategy: Strategy, count: int) -> float:
-        """Return what rounding adds to the sensitivity for contributions of norm 1: K sqrt(d R) / norm, rounded up.
+        """Return how much rounding adds to the sensitivity for contributions of norm 1: K sqrt(d R) / norm, rounded up.
+
+        d is the number of coordinates, R the number of rows of C in which rounding can make a difference, and K a bound
+        on each difference (see `rounding.py`).
 
         Args:
             strategy: strategy from `rounded_strategy`.
@@ -94,12 +97,12 @@ class Lattice:
         return term / self.norm * (1.0 + 1e-12)
 
     def check(self, strategy: Strategy, noise_std: float) -> None:
-        """Raise `Refused` if the noise may not fit into 64-bit integers, and `NotProved` if it cannot be made."""
+        """Raise `Refused` if the noise might not fit into 64-bit integers, or `NotProved` if no proof covers it."""
         sigma = self.sigma(noise_std) if math.isfinite(noise_std) else LARGEST_SIGMA + 1
         if sigma > LARGEST_SIGMA:
             raise Refused(
-                f"The standard deviation of the noise is {noise_std:.3g} times the clipping norm, which is "
-                f"{self.norm} grid units. The sampler allows 2^54 grid units.",
+                f"The clipping norm is {self.norm} grid units, and the standard deviation of the noise is "
+                f"{noise_std:.3g} times that norm. The sampler supports standard deviations up to 2^54 grid units.",
                 hint="use a coarser grid",
             )
         check_range(strategy, integer_form(strategy), sigma, self.fraction_bits)
@@ -121,27 +124,63 @@ class Lattice:
         made = self._truncated([_floats(array) for array in given])
         return [values.reshape(array.shape) for values, array in zip(made, given, strict=True)]
 
+    def add_contribution(
+        self, totals: Sequence[Integers], arrays: Iterable[ArrayLike], size: tuple[float, float] | None = None
+    ) -> None:
+        """Add the integers that `contribution` returns to `totals`, in place and modulo 2^64, without another copy.
+
+        If the norm of the integers turns out to be too large, they are subtracted again, which is exact. If an
+        exception is raised halfway, such as KeyboardInterrupt, the totals must not be used.
+
+        Args:
+            totals: one contiguous array of int64 for each leaf.
+            arrays: update of one example, one array for each leaf.
+            size: the result of `largest_and_norm` for these arrays, if already computed.
+        """
+        from antiphase._kernels import add_truncated
+
+        given = [_numbers(array) for array in arrays]
+        _check_totals(totals, given)
+        scaled = self._scaled([_floats(array) for array in given], size)
+        if scaled is None:
+            return
+        (flat, factor), into = scaled, [total.reshape(-1) for total in totals]
+        for attempt in range(SHRINKS):  # as in `_truncated`
+            pairs = [add_truncated(array, factor, total) for array, total in zip(flat, into, strict=True)]
+            if _square(pairs) <= self.norm**2:
+                return
+            for array, total in zip(flat, into, strict=True):
+                add_truncated(array, -factor, total)
+            factor *= 1.0 - math.ldexp(1.0, attempt - SHRINKS)
+
     def _truncated(self, flat: list[NDArray[Any]]) -> list[Integers]:
-        from antiphase._kernels import largest_and_square, truncated
+        from antiphase._kernels import truncated
 
         made = [np.zeros(array.shape, dtype=np.int64) for array in flat]
-        found = [largest_and_square(array) for array in flat]
-        sizes = [largest for largest, _ in found]
-        size = max(sizes, default=0.0)
-        if not all(map(math.isfinite, sizes)) or size == 0.0:
+        scaled = self._scaled(flat, None)
+        if scaled is None:
             return made
-        norm, unit = math.sqrt(sum(square for _, square in found)), math.ldexp(1.0, -self.exponent)
-        if not SMALLEST_SQUARED < size < LARGEST_SQUARED:  # squares may have overflowed or underflowed
-            flat = [array.astype(np.float64) / size for array in flat]
-            norm = math.sqrt(sum(largest_and_square(array)[1] for array in flat))
-            unit *= size  # infinite if the update must be clipped anyway
-        factor = min(unit, self.norm / norm)
-        for attempt in range(SHRINKS):  # the norm above may have rounding errors; the check below has none
+        flat, factor = scaled
+        for attempt in range(SHRINKS):  # the norm in `_scaled` may have rounding errors; the check below is exact
             pairs = [truncated(array, factor, into) for array, into in zip(flat, made, strict=True)]
-            if sum((int(high) << 64) + int(low) for high, low in pairs) <= self.norm**2:
+            if _square(pairs) <= self.norm**2:
                 return made
             factor *= 1.0 - math.ldexp(1.0, attempt - SHRINKS)
         return [np.zeros(array.shape, dtype=np.int64) for array in flat]
+
+    def _scaled(
+        self, flat: list[NDArray[Any]], size: tuple[float, float] | None
+    ) -> tuple[list[NDArray[Any]], float] | None:
+        """Return arrays and a factor whose product is the clipped contribution in grid units; None if it is zero."""
+        largest, norm = _largest_and_norm(flat) if size is None else size
+        if not math.isfinite(largest) or largest == 0.0:
+            return None
+        unit = math.ldexp(1.0, -self.exponent)
+        if not SMALLEST_SQUARED < largest < LARGEST_SQUARED:  # squares may have overflowed or underflowed
+            flat = [array.astype(np.float64) / largest for array in flat]
+            norm = _largest_and_norm(flat)[1]
+            unit *= largest  # may overflow to infinity, but then the update is clipped anyway
+        return flat, min(unit, self.norm / norm)
 
     def clipped_sum(self, arrays: Sequence[ArrayLike], mask: ArrayLike | None = None) -> list[Integers]:
         """Return the exact sum of the contributions of a batch.
@@ -154,28 +193,65 @@ class Lattice:
         counts = {len(array) if array.ndim else None for array in given}
         if len(counts) != 1 or None in counts:
             got = f"shapes {[array.shape for array in given]}"
-            must = "arrays whose first axes have one length, the number of examples"
+            must = "arrays whose first axes have the same length, the number of examples"
             raise _check.invalid("Lattice.clipped_sum", "arrays", must, got, "pass one array for each leaf")
         count = len(given[0])
         included = np.ones(count, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
         if included.shape != (count,):
             must = f"{count} booleans, one for each example"
-            raise _check.invalid("Lattice.clipped_sum", "mask", must, f"shape {included.shape}", "None includes all")
+            raise _check.invalid(
+                "Lattice.clipped_sum", "mask", must, f"shape {included.shape}", "use None to include all examples"
+            )
         totals = [np.zeros(array.shape[1:], dtype=np.int64) for array in given]
         for i in np.flatnonzero(included):
             add_exactly(totals, self.contribution(array[i] for array in given))
         return totals
 
     def value(self, arrays: Iterable[Integers]) -> list[Array]:
-        """Return integers as real numbers in float64: integer x grid. This is post-processing."""
+        """Return integers as real numbers in float64: integer x grid. As post-processing, this costs no privacy."""
         return [np.ldexp(np.asarray(array).astype(np.float64), self.exponent) for array in arrays]
+
+
+def largest_and_norm(arrays: Iterable[ArrayLike]) -> tuple[float, float]:
+    """Return the largest absolute value and the norm of an update, in float64, with rounding errors.
+
+    The largest value is NaN or infinite if any entry is. The norm may be infinite, or too small, if squares overflow or
+    underflow.
+    """
+    return _largest_and_norm([_floats(_numbers(array)) for array in arrays])
+
+
+def _largest_and_norm(flat: Sequence[NDArray[Any]]) -> tuple[float, float]:
+    from antiphase._kernels import largest_and_square
+
+    found = [largest_and_square(array) for array in flat]
+    if any(math.isnan(largest) for largest, _ in found):
+        return math.nan, math.nan
+    return max((largest for largest, _ in found), default=0.0), math.sqrt(sum(square for _, square in found))
+
+
+def _square(pairs: Iterable[tuple[Any, Any]]) -> int:
+    """Return the sum of numbers 2^64 high + low."""
+    return sum((int(high) << 64) + int(low) for high, low in pairs)
+
+
+def _check_totals(totals: Sequence[Integers], given: Sequence[NDArray[Any]]) -> None:
+    fits = len(totals) == len(given) and all(
+        _are_int64(total) and total.flags.c_contiguous and total.flags.writeable and total.shape == array.shape
+        for total, array in zip(totals, given, strict=True)
+    )
+    if not fits:
+        must = f"contiguous, writeable arrays of int64 of the shapes {[array.shape for array in given]}"
+        got = [_check.shown(total) for total in totals]
+        raise _check.invalid("Lattice.add_contribution", "totals", must, got, "use numpy.zeros(shape, numpy.int64)")
 
 
 def add_exactly(totals: Sequence[Integers], values: Sequence[Integers]) -> None:
     """Add integers in place, modulo 2^64.
 
-    Sums that do not fit wrap around. That is post-processing of the sum in integers of any size, so it reveals nothing,
-    while an error would reveal that the sum is large. With norms of at most 2^47, fewer than 2^14 examples always fit.
+    Sums that do not fit into 64 bits wrap around. Wrapping is post-processing of the exact sum, so it costs no privacy.
+    An error would reveal that the sum is large. With norms of at most 2^47, the sum of fewer than 2^14 examples always
+    fits.
     """
     for total, value in zip(totals, values, strict=True):
         if getattr(total, "shape", None) != getattr(value, "shape", ()) or not _are_int64(total, value):
@@ -185,7 +261,7 @@ def add_exactly(totals: Sequence[Integers], values: Sequence[Integers]) -> None:
                 hint="use Lattice.contribution or Lattice.clipped_sum",
             )
         if not total.flags.writeable:
-            raise InvalidArgument("The array that is added to is not writeable.", hint="make a copy")
+            raise InvalidArgument("The array to add to is not writeable.", hint="make a copy")
     for total, value in zip(totals, values, strict=True):
         np.add(total, value, out=total)
 
@@ -195,7 +271,7 @@ def _are_int64(*arrays: object) -> bool:
 
 
 def _numbers(given: ArrayLike) -> NDArray[Any]:
-    """Return an array of real numbers. Other dtypes are refused by their name alone, whatever the values are."""
+    """Return an array of real numbers. The check looks only at the dtype, so an error does not depend on the values."""
     array = np.asarray(given)
     masked = isinstance(given, np.ma.MaskedArray)
     if masked or (array.dtype.kind not in "fiub" and array.dtype.name not in OTHER_FLOATS):
@@ -213,7 +289,7 @@ def _floats(array: NDArray[Any]) -> NDArray[Any]:
 def rounded_strategy(strategy: Strategy) -> Strategy:
     """Return the strategy with C divided by its diagonal, and with coefficients rounded to multiples of 2^-40.
 
-    Raises `NotProved` if there is no lattice noise for the strategy. The returned strategy is the one to account for.
+    Raises `NotProved` if there is no lattice noise for the strategy. Use the returned strategy for the accounting.
 
     >>> from antiphase.strategies import Toeplitz
     >>> rounded_strategy(Toeplitz([2.0, 1.0], 3)).coefficients.tolist()
@@ -246,13 +322,14 @@ def choose_lattice(
 ) -> Lattice:
     """Return a lattice that is fine enough for the rounding to be negligible, and coarse enough for 64-bit integers.
 
-    The rounding adds at most 2^-20 of the norm of a contribution to the sensitivity. If numbers would not fit into 62
-    bits, the grid is coarser, up to 2^-7; beyond that, `NotProved` is raised.
+    Rounding adds at most 2^-20 times the norm of a contribution to the sensitivity. If such a grid is too fine (for 62
+    bits, for the sampler or for the largest `Lattice.norm`), a coarser grid is chosen, and rounding may add up to
+    2^-7 times the norm. If that grid is still too fine, `NotProved` is raised.
 
     Args:
         strategy: strategy from `rounded_strategy`.
         participation: steps in which one example participates.
-        noise_std: noise of the mechanism without a lattice; the lattice needs slightly more.
+        noise_std: standard deviation of the noise without a lattice; with a lattice, slightly more noise is needed.
         parameters: largest number of model parameters.
         clip_norm: norm to which contributions are clipped.
     """
@@ -277,6 +354,11 @@ def choose_lattice(
     else:
         raise _too_coarse(strategy)
     exponent = math.frexp(clip_norm)[1] - 1 - bits
+    if abs(exponent) > LARGEST_EXPONENT:
+        raise NotProved(
+            f"There is no lattice for a clipping norm of {clip_norm:g}: its grid, 2^{exponent}, is out of range.",
+            hint="multiply the loss and the clipping norm by the same factor, so that the norm is closer to 1",
+        )
     norm = math.floor(Fraction(clip_norm) / Fraction(2) ** exponent)
     return Lattice(exponent, norm, parameters, fraction_bits)
 
@@ -285,6 +367,5 @@ def _too_coarse(strategy: Strategy) -> NotProved:
     return NotProved(
         f"No grid is both fine enough for the rounding of this {type(strategy).__name__} to be negligible and coarse "
         "enough for 64-bit integers.",
-        hint="use a strategy whose inverse does not grow from step to step, or noise in floating point, without "
-        "lattice",
+        hint="use a strategy whose inverse does not grow from step to step, or floating-point noise (lattice=False)",
     )

@@ -1,7 +1,7 @@
 """The integer form of a recursion: coefficients as integers in units of 2^-40.
 
 A recursion has an integer form if its C has ones on its diagonal and its coefficients are multiples of 2^-40. Then no
-coefficient is rounded when noise is made, and the C of the accounting is the C of the noise.
+coefficient is rounded when noise is made, so noise and accounting use exactly the same C.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphase._errors import NotProved
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy
 
 COEFFICIENT_BITS = 40  # as in the kernels
-LARGEST_SUM = 2.0**20  # of the absolute coefficients of a step, so that 128-bit sums cannot overflow
+LARGEST_SUM = 2.0**20  # largest sum of the absolute coefficients of a step, so that 128-bit sums cannot overflow
 SUPPORTED = "Identity, Toeplitz, Banded with a constant diagonal, BLT, BandedInverse, or Stamped of these"
 Integers = NDArray[np.int64]
 
@@ -25,11 +25,11 @@ Integers = NDArray[np.int64]
 @final
 @dataclass(frozen=True, eq=False)
 class IntegerSum:
-    """The noise of step t is y_t = z_t - round(sum_r c_r h_{t-r}), where the history h holds past outputs or draws.
+    """A recursion with noise y_t = z_t - round(sum_r c_r h_{t-r}), where the history h holds past outputs or draws.
 
     Args:
         recursion: the `Feedback` (h = y) or `MovingSum` (h = z) recursion.
-        coefficients: c_1, c_2, ... for all steps in units of 2^-40; one row for each step, or a single row.
+        coefficients: c_1, c_2, ... in units of 2^-40: one row for each step, or a single row for all steps.
     """
 
     recursion: Feedback | MovingSum
@@ -46,7 +46,7 @@ class IntegerSum:
         return int(self.coefficients.shape[1])
 
     def row(self, step: int) -> Integers:
-        """Return c_1, c_2, ... of a step, for the steps that there are."""
+        """Return c_1, c_2, ... of a step, without coefficients for steps before the first one."""
         row = self.coefficients[step if len(self.coefficients) > 1 else 0]
         return row[: min(step, self.history)]
 
@@ -54,7 +54,7 @@ class IntegerSum:
 @final
 @dataclass(frozen=True, eq=False)
 class IntegerBuffers:
-    """The noise of a BLT: y = z - round(scale . b), then b <- round(decay b) + y, where b has fractional bits.
+    """The recursion of a BLT: y = z - round(scale . b), then b <- round(decay b) + y, where b has fractional bits.
 
     Args:
         recursion: the `Buffers` recursion.
@@ -70,7 +70,7 @@ class IntegerBuffers:
 @final
 @dataclass(frozen=True, eq=False)
 class IntegerRestart:
-    """Another integer form that restarts for every block of steps."""
+    """The integer form `inner`, restarted for every block of steps."""
 
     recursion: Restart
     inner: IntegerSum | IntegerBuffers
@@ -110,7 +110,7 @@ def _tail(strategy: Strategy, rows: Array, sign: float) -> Integers:
     """Return all but the first coefficient of each row, times `sign`, as integers."""
     if not (rows[:, 0] == 1.0).all():
         raise NotProved(
-            f"Lattice noise needs a C with ones on its diagonal; this {type(strategy).__name__} has others.",
+            f"Lattice noise needs a C with ones on its diagonal, but this {type(strategy).__name__} has other entries.",
             hint="use rounded_strategy(strategy), which divides C by a constant diagonal; for other diagonals there is "
             "no proof",
         )
@@ -123,14 +123,14 @@ def _integers(strategy: Strategy, values: Array) -> Integers:
     if not largest <= LARGEST_SUM or not (scaled == np.rint(scaled)).all():
         raise NotProved(
             f"Lattice noise needs coefficients that are multiples of 2^-{COEFFICIENT_BITS} and add up to at most "
-            f"{LARGEST_SUM:.0f}; those of this {type(strategy).__name__} are not.",
-            hint="use rounded_strategy(strategy)",
+            f"{LARGEST_SUM:.0f}. The coefficients of this {type(strategy).__name__} do not meet this condition.",
+            hint=f"use rounded_strategy(strategy), which rounds {SUPPORTED}; or floating-point noise (lattice=False)",
         )
     return scaled.astype(np.int64)
 
 
 def _unsupported(strategy: Strategy) -> NotProved:
     return NotProved(
-        f"There is no lattice noise for {type(strategy).__name__}: its noise is not made from its own past.",
-        hint=f"use {SUPPORTED}; or noise in floating point, without lattice",
+        f"There is no lattice noise for {type(strategy).__name__}: its noise is not a recursion over past steps.",
+        hint=f"use {SUPPORTED}; or floating-point noise (lattice=False)",
     )

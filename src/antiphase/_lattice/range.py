@@ -1,13 +1,15 @@
-"""The range of lattice noise: numbers must fit into 62 bits, except with a negligible probability.
+"""Checks that all numbers of lattice noise fit into 62 bits, except with a negligible probability.
 
-Noise is y = N (z + r) in every coordinate, where z = floor(Z), so that |z - Z| < 1, and r is what the roundings of a
-step amount to: at most 1/2 for the sum, and (K - 1) / 2 for the buffers of a BLT. Let v be the norm of a row of N. Then
+In every coordinate, the noise is y = N (z + r). Here z = floor(Z) with entries of Z drawn from N(0, sigma^2), so
+|z - Z| < 1 in each of the n steps. r is the total rounding error of a step: at most 1/2 for the sum, plus (K - 1) / 2
+for the buffers of a BLT, where K is `rounding_factor`. Let v be the norm of a row of N. Then
 |y_t| <= |(N Z)_t| + (1 + K / 2) v sqrt(n), and |(N Z)_t| exceeds END_OF_TAIL v sigma with probability at most
-exp(-END_OF_TAIL^2 / 2). The same holds for the buffers of a BLT with their own v, up to their own roundings, which add
-up to at most 2^-f min(n, 1 / (1 - decay)) / 2. The norms are computed in float64; `SAFETY` covers its errors.
+exp(-END_OF_TAIL^2 / 2). The same holds for the buffers of a BLT, where v is the norm of the row that maps z to a
+buffer. The rounding errors of a buffer add at most 2^-f min(n, 1 / (1 - decay)) / 2, where f is the number of
+fractional bits. The norms are computed in float64, and `SAFETY` covers the rounding errors of this computation.
 
-If a number does not fit, the noise differs from the one that the proof is about. So the probability of this is added to
-delta like the missing tail of floating-point noise (`antiphase._run.tail`).
+If a number does not fit, the noise differs from the noise in the proof. So the probability of this event is added to
+delta, like the missing tail of floating-point noise (`antiphase._run.tail`).
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from antiphase._lattice.rounding import lifetimes, rounding_factor
 from antiphase.strategies import Buffers, Feedback, MovingSum, Strategy
 
 END_OF_TAIL = 54.0  # in standard deviations
-SAFETY = 2.0  # factor for errors of the norms in float64
+SAFETY = 2.0  # factor that covers rounding errors of the norms
 LARGEST = 2.0**61
-LARGEST_WORK = 1 << 34  # most multiplications to compute the norms
+LARGEST_WORK = 1 << 34  # maximum number of multiplications to compute the norms
 
 
 def check_range(strategy: Strategy, form: IntegerForm, sigma: int, fraction_bits: int) -> None:
-    """Raise `Refused` if noise with this sigma may not fit into 62 bits."""
+    """Raise `Refused` if noise with this sigma might not fit into 62 bits."""
     found = largest_number(form, sigma, fraction_bits)
     if not found <= LARGEST:
         raise Refused(
@@ -40,7 +42,7 @@ def check_range(strategy: Strategy, form: IntegerForm, sigma: int, fraction_bits
 
 
 def largest_number(form: IntegerForm, sigma: int, fraction_bits: int) -> float:
-    """Return a bound on all numbers of a run that holds except with probability exp(`log_overflow`)."""
+    """Return a bound on the absolute values of all numbers of a run. `log_overflow` bounds the chance that it fails."""
     inner = form.inner if isinstance(form, IntegerRestart) else form
     with np.errstate(all="ignore"):
         norm, steps = _norm(inner) * 2.0**fraction_bits, inner.recursion.steps
@@ -67,7 +69,7 @@ def _norm(form: IntegerSum | IntegerBuffers) -> float:
         return float(np.linalg.norm(recursion.coefficients))
     if recursion.steps * recursion.bands > LARGEST_WORK:
         raise NotProved(
-            f"The size of lattice noise with {recursion.steps} steps and {recursion.bands} bands takes too long to "
+            f"The range of lattice noise with {recursion.steps} steps and {recursion.bands} bands takes too long to "
             "compute.",
             hint="use fewer bands or a BLT",
         )
@@ -85,7 +87,7 @@ def _toeplitz(recursion: Feedback) -> float:
 
 
 def _banded(recursion: Feedback) -> float:
-    """Return the largest standard deviation, from the covariance of the last bands - 1 outputs."""
+    """Return the largest standard deviation of an output, from the covariance of the last bands - 1 outputs."""
     rows, past = recursion.table(), recursion.bands - 1
     covariance, largest = np.zeros((past, past)), 1.0
     for t in range(recursion.steps):

@@ -1,14 +1,15 @@
-"""How much the rounding of lattice noise adds to the sensitivity: at most K sqrt(d R) grid units.
+"""Computes how much the rounding of lattice noise adds to the sensitivity: at most K sqrt(d R) grid units.
 
-d is the number of coordinates, R the number of rows of C in which a rounding can differ between neighbouring data sets,
-and K bounds such a difference; docs/lattice-noise.md has the proofs.
+Here d is the number of coordinates. R is the number of rows of C (steps) in which the rounding error can differ between
+neighbouring data sets, and K bounds the difference in each coordinate of such a row. docs/lattice-noise.md has the
+proofs.
 
 | noise | K | R, for k participations in n steps |
 |---|---|---|
 | feedback over past outputs, b bands | 1 | k (b - 1), at most n - 1 |
 | buffers with f fractional bits | 1 + 2^-f sum_j abs(scale_j) min(n, 1 / (1 - decay_j)) | n - 1 |
 | moving sum over past draws | sum of the absolute entries of the first column of C | n - 1 |
-| restarted for each block of m steps | as for one block | as for one block, times the number of blocks, at most k |
+| restarted for each block of m steps | as for one block | as for one block, times min(k, number of blocks) |
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import math
 import numpy as np
 
 from antiphase._check import Array
+from antiphase._errors import NotProved
 from antiphase._lattice.integers import IntegerBuffers, IntegerForm, IntegerRestart, IntegerSum
-from antiphase.strategies import Buffers, Feedback
+from antiphase.strategies import Buffers, Feedback, MovingSum
 
 ROUNDING = 1.0 + 1e-12
-SERIES_ROUNDING = 1.001  # generous factor for the rounding errors of a computed first column of C
+SERIES_ROUNDING = 1.001  # covers rounding errors in the computed first column of C, unless `_column_sum` adds more
+LARGEST_ERROR = 0.1  # largest relative rounding error of the sum of the first column of C
 
 
 def rounding_term(form: IntegerForm, count: int, entries: int, fraction_bits: int) -> float:
@@ -45,23 +48,42 @@ def rounding_factor(form: IntegerSum | IntegerBuffers, fraction_bits: int) -> fl
         return (1.0 + math.ldexp(weight, -fraction_bits)) * ROUNDING
     if not form.keeps_draws:
         return 1.0
+    assert isinstance(form.recursion, MovingSum)
+    return _column_sum(form.recursion)
+
+
+def _column_sum(recursion: MovingSum) -> float:
+    """Return the sum of the absolute entries of the first column of C, rounded up.
+
+    Let c be this column, n the first column of N, and u = 2^-53. As in `antiphase._sensitivity.rounding`, forward
+    substitution changes c by at most (bands + 2) u ||c||_1 ||n||_1 ||c||_1 in the 1-norm, to first order. The factor 2
+    covers the higher orders.
+    """
     from scipy.signal import lfilter
 
-    impulse = np.zeros(form.recursion.steps)
+    coefficients = recursion.coefficients
+    impulse = np.zeros(recursion.steps)
     impulse[0] = 1.0
     with np.errstate(all="ignore"):
-        column = lfilter([1.0], form.recursion.coefficients, impulse)  # type: ignore[union-attr]
-        return float(np.abs(column).sum()) * SERIES_ROUNDING
+        total = float(np.abs(lfilter([1.0], coefficients, impulse)).sum())
+        error = 2.0 * (len(coefficients) + 3) * 2.0**-53 * total * float(np.abs(coefficients).sum())
+    if not error <= LARGEST_ERROR:
+        raise NotProved(
+            "The rounding of lattice noise with this BandedInverse cannot be bounded: the entries of its C add up to "
+            f"about {total:.1e}, too many digits for float64.",
+            hint="use a strategy whose C has smaller entries, or floating-point noise (lattice=False)",
+        )
+    return total * max(SERIES_ROUNDING, 1.0 + error)
 
 
 def lifetimes(recursion: Buffers) -> Array:
-    """Return min(n, 1 / (1 - decay)) for each buffer: the sum of all powers of its decay, or a bound on it."""
+    """Return min(n, 1 / (1 - decay)) for each buffer, a bound on the sum of the first n powers of its decay."""
     with np.errstate(divide="ignore"):
         return np.minimum(1.0 / (1.0 - recursion.decay), float(recursion.steps)) * ROUNDING
 
 
 def _history(form: IntegerSum | IntegerBuffers) -> int:
-    """Return the number of past steps with a coefficient that is not zero, counted from the newest."""
+    """Return the largest lag with a non-zero coefficient."""
     if isinstance(form, IntegerBuffers):
         return form.recursion.steps - 1
     used = np.flatnonzero(form.coefficients.any(axis=0))

@@ -1,4 +1,4 @@
-"""The ledger of a run: an authenticated record of its releases, with public and private parts."""
+"""The ledger of a run: an authenticated record of its steps and publications, with public and private parts."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Ledger:
     its number of entries, its size and its last authentication code. The heads are stored in the private part, so that
     truncated chains are detected as well as modified ones.
 
-    **Guarantee**: when `keep` returns, all entries so far are on disk, and no later `Ledger` on this directory accepts
-    chains in which one of these entries is missing or replaced. Opening an existing ledger does not change it; the
-    first write removes incomplete data that a crash left after the last authentic entry. After a failed write, every
-    further write raises an error until the ledger is opened again. A ledger cannot detect that the whole directory
-    (heads and chains) was restored from an older copy; to detect such a rollback, store a copy of the heads elsewhere.
+    **Guarantee**: when `keep` returns, all entries so far are on disk. A later `Ledger` on this directory raises an
+    error if one of these entries is missing or replaced. Opening an existing ledger does not change it. The first write
+    removes incomplete data that a crash left after the last authentic entry. After a failed write, every further write
+    raises an error until the ledger is opened again. A ledger cannot detect that the whole directory (heads and chains)
+    was restored from an older copy. To detect such a rollback, store a copy of the heads elsewhere.
 
     Args:
         directory: the run directory. With `create`, its subdirectories `public` and `private` are created.
         secret: secret that authenticates the entries; anyone who has it can forge entries.
         run_id: part of the authentication key, so that the chains of two runs cannot be swapped.
-        create: if true, start a new ledger, and raise `Corrupted` if one exists; if false, open an existing ledger,
-            and raise `Corrupted` if a file is missing.
+        create: whether to start a new ledger instead of opening an existing one. Raises `Corrupted` if a new ledger
+            would replace an existing one, or if a file of an existing ledger is missing.
         read_only: open for reading only; another process may be using the ledger at the same time.
     """
 

@@ -41,7 +41,7 @@ class Chain:
     Args:
         path: path of the file.
         key: authentication key.
-        kept: head that was stored in another file; the chain must contain all entries up to it.
+        kept: head that was stored in a separate file; the chain must contain all entries up to this head.
         create: whether to create the file if it is missing.
         read_only: open for reading only; another process may be appending entries.
     """
@@ -73,7 +73,7 @@ class Chain:
         self.head = Head(self.head.entries + 1, self.head.size + len(line), code)
 
     def sync(self) -> None:
-        """Flush all entries to disk. Raises `Corrupted` if the file contains anything else."""
+        """Flush all entries to disk. Raises `Corrupted` if the file contains anything except these entries."""
         self._prepare_to_write()
         self._check_size(self.head.size)
         os.fsync(self._file)
@@ -94,7 +94,7 @@ class Chain:
             raise Refused("The ledger is closed.", hint="open the run again with Run.open")
         if self.failed:
             raise Refused(
-                f"A write to the ledger {self._path.name} failed, and it is unknown how much of it reached the disk.",
+                f"A write to the ledger {self._path.name} failed, and it is unknown how much data reached the disk.",
                 hint="close the run, find out why the write failed, and open the run again",
             )
         check_in_place(self._path, self._file)

@@ -1,15 +1,16 @@
-"""Delta of balls-in-bins with orthogonal modes, such as those of C = I, by convolution instead of sampling.
+"""Delta of balls-in-bins with orthogonal modes, such as the modes of C = I, by convolution instead of sampling.
 
-This case is known as random allocation. Let b be the number of bins and k_i the length of mode i divided by noise_std.
-The likelihood ratio of the dominating pair is S / b with S = sum_i L_i, where the L_i = exp(k_i x_i - k_i^2 / 2) are
-independent under x ~ N(0, I), and
+This case is known as random allocation. The mode of a bin is the sum of the columns of |C| at the steps of the bin. Let
+b be the number of bins and k_i the length of mode i divided by noise_std. The likelihood ratio of the dominating pair
+is S / b with S = sum_i L_i, where the L_i = exp(k_i x_i - k_i^2 / 2) are independent under x ~ N(0, I), and
 
     delta_remove = E (S - b e^eps)_+ / b,        delta_add = e^eps E (b e^-eps - S)_+ / b.
 
-Both are convex in every L_i. The probability mass of each L_i is moved to the two neighbouring grid points such that
-its mean is preserved. By Jensen's inequality neither expectation decreases, and the error is of second order in the
-grid spacing. All sums have only non-negative terms, so each result has a small relative error. Mass beyond the grid is
-not moved: S - b e^eps is linear there, so the probability and the mean excess of each partial sum are enough.
+Both functions under E are convex in every L_i. The probability mass of each L_i is moved to the two neighbouring grid
+points so that its mean is preserved. By Jensen's inequality, this does not decrease either expectation. The error is of
+second order in the grid spacing. All sums have only non-negative terms, so each result has a small relative error. Mass
+beyond the grid is not moved: (S - b e^eps)_+ is linear there, so it is enough to store, for each partial sum and each
+grid point x, the probability of exceeding x and the mean excess over x.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def allocation_delta(modes: Allocation, epsilon: float, points: int = FINE) -> t
 
     Args:
         modes: squared norms of the modes, with counts.
-        epsilon: non-negative.
+        epsilon: epsilon at which to bound delta, non-negative.
         points: number of grid points; more points give a tighter bound.
 
     >>> remove, add = allocation_delta(Allocation((1.0,), (1,)), 1.0)
@@ -101,7 +102,7 @@ def _shortfall(modes: Allocation, strike: float, points: int) -> float:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A non-negative random variable S: Pr(S = x), Pr(S > x) and E (S - x)_+ for each grid point x, and its mean."""
+    """A non-negative random variable S: its mean, and Pr(S = x), Pr(S > x) and E (S - x)_+ for each grid point x."""
 
     masses: Array
     tails: Array
@@ -131,7 +132,7 @@ def _multiple(term: _Sum, count: int) -> _Sum:
 def _add(first: _Sum, second: _Sum) -> _Sum:
     """Return the sum of two independent variables.
 
-    If the first variable exceeds x, so does the sum, and the excess of the sum is linear in both variables.
+    If the first variable exceeds x, the sum exceeds x as well, and the excess of the sum is linear in both variables.
     """
     from antiphase._kernels import convolve_rows
 
@@ -144,7 +145,7 @@ def _add(first: _Sum, second: _Sum) -> _Sum:
 
 
 def _single(square: float, top: float, points: int) -> _Sum:
-    """Return one L, with log L ~ N(-square / 2, square), moved to the grid, which has one extra cell above `top`."""
+    """Return one L_i, with log L_i ~ N(-square / 2, square), moved to a grid with one extra cell above `top`."""
     x = np.linspace(0.0, top * (1.0 + 1.0 / points), points + 2)
     root = math.sqrt(square)
     with np.errstate(divide="ignore"):

@@ -34,9 +34,9 @@ SMALLEST_NOISE, LARGEST_NOISE = 1e-140, 1e140  # the squares of numbers outside 
 def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: float) -> Pair:
     """Return the pair of distributions that dominates the mechanism, under zero-out and add-or-remove adjacency.
 
-    Raises `NotProved` if batches are truncated (`max_batch`): a sampled example may then displace another one, even if
-    its own contribution is zero, so neither of the two distributions is pure noise. `_accounting/amplified.py` handles
-    truncation, for which it needs the number of examples.
+    Raises `NotProved` if batches are truncated (`max_batch`). A sampled example may then displace another example, even
+    if its own contribution is zero, so neither of the two distributions is pure noise. `_accounting/amplified.py`
+    handles truncation, for which it needs the number of examples.
 
     Args:
         strategy: strategy matrix, C.
@@ -63,14 +63,14 @@ def delta(
     """Return the delta at which the mechanism is (epsilon, delta)-differentially private.
 
     **Guarantee**: holds under zero-out and add-or-remove adjacency. An "upper" bound is proved. A "confident" bound is
-    a confidence limit plus its failure probability over the randomness of this call, which is a thousandth of the
-    estimated delta. The result is never 0.
+    the sum of a confidence limit and the probability that this limit fails, over the randomness of this call. That
+    probability is a thousandth of the estimated delta. The result is never 0.
 
     Args:
         strategy: strategy matrix, C. The accounting uses the absolute values of its entries.
         participation: `BallsInBins` with a causal C, or `PoissonMinSeparation` with at most `separation` bands in C.
         noise_std: standard deviation of the noise z in C x + z.
-        epsilon: non-negative.
+        epsilon: epsilon at which to state delta, non-negative.
         sampling: Monte Carlo settings. Without a seed, fresh entropy is drawn.
 
     >>> from antiphase import BallsInBins, strategies
@@ -91,7 +91,7 @@ def epsilon(
 ) -> Bound:
     """Return the epsilon at which the mechanism is (epsilon, delta)-differentially private; arguments as for `delta`.
 
-    **Guarantee**: the guarantee of `verify` for the claim (returned epsilon, delta).
+    **Guarantee**: as for `verify` with the claim (epsilon, delta), where epsilon is the returned value.
     """
     pair = dominating_pair(strategy, participation, noise_std)
     return pair_epsilon(pair, _probability("epsilon", delta), randomness(sampling.seed, EPSILON), sampling)
@@ -107,10 +107,11 @@ def calibrate(
 ) -> tuple[float, Bound]:
     """Return roughly the smallest noise_std that satisfies (epsilon, delta), and epsilon at that noise as a bound.
 
-    Searches with common random numbers, below the noise that a proved bound requires, and then verifies the result
-    with fresh random numbers.
+    Starts from the noise that a proved bound requires, searches for less noise with common random numbers, and then
+    verifies the result with fresh random numbers.
 
-    **Guarantee**: the returned bound on epsilon is the result of `settle` at the returned noise, and has its guarantee.
+    **Guarantee**: the returned bound on epsilon is the result of `settle` at the returned noise, and it has the
+    guarantee that `settle` gives.
 
     Args:
         strategy: strategy matrix, C.
@@ -118,7 +119,7 @@ def calibrate(
         epsilon: epsilon of the budget.
         delta: delta of the budget.
         sampling: Monte Carlo settings.
-        settle: function that returns a bound on epsilon at a noise level; by default, it computes what `epsilon` does.
+        settle: function that returns a bound on epsilon at a noise level; by default, the bound of `epsilon`.
     """
     target, at = _epsilon("calibrate", epsilon), _probability("calibrate", delta)
     scale = float(column_norms(strategy).max())
@@ -145,9 +146,9 @@ def verify(
 ) -> Bound:
     """Verify a claim, fixed in advance, with fresh samples. Return delta as a bound, or raise `Refused`.
 
-    **Guarantee**: releasing the mechanism's output only if this function returns is (epsilon, delta)-differentially
-    private. Delta includes the failure probability, which is a thousandth of delta over all attempts. Nothing about the
-    claim may have been chosen with the samples of this call.
+    **Guarantee**: a program that releases the mechanism's output only if this function returns is (epsilon,
+    delta)-differentially private. Delta includes the failure probability, which is a thousandth of delta for all
+    attempts together. Nothing about the claim may have been chosen with the samples of this call.
 
     Args:
         strategy: strategy matrix, C.
@@ -155,7 +156,8 @@ def verify(
         noise_std: standard deviation of the noise z in C x + z.
         epsilon: epsilon of the claim.
         delta: delta of the claim.
-        method: "certified" for importance-weighted samples, or "plain" for unweighted ones with Bernstein's inequality.
+        method: "certified" for importance-weighted samples, or "plain" for unweighted samples with Bernstein's
+            inequality.
         tau: for "plain", the factor by which the estimate must be below delta.
         attempt: 1 for the first verification that could lead to this release, 2 for the second, and so on. Attempt r
             spends a fraction 2^-r of the failure probability.
@@ -164,7 +166,7 @@ def verify(
     Reference: Wang et al. 2023, Thm. 9; Choquette-Choo et al. 2025 (near-exact amplification), Alg. 1, Thms. 2.1, 2.2.
     """
     claim = _epsilon("verify", epsilon), _probability("verify", delta)
-    attempt = _check.positive_integer("verify", "attempt", attempt, "the first attempt is 1")
+    attempt = _check.positive_integer("verify", "attempt", attempt, "count attempts from 1")
     if attempt > MAX_ATTEMPTS:
         raise invalid(
             "verify", "attempt", f"at most {MAX_ATTEMPTS}", attempt, "no failure probability is left; add noise"
@@ -173,9 +175,9 @@ def verify(
     if method == "certified":
         return verify_pair(pair, *claim, attempt, fresh, sampling)
     if method == "plain":
-        factor = _check.real("verify", "tau", tau, 1.0, 1e6, "the paper uses 1.25")
+        factor = _check.real("verify", "tau", tau, 1.0, 1e6, "use a factor such as 1.25")
         return verify_plain(pair, *claim, factor, sampling.samples or pair.samples, attempt, fresh, sampling.workers)
-    raise invalid("verify", "method", "'certified' or 'plain'", method, "'certified' needs fewer samples")
+    raise invalid("verify", "method", "'certified' or 'plain'", method, "use 'certified', which needs fewer samples")
 
 
 def estimate(
@@ -190,15 +192,14 @@ def estimate(
 ) -> Bound:
     """Return an estimate of delta by plain sampling, which is not a proved bound.
 
-    It is the larger of the estimates for removal and addition.
-
-    Raises if no sample has a privacy loss above epsilon.
+    The result is the larger of the estimates for removal and addition. Raises `AntiphaseError` if no sample has a
+    privacy loss above epsilon.
 
     Args:
         strategy: strategy matrix, C.
         participation: random participation of one example.
         noise_std: standard deviation of the noise z in C x + z.
-        epsilon: non-negative.
+        epsilon: epsilon at which to estimate delta, non-negative.
         samples: number of samples for each of removal and addition.
         seed: seed of the samples; None draws fresh entropy.
         workers: joblib's n_jobs; -1 for all cores.

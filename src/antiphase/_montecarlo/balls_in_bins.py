@@ -29,12 +29,12 @@ _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2 (Lemma
 class BinsPair(Pair):
     """The pair (P, Q) of balls-in-bins sampling.
 
-    P is the equal-weight mixture of N(m_i, noise_std^2 I) over the bins i, where m_i is the mode of bin i, and Q is
-    N(0, noise_std^2 I).
+    P is the equal-weight mixture of N(m_i, noise_std^2 I) over the bins i, and Q is N(0, noise_std^2 I). The mode m_i
+    of bin i is the sum of the columns of |C| at the steps of the bin.
 
     Args:
-        gram: Gram matrix of the modes, G.
-        modes: the result of `split(gram)`.
+        gram: Gram matrix of the modes, G_ij = <m_i, m_j>.
+        modes: the modes, split into a common part and rests by `split(gram)`.
         noise_std: standard deviation of the noise.
         sensitivity: sensitivity of C without amplification, or infinity if unknown. If C has negative entries, it can
             be smaller than the norm of the largest mode.
@@ -65,21 +65,25 @@ class BinsPair(Pair):
 
     @property
     def tight(self) -> bool:  # type: ignore[override]
-        """Whether the upper bound is accurate without samples, which holds for orthogonal modes only."""
+        """Whether the upper bound is accurate without samples. This holds only for orthogonal modes."""
         return self._allocation is not None
 
     def at(self, noise_std: float) -> BinsPair:
-        """Return the pair with another noise level."""
+        """Return the pair with a different noise level."""
         return replace(self, noise_std=noise_std)
 
     @cached_property
     def outward(self) -> BinsPair:
-        """A pair whose modes have a Gram matrix that is at least the exact one in every entry, despite rounding."""
+        """A pair whose Gram matrix is at least the exact Gram matrix in every entry, despite rounding."""
         return self if self._is_outward else replace(self, modes=self.modes.outward(self.gram), _is_outward=True)
 
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
         """Return the smallest of the proved bounds that apply."""
-        found = [Upper(self._unamplified(epsilon), "without amplification", f"{_PAIR}; Balle and Wang 2018, Thm. 8")]
+        reference = f"{_PAIR}; Balle and Wang 2018, Thm. 8"
+        found = [
+            Upper(self._unamplified(epsilon), "without amplification", reference),
+            Upper(self._at_sensitivity(epsilon), "without amplification", reference, is_of_pair=False),
+        ]
         if self._allocation is not None:
             value = max(allocation_delta(self._allocation, epsilon, FINE if fine else COARSE))
             found.append(Upper(value, "random allocation by convolution, rounded up", _PAIR))
@@ -121,17 +125,17 @@ class BinsPair(Pair):
         """Return a bound on delta that does not use amplification.
 
         It is the mean over the modes of the divergence of N(m_i, noise_std^2 I) against N(0, noise_std^2 I). This
-        bounds the divergence of the mixture, because divergences are convex. If the sensitivity is known, the
-        divergence at the sensitivity is a bound too.
+        bounds the divergence of the mixture, because divergences are convex.
         """
         squares = np.diag(self.gram) + GRAM * np.diag(self.gram).max()
         parts = upper_divergence(epsilon, squares / self.noise_std**2)
-        whole = upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2) if self._is_signed else 1.0
-        return min(float(parts.mean()), float(whole)) * (1.0 + 1e-9)
+        return float(parts.mean()) * (1.0 + 1e-9)
 
-    @property
-    def _is_signed(self) -> bool:
-        return math.isfinite(self.sensitivity)
+    def _at_sensitivity(self, epsilon: float) -> float:
+        """Return the bound on the delta of the mechanism at `self.sensitivity`, or 1 if the sensitivity is unknown."""
+        if not math.isfinite(self.sensitivity):
+            return 1.0
+        return float(upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)) * (1.0 + 1e-9)
 
 
 def bins_pair(gram: Array, noise_std: float, sensitivity: float = math.inf) -> BinsPair:
@@ -140,7 +144,7 @@ def bins_pair(gram: Array, noise_std: float, sensitivity: float = math.inf) -> B
 
 
 def best_power(split: Split, epsilon: float) -> int:
-    """Return the alpha for which the bound on the weights of `Power` is smallest. The bound is log-convex in alpha."""
+    """Return the power alpha for which the bound on the weights of `Power` is smallest. It is log-convex in alpha."""
     least, alpha = math.inf, 0
     while alpha < LARGEST_ALPHA:
         bound = log_factor(split, alpha + 1) + log_envelope(float(alpha), split.rho) - alpha * epsilon
@@ -153,7 +157,8 @@ def best_power(split: Split, epsilon: float) -> int:
 def best_tilt(split: Split, epsilon: float) -> Tilt:
     """Return the `Tilt` estimator with nearly the smallest bound on its weights.
 
-    Optimizes the slope for equal mode weights, then the mode weights for that slope, then the slope again.
+    Optimizes the slope s (see `tilt.py`) for equal mode weights, then the mode weights for that slope, then the slope
+    again.
     """
     slope = _best_slope(split, epsilon, np.full(split.bins, 1.0 / split.bins))
     weights = best_weights(split, slope)
@@ -161,7 +166,7 @@ def best_tilt(split: Split, epsilon: float) -> Tilt:
 
 
 def best_cores(split: Split, epsilon: float, largest: int) -> list[Cores]:
-    """Return `Cores` estimators for the alpha with the smallest bound and for a slightly larger alpha.
+    """Return `Cores` estimators for the alpha with the smallest bound on the weights and for a slightly larger alpha.
 
     Each core size (the largest multiplicity in an index tuple, see `cores.py`) has a probability proportional to its
     bound.
@@ -169,7 +174,7 @@ def best_cores(split: Split, epsilon: float, largest: int) -> list[Cores]:
     Args:
         split: the modes, divided by noise_std.
         epsilon: epsilon of the divergence.
-        largest: largest alpha to try.
+        largest: largest power alpha to try.
     """
     from scipy.special import logsumexp
 

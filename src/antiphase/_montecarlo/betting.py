@@ -23,7 +23,10 @@ LARGEST_STAKE = 1.0 - 1e-9
 
 
 def log_wealth(shares: Array, stake: float, limit: float) -> float:
-    """Return sum_t log(1 + stake (limit - share_t)), which rejects a mean above the limit if it is >= log(1 / beta)."""
+    """Return sum_t log(1 + stake (limit - share_t)). If it is at least log(1 / beta), the mean is below the limit.
+
+    This conclusion fails with probability at most beta.
+    """
     return float(np.log1p(stake * (limit - shares)).sum())
 
 
@@ -35,8 +38,8 @@ def upper_limit(shares: Array, stake: float, log_inverse: float, precision: floa
 
     Args:
         shares: weights divided by their bound.
-        stake: the stake, in (0, 1].
-        log_inverse: log(1 / beta).
+        stake: the stake, which is lambda c in the module docstring, in (0, 1].
+        log_inverse: log(1 / beta), where beta is the probability that the limit fails.
         precision: relative precision of the root search.
 
     >>> round(upper_limit(np.zeros(1000), LARGEST_STAKE, math.log(20)), 5)
@@ -57,12 +60,12 @@ def upper_limit(shares: Array, stake: float, log_inverse: float, precision: floa
 
 
 def best_stake(shares: Array, samples: int, log_inverse: float) -> tuple[float, float]:
-    """Return the stake with the smallest expected limit for `samples` weights like these, and roughly that limit.
+    """Return the stake with the smallest expected limit for `samples` weights like `shares`, and roughly that limit.
 
     Args:
-        shares: weights of a pilot run, independent of the weights that the stake will be used on.
+        shares: shares from a pilot run, independent of the weights that the stake will be used on.
         samples: number of weights that the stake will be used on.
-        log_inverse: log(1 / beta).
+        log_inverse: log(1 / beta), where beta is the probability that the limit fails.
     """
     from scipy.optimize import minimize_scalar
 

@@ -17,14 +17,14 @@ from antiphase._montecarlo.rounding import UNDERFLOW
 from antiphase._montecarlo.samples import child, collect
 
 MIN_SAMPLES = 1 << 14
-PILOT_MARGIN = 2.5  # standard errors that are allowed for the difference between a certified run and its pilot
+PILOT_MARGIN = 2.5  # a plan allows for a certified estimate this many standard errors above the pilot run's estimate
 ROUNDED_UP = 1e-4  # relative amount by which rounding may increase an estimate
 DEVIATIONS = 8.0  # an estimate this many standard errors above a proved bound cannot be due to chance
 
 
 @dataclass(frozen=True)
 class Limit:
-    """An upper confidence limit on delta, for removal or addition, at the requested failure probability beta.
+    """An upper confidence limit on delta, for removal or addition, at the requested failure probability.
 
     Args:
         value: the confidence limit.
@@ -56,10 +56,15 @@ class SamplingPlan:
     expected: float
 
 
-def plan_run(pilot: Pilot, goal: float, effort: Effort) -> SamplingPlan:
+def plan_run(pilot: Pilot, goal: float, effort: Effort, more: int = 1) -> SamplingPlan:
     """Return a plan with roughly the fewest samples that are likely to give a limit of at most `goal`.
 
-    The number of samples is at most `effort.samples`.
+    Args:
+        pilot: the pilot run.
+        goal: the limit to reach.
+        effort: limits on the work; at most `effort.samples` samples are drawn.
+        more: factor by which to multiply the number of samples. More samples reduce the risk that the limit exceeds the
+            goal because the pilot run underestimated delta.
     """
     if pilot.bound <= goal:
         return SamplingPlan(pilot, 0, 0.0, pilot.bound)
@@ -67,7 +72,7 @@ def plan_run(pilot: Pilot, goal: float, effort: Effort) -> SamplingPlan:
     while most > 1.2 * fewest:
         middle = round(math.sqrt(fewest * most))
         fewest, most = (fewest, middle) if _reaches(pilot, goal, middle, effort) else (middle, most)
-    samples = fewest if _reaches(pilot, goal, fewest, effort) else most
+    samples = min(more * (fewest if _reaches(pilot, goal, fewest, effort) else most), effort.samples)
     stake, expected = pilot.expected(samples, effort.log_inverse)
     return SamplingPlan(pilot, samples, stake, expected)
 
@@ -95,7 +100,7 @@ def run_certified(run: SamplingPlan, effort: Effort, seed: np.random.SeedSequenc
 
 
 def check_estimates(found: tuple[Limit, Limit] | tuple[Pilot, Pilot], upper: float) -> None:
-    """Raise if an estimate exceeds the proved bound `upper` by more than chance can explain, which would be a bug."""
+    """Raise `AntiphaseError` if an estimate exceeds the proved bound `upper` by more than chance explains (a bug)."""
     for each in found:
         if each.estimate - DEVIATIONS * each.error > upper * (1.0 + ROUNDED_UP):
             raise AntiphaseError(

@@ -1,20 +1,22 @@
 """The second estimator for removal, for nearly orthogonal modes. It draws the most frequent index of a tuple first.
 
-Each index tuple (i_1, ..., i_alpha) of `power.py` is decomposed into three parts:
+As in `power.py`, a sample is noise around the sum of the modes of a tuple of bins (i_1, ..., i_alpha), where alpha is
+the power of the likelihood ratio. Each tuple is decomposed into three parts:
 
 1. The core: an index i of largest multiplicity k. If several indices are tied, each gets weight 1 / #ties.
-2. The positions of the core, one of C(alpha, k) sets.
+2. The positions of the core, one of binomial(alpha, k) sets.
 3. The other indices in order, none of them more than k times.
 
 The estimator draws k with probability w_k, then the core with probability proportional to
 exp(k (k - 1) |m_i|^2 / 2), and then the other indices one after another as in `power.py`. It excludes the core and
 every index that was already drawn k times. The ratio of a tuple's weight in `power.py` to its drawing probability is
 
-    r = C(alpha, k) / (w_k #ties) * b^-k sum_i exp(k (k - 1) |m_i|^2 / 2) * prod_l (Z_l / b),
+    r = binomial(alpha, k) / (w_k #ties) * b^-k sum_i exp(k (k - 1) |m_i|^2 / 2) * prod_l (Z_l / b),
 
-where Z_l is the sum of the weights allowed at the l-th draw, or 0 if none is allowed. Here m_i are the rests of the
-modes (`split.py`). The bounds on Z_l in `steps.py` depend only on k and l. The bounds in `power.py` are larger, because
-they must allow for one index being drawn all alpha times.
+where b is the number of bins, and Z_l is the sum of the weights allowed at the l-th draw, or 0 if none is allowed. The
+m_i are the rests of the modes: what remains after the part common to all modes is subtracted (`split.py`). The bounds
+on Z_l in `steps.py` depend only on k and l. The bounds in `power.py` are larger, because they must allow for one index
+being drawn all alpha times.
 """
 
 from __future__ import annotations
@@ -38,10 +40,10 @@ class Cores(Estimator):
     """Estimator of delta for mean_i N(m_i, I) against N(0, I), for modes with non-negative inner products.
 
     Args:
-        split: the modes.
-        alpha: the power, at least 2.
+        split: the modes, divided by noise_std (see `split.py`).
+        alpha: the power of the likelihood ratio, at least 2 (see `power.py`).
         weights: w_1, ..., w_alpha, the probability of each core size; positive where `log_core_bounds` is finite.
-        bounds: result of `log_core_bounds` for this alpha.
+        bounds: log B_1, ..., log B_alpha, from `log_core_bounds`.
     """
 
     split: Split
@@ -61,7 +63,7 @@ class Cores(Estimator):
 
     @cached_property
     def log_factor(self) -> float:  # type: ignore[override]
-        """log max_k B_k / w_k, where B_k is the bound for core size k."""
+        """log max_k B_k / w_k, where `log_core_bounds` defines B_k."""
         used = np.isfinite(self.bounds)
         with np.errstate(divide="ignore"):
             return float((self.bounds[used] - np.log(self.weights[used])).max()) + MARGIN
@@ -118,15 +120,17 @@ class Cores(Estimator):
 
 
 def log_core_bounds(split: Split, steps: Array, alpha: int) -> Array:
-    """Return log B_k, the bound for core size k = 1, ..., alpha; -inf if no tuple has that core size.
+    """Return log B_k for core sizes k = 1, ..., alpha; -inf if no tuple has that core size.
+
+    B_k / w_k is an upper bound on the ratio r of the module docstring.
 
     Args:
-        split: the modes.
-        steps: result of `log_step_bounds` for some largest >= alpha.
-        alpha: the power.
+        split: the modes, divided by noise_std (see `split.py`).
+        steps: result of `log_step_bounds(split, largest)`, where `largest` is at least alpha.
+        alpha: the power of the likelihood ratio (see `power.py`).
     """
     found = _log_constants(split, alpha)
-    found[0] -= math.log(alpha)  # all alpha indices are different, so each of them is a tied core
+    found[0] -= math.log(alpha)  # if k = 1, all alpha indices are different, so each of them is a tied core
     for k in range(1, alpha + 1):
         found[k - 1] += steps[k, : alpha - k].sum() if k < len(steps) else 0.0
         if k * split.bins < alpha:
@@ -135,7 +139,7 @@ def log_core_bounds(split: Split, steps: Array, alpha: int) -> Array:
 
 
 def _log_constants(split: Split, alpha: int) -> Array:
-    """Return log of C(alpha, k) b^-k sum_i exp(k (k - 1) |m_i|^2 / 2), for k = 1, ..., alpha."""
+    """Return log of binomial(alpha, k) b^-k sum_i exp(k (k - 1) |m_i|^2 / 2), for k = 1, ..., alpha."""
     from scipy.special import gammaln, logsumexp
 
     k = np.arange(1, alpha + 1)

@@ -4,8 +4,9 @@ For removal and for addition, the weight of a sample is
 
     W = exp(ratio) D(epsilon + shift),        ratio <= log_factor + slope * shift,
 
-where D is the hockey-stick divergence of the Gaussian mechanism with squared distance rho (`gaussian.py`). The ratio
-and the shift of a sample do not depend on epsilon. It follows that
+where D is the hockey-stick divergence of the Gaussian mechanism with squared distance rho (`gaussian.py`), and rho is
+the squared length of the part common to all modes (`split.py`), or 0. The ratio and the shift of a sample do not depend
+on epsilon. It follows that
 
     0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y),        delta = E W <= c.
 
@@ -75,7 +76,7 @@ def log_bound(estimator: Estimator, epsilon: float) -> float:
 
 
 def allowance(estimator: Estimator) -> float:
-    """Return a bound on the amount by which the computed logarithms of a weight and of c may be too small."""
+    """Return an upper bound on how far the computed logs of a weight and of c can be below their exact values."""
     return estimator.ratio_error + float(divergence_error(estimator.rho))
 
 
@@ -98,7 +99,7 @@ def best_slope(bound: Callable[[float], float]) -> float:
 
 
 def log_weights(estimator: Estimator, draws: Draws, epsilon: float) -> Array:
-    """Return log W for each draw. Raises if a weight exceeds its bound, which would be a bug."""
+    """Return log W for each draw. Raises `AntiphaseError` if a weight exceeds its bound (a bug)."""
     room = estimator.log_factor + estimator.slope * draws.shifts - draws.ratios
     if not (room >= 0.0).all():
         raise AntiphaseError(

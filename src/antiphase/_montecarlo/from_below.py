@@ -21,14 +21,14 @@ def epsilon_from_below(
 ) -> float:
     """Return the largest epsilon found at which the estimated delta is at least four standard errors above `delta`.
 
-    Guarantees use `epsilon`, which must not be below the true epsilon. Audits use this function, which must not be
-    above it.
+    This function is for audits, so its result must not be above the true epsilon. (Guarantees use `epsilon`, whose
+    result must not be below the true epsilon.)
 
     Args:
         strategy: strategy matrix, C.
         participation: random participation; `max_batch` is ignored.
         noise_std: standard deviation of the noise.
-        delta: between 0 and 1.
+        delta: delta at which to estimate epsilon, between 0 and 1.
         samples: number of samples at each epsilon that is tried.
     """
     pair = dominating_pair(strategy, replace(participation, max_batch=None), noise_std)

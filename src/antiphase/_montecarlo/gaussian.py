@@ -28,7 +28,7 @@ def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
     """Return log D(e), even where D is tiny; the error is at most `divergence_error` unless D underflows.
 
     Args:
-        e: any real numbers.
+        e: values of epsilon; any real numbers.
         rho: non-negative. A positive rho below SMALLEST_ROOT^2 is rounded up to that value, which can only increase D.
 
     >>> np.exp(log_divergence([0.0, 1.0], 1.0)).round(6).tolist()
@@ -53,8 +53,8 @@ def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
 def divergence_error(rho: ArrayLike) -> Array:
     """Return a bound on the error of log D(e), valid where log D(e) is at least -745.
 
-    D is a difference of two numbers whose relative difference is about r, or r / a in the tail, where a < 39. The
-    exponents in these numbers are below r^2 + 800.
+    With r = sqrt(rho) and a = e / r - r / 2, D is a difference of two numbers whose relative difference is about r, or
+    r / a in the tail, where a < 39. The exponents in these numbers are below r^2 + 800.
     """
     r = np.maximum(np.sqrt(np.asarray(rho, dtype=np.float64)), SMALLEST_ROOT)
     return 64.0 * UNIT * (40.0 / r + 100.0 + r)
@@ -71,8 +71,8 @@ def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
 def log_envelope(slope: float, rho: float) -> float:
     """Return log sup_e exp(slope e) D(e) for slope >= 0, so that D(e) <= exp(log_envelope - slope e) for every e.
 
-    Since log D is concave, -D'/D = exp(e) Phi(-r/2 - e/r) / D(e) increases with e. The supremum is at the e where it
-    equals `slope`.
+    Since log D is concave, -D'/D = exp(e) Phi(-r/2 - e/r) / D(e) increases with e. The supremum is at the e where this
+    ratio equals `slope`.
 
     >>> round(log_envelope(1.0, 0.0), 6) == round(math.log(0.25), 6)
     True

@@ -19,14 +19,16 @@ from antiphase._montecarlo.verification import SHARE, limit_bound, log_inverse_s
 ATTEMPTS = 8
 MAX_NOISE_INCREASES = 16
 NOISE_EXPONENT = 0.75  # the noise grows by (epsilon / target)^0.75, because epsilon falls faster than 1 / noise
-CHOICES = 1 << 10  # number of bounds among which a calibration or a plan may choose the best
-# Calibration aims below the budget's epsilon by this fraction, because a bound may exceed its estimate.
+CHOICES = 1 << 10  # number of bounds from which a calibration or a plan may choose the best one
+# Calibration aims below the budget's epsilon by this fraction, because a bound may exceed its estimate. The first
+# number is for pairs that are `tight`, the second for all others.
 TIGHT_MARGIN, SAMPLED_MARGIN = 3e-4, 1.5e-3
-TYPICAL_LOG_INVERSE = 30.0  # log(1 / beta) used to choose an estimator before delta is known
+TYPICAL_LOG_INVERSE = 30.0  # log(1 / failure probability), used to choose an estimator before delta is known
 SMALLEST_BOUND = 5e-324  # replaces a bound that underflows to zero
 SMALLEST_DELTA = 1e-290  # smallest delta whose logarithm is taken
-# After a failure, the next attempt aims lower by RETRY_FACTOR x (limit / goal)^RETRY_EXPONENT. The exponent is above 1,
-# because with few samples the limit decreases more slowly than the estimate.
+# If an attempt fails, the next one aims at a delta that is smaller by a factor of RETRY_FACTOR x
+# (limit / goal)^RETRY_EXPONENT. The exponent is above 1, because with few samples the limit decreases more slowly than
+# the estimate.
 RETRY_FACTOR = 1.02
 RETRY_EXPONENT = 1.7
 
@@ -34,8 +36,8 @@ RETRY_EXPONENT = 1.7
 def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Bound:
     """Return delta at epsilon: a proved bound or a confidence limit, whichever is smaller.
 
-    **Guarantee**: an "upper" bound is proved. A "confident" bound is limit + p. Delta exceeds the limit with
-    probability at most p over the randomness of this call. p is SHARE times the delta that a pilot run estimated.
+    **Guarantee**: an "upper" bound is proved. A "confident" bound is limit + p, where delta exceeds the limit with
+    probability at most p over the randomness of this call. This p is SHARE times the delta that a pilot run estimated.
     """
     pair = pair.outward
     upper = pair.upper(epsilon)
@@ -47,7 +49,8 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     if least >= upper.value:
         return _proved_only(proved, pair, sampling)
     removal, addition = pair.pilots(epsilon, effort)
-    check_estimates((removal, addition), upper.value)
+    highest = upper.value if upper.is_of_pair else 1.0
+    check_estimates((removal, addition), highest)
     expected = max(removal.estimate, addition.estimate, least)
     if expected <= 0.0:
         return _proved_only(proved, pair, sampling)
@@ -57,7 +60,7 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     if max(run.expected for run in runs) >= upper.value:
         return _proved_only(proved, pair, sampling)
     limits = certify(runs, effort, child(seed, 1))
-    check_estimates(limits, upper.value)
+    check_estimates(limits, highest)
     value = min(1.0, max(limit.value for limit in limits) + SHARE * expected)
     return min(limit_bound(pair, limits, value, expected), proved, key=lambda bound: bound.value)
 
@@ -88,8 +91,8 @@ def pair_noise(
 ) -> tuple[float, Bound]:
     """Return roughly the smallest noise for (epsilon, delta), and a bound on epsilon at that noise.
 
-    **Guarantee**: the bound is the result of `settle`, a function that returns a bound on epsilon at a noise level. It
-    is called at most MAX_NOISE_INCREASES times.
+    **Guarantee**: the bound is the result of `settle`, a function that returns a bound on epsilon at a noise level.
+    `settle` is called at most MAX_NOISE_INCREASES times.
     """
     aim = epsilon * (1.0 - (TIGHT_MARGIN if pair.tight else SAMPLED_MARGIN))
     noise = upper_noise(pair, aim, delta)
@@ -113,7 +116,7 @@ def _is_certifiable(pair: Pair, epsilon: float, delta: float, sampling: MonteCar
 
 
 def _log_inverse(delta: float, attempt: int) -> float:
-    """Return log(1 / beta) for one confidence limit, if the best of CHOICES bounds may be chosen."""
+    """Return log(1 / failure probability) for one confidence limit, if the best of CHOICES bounds may be chosen."""
     return log_inverse_share(max(delta, SMALLEST_DELTA), attempt, CHOICES)
 
 
@@ -122,8 +125,8 @@ def _search_and_verify(
 ) -> tuple[float, Bound] | None:
     """Return a verified epsilon with its bound on delta, or None if all attempts fail.
 
-    Each attempt searches with estimates and verifies the result. It aims at a smaller delta than the attempt before and
-    spends half as much failure probability.
+    Each attempt searches with estimates and verifies the result. It aims at a smaller delta than the previous attempt,
+    and its failure probability is half as large.
     """
     goal, aim = delta * (1.0 - SHARE), 1.0 + sampling.slack
     for attempt in range(1, ATTEMPTS + 1):
@@ -142,7 +145,7 @@ def _proved(pair: Pair, epsilon: float) -> Bound:
 
 
 def _with_value(bound: Bound, value: float) -> Bound:
-    """Return the bound with another value."""
+    """Return a copy of the bound with a different value."""
     return Bound(value, bound.kind, bound.method, bound.reference)
 
 

@@ -1,23 +1,26 @@
 """The dominating pair of `PoissonMinSeparation` with a banded C.
 
-Two participations are at least `separation` steps apart. If C has at most that many bands, the columns of a pattern
-have no row in common. The likelihood ratio of a pattern is then a product over its steps, and the mean over all
-patterns is computed by a recursion over the steps (`_kernels.separation`).
+A pattern is the set of steps in which one example participates. These steps are at least `separation` apart. If C has
+at most that many bands, the columns of C at the steps of a pattern are never non-zero in the same row. The likelihood
+ratio of a pattern is then a product over its steps, and the mean over all patterns is computed by a recursion over the
+steps (`_kernels.separation`).
 
-Below, p is a random pattern with distribution pi. m_p is the sum of the columns of |C| in p, divided by noise_std. L is
-the mean of exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L.
+Below, y is the output divided by noise_std, p is a random pattern with distribution pi, and m_p is the sum of the
+columns of |C| at the steps of p, divided by noise_std. The likelihood ratio L is the mean of
+exp(<m_p, y> - |m_p|^2 / 2) over pi, and Y = log L.
 
-**Removal.** For s >= 1, draw p with probability pi(p) exp((s - 1) |m_p|^2 / 2) / A, where A normalizes, and
-y ~ N(s m_p, I). The density of y relative to N(0, I) is R, the mean of exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over
-pi, divided by A. The same recursion computes it. Hoelder's inequality with exponents s and s / (s - 1) gives
-L <= A R^(1/s), so the weight (L - e^eps)_+ / R is at most A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
+**Removal.** For s >= 1, draw p with probability pi(p) exp((s - 1) |m_p|^2 / 2) / A, where A is the normalizing
+constant, and then draw y ~ N(s m_p, I). Let R be the density of y relative to N(0, I). It is the mean of
+exp(s <m_p, y> - (s^2 - s + 1) |m_p|^2 / 2) over pi, divided by A. The same recursion computes R. Hoelder's inequality
+with exponents s and s / (s - 1) gives L <= A R^(1/s), so the weight (L - e^eps)_+ / R is at most
+A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
 
 **Addition.** For s >= 0 and any distribution q of patterns, draw y ~ N(-s m, I), where m is the mean of m_p over q. The
 weight is (1 - e^eps L)_+ times exp(s <m, y> + s^2 |m|^2 / 2). It is bounded, because Jensen's inequality gives
 <m, y> <= Y + (mean of |m_p|^2 / 2 over q) + KL(q || pi). With s = 0 this is plain sampling.
 
-Both bounds are close to the delta against an adversary who knows the pattern. If sampling amplifies privacy a lot, they
-are far above delta.
+The bounds on the weights, for removal and for addition, are close to the delta against an adversary who knows the
+pattern. If sampling amplifies privacy a lot, these bounds are far above the true delta.
 """
 
 from __future__ import annotations
@@ -45,16 +48,16 @@ _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma C.1"
 
 @dataclass(frozen=True)
 class SeparatedPair(Pair):
-    """The pair of the mixture of N(|C| p, noise_std^2 I) over random patterns p and N(0, noise_std^2 I).
+    """The pair (P, Q): P is the mixture of N(|C| p, noise_std^2 I) over random patterns p; Q is N(0, noise_std^2 I).
 
     Here a pattern p is a vector of zeros and ones, one entry per step.
 
     Args:
         columns: entries of |C|, shape (steps, bands): columns[t, r] = |C[t + r, t]|.
-        participation: gives separation, rate and start.
+        participation: the participation, with its separation, rate and kind of start.
         noise_std: standard deviation of the noise.
         sensitivity: sensitivity of C without amplification.
-        counts: result of `count_probabilities`.
+        counts: probabilities of 0, 1, ... participations, from `count_probabilities`.
     """
 
     columns: Array
@@ -84,7 +87,7 @@ class SeparatedPair(Pair):
         return np.einsum("tr,tr->t", self.scaled, self.scaled)
 
     def at(self, noise_std: float) -> SeparatedPair:
-        """Return the pair with another noise level."""
+        """Return the pair with a different noise level."""
         return replace(self, noise_std=noise_std, _is_outward=False)
 
     @cached_property
@@ -103,7 +106,7 @@ class SeparatedPair(Pair):
         return min(found, key=lambda upper: upper.value)
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
-        """Return the smallest possible confidence limit, c log(1 / beta) / samples, where c bounds the weights."""
+        """Return the smallest possible confidence limit, c * log_inverse / samples, where c bounds the weights."""
         bound = max(log_bound(e, epsilon) for e in self.estimators(epsilon))
         return math.exp(min(0.0, bound)) * log_inverse / samples
 
@@ -127,11 +130,11 @@ class SeparatedPair(Pair):
         )
 
     def error(self, scale: float, farthest: float) -> float:
-        """Return a bound on the rounding error of a log mean over patterns that `log_means` computes.
+        """Return a bound on the rounding error of each number that `log_means` returns.
 
         Args:
             scale: factor of <m_p, y> in the exponent.
-            farthest: upper bound on |y_t|.
+            farthest: upper bound on |y_t|, the entries of a sample y.
         """
         from antiphase._kernels import LINEAR_EXPONENTS, SMALLEST_SHARED_SCALE
 
@@ -147,11 +150,11 @@ class SeparatedPair(Pair):
         return float(upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)) * (1.0 + 1e-9)
 
     def _known(self, epsilon: float) -> float:
-        """Return the mean over the number of participations k of the divergence at k times the largest squared norm.
+        """Return the mean, over the number of participations k, of the divergence at k times the largest squared norm.
 
         This bounds delta: the divergence of a mixture is at most the mean over its components, and k columns without
-        common rows have at most k times the largest squared norm. The last entry of `counts` is for k or more
-        participations, and uses the largest possible number of participations.
+        common rows have at most k times the largest squared norm. The last entry of `self.counts` also counts all
+        larger k (see `count_probabilities`), so it is combined with the divergence at the largest possible k.
         """
         counts = np.append(np.arange(len(self.counts) - 1), -(-len(self.columns) // self.participation.separation))
         parts = upper_divergence(epsilon, counts * self.squares.max())
@@ -164,7 +167,7 @@ class Joined(Estimator):
 
     Args:
         pair: the dominating pair.
-        slope: s - 1 >= 0; 0 samples the mixture itself.
+        slope: s - 1, with s >= 1 as in the module docstring; 0 samples the mixture itself.
     """
 
     pair: SeparatedPair
@@ -224,7 +227,7 @@ class Absent(Estimator):
 
     Args:
         pair: the dominating pair.
-        slope: s >= 0; 0 samples the noise without a shift.
+        slope: s >= 0, as in the module docstring; 0 samples the noise without a shift.
         law: distribution of patterns, q; the noise is shifted by -s times the mean of m_p over q.
     """
 
@@ -280,8 +283,8 @@ class Absent(Estimator):
 def best_absent(pair: SeparatedPair, slope: float) -> Absent:
     """Return the better of two `Absent` estimators.
 
-    The first minimizes the bound over q without its term s^2 |m|^2 / 2. The second linearizes that term at the m of the
-    first.
+    The first ignores the term s^2 |m|^2 / 2 of `log_factor` and minimizes the other terms over the distribution q of
+    patterns. The second linearizes the ignored term at the mean m of the first.
     """
     weights = -pair.squares / 2.0
     first = Absent(pair, slope, Law(pair.participation, weights))
@@ -293,11 +296,11 @@ def best_absent(pair: SeparatedPair, slope: float) -> Absent:
 
 
 def log_means(pair: SeparatedPair, samples: Array, scales: list[float], exponents: list[Array]) -> Array:
-    """Return log means over patterns of exp(scale <m_p, y> + sum of the exponents at the steps of p).
+    """Return the log of the mean over patterns p of exp(scale <m_p, y> + sum of the exponents at the steps of p).
 
     Args:
         pair: gives the columns and the distribution of patterns.
-        samples: the y, shape (samples, steps).
+        samples: the outputs y, one per row, shape (samples, steps).
         scales: one scale for each mean to compute.
         exponents: one array of shape (steps,) for each scale.
 

@@ -1,4 +1,4 @@
-"""Modes of balls-in-bins. The mode of a bin is the sum of the columns of |C| at the steps of that bin."""
+"""The Gram matrix of the modes of balls-in-bins. A mode is the sum of the columns of |C| at the steps of one bin."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from antiphase.strategies import Strategy
 
 
 def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
-    """Return G_ij = <m_i, m_j>, where mode m_i is the sum of the columns of |C| at steps i, i + b, i + 2b, ...
+    """Return G_ij = <m_i, m_j>, where mode m_i is the sum of the columns of |C| at the steps i, i + b, i + 2b, ...
 
     Contributions are vectors that an adversary chooses step by step, so the dominating pair of the mechanism uses the
     entrywise |C| instead of C. With fewer steps than epochs x steps_per_epoch, each mode contains only the steps of the
-    run, and a bin beyond the last step has mode 0. If C has structure, no n x n matrix is formed.
+    run, and a bin beyond the last step has mode 0. If C has structure, no matrix with one row and one column per step
+    is formed.
 
     **Guarantee**: the pair mean_i N(m_i, noise_std^2 I) and N(0, noise_std^2 I) dominates the mechanism, in both
     directions, under zero-out and add-or-remove adjacency. A strategy that the theorem does not cover raises
@@ -23,15 +24,15 @@ def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
 
     Args:
         strategy: strategy matrix, C; must be causal.
-        participation: gives the number of bins b and of epochs.
+        participation: the participation, with its number of bins, b, and number of epochs.
 
     >>> from antiphase.strategies import Toeplitz
     >>> bins_gram(Toeplitz([1.0, 0.5], 4), BallsInBins(2, 2)).tolist()
     [[2.5, 1.5], [1.5, 2.25]]
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification), Lemma 3.2 for a non-negative C. Its proof replaces
-    C by |C| with the triangle inequality and then uses Lemma C.1, which does not require a sign, so it also covers
-    negative entries.
+    C by |C| with the triangle inequality and then uses Lemma C.1, which does not require non-negative entries. The
+    proof therefore also covers negative entries.
     """
     check_causal(strategy)
     participation.worst_case.largest_count(strategy.steps)  # raises if there are more steps than the epochs cover
@@ -43,9 +44,10 @@ def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
 
 
 def check_causal(strategy: Strategy) -> None:
-    """Raise if the output of a step depends on rows of C x + z that only later steps complete.
+    """Raise `NotProved` if the output of a step depends on a row of C x + z that a later step completes.
 
-    The theorem allows contributions to depend on earlier rows of C x + z only, so outputs must not reveal other rows.
+    A step completes a row if it is the last step with a non-zero entry in this row of C. The theorem allows
+    contributions to depend only on rows that earlier steps have completed, so outputs must not reveal other rows.
     """
     if not strategy.is_causal:
         raise NotProved(
@@ -55,7 +57,7 @@ def check_causal(strategy: Strategy) -> None:
 
 
 def _toeplitz_gram(column: Array, steps: int, bins: int) -> Array:
-    """Return G for a Toeplitz C, whose modes are shifts of the first mode m.
+    """Return the Gram matrix G for a Toeplitz C with n steps, where mode i is the first mode m, shifted by i steps.
 
     Uses the recursion G_ij = G_{i+1, j+1} + m[n-1-i] m[n-1-j], in which all terms are non-negative.
     """

@@ -1,4 +1,4 @@
-"""Dominating pairs. The dominating pair of a mechanism is two distributions whose divergence bounds its delta."""
+"""Dominating pairs. A dominating pair is a pair of distributions whose divergence bounds the delta of a mechanism."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from antiphase._montecarlo.pilot import Effort, Pilot
 
 @dataclass(frozen=True)
 class Upper:
-    """A proved upper bound on delta, for both removal and addition.
+    """A proved upper bound on the delta of a mechanism, for both removal and addition.
 
     Args:
         value: the bound.
         method: short description of how it was computed.
         reference: author, year, theorem.
+        is_of_pair: whether the bound also holds for the delta of the dominating pair. Only then are estimates compared
+            with it. If C has negative entries, the delta of the pair can exceed the delta at the sensitivity of C.
     """
 
     value: float
     method: str
     reference: str
+    is_of_pair: bool = True
 
 
 class Pair(ABC):
     """A pair of distributions P and Q at one noise level.
 
-    Delta is the larger of two divergences: P against Q (removal) and Q against P (addition).
+    Delta is the larger of two hockey-stick divergences: P against Q (removal) and Q against P (addition).
 
     Attributes:
         noise_std: standard deviation of the noise.
         tight: whether the upper bound is accurate, so that no samples are needed.
-        pilot: number of samples of a pilot run.
+        pilot: number of samples of a pilot run (see `pilot.py`).
         samples: default number of samples, which take about half a minute on two cores.
         reference: the theorem that proves that the pair dominates the mechanism.
     """
@@ -46,19 +49,22 @@ class Pair(ABC):
 
     @abstractmethod
     def at(self, noise_std: float) -> Self:
-        """Return the pair of the same mechanism with another noise level."""
+        """Return the pair of the same mechanism with a different noise level."""
 
     @property
     @abstractmethod
     def outward(self) -> Self:
-        """A pair whose delta is at least the delta of this pair without rounding errors. Certificates use it."""
+        """The pair to use in certificates: its delta is at least the exact delta of this pair, despite rounding."""
 
     @abstractmethod
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
-        """Return a bound on delta that needs no samples. If `fine` is false, it is faster to compute and looser."""
+        """Return a bound on delta without samples. If `fine` is false, the bound is faster to compute and looser."""
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
-        """Return a lower bound on the confidence limit, nearly reached if all weights are 0. Return 0 if unknown."""
+        """Return a lower bound on the confidence limit, or 0 if unknown.
+
+        If all sampled weights are 0, the limit is close to this bound. `log_inverse` is log(1 / failure probability).
+        """
         return 0.0
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """Distributions of the patterns of `PoissonMinSeparation`, tilted by one exponent per step.
 
-A pattern p has probability pi(p) exp(sum of the exponents at the steps of p) / A, where pi is the distribution of the
-sampling itself and A is the mean of the exponentials under pi. The tilted distribution is also a renewal process, but
-its joining probability depends on the step.
+A pattern p has probability pi(p) exp(sum of the exponents at the steps of p) / A, where pi is the untilted distribution
+and A is the mean of the exponentials under pi. The tilted distribution is also a renewal process, but its joining
+probability depends on the step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Law:
     """A tilted distribution of patterns over n steps.
 
     Args:
-        sampling: the sampling that defines pi.
+        sampling: the sampling that defines the untilted distribution, pi.
         exponents: one exponent per step; zeros give pi itself.
     """
 
@@ -35,7 +35,7 @@ class Law:
 
     @cached_property
     def _logs(self) -> Array:
-        """log f_t for t < n + b, where f_t is the mean of the exponentials over patterns first eligible in step t."""
+        """log f_t for t < n + separation, where f_t is the mean of the exponentials if first eligible in step t."""
         from antiphase._kernels import backward_log_means
 
         logs = np.empty(len(self.exponents) + self.sampling.separation)
@@ -44,7 +44,7 @@ class Law:
 
     @cached_property
     def log_mean(self) -> float:
-        """The logarithm of A."""
+        """The logarithm of the normalizing constant A."""
         from antiphase._kernels import start_log_mean
 
         given = self.sampling
@@ -94,14 +94,14 @@ class Law:
 
 
 def count_probabilities(sampling: PoissonMinSeparation, steps: int) -> Array:
-    """Return the probabilities that a pattern has k = 0, 1, ... steps; the last entry is for that k or more.
+    """Return the probabilities that a pattern has k = 0, 1, ... steps. The last entry also counts all larger k.
 
     >>> count_probabilities(PoissonMinSeparation(2, 0.5), 3).tolist()
     [0.125, 0.625, 0.25]
     """
     b, rate = sampling.separation, sampling.rate
     largest = min(-(-steps // b), max(1, int(MAX_OPERATIONS // steps)))
-    later = deque([np.eye(1, largest + 1)[0]] * b, maxlen=b)  # for patterns that start eligible at t, ..., t + b - 1
+    later = deque([np.eye(1, largest + 1)[0]] * b, maxlen=b)  # for an example first eligible in step t, ..., t + b - 1
     for _ in range(steps):
         more = np.append(0.0, later[-1][:-1])
         more[-1] += later[-1][-1]

@@ -1,7 +1,7 @@
 """Pilot runs, which choose the estimator and its parameters for a confidence limit.
 
 A bad choice can make the limit loose but never wrong. The choice is fixed before the samples for the limit are drawn,
-and these samples are independent of those of the pilot run.
+and these samples are independent of the pilot run.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Mean:
     """The mean of the weights for removal or addition, rounded up.
 
     Args:
-        value: the mean. It is 0 only if no sample had a positive weight, and is then not an estimate.
+        value: the mean. If it is 0, no sample had a positive weight, and 0 is not an estimate of delta.
         error: standard error of the mean.
         hits: number of samples with a positive weight.
     """
@@ -64,12 +64,12 @@ def plain_means(
 def plain_delta(pair: Pair, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int) -> Bound:
     """Return an estimate of delta, which is the larger of the estimates for removal and addition.
 
-    Raises if no sample has a positive weight, because delta is never 0.
+    Raises `AntiphaseError` if no sample has a positive weight, because delta is never 0.
     """
     worst = max(plain_means(pair, epsilon, samples, seed, workers), key=lambda mean: mean.value)
     if worst.hits == 0:
         raise AntiphaseError(
-            f"None of {samples} samples has a privacy loss above epsilon = {epsilon}; delta is not 0.",
+            f"None of {samples} samples has a privacy loss above epsilon = {epsilon}, so delta cannot be estimated.",
             hint="use more samples, or a certified bound, which needs few samples for any delta",
         )
     return Bound(worst.value, "estimate", f"plain sampling, {samples:,} samples, {worst.hits:,} hits", pair.reference)
@@ -88,8 +88,8 @@ def verify_plain(
     """Verify the claim (epsilon, delta) with plain samples, or raise `Refused`.
 
     The claim passes if both means are at most (delta - p) / tau, where p is the failure probability that delta includes
-    (see `verification.py`). If the true delta of the mechanism exceeds delta - p, the claim passes in that direction
-    with probability at most `bernstein_failure`. This probability must be within the share of this attempt.
+    (see `verification.py`). If the true delta for removal or addition exceeds delta - p, the mean for this direction
+    passes with probability at most `bernstein_failure`. This probability must be within the share of this attempt.
     """
     threshold = delta * (1.0 - SHARE) / tau
     needs, has = log_inverse_share(delta, attempt), _bernstein_exponent(threshold, tau, samples)
@@ -97,7 +97,7 @@ def verify_plain(
         needed = math.ceil(samples * needs / has) if has > 0.0 else math.inf
         raise Refused(
             f"{samples} samples verify delta = {delta} with tau = {tau} only up to a failure probability of "
-            f"{math.exp(-has):.2g}; this attempt may spend {math.exp(-needs):.2g}.",
+            f"{math.exp(-has):.2g}, but this attempt may spend only {math.exp(-needs):.2g}.",
             hint=f"use {needed:,} samples, a larger tau, or method='certified'",
         )
     worst = max(plain_means(pair, epsilon, samples, seed, workers), key=lambda mean: mean.value)

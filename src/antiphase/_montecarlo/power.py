@@ -1,11 +1,16 @@
-"""The first estimator for removal, which tilts samples by an integer power alpha of the likelihood ratio.
+"""Estimates delta for the removal of an example, with samples reweighted by a power of the likelihood ratio.
 
-Here m_i are the rests of the modes (`split.py`), K is their Gram matrix, b the number of bins, and Y the log-likelihood
-ratio. exp(alpha Y) N(0, I) is a mixture of N(sum_k m_{i_k}, I) over index tuples (i_1, ..., i_alpha), with weights
-b^-alpha exp(sum_{k<l} K_{i_k i_l}). The indices are drawn one after another, each with probability proportional to
-e_j = exp((K n)_j), where n_i counts how often index i was drawn so far. Tuples then have exactly these weights, up to
-the product of the means mean_j e_j over the draws. Each mean is convex in n. Over all n with k indices in total, it is
-therefore largest if all k indices are equal.
+This is one of two estimators for removal; the other one is in `cores.py`. The power, alpha, is an integer.
+
+Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). K is the
+Gram matrix of the rests, b is the number of bins, and Y is the log-likelihood ratio of the mixture mean_i N(m_i, I)
+against N(0, I).
+
+The measure exp(alpha Y) N(0, I) is a mixture of N(sum_k m_{i_k}, I) over index tuples (i_1, ..., i_alpha), with weights
+b^-alpha exp(sum_{k<l} K_{i_k i_l}). The indices are drawn one after another, each with probability proportional
+to e_j = exp((K n)_j), where n_i counts how often index i was drawn so far. The probability of drawing a tuple is its
+weight divided by the product, over all draws, of the means mean_j e_j. Each mean is convex in n. Over all n with k
+indices in total, it is therefore largest if all k indices are equal.
 """
 
 from __future__ import annotations
@@ -32,8 +37,8 @@ class Power(Estimator):
     """Estimator of delta for mean_i N(m_i, I) against N(0, I).
 
     Args:
-        split: the modes.
-        alpha: the power, at least 1; 1 samples the mixture itself.
+        split: the modes, divided by noise_std (see `split.py`).
+        alpha: the power of the likelihood ratio, at least 1. With alpha = 1, samples are drawn from the mixture itself.
     """
 
     split: Split
@@ -61,7 +66,7 @@ class Power(Estimator):
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """Bound on the rounding errors of alpha log means, and of the loss, which is multiplied by alpha - 1."""
+        """Bound on the rounding error of the ratio: the sum of the logs of the alpha means minus (alpha - 1) loss."""
         return 2.0 * self.alpha * self.loss_error
 
     @property

@@ -1,7 +1,7 @@
 """Draws samples in blocks with separate seeds, so that results do not depend on which worker computes a block.
 
-joblib runs the blocks, on threads by default. Inside `joblib.parallel_config(backend=...)` it uses that backend, such
-as Dask or Ray on many machines.
+joblib runs the blocks, on threads by default. Inside `joblib.parallel_config(backend=...)`, joblib uses that backend,
+such as Dask or Ray on many machines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Searches for the epsilon or noise at which delta has a given value, by a proved bound or by estimates.
 
 Estimates use the same seed throughout a search (common random numbers), so that they are a smooth function of the
-search variable. If `Pair.least` is known, it is added to each estimate. Results from estimates prove nothing and are
-verified afterwards with fresh samples.
+search variable. `Pair.least`, a lower bound on the confidence limit, is added to each estimate. Results from estimates
+prove nothing and are verified afterwards with fresh samples.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def upper_noise(pair: Pair, epsilon: float, delta: float) -> float:
     found = _least(holds, pair.noise_std, TOLERANCE if pair.tight else ROUGH)
     if found <= 2.0 * least:
         raise NotProved(
-            f"delta = {delta} needs no noise at all: an example takes part with at most that probability.",
+            f"delta = {delta} needs no noise at all: an example takes part with probability at most delta.",
             hint="use a delta far below 1 / number of examples",
         )
     if pair.tight:
@@ -64,7 +64,7 @@ def estimated_epsilon(
     Args:
         pair: the dominating pair, at its noise level.
         delta: target of the estimate.
-        log_inverse: log(1 / beta) of the confidence limit that is computed afterwards.
+        log_inverse: log(1 / p), where p is the failure probability of the confidence limit that is computed afterwards.
         seed: seed of the samples.
         sampling: Monte Carlo settings.
     """
@@ -90,7 +90,10 @@ def estimated_noise(
     seed: np.random.SeedSequence,
     sampling: MonteCarlo,
 ) -> float:
-    """Return the noise at which the estimate equals `delta`, at most about `highest`, the noise of the proved bound."""
+    """Return the noise at which the estimate equals `delta`.
+
+    It is at most about `highest`, the noise that the proved bound needs.
+    """
     few, many = _samples(pair, sampling)
 
     def excess(log_noise: float, samples: int = few, part: int = 0) -> float:

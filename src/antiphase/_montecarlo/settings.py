@@ -20,16 +20,17 @@ class MonteCarlo:
     if you try many seeds, or many descriptions of the same mechanism, and keep the best result, you spend the failure
     probability many times.
 
-    A confidence limit exceeds the true value by a relative amount proportional to 1 / sqrt(samples). Enough samples are
-    drawn that it exceeds the estimate of delta by at most the fraction `slack`. A slack of 5 % costs about 0.3 % more
-    noise. A quarter of the slack needs sixteen times as many samples.
+    A confidence limit exceeds the true value by a relative amount proportional to 1 / sqrt(samples). The functions draw
+    enough samples that the limit exceeds the estimate of delta by at most the fraction `slack`. A slack of 5 % costs
+    about 0.3 % more noise. A quarter of the slack needs sixteen times as many samples.
 
     Args:
         slack: largest relative excess of the confidence limit over the estimate of delta.
         samples: maximum number of samples for each of removal and addition. If they are not enough, the limit is
             looser, or a bound without samples is returned. None allows as many as fit in about half a minute on two
             cores.
-        workers: joblib's n_jobs; -1 for all cores. Results depend neither on it nor on joblib's backend.
+        workers: joblib's n_jobs; -1 for all cores. Results depend neither on the number of workers nor on joblib's
+            backend.
         seed: fixed seed that makes results reproducible, for tests only. None draws fresh entropy. Different functions
             never share samples, even with the same seed.
 
@@ -43,7 +44,7 @@ class MonteCarlo:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        owner, hint = "MonteCarlo", "0.05 allows for 5 % of delta, which costs about 0.3 % more noise"
+        owner, hint = "MonteCarlo", "use 0.05 to allow for 5 % of delta, which costs about 0.3 % more noise"
         slack = _check.real(owner, "slack", self.slack, 1e-3, 1.0, hint)
         object.__setattr__(self, "slack", slack)
         if self.samples is not None:
@@ -58,5 +59,5 @@ class MonteCarlo:
 def check_sampling(owner: str, value: Any) -> MonteCarlo:
     """Return `value` if it is a `MonteCarlo`, else raise."""
     if not isinstance(value, MonteCarlo):
-        raise invalid(owner, "sampling", "a MonteCarlo object", value, "for example MonteCarlo(slack=0.2)")
+        raise invalid(owner, "sampling", "a MonteCarlo object", value, "pass for example MonteCarlo(slack=0.2)")
     return value

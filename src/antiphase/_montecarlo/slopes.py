@@ -1,10 +1,11 @@
 """Derivatives of delta and of the noise of balls-in-bins with respect to the Gram matrix of the modes.
 
-Let G be the Gram matrix of the modes, K = G / noise_std^2, and b the number of bins. Delta is the mean of a convex
-function F of the likelihood ratio L = sum_i u_i, with u_i = exp(x_i - K_ii / 2) / b and x ~ N(0, K). Each u_i has mean
-1 / b for every K, and Price's theorem gives
+The mode of a bin is the sum of the columns of |C| at the steps of the bin. Let G be the Gram matrix of the modes,
+K = G / noise_std^2, and b the number of bins. Delta is the mean of a convex function F of the likelihood ratio
+L = sum_i u_i, with u_i = exp(x_i - K_ii / 2) / b and x ~ N(0, K). Each u_i has mean 1 / b for every K, and Price's
+theorem gives
 
-    d delta = sum_ij D_ij dK_ij,        D_ij = E[F''(L) u_i u_j] / 2.
+    d(delta) = sum_ij D_ij dK_ij,        D_ij = E[F''(L) u_i u_j] / 2.
 
 F is a hockey-stick function: (L - e^eps)_+ for removing and (1 - e^eps L)_+ for adding an example. F'' is therefore
 concentrated where the loss Y = log L equals eps (removal) or -eps (addition). Let w_i = u_i / L be the probability of
@@ -12,7 +13,7 @@ bin i given the sample. Then
 
     D = e^eps p(Y = eps) E[w w^T | Y = eps] / 2   or   p(Y = -eps) E[w w^T | Y = -eps] / 2,
 
-where p is the density of Y under N(0, I). At constant delta, the noise satisfies d log noise = <D, dG> / (2 <D, G>).
+where p is the density of Y under N(0, I). At constant delta, the noise satisfies d(log noise) = <D, dG> / (2 <D, G>).
 The estimate takes O(samples b^2) time for any number of steps, and needs no derivatives of samples.
 
 Reference: Price 1958; Choquette-Choo et al. 2025 (near-exact amplification), App. D, differentiates samples instead.
@@ -39,17 +40,21 @@ class Slopes:
     """Estimates of log delta, for removal or addition, and of its derivatives.
 
     Args:
-        log_delta: log delta.
+        log_delta: logarithm of delta.
         by_gram: derivatives of log delta with respect to the entries of K = G / noise_std^2, which are D / delta.
         by_log_noise: derivative of log delta with respect to log noise_std.
+        alpha: power of the likelihood ratio in the `Power` estimator; 0 if an example is added.
     """
 
     log_delta: float
     by_gram: Array
     by_log_noise: float
+    alpha: int
 
 
-def delta_slopes(pair: BinsPair, epsilon: float, samples: int, seed: np.random.SeedSequence, *, adding: bool) -> Slopes:
+def delta_slopes(
+    pair: BinsPair, epsilon: float, samples: int, seed: np.random.SeedSequence, *, adding: bool, alpha: int = 0
+) -> Slopes:
     """Return estimates of log delta and its derivatives. They serve to guide a search and prove nothing.
 
     Args:
@@ -58,15 +63,18 @@ def delta_slopes(pair: BinsPair, epsilon: float, samples: int, seed: np.random.S
         samples: number of samples; a few thousand are enough.
         seed: seed of the samples; calls with the same seed use common random numbers.
         adding: whether an example is added instead of removed.
+        alpha: power of the likelihood ratio in the `Power` estimator; 0 for the best one. The estimates are a smooth
+            function of the noise only if alpha stays the same.
     """
     from scipy.special import logsumexp
 
     estimator: Power | Tilt
-    estimator = best_tilt(pair.split, epsilon) if adding else Power(pair.split, best_power(pair.split, epsilon))
+    alpha = 0 if adding else alpha or best_power(pair.split, epsilon)
+    estimator = Power(pair.split, alpha) if alpha else best_tilt(pair.split, epsilon)
     draws, modes = estimator.draw_modes(np.random.Generator(np.random.SFC64(seed)), samples)
     log_delta = float(logsumexp(log_weights(estimator, draws, epsilon))) - math.log(samples)
     sign = -1.0 if adding else 1.0
-    losses = -sign * draws.shifts  # losses of the rests
+    losses = -sign * draws.shifts  # log-likelihood ratios without the common part of the modes (`split.py`)
     # Weights relative to N(0, I), which is the second distribution for removal and the first one for addition.
     log_ratios = draws.ratios if adding else draws.ratios - losses
     rho = estimator.rho
@@ -78,4 +86,4 @@ def delta_slopes(pair: BinsPair, epsilon: float, samples: int, seed: np.random.S
     root = np.exp(bins)
     by_gram = root.T @ root
     whole = pair.gram / pair.noise_std**2
-    return Slopes(log_delta, by_gram, -2.0 * float((by_gram * whole).sum()))
+    return Slopes(log_delta, by_gram, -2.0 * float((by_gram * whole).sum()), alpha)

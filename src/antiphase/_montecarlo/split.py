@@ -1,10 +1,12 @@
 """Splits the modes into a common part, which is integrated exactly, and rests, which are sampled.
 
-Let K be the Gram matrix of the modes divided by noise_std^2, and rho = 1 / (1^T K^-1 1). Every mode is the sum of a
-common vector of squared length rho and a vector orthogonal to it, which is called the rest of the mode. The rests have
-the Gram matrix K - rho 1 1^T, which is positive semidefinite. The pair of distributions depends only on K. Its
-log-likelihood ratio is therefore that of a Gaussian mechanism with squared distance rho, plus an independent term
-log mean_j exp(<rest_j, x> - |rest_j|^2 / 2).
+In balls-in-bins, the mode of a bin is the sum of the columns of |C| at the steps of the bin. Let K be the Gram matrix
+of the modes divided by noise_std^2, and rho = 1 / (1^T K^-1 1), where 1 is the vector of ones. Every mode is the sum of
+a common vector of squared length rho and a vector orthogonal to it, which is called the rest of the mode. The rests
+have the Gram matrix K - rho 1 1^T, which is positive semidefinite. The guarantee compares the mixture of unit Gaussians
+at the modes with a unit Gaussian at 0. Since the common vector is orthogonal to all rests, their log-likelihood ratio
+is the sum of two independent terms: the log-likelihood ratio of a Gaussian mechanism with squared distance rho, and log
+mean_j exp(<rest_j, x> - |rest_j|^2 / 2), where x is the output divided by noise_std.
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ class Split:
         return Split(self.rho / noise_std**2, self.root / noise_std)
 
     def outward(self, gram: Array) -> Split:
-        """Return modes with a larger common part, such that no entry of K is below `gram` or its unrounded value.
+        """Return modes with a larger common part, so that no entry of K is below its exact value, despite rounding.
 
-        **Guarantee**: the delta of the returned modes is at least that of the true modes; see `rounding.py`.
+        Here `gram` is the Gram matrix from which this split was computed.
+
+        **Guarantee**: the delta of the returned modes is at least the delta of the true modes; see `rounding.py`.
         """
         missing = max(float((gram - self.rho - self.rest).max()), 0.0)
         return Split(self.rho + missing + GRAM * float(np.diag(gram).max()), self.root)
@@ -70,12 +74,12 @@ class Split:
 
     @cached_property
     def known_factors(self) -> list[float]:
-        """Results that `power.log_factor` caches."""
+        """Results of `power.log_factor` for alpha = 1, 2, ..., as far as they have been computed."""
         return [0.0]
 
     @cached_property
     def whole(self) -> Array:
-        """K, with entries that rounding made negative set to 0."""
+        """K. Entries that became negative by rounding are replaced by 0."""
         return np.maximum(self.rest + self.rho, 0.0)
 
 

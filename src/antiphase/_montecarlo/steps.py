@@ -1,16 +1,17 @@
-"""Bounds on the sum Z of the allowed weights in `cores.py`, for core size k after m other indices were drawn.
+"""Bounds on the sum Z of the weights from which `cores.py` draws the next index of a tuple of bins.
 
-Let i be the core. The counts of all indices are N = k e_i + n with n_i = 0, n_j <= k and sum n = m. Index j is allowed
-if j != i and n_j < k. Its weight is exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j), where Kt is the Gram matrix of the
-rests (`split.py`) and K = Kt + rho 1 1^T has no negative entry. The sum Z of the weights of all allowed j satisfies
+A tuple starts with k copies of one index i, called the core. The other indices are drawn one after another, none of
+them more than k times. After m of them have been drawn, the counts of all indices are N = k e_i + n, where e_i is a
+unit vector, n_i = 0, n_j <= k and sum n = m. Index j is allowed as the next one if j != i and n_j < k. Its weight is
+exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j), where Kt is the Gram matrix of the rests (`split.py`) and
+K = Kt + rho 1 1^T has no negative entry. With v_j = (K N)_j, the sum Z of the weights of all allowed j satisfies
 
 (a) Z <= max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj), since that sum is convex in n;
 (b) Z <= exp(-rho (k + m)) (A + T (e^S - 1) / S), since e^v lies below its chord on [0, S];
-(c) Z <= exp(-rho (k + m)) (A + T + V (e^S - 1 - S) / S^2), since (e^v - 1 - v) / v^2 increases,
+(c) Z <= exp(-rho (k + m)) (A + T + V (e^S - 1 - S) / S^2), since (e^v - 1 - v) / v^2 increases.
 
-where v_j = (K N)_j. A is a bound on the number of allowed j, S on the largest v_j, T on the sum of the v_j, and V on
-the sum of the v_j^2. S and T are computed by a greedy fill, which takes the largest coefficients first, each as often
-as allowed.
+Here A is a bound on the number of allowed j, S on the largest v_j, T on the sum of the v_j, and V on the sum of the
+v_j^2. S and T are computed by a greedy fill, which takes the largest coefficients first, each as often as allowed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LARGEST_EXPONENT = 600.0
 
 
 def log_step_bounds(split: Split, largest: int) -> Array:
-    """Return upper bounds on log(Z / b) as an array indexed by [k, m], for 1 <= k, 0 <= m, k + m < largest.
+    """Return upper bounds on log(Z / b) for b bins, indexed by [k, m], for 1 <= k, 0 <= m, k + m < largest.
 
     Other entries are zero.
 
@@ -62,7 +63,7 @@ def _convex_bounds(split: Split, largest: int) -> dict[tuple[int, int], float]:
 
 
 class _Fills:
-    """Computes bounds (b) and (c). The parts that do not depend on k and m are computed once."""
+    """Computes bounds (b) and (c) of the module docstring. Parts that do not depend on k and m are computed once."""
 
     def __init__(self, whole: Array, largest: int) -> None:
         self.bins, self.own = len(whole), np.diag(whole)
@@ -72,7 +73,7 @@ class _Fills:
         self.moments_of_others = _Moments(whole - np.diag(self.own), largest)
 
     def log_bound(self, k: int, m: int) -> float:
-        """Return the log of the smaller one of bounds (b) and (c), without the factor exp(-rho (k + m))."""
+        """Return the log of the smaller of the bounds (b) and (c), without the factor exp(-rho (k + m))."""
         if k == 1:  # an allowed j has not been drawn yet, so fewer j are allowed, and K_jj does not contribute
             allowed, moments = max(self.bins - 1 - m, 0), self.moments_of_others
         else:
@@ -85,13 +86,13 @@ class _Fills:
         return math.log(allowed + min(chord, parabola) + UNDERFLOW)
 
     def _largest(self, k: int, m: int) -> float:
-        """Return S. An allowed j was drawn at most k - 1 times. The fill takes indices with larger entries first."""
+        """Return S, given that j was drawn at most k - 1 times. The fill takes indices with larger entries first."""
         own = np.clip(k + m - k * self.larger, 0, k - 1)
         return float((own * self.own + self.beside.fill(k, k + m - own)).max())
 
 
 class _Moments:
-    """Bounds on the sums over j != i of (M N)_j and of its square, for a symmetric M >= 0."""
+    """Bounds on the sums over j != i of (M N)_j and (M N)_j^2, for a symmetric M >= 0 and the counts N."""
 
     def __init__(self, matrix: Array, largest: int) -> None:
         rows, own = matrix.sum(axis=1), np.diag(matrix)
@@ -108,9 +109,10 @@ class _Moments:
         return float((k * self.core + self.sums.fill(k, m)).max())
 
     def squares(self, k: int, m: int) -> float:
-        """Return V, a bound on N^T A N with A = M^2 - M_i M_i^T.
+        """Return V, a bound on N^T (M^2 - M_i M_i^T) N, where M_i is column i of M.
 
-        The three terms are core with core, core with others, and others with others, which are bounded row by row.
+        Since N = k e_i + n, this form has three terms: one in k^2, one in k n, and one that is quadratic in n. The last
+        term is bounded row by row.
         """
         others = _Sorted(self.products.fill(k, m)[None, :], m + 1).fill(k, m)
         return float((k**2 * self.core_square + 2 * k * self.crossed.fill(k, m)).max() + others[0])

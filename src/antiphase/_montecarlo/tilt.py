@@ -1,9 +1,9 @@
-"""The estimator for addition, which shifts samples away from a weighted mean of the modes.
+"""The estimator of delta for adding an example, which shifts samples away from a weighted mean of the modes.
 
-Here m_i are the rests of the modes (`split.py`). For probabilities p_i and s >= 0, draw x ~ N(-s m, I) with
-m = sum_i p_i m_i. If Y is the log-likelihood ratio of the mixture at x, the weight is D(epsilon + Y) times
-exp(s <m, x> + s^2 |m|^2 / 2). It is bounded, because Jensen's inequality gives
-<m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
+Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). For
+probabilities p_i and s >= 0, draw x ~ N(-s m, I) with m = sum_i p_i m_i. If Y is the log-likelihood ratio of the
+mixture at x, the weight is D(epsilon + Y) times exp(s <m, x> + s^2 |m|^2 / 2), with D as in `estimator.py`. It is
+bounded, because Jensen's inequality gives <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Tilt(Estimator):
     """Estimator of delta for N(0, I) against mean_i N(m_i, I).
 
     Args:
-        split: the modes.
+        split: the modes, divided by noise_std (see `split.py`).
         slope: s >= 0; 0 samples N(0, I) without a shift.
         weights: probabilities p_i, one for each mode.
     """
@@ -79,7 +79,7 @@ class Tilt(Estimator):
 
 
 def log_tilt_factor(split: Split, slope: float, weights: Array) -> float:
-    """Return log_factor for slope s: an upper bound on the log density ratio minus s Y."""
+    """Return an upper bound on s <m, x> + s^2 |m|^2 / 2 - s Y over all x, for slope s, as in the module docstring."""
     positive = weights[weights > 0.0]
     divergence = float(positive @ np.log(positive)) + math.log(split.bins)
     return float(slope**2 * (weights @ split.rest @ weights) / 2.0 + slope * (weights @ split.half + divergence))

@@ -1,13 +1,14 @@
-"""Verification of a claim, fixed in advance, with fresh samples (estimate, verify, release).
+"""Verifies a claim that was fixed in advance, with fresh samples (estimate, verify, release).
 
 Let the claim be (epsilon, delta), and let p be the failure probability that all attempts together may spend. Attempt r
 passes if the confidence limits on delta for removal and addition, each with failure probability p / 2^r / 2, are at
 most delta - p. A mechanism whose true delta exceeds delta - p therefore passes in some attempt with probability at most
-p. The procedure that releases the output only if an attempt passes is (epsilon, (delta - p) + p)-differentially
-private: the randomness of the verification is part of the mechanism, and delta includes its failure probability.
+p. The procedure that releases the output only if an attempt passes is therefore (epsilon, (delta - p) +
+p)-differentially private: the randomness of the verification is part of the mechanism, and delta includes its failure
+probability.
 
-With a single attempt, max(delta - p, p) would be enough. Several attempts need the sum, because one attempt may test a
-mechanism that satisfies the claim and another a mechanism that does not.
+With a single attempt, max(delta - p, p) would be enough. With several attempts, the sum is needed: some attempts may
+test a mechanism that satisfies the claim, while others test a mechanism that does not.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from antiphase._montecarlo.samples import child
 from antiphase._montecarlo.settings import MonteCarlo
 
 SHARE = 1e-3  # share of delta that verification may spend as its failure probability
+FRESH_FACTOR = 4  # with fresh entropy, verification draws this multiple of the samples that it probably needs
 RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
 
 
@@ -37,7 +39,7 @@ def log_inverse_share(delta: float, attempt: int, choices: int = 1) -> float:
     Args:
         delta: delta of the claim.
         attempt: number of the attempt, r, from 1.
-        choices: number of claims among which the caller may choose one.
+        choices: number of claims from which the caller may choose one.
 
     >>> round(math.exp(log_inverse_share(1e-5, 1)) / 4e8, 12)
     1.0
@@ -53,7 +55,7 @@ class ClaimOutcome:
         bound: the claimed delta as a bound, or None if it was not verified.
         limit: the larger of the confidence limits for removal and addition, or the expected limit if no samples were
             drawn.
-        estimate: estimate of delta for the same direction.
+        estimate: estimate of delta for the direction, removal or addition, that `limit` belongs to.
         error: standard error of the estimate.
     """
 
@@ -71,10 +73,12 @@ def try_claim(
     seed: np.random.SeedSequence,
     sampling: MonteCarlo,
     choices: int = 1,
+    more: int = 1,
 ) -> ClaimOutcome:
     """Try to verify the claim (epsilon, delta) with samples from `seed`, and return the outcome.
 
-    Nothing else may use `seed`. If `choices` > 1, the caller may choose the best of that many claims.
+    Nothing else may use `seed`. If `choices` > 1, the caller may choose the best of that many claims. The number of
+    samples is multiplied by `more`.
     """
     pair = pair.outward
     upper = pair.upper(epsilon)
@@ -83,25 +87,26 @@ def try_claim(
     effort = pair_effort(pair, log_inverse_share(delta, attempt, choices), child(seed, 0), sampling)
     goal = delta * (1.0 - SHARE)
     removal, addition = pair.pilots(epsilon, effort)
-    check_estimates((removal, addition), upper.value)
-    runs = plan_run(removal, goal, effort), plan_run(addition, goal, effort)
-    hopeless = max(runs, key=lambda run: run.expected)
-    if hopeless.expected > goal:
-        return ClaimOutcome(None, hopeless.expected, hopeless.pilot.estimate, hopeless.pilot.error)
+    highest = upper.value if upper.is_of_pair else 1.0
+    check_estimates((removal, addition), highest)
+    runs = plan_run(removal, goal, effort, more), plan_run(addition, goal, effort, more)
+    harder = max(runs, key=lambda run: run.expected)
+    if harder.expected > goal:
+        return ClaimOutcome(None, harder.expected, harder.pilot.estimate, harder.pilot.error)
     limits = certify(runs, effort, child(seed, 1))
-    check_estimates(limits, upper.value)
+    check_estimates(limits, highest)
     worst = max(limits, key=lambda limit: limit.value)
     bound = limit_bound(pair, limits, delta, delta) if worst.value <= goal else None
     return ClaimOutcome(bound, worst.value, worst.estimate, worst.error)
 
 
 def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Effort:
-    """Return the effort that `sampling` allows for a pair; `seed` is the seed of the pilot run."""
+    """Return the settings for sampling a pair, within the limits of `sampling`. `seed` is for the pilot run."""
     return Effort(sampling.samples or pair.samples, log_inverse, seed, sampling.workers, sampling.slack / 4.0)
 
 
 def limit_bound(pair: Pair, limits: tuple[Limit, Limit], value: float, delta: float) -> Bound:
-    """Return `value` as a bound on delta, which is "confident", or "upper" if neither limit uses samples."""
+    """Return `value` as a bound on delta, of kind "confident", or of kind "upper" if neither limit uses samples."""
     if not any(limit.samples for limit in limits):
         return Bound(value, "upper", "largest weight of the samples", pair.reference)
     samples = " and ".join(f"{limit.samples:,}" for limit in limits)
@@ -116,7 +121,9 @@ def verify_pair(
 
     **Guarantee**: see the module docstring. `attempt` counts, from 1, all verifications that could lead to the release.
     """
-    outcome = try_claim(pair, epsilon, delta, attempt, seed, sampling)
+    # A seed means that a certificate of a stored plan is repeated, with its original number of samples.
+    more = 1 if sampling.seed is not None else FRESH_FACTOR
+    outcome = try_claim(pair, epsilon, delta, attempt, seed, sampling, more=more)
     if outcome.bound is not None:
         return outcome.bound
     remedy = "add noise" if outcome.estimate > delta else "use more samples, or add a little noise"

@@ -30,21 +30,21 @@ def choose(
     """Return the correlator for a recursion.
 
     Args:
-        recursion: description of how to compute N z.
+        recursion: description of how to compute N z, where N is the noising matrix and z the white noise.
         factor: number that N z is multiplied by.
         entries: number of coordinates in the stream.
         dtype: float32 or float64.
         lookahead: number of steps computed at once, for lower-triangular C; None for the default.
         regenerate: whether to draw old rows of z again instead of storing them, for BandedInverse.
-        file: path next to which the noise of all steps is stored, for strategies in which each step needs all of z.
-            None to store it in memory.
+        file: path for strategies in which each step needs all of z. The noise of all steps is then stored in a
+            temporary file next to this path. None to store it in memory.
     """
     common = (factor, entries, dtype)
     if isinstance(recursion, Restart):
         inner = choose(recursion.inner, *common, lookahead=lookahead, regenerate=regenerate, file=file)
         return RestartCorrelator(recursion, inner)
     if regenerate and not isinstance(recursion, MovingSum):
-        raise invalid("NoiseStream", "regenerate", "False here", True, "only BandedInverse supports it")
+        raise invalid("NoiseStream", "regenerate", "False for this strategy", True, "use regenerate=False")
     made: Correlator | None = None
     match recursion:
         case Feedback(bands=1):

@@ -1,4 +1,7 @@
-"""The base class of correlators, which compute the noise of a step, part by part, from white noise and stored state."""
+"""The base class of correlators, which compute the noise of a step, part by part, from white noise and stored state.
+
+A part is a range of entries of the noise vector. Row i of the white noise z is a vector with one number for each entry.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from antiphase._errors import NotEnoughMemory
 from antiphase.strategies import Recursion
 
 Noise = NDArray[Any]  # float32 or float64
-White = Callable[[int, Noise], None]  # fills an array with a row of z for the current part
+White = Callable[[int, Noise], None]  # white(row, out) fills `out` with one row of z, restricted to the current part
 
 LANES = 128  # entries per strip of state; repeated here because the kernels are imported only when they are used
-PART = 1 << 16  # entries processed at once: few enough for the CPU caches, enough to amortise the calls
+PART = 1 << 16  # entries processed at once; few enough for the CPU caches, and enough to amortise the calls
 SMALLEST_PART = 1 << 13
 
 
@@ -62,8 +65,9 @@ class Correlator(ABC):
     """Base class: computes factor * (N z)_t for each step t, in order, where z is white noise and N the inverse of C.
 
     For each step, call `begin(step)`, then `make` for every part, in any order and on any thread, then `end()`. The
-    state is an array of shape (strips, rows, LANES), and each part reads and writes only its own strips. If `lookahead`
-    is above 1, several steps are computed at once and stay in the state until they are requested.
+    state is an array of shape (strips, rows, LANES), and each part reads and writes only its own strips (groups of
+    LANES entries). If `lookahead` is above 1, several steps are computed at once and stay in the state until they are
+    requested.
     """
 
     part: int = PART

@@ -38,7 +38,7 @@ class Ahead:
 
     Args:
         noise: noise of all leaves, complete once the work is finished.
-        work: what the background thread has begun; None once it is finished.
+        work: the work that the background thread has started; None once it is finished.
     """
 
     noise: Noise = field(repr=False)
@@ -47,7 +47,7 @@ class Ahead:
 
 @final
 class Engine:
-    """Computes the noise of one step after another, part by part."""
+    """Computes the noise of each step in order. Each step is split into parts, which can run on several threads."""
 
     def __init__(
         self, origin: Origin, settings: Settings, secret: Secret, threads: int | None, file: Path | None
@@ -91,8 +91,11 @@ class Engine:
             check_lattice(mechanism, self._leaves)
             longer = mechanism.strategy
         with self.exclusive():
-            if self._ahead is not None:  # with more steps, the last step of a tree has other noise
-                raise Refused(f"The noise of step {self.step} was computed already.", hint="take it before you extend")
+            if self._ahead is not None:  # in a longer tree, this step can have different noise
+                raise Refused(
+                    f"The stream cannot be extended now: the noise of step {self.step} has been computed already.",
+                    hint="take the noise of this step first, then extend the stream",
+                )
             self.correlator.extend(longer.recursion())
 
     def replay(self, step: int) -> None:
@@ -114,7 +117,7 @@ class Engine:
                 self._advance(consume, into)
 
     def take(self) -> Noise:
-        """Compute the step's noise, unless that was done ahead, and return it as one new array."""
+        """Return the step's noise as one new array. Computes the noise unless it was computed ahead."""
         with self.exclusive():
             if self._ahead is not None:
                 return self._taken()
@@ -123,10 +126,10 @@ class Engine:
             return flat
 
     def start_ahead(self) -> None:
-        """Begin to compute the noise of the next step on a background thread, if there is one and it has not begun.
+        """Start computing the next step's noise on a background thread.
 
-        The step stays the next one: `take` and `advance` wait for the noise, and help to compute the rest. Until then
-        nothing is released.
+        Does nothing if no step is left, or if the computation has already started. The stream does not advance, and no
+        noise is released. Later, `take` and `advance` help to compute the remaining parts and wait for the result.
         """
         with self.exclusive():
             if self._ahead is not None or self.step >= self.correlator.recursion.steps:
@@ -134,16 +137,16 @@ class Engine:
             try:
                 flat = np.empty(self.layout.entries, dtype=self._dtype)
             except MemoryError:
-                return  # `take` will say so, unless there is room by then
-            self._is_whole = False  # stays so if this is interrupted: the thread may have begun
+                return  # if memory is still short later, `take` raises the error
+            self._is_whole = False  # remains False if this is interrupted, because the thread may have started
             self.correlator.begin(self.step)
             self._ahead = Ahead(flat, self.team.start(self._maker(lambda part, noise: None, flat), self._parts))
             self._is_whole = True
 
     def finish_ahead(self) -> Noise | None:
-        """Wait for noise that is computed ahead. Returns it, or None if there is none; it is not taken.
+        """Wait for the noise that is computed ahead, and return it without advancing. Returns None if there is none.
 
-        The caller is in `exclusive`.
+        The caller must be inside `exclusive`.
         """
         ahead = self._ahead
         if ahead is None:
@@ -157,7 +160,7 @@ class Engine:
         return ahead.noise
 
     def abandon(self) -> None:
-        """Stop computing ahead and drop the noise. The engine cannot be used any more if it was computing."""
+        """Stop computing ahead and discard the noise. If work was in progress, the engine cannot be used again."""
         ahead = self._ahead
         if ahead is not None and ahead.work is not None and this_process() == self._process:
             self._is_whole = False
@@ -173,7 +176,7 @@ class Engine:
         return noise
 
     def _replace(self, noise: Noise, consume: Consume, into: Noise | None) -> None:
-        """Hand out noise that was computed ahead, as `_advance` would."""
+        """Pass noise that was computed ahead to `consume` and `into`, as `_advance` would."""
         if into is not None:
             into[:] = noise
         self.team.run(lambda worker, part: consume(part, noise[part.start : part.stop]), self._parts)
@@ -213,9 +216,9 @@ class Engine:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Raise `Refused` if another thread is in this block.
+        """Hold the engine's lock in a `with` block. Raises `Refused` if another thread holds it.
 
-        Concurrent steps could return the same noise twice or corrupt the state.
+        Without the lock, concurrent steps could return the same noise twice or corrupt the state.
         """
         if not self._lock.acquire(blocking=False):
             raise Refused("The stream is in use by another thread.", hint="use a stream from only one thread at a time")
@@ -234,7 +237,8 @@ class Engine:
             )
         if this_process() != self._process:
             raise Refused(
-                "A stream cannot be used in a fork of the process that created it: both would add the same noise.",
+                "A stream cannot be used in a fork of the process that created it: both processes would add the same "
+                "noise.",
                 hint="create each worker's stream in that worker, with the regions of its own leaves",
             )
 
@@ -245,8 +249,8 @@ class Engine:
         return state[:0] if self.correlator.is_replayed else state
 
     def resume(self, step: int, made: int, ahead: Noise | None = None) -> None:
-        """Continue at `step` with the state that was saved there, and with its noise if that was computed ahead."""
-        next_step = step if ahead is None else step + 1  # of the correlator
+        """Continue at `step` with the saved state, and with the noise of this step if it was computed ahead."""
+        next_step = step if ahead is None else step + 1  # next step of the correlator
         if self.correlator.is_replayed:
             self.replay(next_step)
         else:

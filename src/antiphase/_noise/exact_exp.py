@@ -46,7 +46,7 @@ def exp_minus(x: Fraction, bits: int) -> Interval:
         term_low = term_low * numerator // (denominator * i)
         term_high = ceil_divided(term_high * numerator, denominator * i)
         low, high = (low - term_high, high - term_low) if i % 2 else (low + term_low, high + term_high)
-    value = (max(low - 1, 0), high + 1)  # the rest of the series is at most its first term in absolute value
+    value = (max(low - 1, 0), high + 1)  # the omitted terms sum to at most the first of them, in absolute value
     for _ in range(halvings):
         value = times(value, value, work)
     return value[0] >> (work - bits), ceil_divided(value[1], 1 << (work - bits))

@@ -1,30 +1,32 @@
 """Exact draws of floor(Z), Z ~ N(0, sigma^2), for a positive integer sigma, without floating-point arithmetic.
 
-**Method.** A rejection method in the manner of Karney (2016): uniform numbers are compared with exact probabilities,
-and only as many of their bits are drawn as the comparisons need. Split the half line into cells [k w, (k + 1) w),
-k = 0, 1, ..., of an integer width w (sigma / 256, rounded down, but at least 1), and let H = w^2 / (2 sigma^2).
+**Method.** This is rejection sampling, following Karney (2016). Uniform random numbers are compared with exact
+probabilities. Their bits are drawn only as comparisons need them. Split [0, infinity) into cells of width w, which is
+sigma / 256, rounded down to an integer, but at least 1. Cell k = 0, 1, ... is [k w, (k + 1) w). Let
+H = w^2 / (2 sigma^2).
 
 1. U chooses the cell k with probability e_k / (e_0 + e_1 + ...), where e_k = exp(-H k^2).
-2. V is the place in the cell: y = k w + V w.
+2. V is the position within the cell: y = k w + V w.
 3. Accept if W < exp(-E) with E = H V (2 k + V) = (y^2 - (k w)^2) / (2 sigma^2); otherwise start again.
 4. A fair bit chooses the sign. Return floor(y) for +y and floor(-y) = -floor(y) - 1 for -y.
 
 The density of an accepted y is proportional to e_k exp(-E) = exp(-y^2 / (2 sigma^2)), so +-y is N(0, sigma^2), and the
 result is exactly distributed as floor(Z). (V w is an integer with probability 0.) With 256 cells per sigma, about one
-place in 600 is rejected.
+draw in 600 is rejected.
 
-**Lazy bits.** U, V and W are infinite strings of random bits. The kernel sees the first 64, 63 and 64 of them and
-decides only what they decide whatever follows. That leaves a draw undecided with probability of about 2^-52 + w 2^-63.
-`Trial` then continues with more bits and with intervals of rational numbers, until every comparison is decided. The
-result is a function of the infinite strings, so it does not matter which of the two decides. In the same way, the
-tables of the kernel are floors of 2^64 times probabilities, computed from intervals that determine the floor.
+**Lazy bits.** U, V and W are infinite strings of random bits. The kernel sees only their first 64, 63 and 64 bits. It
+decides a comparison only if the outcome is the same for all possible later bits. This leaves a draw undecided with a
+probability of about 2^-52 + w 2^-63. `Trial` then continues with more bits and with intervals of rational numbers,
+until every comparison is decided. The result is a function of the infinite strings, so it does not matter whether the
+kernel or `Trial` decides. The tables of the kernel are floors of 2^64 times probabilities. They are also exact, because
+they are computed from intervals that are narrow enough to determine the floor.
 
-**Addresses.** The words of entry i of a row do not depend on any other entry. With the 64-bit counter fields
-(row field, block) of `source.py`:
+**Addresses.** The words of entry i of a row of z do not depend on any other entry. Their address consists of the two
+64-bit counter fields of `source.py`, the row field and the number of an AES block:
 
     row field   attempt (11 bits) | chunk (12 bits) | row (40 bits)
-    block       attempt 0, chunk 0: 96 blocks for each tile of 64 entries, from block 96 tile on
-                all others: blocks 2 i and 2 i + 1
+    block       attempt 0, chunk 0: blocks 96 t, ..., 96 t + 95 for tile t, which has 64 entries
+                all others: blocks 2 i and 2 i + 1 for entry i
 
 Attempt a is the a-th repetition after a rejection. Chunk c > 0 holds the next 64 bits of each of U, V and W. So no
 block is used for two purposes. Running out of attempts (2^11) or chunks (2^12) raises an error; the probability is
@@ -56,7 +58,7 @@ TILE_BLOCKS = TILE_BYTES // BLOCK
 TILES_AT_ONCE = LARGEST // TILE_BYTES // 2
 CHUNK_BYTES = 32  # three words, and an unused one
 CELLS = 256  # number of cells per sigma
-LARGEST_SIGMA = 1 << 54  # then places in a cell have bits to spare, and 64 sigma fits into 61 bits
+LARGEST_SIGMA = 1 << 54  # up to this sigma, V has more bits than the width of a cell, and 64 sigma fits into 61 bits
 LARGEST_DRAW = 1 << 61
 ROW_BITS, CHUNK_BITS, ATTEMPT_BITS = 40, 12, 11
 TABLE_BITS = 128
@@ -70,7 +72,7 @@ def row_field(row: int, attempt: int = 0, chunk: int = 0) -> int:
     if not (0 <= row < 1 << ROW_BITS and attempt < 1 << ATTEMPT_BITS and chunk < 1 << CHUNK_BITS):
         raise AntiphaseError(
             f"There are no random words for row {row}, attempt {attempt}, chunk {chunk}.",
-            hint="a run has at most 2^40 steps; attempts and chunks never run out with random words",
+            hint="use at most 2^40 steps; with random words, attempts and chunks never run out",
         )
     return attempt << (CHUNK_BITS + ROW_BITS) | chunk << ROW_BITS | row
 
@@ -85,7 +87,7 @@ def cell_width(sigma: int) -> int:
 class Cells:
     """Bounds on e_0 + ... + e_k for each cell k, and on the sum over all cells, in units of 2^-bits.
 
-    Cells beyond the last one in `sums` have a total below the accuracy of `total`.
+    The upper bound of `total` also covers the cells after the last one in `sums`.
     """
 
     bits: int
@@ -100,7 +102,7 @@ class Cells:
 
 @lru_cache(maxsize=64)
 def cells_of(sigma: int, bits: int) -> Cells:
-    """Return the sums of e_k = q^(k^2), q = exp(-H), by multiplication: e_(k+1) = e_k q^(2 k + 1)."""
+    """Return the sums of e_k = q^(k^2) with q = exp(-H), computed by multiplication: e_(k+1) = e_k q^(2 k + 1)."""
     half_square = Fraction(cell_width(sigma) ** 2, 2 * sigma**2)
     one = (1 << bits, 1 << bits)
     term, step, square = one, exp_minus(half_square, bits), exp_minus(2 * half_square, bits)
@@ -110,7 +112,7 @@ def cells_of(sigma: int, bits: int) -> Cells:
         low, high = low + term[0], high + term[1]
         sums.append((low, high))
         term, step = times(term, step, bits), times(step, square, bits)
-    # The rest is at most term + term step + term step^2 + ...; the step only shrinks.
+    # The rest is at most term + term step + term step^2 + ..., because the step only shrinks.
     rest = ceil_divided(term[1] << bits, (1 << bits) - step[1])
     return Cells(bits, tuple(sums), (low, high + rest))
 
@@ -141,7 +143,7 @@ def tables_of(sigma: int) -> Tables:
 
 
 def _thresholds(sigma: int) -> list[int]:
-    """Return integers T_k <= 2^64 P(cell k or an earlier one) <= T_k + 1, up to the first that is 2^64 - 1.
+    """Return integers T_k <= 2^64 P(cell k or an earlier one) <= T_k + 1, up to the first T_k that is 2^64 - 1.
 
     So the cell is at most k if the first word of U is below T_k, and larger than k if the word is above T_k.
     """
@@ -159,7 +161,7 @@ def _thresholds(sigma: int) -> list[int]:
 
 
 def _squeeze(half_square: Fraction, count: int) -> list[int]:
-    """Return integers at most 2^64 exp(-H (2 k + 1)) and below 2^64, for k = 0, ..., count - 1."""
+    """Return, for k = 0, ..., count - 1, an integer that is at most 2^64 exp(-H (2 k + 1)) and below 2^64."""
     bits = 64 + TABLE_BITS
     value, square = exp_minus(half_square, bits)[0], exp_minus(2 * half_square, bits)[0]
     found = []
@@ -171,7 +173,7 @@ def _squeeze(half_square: Fraction, count: int) -> list[int]:
 
 @final
 class Trial:
-    """One attempt at a draw, decided with as many bits as it takes.
+    """One attempt at a draw, decided with as many bits as needed.
 
     Args:
         sigma: standard deviation.
@@ -184,7 +186,7 @@ class Trial:
         self._half_square = Fraction(self._width**2, 2 * sigma**2)
 
     def draw(self) -> int | None:
-        """Return the draw; None if the place is rejected."""
+        """Return the draw; None if it is rejected."""
         u, v, w = self._chunk(0)
         negative, v, chunks = v & 1, v >> 1, 1
         while True:
@@ -219,7 +221,7 @@ class Trial:
         return high if high < len(cells.sums) else None
 
     def _accepts(self, cell: int, v: int, w: int, bits: int) -> bool | None:
-        """Return whether W < exp(-H V (2 k + V)), if the bits decide it. V has bits - 1 bits."""
+        """Return whether W < exp(-H V (2 k + V)), if the bits decide it. V has one bit fewer than U and W."""
         unit = 1 << (bits - 1)
         nearest, farthest = Fraction(v, unit), Fraction(v + 1, unit)
         if w + 1 <= exp_minus(self._half_square * farthest * (2 * cell + farthest), bits)[0]:

@@ -1,4 +1,4 @@
-"""Feedback correlators: the noise of a step is z minus a weighted sum of past outputs.
+"""Feedback correlators: the noise of a step is white noise z minus a weighted sum of past outputs.
 
     y_t = (z_t - sum_{s < t} C[t, s] y_s) / C[t, t]
 

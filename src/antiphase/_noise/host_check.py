@@ -19,7 +19,7 @@ from antiphase._noise.self_check import check_noise, check_sizes
 def check_host_noise(mechanism: MechanismLike, dtype: str, *, clip_norm: float = 1.0) -> None:
     """Raise `Refused` if the host cannot compute the noise of this mechanism accurately in this dtype.
 
-    This includes the noise after it is multiplied by `clip_norm`.
+    The noise must also be accurate after it is multiplied by `clip_norm`.
     """
     checked(mechanism, np.dtype(dtype), None, False)
     check_sizes(mechanism.strategy, mechanism.noise_std, np.dtype(dtype), clip_norm=clip_norm)

@@ -1,4 +1,4 @@
-"""Integer correlators, which make lattice noise: each output is a draw minus a rounded sum over the past, in int64.
+"""Integer correlators for lattice noise: each output is a draw minus a rounded weighted sum of past values, in int64.
 
 The sums are exact, so the noise is the same on every machine. docs/lattice-noise.md has the mechanism and its proof.
 """
@@ -25,26 +25,26 @@ INTEGER = np.dtype(np.int64)
 
 
 def lattice_of(mechanism: MechanismLike) -> Lattice | None:
-    """Return the lattice of a mechanism; None if its noise is made in floating point."""
+    """Return the lattice of a mechanism; None if its noise is computed in floating point."""
     return getattr(mechanism, "lattice", None)
 
 
 def check_lattice(mechanism: MechanismLike, leaves: Mapping[str, Leaf]) -> None:
-    """Raise an error if the mechanism's lattice noise does not fit into 64 bits or accounts for too few parameters."""
+    """Raise an error if the lattice noise does not fit into 64 bits, or if the plan allows for too few parameters."""
     lattice = lattice_of(mechanism)
     assert lattice is not None
     entries = sum(math.prod(leaf.global_shape) for leaf in leaves.values())
     if entries > lattice.entries:
         raise InvalidArgument(
             f"The lattice of this plan accounts for {lattice.entries:,} parameters. The leaves have {entries:,}.",
-            hint="make the plan with Problem(parameters=...) of at least that number",
+            hint=f"create the plan with Problem(parameters={entries}) or more",
         )
     check_compiler()
     lattice.check(mechanism.strategy, mechanism.noise_std)
 
 
 def integer_correlator(strategy: Strategy, lattice: Lattice, entries: int) -> Correlator:
-    """Return the correlator that makes the lattice noise of a strategy from draws of floor(N(0, sigma^2))."""
+    """Return the correlator that computes the lattice noise of a strategy from draws of floor(N(0, sigma^2))."""
     return _correlator(integer_form(strategy), lattice, entries)
 
 
@@ -122,6 +122,6 @@ class IntegerBuffersCorrelator(Correlator):
 def _check_fits(overflows: bool) -> None:
     if overflows:
         raise Refused(
-            "A number of the lattice noise does not fit into 62 bits. This never happens with random draws.",
+            "A value of the lattice noise does not fit into 62 bits. This never happens with random draws.",
             hint="check the secret and the machine, and start a new run",
         )

@@ -1,7 +1,7 @@
 """Leaves: the arrays of a model, and the region of each array that a stream generates noise for.
 
-Noise is addressed by the name of a leaf and the flat index of an entry in the whole, unsharded leaf (in C order), so
-the noise does not depend on how the leaf is sharded.
+The address of a noise entry consists of the name of its leaf and its flat index in the whole, unsharded leaf (in C
+order). So the noise does not depend on how the leaf is sharded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphase._check import invalid, text
 from antiphase._record import record
 
 Leaves = Sequence[Sequence[int]] | Mapping[str, Any]
-LARGEST = 1 << 60  # most entries of a leaf, so that a 64-bit counter can number its blocks
+LARGEST = 1 << 60  # maximum number of entries of a leaf, so that a 64-bit counter can number its blocks
 
 
 @final
@@ -70,21 +70,38 @@ def named(leaves: Leaves) -> dict[str, Leaf]:
         items = [(str(i), leaf) for i, leaf in enumerate(leaves)]
     else:
         raise invalid(
-            "NoiseStream", "leaves", "a list of shapes or a dict of Leaf", leaves, "for example [(784, 10), (10,)]"
+            "NoiseStream",
+            "leaves",
+            "a list of shapes or a dict of Leaf",
+            leaves,
+            "pass a list such as [(784, 10), (10,)]",
         )
     if not all(isinstance(name, str) for name, _ in items):
         raise invalid(
-            "NoiseStream", "leaves", "named by strings", list(leaves), "noise keys are derived from leaf names"
+            "NoiseStream",
+            "leaves",
+            "named by strings",
+            list(leaves),
+            "use strings, because noise keys depend on leaf names",
         )
-    names = [text("NoiseStream", "leaves", name, "noise keys are derived from leaf names") for name, _ in items]
+    names = [
+        text("NoiseStream", "leaves", name, "use plain strings, because noise keys depend on leaf names")
+        for name, _ in items
+    ]
     if len(set(names)) < len(names):
-        raise invalid("NoiseStream", "leaves", "named differently", names, "leaves of one name would share their noise")
+        raise invalid(
+            "NoiseStream",
+            "leaves",
+            "named differently",
+            names,
+            "rename them: leaves with the same name would get the same noise",
+        )
     return {name: leaf if isinstance(leaf, Leaf) else Leaf(leaf) for name, (_, leaf) in zip(names, items, strict=True)}
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """`rows` runs of `width` entries each, `stride` apart; the first begins at `start` in the flattened whole leaf."""
+    """Stretches of the flattened whole leaf. Stretch i < `rows` has `width` entries, from `start + i * stride` on."""
 
     start: int
     width: int
@@ -112,7 +129,7 @@ class Walk:
         self._outer = list(zip(leaf.shape, strides, strict=True))[: max(cut - 1, 0)]
 
     def runs(self, start: int, stop: int) -> Iterator[Stretches]:
-        """Yield the stretches that cover entries start, ..., stop - 1 of the region."""
+        """Yield the stretches that cover entries `start` to `stop - 1` of the region."""
         while start < stop:
             stretch, skipped = divmod(start, self.width)
             plate, row = divmod(stretch, self.count)

@@ -1,6 +1,7 @@
-"""Moving-sum correlators for BandedInverse: the noise of a step is a weighted sum of the last rows of z.
+"""Moving-sum correlators for BandedInverse: the noise of a step is a weighted sum of the last rows of white noise z.
 
-With b bands, old rows of z are either stored in a ring of b - 1 buffers or drawn again, which takes b draws per step.
+With b bands, the last b - 1 rows of z are either stored in a ring of b - 1 buffers or drawn again, so that each step
+takes b draws.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from antiphase.strategies import MovingSum
 
 @final
 class StoredSum(Correlator):
-    """Computes sum_r coefficients_r z_{t-r}, oldest term first. z_s is stored in row s mod (bands - 1)."""
+    """Computes sum_r coefficients_r z_{t-r}, oldest term first. Row s mod (bands - 1) of the state stores z_s."""
 
     recursion: MovingSum
     is_replayed = True
@@ -47,7 +48,7 @@ class StoredSum(Correlator):
 
 @final
 class RegeneratedSum(Correlator):
-    """Computes the same sum without state: every row of z is drawn again whenever it is needed."""
+    """Computes the sum of `StoredSum` without state: every row of z is drawn again whenever it is needed."""
 
     recursion: MovingSum
     is_replayed = True

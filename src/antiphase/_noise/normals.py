@@ -37,14 +37,14 @@ class Normals(TiledDraws):
         blocks = self._tile_bytes // BLOCK
         words = self._words[: len(out) // TILE * self._tile_bytes]
         self._source.words(leaf, row, tile * blocks, words)
-        if self._convert(self._typed_words, out):  # one pair in 2^63 (float32) or 2^53 (float64)
+        if self._convert(self._typed_words, out):  # true for one pair in 2^63 (float32) or 2^53 (float64)
             self._extend_tail(leaf, row, tile, out)
 
     def _extend_tail(self, leaf: int, row: int, tile: int, out: Noise) -> None:
-        """Replace the pairs for which all bits of u are zero by pairs drawn with extra bits; see `tail.py`."""
+        """Find the pairs whose uniform u has only zero bits, and draw them again with extra bits; see `tail.py`."""
         tiles = len(out) // TILE
         words = self._words[: tiles * self._tile_bytes].view(self._typed_words.dtype)
-        parts = words.reshape(tiles, -1, PAIRS)  # high, low, angle; or word, angle
+        parts = words.reshape(tiles, -1, PAIRS)  # float32: high, low, angle; float64: word, angle
         extra = np.empty(EXTRA_BYTES, dtype=np.uint8)
         for i, p in np.argwhere(_in_smallest_cell(parts)).tolist():
             self._source.words(leaf, row, extra_block((tile + i) * PAIRS + p), extra)
@@ -54,7 +54,7 @@ class Normals(TiledDraws):
 
 
 def _in_smallest_cell(parts: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return for each pair whether all bits of u are zero. Sign and swap bits, in the same words, are ignored."""
+    """Return for each pair whether all bits of u are zero. The sign and swap bits in the same words are ignored."""
     if parts.dtype == np.int32:
         return (parts[:, 0] == 0) & (parts[:, 1] & -2 == 0)
     return parts[:, 0] >> np.uint64(64 - BITS["float64"]) == 0

@@ -1,14 +1,16 @@
 """The mechanism of a stream, and the root that its noise keys are derived from.
 
 The noise of a mechanism is noise_std N z, with a matrix N and white noise z. The keys that generate z depend on the
-*root*: the fingerprint of the first plan or mechanism of a run. A different number of steps gives a different root, so
-two runs with the same secret and run id but different plans share no noise. The root of an extended plan is the plan
-that it extends, and an extended stream keeps its root. Only in these two cases does a longer mechanism use the same z.
+*root*: the fingerprint of the first plan or mechanism of a run. Plans that differ in any way, even only in the number
+of steps, have different roots. So two runs with the same secret and run id share no noise if their plans differ. The
+only exceptions are extensions: an extended plan has the root of the plan that it extends, and an extended stream keeps
+its root.
 
 A run can be extended if the first rows of the longer N are the old N followed by zeros. Then everything released so far
 is what the longer mechanism would have released, and the guarantee of the longer mechanism holds for the whole run.
-This is true for Identity, Toeplitz without column normalisation, BLT and BandedInverse. For the online tree it is true
-at every step except the last step of a tree whose number of steps is not a power of two (see `tree.py`).
+The condition holds for Identity, Toeplitz without column normalisation, BLT and BandedInverse. For the online tree, it
+holds if the number of steps is a power of two. Otherwise the last row of the old N differs from the same row of the
+longer N, so the tree can be extended only before its last step (see `tree.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class MechanismLike(Protocol):
 
     @property
     def noise_std(self) -> float:
-        """Factor that N z is multiplied by, for C as given."""
+        """Factor that multiplies N z. C is used as it is, not normalised to sensitivity 1."""
 
 
 @final
@@ -64,7 +66,7 @@ def check_extends(longer: MechanismLike, shorter: MechanismLike) -> None:
     if not shorter.strategy.is_extensible:
         raise Refused(
             f"A stream with {kind} cannot be extended: its matrix depends on the number of steps.",
-            hint="start a new run and compose the guarantees of the two",
+            hint="start a new run and compose the guarantees of both runs",
         )
     steps = longer.strategy.steps
     same = type(longer.strategy) is type(shorter.strategy) and steps >= shorter.strategy.steps
@@ -83,8 +85,8 @@ def check_last_step(longer: Strategy, shorter: Strategy, step: int) -> None:
         if shorter.completed_level(last) != longer.completed_level(last):
             raise Refused(
                 f"All {shorter.steps} steps of the tree have been released, so the tree can no longer be extended.",
-                hint="next time, extend the tree before its last step, or use a power of two as the number of steps; "
-                "now start a new run and compose the guarantees of the two",
+                hint="start a new run and compose the guarantees of both runs; next time, extend the tree before its "
+                "last step, or use a power of two as the number of steps",
             )
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from antiphase._errors import Refused
 from antiphase.strategies import Strategy, scaled_exactly, times_power_of_two
 
-# Largest binary exponents of entries that need no rescaling. With these limits, the state is far from the limits of its
-# dtype. In float64, the squares of its entries are, too.
+# Largest binary exponents of entries that need no rescaling. Within these bounds, the state is far from the limits of
+# its dtype. In float64, even the squares of the state's entries are far from these limits.
 ORDINARY = {"float32": 96, "float64": 400}
 
 

@@ -1,9 +1,9 @@
 """Check, before the first step, that a run will add the noise of its plan.
 
 There are two checks. The first computes, in float64, how large state and noise become over the whole run. Both must
-stay well within the range of the dtype. The second check passes a known z to the code that will generate the noise, and
-compares the noise of the first steps with a float64 reference. Neither check needs model-sized memory, and both take
-only milliseconds for ordinary strategies.
+stay well within the range of the dtype. The second check passes known white noise z to the code that will generate the
+noise, and compares the noise of the first steps with a float64 reference. Neither check needs model-sized memory, and
+both take only milliseconds for ordinary strategies.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from antiphase._noise.scale import canonical
 from antiphase._noise.sizes import sizes
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix, divided
 
-# Standard deviations must be between 2^-e and 2^e, so that no draw overflows or loses digits near zero.
+# Standard deviations must be between 2^-e and 2^e for these e, so that no draw overflows or loses digits near zero.
 LARGEST_EXPONENT = {"float32": 100, "float64": 960}
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53}
 TOLERANCE = 2.0**-8  # largest rounding error of the noise, in standard deviations of z
 FEW_STEPS, MOST_STEPS = 32, 256  # the code is tested on at least FEW_STEPS steps and at most MOST_STEPS
-MOST_WHOLE = 1 << 16  # largest number of entries of N for which strategies that use all of z in each step are tested
+MOST_WHOLE = 1 << 16  # strategies that use all of z in each step are tested only if N has at most this many entries
 LANES = 16  # number of independent samples of z
 HINTS = {
     "float32": "use float64, or scale the loss and the clipping norm together",
@@ -46,7 +46,7 @@ def check_noise(
         noise_std: noise_std of the plan.
         dtype: dtype of noise and state.
         respond: the code under test, which maps z to the noise that is added.
-        clip_norm: clipping norm, by which `respond` multiplies the noise in `dtype`.
+        clip_norm: clipping norm. `respond` multiplies the noise by it, in `dtype`.
     """
     check_sizes(strategy, noise_std, dtype, clip_norm=clip_norm)
     steps = _first_steps(strategy.recursion())
@@ -90,7 +90,7 @@ def _refused(strategy: Strategy, dtype: np.dtype[Any], why: str, hint: str = "")
 
 
 def _first_steps(recursion: Recursion) -> int:
-    """Return the number of steps to test. It exceeds the number of bands if MOST_STEPS allows it; 0 skips the test."""
+    """Return the number of steps to test: more than the number of bands, if MOST_STEPS allows it. 0 skips the test."""
     block = _block(recursion)
     if isinstance(block, WholeMatrix):
         return block.steps if block.steps * block.rows <= MOST_WHOLE else 0
@@ -142,8 +142,8 @@ def _relative_errors(strategy: Strategy, noise_std: float, noise: Array, z: Arra
 def _encoded(recursion: Recursion, noise: Array) -> Array | None:
     """Return C times the noise of the first steps; None if C is not square and lower triangular.
 
-    The result should equal z. The caller compares it with z, rather than the noise with N z, because this shows whether
-    the noise of each step keeps the digits of that step's z.
+    The result should equal z, and the caller compares the two. Comparing the noise with N z instead would not show
+    whether the noise of each step keeps the digits of that step's z.
     """
     steps, encoded = np.arange(len(noise)), None
     match recursion:

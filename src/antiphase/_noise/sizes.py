@@ -1,8 +1,8 @@
-"""Compute how large the noise of a strategy and its rounding errors become over the whole run, in float64.
+"""Compute, in float64, how large the noise of a strategy and the rounding errors of the noise become during a run.
 
-Let C be square, and let the noise y = C^-1 z be rounded to a dtype with relative error u. The rounded noise is
-C^-1 (z + d), where d_t is of the size of sum_s |C[t, s]| u |y_s|. Privacy depends on how close z + d is to Gaussian, so
-the rounding error is measured by the size of d.
+Let C be square, and let the noise y = C^-1 z, where z is white noise, be rounded to a dtype with relative error u. The
+rounded noise is C^-1 (z + d), where d_t is roughly sum_s |C[t, s]| u |y_s|. Privacy depends on how close z + d is to
+Gaussian, so the rounding error is measured by the size of d.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from antiphase._check import Array
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix
 
 PROBES = 8  # number of sample draws of z
-MOST_PRODUCTS = 1 << 26  # most multiplications for substitution; longer inverse series use Fourier transforms
-LONGEST_SERIES = 1 << 22  # most terms to compute, unless C has more than a quarter as many bands; the rest is bounded
+MOST_PRODUCTS = 1 << 26  # maximum number of multiplications for substitution; beyond it, Fourier transforms are used
+LONGEST_SERIES = 1 << 22  # maximum number of terms to compute, or 4 x bands if that is larger; the rest is bounded
 FEW_TERMS = 1 << 10  # number of terms computed by substitution before the first transform
 
 
 @final
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes for white noise of standard deviation 1.
+    """Sizes of the noise and its rounding errors, for white noise of standard deviation 1.
 
     Attributes:
         smallest, largest: smallest and largest standard deviation of (N z)_t over the steps.
-        rounding: largest standard deviation of d_t / u over the steps.
+        rounding: largest standard deviation of d_t / u over the steps, with d and u as in the module docstring.
         entry: largest absolute entry of C, or of N if the noise is a moving sum.
     """
 
@@ -146,7 +146,7 @@ def _inverse_series(c: Array, count: int, direct: int) -> Array:
     The first `direct` terms are computed by substitution, and each Newton step doubles the number of terms. If n terms
     are correct, then c y = 1 + x^n e for some series e, and the next n terms are the first n terms of -y e. The
     transforms have an error of about u |c| |y|^2, where u is the relative rounding error. This is negligible as long as
-    |c| |y| is far below 1 / u; |c| |y| is also the quantity that the caller computes.
+    |c| |y| is far below 1 / u. `Sizes.rounding` is this |c| |y|, which `check_sizes` limits.
     """
     from scipy.fft import irfft, next_fast_len, rfft
 
@@ -165,7 +165,7 @@ def _inverse_series(c: Array, count: int, direct: int) -> Array:
 
 
 def _later_norm(c: Array, series: Array, steps: int) -> float:
-    """Return an upper bound on the norm of all terms of 1 / c after those in `series`.
+    """Return an upper bound on the norm of all terms of the power series 1 / c that come after the terms in `series`.
 
     Each term depends only on the `bands` terms before it. Split the terms into blocks of length n = len(series), and
     let h be the right-hand side that one block contributes to the equations of the next block. Then the next block is

@@ -5,14 +5,14 @@ Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, 
 
     counter, 128 bits, big-endian:   row (64 bits) | block (64 bits)
 
-A tile of 64 normals takes 24 blocks in float32 and 32 in float64. In float32, tile i of a row uses blocks 24 i, ...,
-24 i + 23; all such blocks are below 2^59. Blocks from 2^63 on provide extra words for the far tail (see `tail.py`). No
-two rows, tiles or leaves ever use the same block of the same key. With q blocks under one key, the advantage of
-distinguishing the words from true random bits exceeds the advantage of breaking AES by at most q^2 / 2^129. For a
-million rows of a leaf with a hundred million entries, this is 2^-38.
+Normals are drawn in tiles of 64. A tile takes 24 blocks in float32 and 32 in float64. In float32, tile i of a row uses
+blocks 24 i, ..., 24 i + 23; all such blocks are below 2^59. Blocks from 2^63 on provide extra words for the far tail
+(see `tail.py`). No two rows, tiles or leaves ever use the same block of the same key. With q blocks under one key, the
+advantage of distinguishing the words from true random bits exceeds the advantage of breaking AES by at most
+q^2 / 2^129. For a million rows of a leaf with a hundred million entries, this is 2^-38.
 
-float32 and float64 streams have different keys and therefore unrelated z. With the same z at both precisions, two runs,
-one in each precision, would reveal the difference of their gradients.
+float32 and float64 streams have different keys and therefore unrelated z. If a float32 run and a float64 run shared the
+same z, anyone who saw the outputs of both could learn the difference of their gradients.
 
 Reference: NIST SP 800-38A (counter mode), FIPS 197 (AES).
 """
@@ -33,7 +33,7 @@ from antiphase._noise.leaves import Leaf
 from antiphase._secret import Secret
 
 BLOCK = 16  # bytes per AES block
-LARGEST = 1 << 19  # most bytes requested at once
+LARGEST = 1 << 19  # maximum number of bytes requested at once
 SourceName = Literal["aes", "simulation"]
 Bytes = NDArray[np.uint8]
 
@@ -44,11 +44,11 @@ def leaf_keys(secret: Secret, labels: tuple[str, ...], leaves: dict[str, Leaf]) 
 
 
 class Source(ABC):
-    """Base class: generates random words by address. Each thread needs its own object, with buffers and ciphers."""
+    """Base class: generates random words by address. Objects hold buffers and ciphers, so each thread needs its own."""
 
     @abstractmethod
     def words(self, leaf: int, row: int, block: int, out: Bytes) -> None:
-        """Fill `out`, at most LARGEST bytes, with the blocks block, block + 1, ... of a row of a leaf."""
+        """Fill `out`, at most LARGEST bytes, with the blocks of a row of a leaf from block number `block` on."""
 
 
 @final

@@ -1,6 +1,6 @@
-"""The settings of a stream and its state file, which has a readable header and the encrypted state.
+"""The settings of a stream, and its state file.
 
-The header contains the settings and the current step.
+A state file has an unencrypted header with the settings and the current step, followed by the encrypted state.
 """
 
 from __future__ import annotations
@@ -66,16 +66,18 @@ def checked_settings(
     regenerate: bool,
     is_lattice: bool = False,
 ) -> Settings:
-    """Check the arguments and return them as settings. `is_lattice` says whether the noise is made in integers."""
-    run_id = _check.text("NoiseStream", "run_id", run_id, "every run needs its own run_id")
+    """Check the arguments and return them as settings. `is_lattice` says whether the noise is computed in integers."""
+    run_id = _check.text("NoiseStream", "run_id", run_id, "use a different run_id for every run")
     if lookahead is not None:
         lookahead = _check.positive_integer(
-            "NoiseStream", "lookahead", lookahead, "1 computes each step when it is requested"
+            "NoiseStream", "lookahead", lookahead, "use 1 to compute each step when it is requested"
         )
     if not isinstance(regenerate, bool):
-        raise _check.invalid("NoiseStream", "regenerate", "True or False", regenerate, "False stores old z in memory")
+        raise _check.invalid(
+            "NoiseStream", "regenerate", "True or False", regenerate, "use False to store old z in memory"
+        )
     if is_lattice and (lookahead is not None or regenerate):
-        hint = "lattice noise is made step by step, from stored outputs"
+        hint = "omit lookahead and regenerate: lattice noise is always computed step by step from stored state"
         raise _check.invalid("NoiseStream", "lookahead", "None for lattice noise", lookahead or regenerate, hint)
     made = checked_dtype(dtype, is_lattice)
     return Settings(named(leaves), run_id, made, check_source(source), lookahead, regenerate)
@@ -90,7 +92,7 @@ def checked_dtype(dtype: DTypeLike | None, is_lattice: bool = False) -> np.dtype
         return np.dtype(np.int64 if is_lattice else np.float32)
     if is_lattice:
         if np.dtype(dtype) != np.dtype(np.int64):
-            hint = "omit dtype; if this is an integration that adds floating-point noise, plan without lattice=True"
+            hint = "omit dtype; integrations that add floating-point noise need a plan without lattice=True"
             raise _check.invalid("NoiseStream", "dtype", "int64 for lattice noise", str(dtype), hint)
         return np.dtype(np.int64)
     hint = "for gradients of lower precision, use float32"
@@ -114,8 +116,8 @@ def write_state(path: Path, header: Header, arrays: list[NDArray[Any]], secret: 
 def read_state(path: Path, secret: Secret, prepare: Callable[[Header], list[NDArray[Any]]]) -> Header:
     """Read a state file: pass its header to `prepare`, fill the arrays that `prepare` returns, and return the header.
 
-    Raises `Corrupted` if the file was truncated, changed or written with another secret. In that case, do not use the
-    arrays.
+    Raises `Corrupted` if the file was truncated, changed or written with a different secret. In that case, do not use
+    the arrays.
     """
     return read_sealed(path, KIND, secret, prepare)
 

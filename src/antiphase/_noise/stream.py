@@ -37,24 +37,24 @@ from antiphase._traceback import without_locals
 class NoiseStream:
     """Generates the noise for the sum of clipped gradients in steps t = 0, 1, ..., for clipping norm 1.
 
-    The noise of step t is noise_std (N z)_t, where z is white noise and N is the noise matrix of the strategy (C^-1 for
-    square C). Each entry of z is addressed by (row, leaf name, flat index in the whole leaf) under keys derived from
-    (secret, run id, plan, dtype); nothing else determines the noise. Sharding, `threads`, `lookahead`, `regenerate`,
-    `file`, saving and replaying do not change a single bit of the noise, and each shard holds only its share of the
-    state. (There is one exception: if C is not lower triangular, N is computed by dense linear algebra, and its last
-    bits depend on the machine and its number of threads.)
+    The noise of step t is noise_std (N z)_t, where z is white noise and N is the noising matrix of the strategy (C^-1
+    for square C). Each entry of z is addressed by (row, leaf name, flat index in the whole leaf) under keys derived
+    from (secret, run id, plan, dtype); nothing else determines the noise. Sharding, `threads`, `lookahead`,
+    `regenerate`, `file`, saving and replaying do not change a single bit of the noise, and each shard holds only its
+    share of the state. (There is one exception: if C is not lower triangular, N is computed by dense linear algebra,
+    and its last bits depend on the machine and its number of threads.)
 
-    **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z, up to rounding to `dtype`
-    and up to tails beyond 53 standard deviations, which `Run.report` accounts for. Rows of z are never reused, not even
-    by the repeated blocks of Stamped. After the last step, `next` raises an error. The privacy guarantee of the
-    mechanism is for real numbers. It does not account for rounding draws and sums to floating point, which is coarser
-    for draws beyond seven standard deviations. A mechanism is refused if its noise does not fit in `dtype`, or if
-    rounding would change z by more than 1/256 of its standard deviation.
+    **Guarantee**: the noise of all steps together is noise_std N z for one white Gaussian z. This holds up to rounding
+    to `dtype`, and up to tails beyond 53 standard deviations. `Run.report` accounts for these tails. Rows of z are
+    never reused, not even by the repeated blocks of Stamped. After the last step, `next` raises an error. The privacy
+    guarantee of the mechanism is for real numbers. It does not account for the rounding of draws and sums to floating
+    point. This rounding is coarser for draws beyond seven standard deviations. A mechanism is refused if its noise does
+    not fit in `dtype`, or if rounding would change z by more than 1/256 of its standard deviation.
 
-    **Lattice.** If the mechanism has a `Lattice`, the noise is made in exact integers instead, as arrays of int64 in
-    units of the lattice's grid, for contributions of integer norm at most `lattice.norm`. Each draw of z is exactly
-    distributed as floor(N(0, sigma^2)) with sigma = `lattice.sigma(noise_std)`, and nothing is rounded without being
-    accounted for; see docs/lattice-noise.md.
+    **Lattice.** If the mechanism has a `Lattice`, the noise is computed in exact integers instead. The stream returns
+    int64 arrays in units of the lattice's grid, for integer contributions with a norm of at most `lattice.norm`. Each
+    draw of z is exactly distributed as floor(N(0, sigma^2)) with sigma = `lattice.sigma(noise_std)`. The guarantee
+    accounts for all rounding; see docs/lattice-noise.md.
 
     Anyone who knows the secret or the state of the stream can subtract the noise. Store both apart from the model.
 
@@ -63,8 +63,8 @@ class NoiseStream:
         leaves: list of shapes, or {name: Leaf(global_shape, region)} for a shard.
         secret: secret from `Secret.generate()`, or from `Secret.insecure(42)` in tests.
         run_id: name of the training run, different for every run. Two runs with the same secret, run id and plan (or
-            plans that extend the same plan) have the same noise: anyone who sees both learns the difference of their
-            gradients.
+            plans that extend the same plan) have the same noise. Anyone who sees both runs learns the difference of
+            their gradients.
         dtype: float32 or float64, the dtype of noise and state. Sums over past outputs or draws use float64; sums over
             the buffers of a BLT use `dtype`. None means float32, or int64 for a plan with a lattice.
         threads: number of threads; None for one per processor.
@@ -73,11 +73,13 @@ class NoiseStream:
             beyond bands - 1 takes one more model-sized buffer.
         source: "aes", or "simulation" for a generator that is not cryptographic.
         regenerate: for BandedInverse, draw old rows of z again in each step instead of storing bands - 1 buffers.
-        file: for Fourier, the full tree and other C that use all of z in each step: a path next to which the noise of
-            all steps is stored, instead of in memory. The file is not encrypted; only its owner can read it.
-        start_step: first step to generate. The state before this step is recomputed by replaying earlier steps: none
-            for Identity and for C that use all of z in each step, the last bands - 1 for BandedInverse, those of the
-            same block for Stamped, and all of them for other strategies.
+        file: path for strategies that use all of z in each step, such as Fourier and the full tree. The noise of all
+            steps is then stored in a file next to this path, instead of in memory. The file is not encrypted; only its
+            owner can read it.
+        start_step: first step to generate. The stream recomputes the state before this step by replaying earlier steps.
+            The strategy determines which steps are replayed: none for Identity and for strategies that use all of z in
+            each step; the last bands - 1 steps for BandedInverse; the steps of the same block for Stamped; all earlier
+            steps for other strategies.
         first: the plan or mechanism that `plan` extends, if `plan` does not record it. Do not continue a tree
             that was extended after its last step was released.
 
@@ -170,12 +172,12 @@ class NoiseStream:
 
     @without_locals
     def _start_ahead(self) -> None:
-        """Begin to compute the next step's noise on a background thread; `next` takes it. No bit of it changes."""
+        """Start computing the next step's noise on a background thread. This does not change the noise."""
         self._engine.start_ahead()
 
     @without_locals
     def _abandon(self) -> None:
-        """Stop computing ahead, for a stream that is not used any more."""
+        """Stop computing ahead. Call this only if the stream will not be used again."""
         self._engine.abandon()
 
     @without_locals
@@ -199,7 +201,7 @@ class NoiseStream:
         return self._engine.split(self._engine.white(int(row)))
 
     def extend(self, plan: Any) -> None:
-        """Continue with more steps of the same strategy and noise_std. The guarantee is then that of the longer plan.
+        """Continue with more steps of the same strategy and noise_std. The guarantee of the longer plan then applies.
 
         Args:
             plan: from `Plan.extend`, or a Mechanism with the same strategy for more steps.
@@ -225,7 +227,7 @@ class NoiseStream:
             self._save(Path(path))
 
     def _save(self, path: Path) -> None:
-        ahead = self._engine.finish_ahead()  # the state already follows from it, so it is saved too
+        ahead = self._engine.finish_ahead()  # the state already includes this step, so save its noise too
         place = {"step": self.step, "made": self._engine.correlator.made, "exponent": self._engine.exponent}
         place |= {} if ahead is None else {"ahead": True}
         names = {"plan": self._origin.fingerprint, "root": self._origin.root}
@@ -277,7 +279,7 @@ class NoiseStream:
             check_fits(Path(path), "leaves", wanted[0], list(settings.leaves.items()))
             check_fits(Path(path), "dtype", wanted[1], settings.dtype)
             stream._open(Origin(origin.mechanism, origin.fingerprint, header["root"]), settings, secret, threads, file)
-            # Files written before C was scaled have no exponent.
+            # Versions that did not rescale C wrote files without an exponent.
             check_fits(Path(path), "scale", stream._engine.exponent, header.get("exponent", 0))
             if header.get("ahead"):
                 ahead.append(np.empty(stream._engine.layout.entries, dtype=settings.dtype))
@@ -288,7 +290,7 @@ class NoiseStream:
         return stream
 
     def _continues(self, plan: Any, run_id: str, source: SourceName = "aes") -> bool:
-        """Return whether a new stream with these arguments, same leaves and same dtype would have the same noise."""
+        """Return whether a new stream with these arguments and the same leaves and dtype would have the same noise."""
         mine = (self._origin.root, self._settings.run_id, self._settings.source)
         return mine == (origin_of(plan).root, run_id, source)
 

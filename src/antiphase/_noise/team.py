@@ -13,7 +13,7 @@ from typing import Generic, TypeVar, final
 
 from antiphase import _check
 
-BACKGROUND_NICE = 10  # a background thread uses the time that others leave
+BACKGROUND_NICE = 10  # niceness of background threads, which should use idle time only
 W = TypeVar("W")
 P = TypeVar("P")
 
@@ -31,9 +31,10 @@ class Started:
     """Work that a background thread has begun.
 
     Args:
-        finish: process the parts that are left on all threads; return, or raise the first error, once all are done.
-        stop: hand out no more parts.
-        background: the background thread's part of the work.
+        finish: processes the remaining parts on all threads. Returns, or raises the first error, once all parts are
+            done.
+        stop: stops handing out parts.
+        background: the future of the background thread.
     """
 
     finish: Callable[[], None]
@@ -41,7 +42,7 @@ class Started:
     background: Future[None]
 
     def abandon(self) -> None:
-        """Stop, and wait for the part in progress. Errors are dropped, as is the result."""
+        """Stop, and wait for the part in progress. Its result and any error are discarded."""
         self.stop()
         self.background.exception()
 
@@ -67,7 +68,7 @@ class Team(Generic[W]):
         self._work(_Queue(parts), task, count, [])
 
     def start(self, task: Callable[[W, P], None], parts: Sequence[P]) -> Started:
-        """Begin to process the parts on a background thread."""
+        """Start processing the parts on a background thread."""
         if self._background is None or self._background_worker is None:
             self._background = ThreadPoolExecutor(1, "antiphase-noise-ahead", _lower_priority)
             self._background_worker = self._make_worker()
@@ -81,8 +82,8 @@ class Team(Generic[W]):
         return Started(finish, queue.close, future)
 
     def _work(self, queue: _Queue[P], task: Callable[[W, P], None], count: int, others: list[Future[None]]) -> None:
-        """Process what is left in the queue with `count` threads, and wait for the others that work on it."""
-        # If the wait below is interrupted, threads may go on using their workers, so the next run must use new ones.
+        """Process the rest of the queue with `count` threads, and wait for `others`, which work on the same queue."""
+        # If the wait below is interrupted, threads may go on using their workers, so the next run must use new workers.
         (workers, self._workers), (pool, self._pool) = (self._workers, []), (self._pool, None)
         others = list(others)
         try:
@@ -93,7 +94,7 @@ class Team(Generic[W]):
             queue.work(task, workers[0])
         finally:
             queue.close()
-            errors = [other.exception() for other in others]  # waits
+            errors = [other.exception() for other in others]  # waits for all threads
             self._workers, self._pool = workers, pool
         for error in errors:
             if error is not None:
@@ -108,7 +109,7 @@ class Team(Generic[W]):
 
 
 def _lower_priority() -> None:
-    """Let this thread run only when others leave time. On Linux, each thread has a priority of its own."""
+    """Lower the priority of this thread, so that it uses idle time only. Only Linux has a priority per thread."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BACKGROUND_NICE)

@@ -1,9 +1,10 @@
 """The online tree correlator. Its state holds the estimates of completed nodes whose parents are not complete.
 
-Step t draws consecutive rows of z, starting at row 2t - popcount(t): one for the leaf, then one for each node that the
-step completes. A longer tree draws the same rows for the same nodes, except at the last step of a tree whose number of
-steps is not a power of two. That step also completes nodes that would cover later steps in a longer tree. The noise of
-these nodes must not be used again for the longer sums, so such a tree can be extended only before its last step.
+Step t draws consecutive rows of the white noise z, starting at row 2t - popcount(t): one for the leaf of the tree, then
+one for each node that the step completes. A longer tree draws the same rows for the same nodes, except at the last step
+of a tree whose number of steps is not a power of two. That step also completes nodes that would cover later steps in a
+longer tree. The noise of these nodes must not be used again for the longer sums, so such a tree can be extended only
+before its last step.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ DOUBLE = np.dtype(np.float64)
 class TreeCorrelator(Correlator):
     """Computes node <- w z + (1 - w) (left + node) for each level that a step completes.
 
-    Here w is the weight of the node's own noise, and left is its left child. The noise of the step is the final node
-    minus the stored nodes that it replaces.
+    On the right-hand side, node and left are the children of the new node; left is absent if there is only one child.
+    The weight of the new node's own noise z is w. The noise of the step is the final node minus the stored nodes that
+    it replaces.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """

@@ -1,8 +1,8 @@
 """The correlator for strategies in which each output uses all of z: Fourier, the full tree and non-triangular matrices.
 
 The noise of all steps is computed in the first step. This takes as many model-sized buffers as there are steps, in
-memory or in a file. N is computed with NumPy's linear algebra, so the last bits of N (but not of z) may depend on the
-machine. Resume such a run on the same kind of machine.
+memory or in a file. The noising matrix N is computed with NumPy's linear algebra, so the last bits of N (but not of the
+white noise z) may depend on the machine. Resume such a run on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from antiphase._noise.correlator import LANES, PART, Correlator, Noise, Part, Sc
 from antiphase.strategies import WholeMatrix
 
 BLOCK = 32  # number of steps computed at once
-LARGEST_SCRATCH = 1 << 21  # most bytes for all rows of z of one part
+LARGEST_SCRATCH = 1 << 21  # maximum number of bytes for all rows of z of one part
 DOUBLE = np.dtype(np.float64)
 
 
@@ -28,7 +28,7 @@ class WholeCorrelator(Correlator):
     """Computes N z for all steps in the first step, then returns one row per step.
 
     Args:
-        path: path next to which the noise is stored in a temporary file; None to store it in memory. The file is
+        path: the noise is stored in a temporary file next to this path; None to store it in memory. The file is
             unlinked as soon as it is open.
     """
 

@@ -1,4 +1,4 @@
-"""The position of each entry of a stream in the model's arrays (leaves), and per-thread objects that generate z."""
+"""The position of each entry of a stream in the model's arrays (leaves), and the random generator of each thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_CACHED = 64  # largest number of stretches per part to cache; longer lists 
 @final
 @dataclass(frozen=True)
 class Piece:
-    """Entries start, ..., stop - 1 of a leaf's region. The first of them is entry `done` of the part."""
+    """The entries `start` to `stop - 1` of a leaf's region, which begin at entry `done` of the part."""
 
     leaf: int
     start: int
@@ -77,11 +77,11 @@ class Layout:
                 done += run.rows * run.width
 
 
-class Draws(Protocol):
+class DrawSource(Protocol):
     """Generates z by address: `Normals`, or `ExactDraws` for lattice noise."""
 
     def fill(self, leaf: int, row: int, start: int, out: Noise) -> None:
-        """Fill `out` with z for entries start, start + 1, ... of the flattened whole leaf."""
+        """Fill `out` with z for the entries of the flattened whole leaf from `start` on."""
 
     def fill_rows(self, leaf: int, row: int, start: int, stride: int, out: Noise) -> None:
         """Fill the rows of `out` with z for stretches of the flattened whole leaf, `stride` apart."""
@@ -91,7 +91,7 @@ class Draws(Protocol):
 class Worker:
     """The random generator and buffers of one thread."""
 
-    def __init__(self, layout: Layout, draws: Draws) -> None:
+    def __init__(self, layout: Layout, draws: DrawSource) -> None:
         self._layout = layout
         self._draws = draws
         self.scratch = Scratch()

@@ -32,22 +32,23 @@ def optimize_banded(
     bands: int | None = None,
     equal_norms: bool = True,
 ) -> Solution:
-    """Minimise the error over all banded C with columns of norm 1 and bands <= separation.
+    """Minimise the error over all banded strategy matrices C with columns of norm 1 and bands <= separation.
 
-    With at most as many bands as the separation, the columns of C for the steps of one example are orthogonal, so the
-    sensitivity is sqrt(k) for k participations. With equal_norms=False, which needs fixed epochs of b steps, only the
-    sum of the squared norms over each residue class of steps is fixed: sum_j |C e_{i + j b}|^2 = k for every i. The
-    value comes from a covariance recursion and the gradient from its reverse, in O(n bands^2). The search starts from
-    the best Toeplitz strategy.
+    The separation is the smallest number of steps between two participations of one example. With at most this many
+    bands, the columns of C for the steps of one example are orthogonal, so the sensitivity is sqrt(k) for k
+    participations. With equal_norms=False, which needs fixed epochs of b steps, column norms may differ. Only the sum
+    of the squared column norms over steps i, i + b, i + 2b, ... must equal k for every i. A covariance recursion
+    computes the error, and the same recursion in reverse computes the gradient. Both take O(n bands^2) operations. The
+    search starts from the best Toeplitz strategy.
 
     **Guarantee**: `lower_bound` holds for every C of the stated problem. The problem is convex in X = C^T C. The bound
-    is the minimum of the tangent at the solution over all X with the prescribed diagonal.
+    is the smallest value of the tangent at the solution over all X with the prescribed diagonal.
 
     Args:
         steps: number of steps, n.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
         limits: when to stop early.
         bands: number of diagonals, at most the separation; by default the smallest of 32, the number of steps and the
             separation.
@@ -74,7 +75,7 @@ def optimize_banded(
 def _period(
     owner: str, participation: Participation, allowed: ParticipationLimits, steps: int, equal_norms: bool
 ) -> int:
-    """Return the period of the residue classes in which the sum of squared column norms is fixed.
+    """Return the period b for which the sum of squared column norms over steps i, i + b, i + 2b, ... is fixed.
 
     It is one epoch, or the number of steps if every column has norm 1.
     """
@@ -103,10 +104,11 @@ def _start(
 
 
 class _BandedProblem:
-    """Computes log(loss) from columns of any norm, which it scales so that each residue class has its required norm.
+    """Computes log(loss) from unnormalised columns of C, after scaling them to the required norms.
 
-    The error is steep in the columns that affect many steps. To balance this, the variables of the search are
-    columns / stretch, with a factor `stretch` for each column.
+    All columns of a residue class (steps that are equal modulo `period`) are scaled by the same factor. The error is
+    steep in the columns that affect many steps. To balance this, the variables of the search are columns / stretch,
+    with a factor `stretch` for each column.
 
     Args:
         workload: the workload matrix, A.
@@ -114,7 +116,7 @@ class _BandedProblem:
         steps: number of steps, n.
         bands: number of bands of C.
         count: number of participations, k.
-        period: steps that are equal modulo `period` form one residue class. If every column has norm 1, it is `steps`.
+        period: number of residue classes; equal to `steps` if every column has norm 1.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class _BandedProblem:
         self._stretch = 1.0 / np.sqrt(reach / reach.max() + bands / steps)
 
     def solve(self, start: Array, limits: SearchLimits) -> tuple[Array, float, bool]:
-        """Minimise the power mean of the variances, for each exponent in `objective_powers` in turn.
+        """Minimise the power mean of the variances of the steps, for each exponent in `objective_powers` in turn.
 
         Returns the columns, the lower bound on the loss, and whether the search converged.
         """
@@ -143,14 +145,14 @@ class _BandedProblem:
         return self._scaled(point).copy(), bound, converged
 
     def lower_bound(self, columns: Array, power: float) -> float:
-        """Return a lower bound on the loss of every C of the problem.
+        """Return a lower bound on the loss of every C that the problem allows.
 
-        Choose weights w such that phi(X) = sum_i w_i var_i is at most the squared error for every X (for
-        `Curvatures`, phi is the squared error itself), and let -H be the gradient of phi. phi is convex and
-        homogeneous of degree -1, so <H, X> = phi(X), and phi(X') >= 2 phi(X) - <H, X'> for every other X'.
-        Further, <H, X'> is at most sum_i X'_ii h_i, where h_i is the sum of |H_ij| inside the band, because
-        |X'_ij| <= (X'_ii + X'_jj) / 2. With the best scale of X, this gives the bound phi(X)^2 / (largest sum_i
-        X'_ii h_i) on the squared error.
+        Let phi(X) = sum_i w_i var_i for X = C^T C, where var_i is the noise variance of step i for a given X. The
+        weights w are such that phi(X) is at most the squared error for every X. For `Curvatures`, phi is the squared
+        error itself. Let -H be the gradient of phi. Since phi is convex and homogeneous of degree -1, <H, X> = phi(X),
+        and phi(X') >= 2 phi(X) - <H, X'> for every X'. Further, |X'_ij| <= (X'_ii + X'_jj) / 2. So <H, X'> is at most
+        sum_i X'_ii h_i, where h_i is the sum of |H_ij| inside the band. With the best scale of X, this gives the bound
+        phi(X)^2 / (largest sum_i X'_ii h_i) on the squared error.
         """
         from antiphase._kernels import gram_gradient
 
@@ -159,7 +161,7 @@ class _BandedProblem:
         return phi * math.sqrt(self._count / self._largest_trace(np.abs(gram_gradient(columns, gradient))))
 
     def _largest_trace(self, H: Array) -> float:
-        """Return the largest sum_i X'_ii h_i over the diagonals of X' that the problem allows."""
+        """Return the largest sum_i X'_ii h_i over all X' that the problem allows, with h_i as in `lower_bound`."""
         rows = H.sum(axis=1)
         for r in range(1, H.shape[1]):
             rows[r:] += H[: len(H) - r, r]
@@ -199,10 +201,10 @@ class _BandedProblem:
 
 
 def _tolerance(objective: Objective, size: int) -> float:
-    """Return the decrease of log(loss) per iteration below which the search stops; larger for larger problems.
+    """Return the tolerance: the search stops when log(loss) decreases by less than this per iteration.
 
-    For `Curvatures`, the error is nearly flat in most directions: a smaller tolerance would take ten times as long and
-    lower the error by only 0.05 %.
+    Larger problems get a larger tolerance. For `Curvatures`, the error is nearly flat in most directions: a smaller
+    tolerance would take ten times as long and lower the error by only 0.05 %.
     """
     if isinstance(objective, Curvatures):
         return 1e-6

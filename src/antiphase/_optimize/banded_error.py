@@ -1,7 +1,7 @@
-"""Error of a banded strategy with its gradient.
+"""Error of a banded strategy, and its gradient.
 
-The error "max" is not smooth, so the search uses a power mean of the variances of the steps, which tends to the largest
-variance as the exponent grows.
+The "max" error is not smooth. The search therefore uses a power mean of the variances of the steps, which tends to the
+largest variance as the exponent grows. `lower_bound` of `banded.py` uses the tangents computed here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ MAX_POWERS = (4.0, 32.0, 256.0, 2048.0, 16384.0)
 
 
 def objective_powers(objective: Objective) -> tuple[float, ...]:
-    """Return the increasing exponents of the power means to minimise in turn. The last is close to the maximum."""
+    """Return the exponents of the power means to minimise in turn, in increasing order."""
     return MAX_POWERS if objective == "max" else (1.0,)
 
 
 def power_mean(variances: Array, power: float) -> tuple[float, Array]:
-    """Return log sqrt((mean v^p)^(1/p)) for the variances v and p = `power`, and its derivative for each variance."""
+    """Return log sqrt((mean v^p)^(1/p)) for the variances v and p = `power`, and its gradient with respect to v."""
     largest = float(variances.max())
     scaled = variances / largest
     powers = scaled ** (power - 1.0)
@@ -34,7 +34,7 @@ def power_mean(variances: Array, power: float) -> tuple[float, Array]:
 
 
 class BandedError:
-    """Computes log(error) of a banded C and its gradient. C is given by its columns, of shape (steps, bands).
+    """Computes log(error) and its gradient for a banded strategy C, given by its columns, of shape (steps, bands).
 
     Args:
         workload: the workload matrix, A.
@@ -48,21 +48,21 @@ class BandedError:
         self.covariance = np.empty((steps, bands + self.inverse.shape[1] - 1))
 
     def variances(self, columns: Array) -> Array:
-        """Return the squared row norms of A C^-1."""
+        """Return the squared row norms of A C^-1, which are the noise variances of the steps."""
         from antiphase._kernels import covariance_forward
 
         covariance_forward(columns, self.inverse, self.covariance)
         return np.ascontiguousarray(self.covariance[:, 0])
 
     def reach(self) -> Array:
-        """Return the influence of each step j on the error, |A e_j|^2."""
+        """Return the influence of each step j on the error: the squared norm of column j of A."""
         return column_squares(self.inverse)
 
     def tangent(self, columns: Array, power: float, gradient: Array) -> float:
         """Return phi(C) = sum_i w_i var_i, and write its gradient with respect to the columns into `gradient`.
 
-        The weights w_i sum to 1 and are proportional to the derivatives of the power mean. With fixed weights, phi is
-        at most the squared error for every C.
+        Here var_i is the variance of step i. The weights w_i sum to 1 and are proportional to the derivatives of the
+        power mean. With these weights kept fixed, phi is at most the squared error for every C.
         """
         from antiphase._kernels import covariance_backward
 
@@ -73,7 +73,7 @@ class BandedError:
         return inner(weights, variances)
 
     def __call__(self, columns: Array, power: float, gradient: Array) -> float:
-        """Return log(error), with a power mean as the error, and, if finite, write its gradient into `gradient`."""
+        """Return log(error), where the error is a power mean. If it is finite, write its gradient into `gradient`."""
         from antiphase._kernels import covariance_backward
 
         variances = self.variances(columns)
@@ -94,9 +94,10 @@ def check_columns(steps: int, bands: int) -> None:
 
 
 def column_squares(inverse: Array) -> Array:
-    """Return |A e_j|^2 for every step j, given the bands of A^-1.
+    """Return the squared norm of every column of A, given the bands of A^-1.
 
-    These are the variances of A^T run backwards in time, whose inverse has the same bands.
+    A^T with the order of the steps reversed is lower triangular. The squared row norms of this matrix are the result in
+    reverse order, and the bands of its inverse are the bands of A^-1 in reverse order.
     """
     from antiphase._kernels import autoregressive_variances
 

@@ -36,20 +36,21 @@ def optimize_banded_inverse(
     *,
     bands: int | None = None,
 ) -> Solution:
-    """Minimise sensitivity x error over the coefficients of a banded Toeplitz C^-1.
+    """Minimise sensitivity x error over the strategies C whose inverse is banded Toeplitz.
 
-    B = A C^-1 is linear in the coefficients d of C^-1, and the coefficients c of C are the power series 1 / d(x). So
-    the gradient of the sensitivity takes one filter, run backwards in time. The first search uses the sensitivity under
-    the earliest pattern, which is the worst pattern if c is non-negative and non-increasing. If this sensitivity is not
-    proved for the result, a second search applies the earliest pattern to the smallest non-increasing sequence above
-    |c|. This gives an upper bound for any c. The returned strategy has the smallest proved loss among the results of
-    both searches and the starting point, a closed form.
+    The error depends on A C^-1, which is linear in the coefficients d of C^-1. The coefficients c of C are the power
+    series 1 / d(x). So one filter, run backwards in time, gives the gradient of the sensitivity. The first search uses
+    the sensitivity under the earliest pattern, in which an example takes part as early and as often as allowed. This is
+    the worst pattern if c is non-negative and non-increasing. If this sensitivity is not proved for the result, a
+    second search applies the earliest pattern to the smallest non-increasing sequence that is at least |c|. This gives
+    an upper bound on the sensitivity for any c. The starting point has a closed form. The returned strategy has the
+    smallest proved loss among the starting point and the results of both searches.
 
     Args:
         steps: number of steps, n.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
         limits: when to stop early.
         bands: number of coefficients of C^-1; by default the smaller of 32 and the number of steps.
 
@@ -75,7 +76,7 @@ def optimize_banded_inverse(
 def _search(
     d: Array, steps: int, allowed: ParticipationLimits, errors: list[LogError], limits: SearchLimits, bounded: bool
 ) -> tuple[Array, float, bool]:
-    """Minimise the loss, starting from coefficients `d`.
+    """Minimise the loss over the coefficients of C^-1, starting from `d`.
 
     Returns the coefficients, scaled to d_0 = 1, the loss that the search computed, and whether the search converged.
     """
@@ -87,7 +88,7 @@ def _search(
 
 
 def _function(steps: int, allowed: ParticipationLimits, error: LogError, bounded: bool) -> ValueAndGradient:
-    """Return a function from the coefficients d to log(loss). It does not depend on the scale of d."""
+    """Return a function from the coefficients d of C^-1 to log(loss). The loss does not depend on the scale of d."""
 
     def function(d: Array, gradient: Array) -> float:
         c = impulse_response(d, np.ones(1), steps)
@@ -120,9 +121,9 @@ def _majorant(c: Array) -> tuple[Array, NDArray[np.int64]]:
 
 
 def _errors(workload: Workload, objective: Objective, steps: int, bands: int) -> list[LogError]:
-    """Return functions from d to log(error), to be minimised in turn.
+    """Return functions from the coefficients d of C^-1 to log(error), to be minimised in turn.
 
-    There is one function, or a sequence of functions that tends to the objective.
+    There is one function, or a sequence of functions that converges to the objective.
     """
     inverse = workload.toeplitz_inverse
     if isinstance(objective, Curvatures):
@@ -138,7 +139,7 @@ def _closed(inverse: Array, steps: int, objective: Objective) -> LogError:
 
 
 def _mixed(workload: Workload, objective: Curvatures, steps: int, bands: int) -> LogError:
-    """Return a function from d to log sqrt(J) for `Curvatures`: J = d^T Q d, with Q summed over the curvatures."""
+    """Return a function from d to log sqrt(J), where J = d^T Q d is the squared error of `Curvatures`."""
     Q = np.zeros((bands, bands))
     if objective.averaged_steps(steps) > 1:
         Q += _shifted_products(objective.last_rows(workload, steps), bands)
@@ -156,7 +157,10 @@ def _mixed(workload: Workload, objective: Curvatures, steps: int, bands: int) ->
 
 
 def _shifted_products(rows: Array, bands: int) -> Array:
-    """Return Q with d^T Q d = sum_i |D^T a_i|^2 for the columns a_i of `rows`, where d is the first column of D."""
+    """Return the matrix Q with d^T Q d = sum_i |D^T a_i|^2 for all d, where a_i are the columns of `rows`.
+
+    Here D is the lower-triangular Toeplitz matrix with first column d.
+    """
     n, count = rows.shape
     shifted = np.zeros((bands, n, count))
     for r in range(bands):
@@ -166,7 +170,7 @@ def _shifted_products(rows: Array, bands: int) -> Array:
 
 
 def _quadratic_form(workload: Workload, steps: int, counted: int, bands: int) -> Array:
-    """Return the matrix Q such that d^T Q d is the mean variance of the last `counted` steps.
+    """Return the matrix Q such that d^T Q d is the mean noise variance of the last `counted` steps for all d.
 
     For long runs with a constant learning rate, Q is computed from truncated impulse responses.
     """
@@ -193,8 +197,8 @@ def _logarithm(square: Callable[[Array], tuple[float, Array]]) -> LogError:
 def _recursive(inverse: Array, power: float, bands: int) -> LogError:
     """Return a function from d to log(error) under any workload, given the bands of A^-1.
 
-    The variance of step i is d^T Q_i d, so the gradient of a weighted sum of the variances is 2 Q d, where Q is the
-    weighted sum of the Q_i.
+    The variance of step i is d^T Q_i d for a fixed matrix Q_i, so the gradient of a weighted sum of the variances is
+    2 Q d, where Q is the weighted sum of the Q_i.
     """
     from antiphase._kernels import moving_sum_variances, shifted_gram
 

@@ -28,7 +28,7 @@ from antiphase.strategies import BLT
 OWNER = "optimize('blt')"
 MAX_BUFFERS = 10
 MAX_PARTICIPATIONS = 10**7
-FIRST_ITERATIONS, KEPT_STARTS = 5, 3  # iterations from every starting point, and points that are continued afterwards
+FIRST_ITERATIONS, KEPT_STARTS = 5, 3  # iterations from every starting point, and how many points continue
 MIN_BUFFER_GAIN = 0.005  # another buffer is added only if it lowers the loss by at least this fraction
 
 
@@ -41,20 +41,21 @@ def optimize_blt(
     *,
     buffers: int | None = None,
 ) -> Solution:
-    """Minimise sensitivity x error over the decays and scales of a BLT.
+    """Minimise sensitivity x error over the decays and scales of a BLT strategy C with d buffers.
 
-    The 2 d decays of C and C^-1 are kept interlaced, so that the coefficients of C are positive and non-increasing, and
-    the worst participation pattern is the earliest one. The search starts from several spacings of the decays and from
-    the best BLT with one buffer less. Under a Toeplitz workload, loss and gradient have closed forms, and the cost does
-    not depend on the number of steps. Under other workloads, a covariance recursion computes the error in O(n d^2).
+    The d decays of C and the d decays of C^-1 are kept interlaced (see `blt_decays.py`). Then the coefficients of C are
+    positive and non-increasing, so the worst participation pattern is the earliest one. The search starts from several
+    spacings of the decays and from the best BLT with one buffer fewer. Under a Toeplitz workload, loss and gradient
+    have closed forms, and the cost does not depend on the number of steps. Under other workloads, a covariance
+    recursion computes the error in O(n d^2).
 
-    **Guarantee**: `lower_bound`, given for the prefix sum, holds for every strategy, not only for BLTs.
+    **Guarantee**: `lower_bound`, computed for the prefix sum only, holds for every strategy, not only for BLTs.
 
     Args:
         steps: number of steps, n.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
         limits: when to stop early.
         buffers: number of buffers, d, from 1 to 10; by default, buffers are added as long as each one lowers the loss
             by half a percent. If a limit stops the search, the result may have fewer buffers.
@@ -70,10 +71,12 @@ def optimize_blt(
     if allowed.count > MAX_PARTICIPATIONS:
         raise NotEnoughMemory(
             f"{OWNER} supports at most {MAX_PARTICIPATIONS} participations. Got {allowed.count}.",
-            hint="use a larger separation, or max_participations",
+            hint="use a larger separation, or limit the participations with max_participations",
         )
     if buffers is not None and not 1 <= _check.positive_integer(OWNER, "buffers", buffers) <= MAX_BUFFERS:
-        raise _check.invalid(OWNER, "buffers", f"at most {MAX_BUFFERS}", buffers, "a few buffers are nearly optimal")
+        raise _check.invalid(
+            OWNER, "buffers", f"at most {MAX_BUFFERS}", buffers, "use a few buffers, which are nearly optimal"
+        )
     check_one_pass(steps)  # raise before the search if the accountant could not handle its result
     search = _Search(steps, allowed, workload, objective, limits)
     point, log_loss = search.best(buffers)
@@ -102,7 +105,7 @@ class _Search:
         self._closed, self._is_closed = closed_loss(steps, allowed, workload, objective)
 
     def best(self, buffers: int | None) -> tuple[Array, float]:
-        """Return the coordinates of the best BLT, and its log(loss)."""
+        """Return the coordinates (see `blt_decays.py`) of the best BLT, and its log(loss)."""
         found, value, previous = np.empty(0), math.inf, np.empty(0)
         for d in range(1, (buffers or MAX_BUFFERS) + 1):
             candidates = self._candidates(d, previous)
@@ -137,7 +140,7 @@ class _Search:
         return points[chosen]
 
     def _stepwise(self, candidates: Array) -> tuple[Array, float]:
-        """Minimise the true loss from the two best candidates; return the better point and its log(loss)."""
+        """Minimise `StepwiseLoss` from the two best candidates; return the better point and its log(loss)."""
         square = BLTSquaredSensitivity(self._steps, self._allowed.separation, self._allowed.count)
         ends = []
         for start in candidates[:2]:
@@ -155,17 +158,17 @@ class _Search:
 def closed_loss(
     steps: int, allowed: ParticipationLimits, workload: Workload, objective: Objective, run: int | None = None
 ) -> tuple[ClosedLoss, bool]:
-    """Return a formula for log(loss) of a batch of points, and whether it is exact for this problem.
+    """Return a formula for log(loss) of a batch of BLTs, and whether the formula is exact for this problem.
 
-    If the error of several steps counts under a learning rate schedule, there is no exact formula. The formula is then
-    that for a constant learning rate.
+    There is no exact formula if the learning rate changes over the steps and the objective depends on the error of more
+    than one step. In that case, the function returns the formula for a constant learning rate.
 
     Args:
         steps: number of steps, n.
-        allowed: separation and number of participations.
+        allowed: the separation and the number of participations.
         workload: the workload matrix, A.
         objective: the error to minimise.
-        run: number of steps of the workload, if the loss is for its last `steps` steps only; None for `steps`.
+        run: number of steps of the whole run, if C covers only its last `steps` steps; by default `steps`.
     """
     inverse, flat = workload.toeplitz_inverse, np.array([1.0, -1.0])
     if not isinstance(objective, Curvatures):
@@ -178,16 +181,16 @@ def closed_loss(
 
 
 def _starts(steps: int, separation: int, buffers: int, previous: Array) -> Array:
-    """Return starting logits: evenly spaced over several ranges, and the previous optimum with one pair inserted.
+    """Return starting points, as logits of decays: evenly spaced over ranges, or `previous` with one pair inserted.
 
-    A first decay of 1 is often optimal, but the loss is nearly flat close to it. So some starting points have a first
-    decay of 1.
+    A largest decay of 1 is often optimal, but the loss is nearly flat close to 1, so some starting points have a
+    largest decay of 1.
 
     Args:
         steps: number of steps, n.
-        separation: steps between participations, b.
+        separation: smallest number of steps between two participations, b.
         buffers: number of buffers, d.
-        previous: the best logits with one buffer less, or an empty array.
+        previous: the best logits with one buffer fewer, or an empty array.
     """
     tops, lows = (math.log(steps) + 1.0, math.log(separation)), (-1.5, 0.5)
     ranges = [(max(top, low + 1.0), low) for top in tops for low in lows]
@@ -204,7 +207,7 @@ def _starts(steps: int, separation: int, buffers: int, previous: Array) -> Array
 
 
 def blt_at(point: Array, steps: int) -> BLT:
-    """Return the BLT at a point. Raises `NotProved` unless its coefficients are non-negative and non-increasing."""
+    """Return the BLT with these coordinates; raise `NotProved` unless its coefficients are >= 0 and non-increasing."""
     found = decays(point[None])
     decay, scale = found.value[0, 0::2], np.exp(found.log_scale[0, 0::2])
     scale = scale / max(1.0, float(scale.sum()))  # correct rounding errors, so that c_1 <= c_0 = 1

@@ -1,13 +1,14 @@
 """Unconstrained coordinates for BLTs with d buffers, whose 2 d decays are interlaced. Every point is a valid BLT.
 
-The decays theta_j of C and that_j (theta hat) of C^-1 satisfy
+The decays theta_j of the strategy C and hat_j ("theta hat") of C^-1 satisfy
 
-    1 > theta_1 > that_1 > theta_2 > that_2 > ... > theta_d > that_d,   C(x) = prod(1 - that_j x) / prod(1 - theta_j x).
+    1 > theta_1 > hat_1 > theta_2 > hat_2 > ... > theta_d > hat_d,   C(x) = prod(1 - hat_j x) / prod(1 - theta_j x).
 
-Therefore the scales of C are positive, and its coefficients are positive and decrease from the second on. The first
-2 d - 1 decays are positive; they are given by a decreasing sequence of logits. The last decay, that_d, may be negative,
-as long as the second coefficient, c_1 = sum_j theta_j - sum_j that_j, is at most c_0 = 1. It is parametrised as
-that_d = theta_d - W sigmoid(z), with W = 1 - (c_1 without the last pair) > 0. All differences of decays, and all
+Here C(x) is the power series of the coefficients of C. Therefore the scales of C are positive, and its coefficients are
+positive and decrease from the second on. The first 2 d - 1 decays are positive; they are given by a decreasing sequence
+of logits, log(decay / (1 - decay)). The last decay, hat_d, may be negative, as long as the second coefficient,
+c_1 = sum_j theta_j - sum_j hat_j, is at most c_0 = 1. This decay is given by hat_d = theta_d - W sigmoid(z), with a
+free coordinate z and W = 1 - (c_1 without the last pair of decays) > 0. All differences of decays, and all values
 1 - decay, are computed as sums of positive terms, so they are accurate even if the decays are close to 1.
 """
 
@@ -19,19 +20,19 @@ import numpy as np
 
 from antiphase._check import Array
 
-MAX_LOGIT = 36.0  # here 1 - decay is less than half a unit in the last place of 1
+MAX_LOGIT = 36.0  # at this logit, 1 - decay is 2.3e-16, about the spacing of floating-point numbers near 1
 MIN_LOG_GAP, MAX_LOG_GAP = -12.0, 4.0  # bounds on the logarithms of the differences of logits
 
 
 @dataclass(frozen=True)
 class Decays:
-    """Decays and scales of a batch of BLTs, ordered as theta_1, that_1, theta_2, ..., each of shape (batch, 2 d).
+    """Decays and scales of BLTs in the order theta_1, hat_1, theta_2, ..., each array of shape (batch, 2 d).
 
     Args:
         value: the decays.
         rest: 1 - decay, for each decay.
         rate: -log|decay|, for each decay.
-        log_scale: for theta_j, the logarithm of the scale of C; for that_j, the logarithm of minus the scale of C^-1.
+        log_scale: for theta_j, the logarithm of the scale of C; for hat_j, the logarithm of minus the scale of C^-1.
         by_value: entry [s, i, j] is the derivative of log_scale[s, i] with respect to value[s, j].
         by_point: entry [s, i, j] is the derivative of value[s, i] with respect to coordinate j.
     """
@@ -44,7 +45,7 @@ class Decays:
     by_point: Array
 
     def pull_back(self, by_value: Array, by_log_scale: Array) -> Array:
-        """Return the gradient with respect to the coordinates, given those with respect to decays and log scales."""
+        """Return the gradient with respect to the coordinates, given the gradients for decays and log scales."""
         total = by_value + np.einsum("si,sij->sj", by_log_scale, self.by_value)
         return np.einsum("si,sij->sj", total, self.by_point)
 
@@ -52,11 +53,11 @@ class Decays:
 def decays(points: Array) -> Decays:
     """Return the decays at a batch of points, of shape (batch, 2 d).
 
-    The coordinates of a point are the first logit, the logarithms of the gaps to the next logits, and z.
+    The coordinates of a point are the first logit, the logarithms of the gaps between neighbouring logits, and z.
     """
     logits, size = _logits(points), points.shape[1]
     value, rest = 1.0 / (1.0 + np.exp(-logits)), 1.0 / (1.0 + np.exp(logits))
-    gaps = -np.expm1(-np.exp(points[:, 1:-1])) * value[:, :-1] * rest[:, 1:]  # between neighbours
+    gaps = -np.expm1(-np.exp(points[:, 1:-1])) * value[:, :-1] * rest[:, 1:]  # differences of neighbouring decays
     room = rest[:, 0] + gaps[:, 1::2].sum(axis=1) + value[:, -1]  # W
     share = 1.0 / (1.0 + np.exp(-points[:, -1]))
     gaps = np.concatenate([gaps, (room * share)[:, None]], axis=1)
@@ -76,8 +77,8 @@ def _logits(points: Array) -> Array:
 def _scales(gaps: Array) -> tuple[Array, Array]:
     """Return the logarithms of the scales and their derivatives, given the differences of neighbouring decays.
 
-    |scale_i| is the product of |t_i - t_k| over all decays t_k of the other kind (theta or that), divided by the same
-    product over all other decays of its own kind.
+    Let t_i be the decays of both kinds (theta and hat). |scale_i| is the product of |t_i - t_k| over all t_k of the
+    opposite kind, divided by the product of |t_i - t_k| over all other t_k of the same kind.
 
     Reference: Dvijotham et al. 2024, Lemma 5.2.
     """
@@ -110,7 +111,7 @@ def _jacobian(points: Array, value: Array, rest: Array, room: Array, share: Arra
 
 
 def to_points(logits: Array) -> Array:
-    """Return the coordinates of positive decays, given by a batch of 2 d decreasing logits."""
+    """Return the coordinates of a batch of BLTs with positive decays, given their 2 d decreasing logits."""
     value, rest = 1.0 / (1.0 + np.exp(-logits)), 1.0 / (1.0 + np.exp(logits))
     gaps = -np.expm1(np.diff(logits, axis=1)) * value[:, :-1] * rest[:, 1:]
     room = rest[:, 0] + gaps[:, 1:-1:2].sum(axis=1) + value[:, -2]
@@ -127,7 +128,7 @@ def to_logits(points: Array) -> Array:
 
 
 def clipped(points: Array) -> Array:
-    """Return the points with coordinates clipped to a range in which all decays are distinct in floating point."""
+    """Return the points with coordinates clipped to a range in which all gaps between decays are positive."""
     out = np.clip(points, MIN_LOG_GAP, MAX_LOG_GAP)
     out[:, 0] = np.minimum(points[:, 0], MAX_LOGIT)
     out[:, -1] = np.clip(points[:, -1], -MAX_LOGIT, MAX_LOGIT)

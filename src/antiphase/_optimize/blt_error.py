@@ -1,8 +1,8 @@
-"""Squared error of a BLT with its gradient.
+"""Squared error of a BLT, and its gradient.
 
 For the prefix sum, the squared error has a closed form. For other Toeplitz workloads, it takes O(log n) operations. For
-the last iterate under `Curvatures`, it is computed from the last rows of the workloads. The decays theta and that
-(theta hat) of a BLT are defined in `blt_decays`.
+the last iterate under `Curvatures`, it is computed from the last rows of the workloads. `blt_decays` defines the decays
+theta_j and hat_j of a BLT. A is the workload matrix, and C is the strategy matrix of the BLT.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from antiphase._workload import Workload
 
 
 class PrefixSumSquaredError:
-    """Squared error for the prefix sum: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
+    """Squared error for prefix sums: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
 
-    Here w is the first column of A C^-1. Its entries are w_i = w_inf + sum_j r_j that_j^i with w_inf, r_j > 0, so all
-    sums are geometric and no terms cancel.
+    Here w is the first column of A C^-1. Its entries are w_i = w_inf + sum_j r_j hat_j^i with positive constants w_inf
+    and r_j, so all sums are geometric and no terms cancel.
 
     Args:
         steps: number of steps, n.
-        objective: the error over the steps to minimise, "rms" or "max".
+        objective: the error to minimise, "rms" or "max" over the steps.
     """
 
     def __init__(self, steps: int, objective: Objective) -> None:
@@ -52,7 +52,10 @@ class PrefixSumSquaredError:
         return 0.5 * by_log_r.sum(axis=1), found.pull_back(by_value, by_log_scale)
 
     def _weights(self, ratio: Array, rate: Array) -> tuple[Array, Array]:
-        """Return sum_i weight_i ratio^i with the weights of the objective, and its derivative for the ratio."""
+        """Return sum_i weight_i ratio^i and its derivative in the ratio.
+
+        The weights are 1 for "max" and 1 - i / n for "rms".
+        """
         plain, slope, second = self._sums(ratio, rate)
         if self._objective == "max":
             return plain, slope
@@ -62,9 +65,9 @@ class PrefixSumSquaredError:
 class ToeplitzSquaredError:
     """Squared error under a Toeplitz workload: sum_i w_i^2 for "max", sum_i (1 - i / n) w_i^2 for "rms".
 
-    Here w is the first column of A C^-1. Its entry w_i is one entry of F^i x, where the matrix F advances the buffers
-    of C^-1 and the last outputs of A by one step, and x is the state after the first step. Let P_m and Q_m be the sums
-    over i < m of F^i x (F^i x)^T, weighted by 1 and by i. Doubling the number of terms gives
+    Here w is the first column of A C^-1. Its entry w_i is one entry of F^i x. The matrix F advances the buffers of C^-1
+    and the last outputs of A by one step, and x is the state after the first step. Let P_m be the sum of
+    F^i x (F^i x)^T over i < m, and Q_m the same sum with weights i. Doubling the number of terms gives
 
         P_2m = P_m + F^m P_m F^mT,        Q_2m = Q_m + F^m (Q_m + m P_m) F^mT,
 
@@ -72,7 +75,7 @@ class ToeplitzSquaredError:
 
     Args:
         steps: number of steps, n.
-        objective: the error over the steps to minimise, "rms" or "max".
+        objective: the error to minimise, "rms" or "max" over the steps.
         inverse: the first column of A^-1.
     """
 
@@ -106,7 +109,10 @@ class ToeplitzSquaredError:
         return F, x
 
     def _sums(self, F: Array, x: Array, entry: int) -> tuple[Array, Array]:
-        """Return the weighted sum of squares of one entry of F^i x, and its derivative with respect to F."""
+        """Return sum_i weight_i v_i^2, where v_i is one entry of F^i x, and its derivative with respect to F.
+
+        The weights are 1 for "max" and 1 - i / n for "rms". `entry` is the index of the entry.
+        """
         M, P, Q, m = F, np.broadcast_to(np.outer(x, x), F.shape), np.zeros_like(F), 1
         tape = []
         for bit in bin(self._steps)[3:]:
@@ -121,7 +127,10 @@ class ToeplitzSquaredError:
         return value, self._reverse(F, x, entry, tape)
 
     def _reverse(self, F: Array, x: Array, entry: int, tape: list[tuple[Array, Array, Array, int, str]]) -> Array:
-        """Return the derivative with respect to F. Here P, Q and M hold the derivatives with respect to P, Q and M."""
+        """Return the derivative of the result of `_sums` with respect to F, from the steps recorded in `tape`.
+
+        The local variables P, Q and M hold the derivatives with respect to the matrices P, Q and M of the forward pass.
+        """
         P, Q, M, slope = (np.zeros_like(F) for _ in range(4))
         P[:, entry, entry], Q[:, entry, entry] = 1.0, self._by_index
         for M_before, P_before, Q_before, m, kind in reversed(tape):
@@ -141,9 +150,10 @@ class ToeplitzSquaredError:
 class LastIterateSquaredError:
     """Squared error J of the last iterate under `Curvatures`: J = sum_i |C^-T a_i|^2 for the last rows a_i.
 
-    a_i is the last row of sqrt(p_i) A_i. C^-T is C^-1 applied backwards in time. Before the steps in which some a_i is
-    nonzero, the buffers only decay and the rest of the sum is geometric, so the cost does not depend on the number of
-    steps.
+    Row a_i is the last row of sqrt(p_i) A_i, where p_i and A_i are the weight and the workload of curvature i. C^-T is
+    C^-1 applied backwards in time, from the last step to the first. Only the last few entries of a_i are nonzero. At
+    all earlier steps, the buffers only decay, so this part of the sum is geometric and its cost does not depend on the
+    number of steps.
 
     Args:
         rows: the rows a_i without leading zeros, of shape (remembered steps, curvatures).
@@ -186,11 +196,11 @@ class LastIterateSquaredError:
 class MeanSquaredError:
     """Squared error J over several steps under `Curvatures`, for a constant learning rate.
 
-    If W_n is the sum of the variances of the first n steps, the mean variance of the last m steps is
+    If W_n is the sum of the noise variances of the first n steps, the mean variance of the last m steps is
     (W_n - W_{n-m}) / m.
 
     Args:
-        inverses: the first columns of A_i^-1, one for each curvature.
+        inverses: the first columns of A_i^-1, where A_i is the workload for curvature i.
         shares: the weights p_i of the curvatures.
         steps: number of steps, n.
         counted: number of steps at the end whose error counts, m.
@@ -222,7 +232,8 @@ def curvatures_formula(
 ) -> SquaredErrorFormula | None:
     """Return a function from the decays of a BLT to the squared error J of `Curvatures`.
 
-    Returns None if there is no such formula: if the error of several steps counts under a learning rate schedule.
+    Returns None if the learning rate changes over the steps and the objective depends on the error of more than one
+    step, because there is no formula for this case.
 
     Args:
         workload: the workload matrix for curvature 0.
@@ -244,7 +255,10 @@ def curvatures_formula(
 
 
 def _with_trajectory(workload: Workload, objective: Curvatures, run: int, steps: int) -> SquaredErrorFormula | None:
-    """Return the formula at the end plus the weighted one over all steps, or over some of them under a schedule."""
+    """Return the squared error at the end plus the weighted trajectory term (see `Curvatures`).
+
+    Under a learning-rate schedule, the trajectory term is averaged over a few steps only.
+    """
     at_end = curvatures_formula(workload, objective.destination, run, steps)
     if at_end is None:
         return None
@@ -267,7 +281,7 @@ def squared_error_formula(
 ) -> PrefixSumSquaredError | ToeplitzSquaredError:
     """Return a formula for the squared error under a Toeplitz workload, given the first column of A^-1.
 
-    For a scaled prefix sum, the formula is the closed form for the prefix sum without the scale.
+    If A is a multiple of the prefix sum, the result is the closed form for the prefix sum itself, without the factor.
     """
     if len(inverse) == 2 and inverse.sum() == 0.0:
         return PrefixSumSquaredError(steps, objective)
@@ -283,8 +297,9 @@ class GeometricSums:
     """Computes geometric sums and their derivatives, to full accuracy for every ratio from -1 to 1.
 
     For a ratio x, the sums are P = sum x^i, P' = sum i x^(i-1) and R = sum i^2 x^(i-1) over 0 <= i < count, so that
-    sum i x^i = x P'. Multiplied by 1 - x, each sum telescopes to lower sums. If x is so close to 1 that this would lose
-    digits, the sums are computed from their series in -log x, whose coefficients are sums of powers of integers.
+    sum i x^i = x P'. Multiplied by 1 - x, each sum telescopes to sums with a lower power of i. If x is so close to 1
+    that this would lose digits, the sums are computed from their series in -log x, whose coefficients are sums of
+    powers of integers.
 
     Args:
         count: number of terms.
@@ -301,7 +316,7 @@ class GeometricSums:
         self._series = [[sign * float(sums[p + q]) for p, sign in enumerate(signs)] for q in range(3)]
 
     def __call__(self, ratio: Array, rate: Array) -> tuple[Array, Array, Array]:
-        """Return P, P' and R for an array of ratios x, given together with their rates -log|x|."""
+        """Return P, P' and R for an array of ratios x. `rate` must be -log|x|."""
         n = float(self._count)
         if n == 0:
             return np.zeros_like(rate), np.zeros_like(rate), np.zeros_like(rate)

@@ -1,4 +1,4 @@
-"""Loss of a BLT with its gradient: in closed form for a Toeplitz workload, or step by step for any workload."""
+"""Loss of a BLT, and its gradient. It has a closed form for Toeplitz workloads, and a recursion for all workloads."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ SquareFormula = Callable[[Array, Array], tuple[Array, Array, Array]]
 
 
 class BLTSquaredSensitivity:
-    """Squared sensitivity under the earliest pattern: |C u|^2, where u is 1 at steps 0, b, ..., (k - 1) b and else 0.
+    """Squared sensitivity under the earliest pattern: |C u|^2, where u is 1 at steps 0, b, ..., (k - 1) b, otherwise 0.
 
-    Block m consists of the steps between participation m and the next one. Within the block, C u is a sum of d
-    geometric sequences. The sequence of buffer j starts with scale_j A_mj, where A_mj = 1 + q + ... + q^m and
-    q = theta_j^b. At participation m itself, the entry of C u is 1 + sum_j scale_j theta_j^(b - 1) A_(m-1)j.
+    C is the strategy matrix of the BLT. Block m consists of the steps between participation m and the next one. Within
+    the block, C u is a sum of d geometric sequences. The sequence of buffer j, with decay theta_j, starts with
+    scale_j A_mj, where A_mj = 1 + q + ... + q^m and q = theta_j^b. At participation m itself, the entry of C u is
+    1 + sum_j scale_j theta_j^(b - 1) A_(m-1)j.
 
     Args:
         steps: number of steps, n.
-        separation: steps between participations, b.
+        separation: number of steps from one participation to the next, b.
         count: number of participations, k.
     """
 
@@ -46,7 +47,7 @@ class BLTSquaredSensitivity:
         self._tail = GeometricSums(left) if left > 0 else None
 
     def __call__(self, rate: Array, scale: Array) -> tuple[Array, Array, Array]:
-        """Return the value for each BLT of a batch, and its derivatives with respect to rate and scale."""
+        """Return the value for each BLT of a batch, and its derivatives. `rate` is -log of the decays."""
         b, m = self._separation, np.arange(self._count)[:, None]
         powers = np.exp(-b * m * rate[:, None, :])
         A, dA = np.cumsum(powers, axis=1), -b * np.cumsum(m * powers, axis=1)
@@ -72,7 +73,10 @@ class BLTSquaredSensitivity:
 def _decaying_square(
     amplitude: Array, d_amplitude: Array, rate: Array, scale: Array, sums: GeometricSums
 ) -> tuple[Array, Array, Array]:
-    """Return the sum over m and i of (sum_j scale_j amplitude_mj exp(-rate_j i))^2, and its derivatives."""
+    """Return the sum over m and i of (sum_j scale_j amplitude_mj exp(-rate_j i))^2, and its derivatives.
+
+    `sums` computes the geometric sums over i. `d_amplitude` is the derivative of `amplitude` with respect to `rate`.
+    """
     rates = rate[:, :, None] + rate[:, None, :]
     ratio = np.exp(-rates)
     zeroth, slope, _ = sums(ratio, rates)
@@ -88,10 +92,10 @@ class ClosedLoss:
 
     Args:
         steps: number of steps, n.
-        allowed: separation and number of participations.
+        allowed: the separation and the number of participations.
         inverse: the first column of A^-1.
-        objective: the error over the steps to minimise, "rms" or "max"; ignored if `error` is given.
-        error: formula for the squared error; None for that of the workload and the objective.
+        objective: the error to minimise, "rms" or "max" over the steps; ignored if `error` is given.
+        error: formula for the squared error; by default, the formula for `inverse` and `objective`.
     """
 
     def __init__(
@@ -106,7 +110,7 @@ class ClosedLoss:
         is_prefix_sum = isinstance(self._error, PrefixSumSquaredError)
         self._log_learning_rate = -np.log(inverse[0]) if is_prefix_sum else 0.0
         self._square = BLTSquaredSensitivity(steps, allowed.separation, allowed.count)
-        self._max_entries = max(1, (1 << 22) // allowed.count)  # at most 2^22 participations x coordinates at once
+        self._max_entries = max(1, (1 << 22) // allowed.count)  # limits points x coordinates x participations
 
     def __call__(self, points: Array) -> tuple[Array, Array]:
         """Return values and gradients, evaluating as many points at a time as fit in memory."""
@@ -130,8 +134,8 @@ class StepwiseLoss:
         square: formula for the squared sensitivity.
         workload: the workload matrix, A.
         power: exponent of the power mean of the variances; 1 for "rms" and for several curvatures.
-        objective: the curvatures, with one recursion for each, over all steps or at the last one, without a trajectory
-            term; None for the workload as it is.
+        objective: `Curvatures` over all steps or at the last step, without a trajectory term; each curvature takes one
+            recursion. If None, the workload itself determines the error.
     """
 
     def __init__(
@@ -169,7 +173,7 @@ class StepwiseLoss:
         return float(error + 0.5 * np.log(square[0]))
 
     def _mixed(self, decay: Array, scale: Array) -> tuple[float, Array | None]:
-        """Return log sqrt(J) for the squared error J of `Curvatures`, and its derivatives for decays and scales."""
+        """Return log sqrt(J) for the squared error J of `Curvatures`, and its derivatives for the decays and scales."""
         from antiphase._kernels import weighted_variances
 
         total, slopes = 0.0, np.zeros(2 * len(decay))

@@ -1,14 +1,18 @@
 """Squared error J of the objective `Curvatures`, with its gradient, for Toeplitz and banded strategies.
 
-Each curvature i has a workload A_i and a weight p_i. The error of the last iterate depends only on a_i, the last row of
-sqrt(p_i) A_i:
+Each curvature i has a workload A_i and a weight p_i. The error of the last iterate under a strategy C depends only on
+a_i, the last row of sqrt(p_i) A_i:
 
     J = sum_i |y_i|^2,    y_i = C^-T a_i,    dJ / dC[t, j] = -2 sum_i u_i[j] y_i[t],    u_i = C^-1 y_i.
 
-with the weights of the curvatures inside a_i. Two solves with C give the value and the whole gradient. If more steps
-count, J is a sum of covariance recursions, one for each curvature. The trajectory term, the mean over all steps in a
-flat direction, has a closed form at a constant rate. Under a schedule, the searches over Toeplitz and BLT strategies
-take the mean over a few evenly spaced steps instead, whose rows join the last ones.
+Two solves with C give the value and the whole gradient. If the error of all steps counts, J is a weighted sum over the
+curvatures. The term of a curvature is the mean noise variance over the steps, and for a banded C a covariance recursion
+computes it.
+
+The trajectory term is the mean variance over all steps in a direction of curvature 0. It has a closed form if the
+learning rate is constant. Under a learning-rate schedule, the searches over Toeplitz and BLT strategies average over a
+few evenly spaced steps instead. They treat the rows of the workload at these steps in the same way as the last rows
+a_i.
 """
 
 from __future__ import annotations
@@ -26,10 +30,10 @@ from antiphase._optimize.banded_error import BandedError, check_columns, column_
 from antiphase._optimize.toeplitz_error import series_inverse, series_is_faster, squared_error
 from antiphase._workload import Workload
 
-MAX_SOLVED_STEPS = 1 << 16  # for more steps at a constant rate, responses that stop early are faster
-FORGOTTEN = 1e-16  # entries of a row this much smaller than the largest count as zero
-SAMPLED_STEPS = 8  # steps that stand for all of them in the trajectory term of a search
-DIED_OUT = 1e-13  # steps before C^-T a has decayed to this relative size are left out
+MAX_SOLVED_STEPS = 1 << 16  # above this, and with a constant learning rate, truncated impulse responses are faster
+FORGOTTEN = 1e-16  # entries below this fraction of the largest entry of a row count as zero
+SAMPLED_STEPS = 8  # number of steps over which a search averages the trajectory term
+DIED_OUT = 1e-13  # early steps with entries of C^-T a_i below this fraction of the largest entry are left out
 
 SquareAndGradient = Callable[[Array], tuple[float, Array]]  # coefficients of C -> squared error, and its gradient
 
@@ -38,8 +42,8 @@ def toeplitz_squared_error(workload: Workload, objective: Objective, steps: int)
     """Return a function from the coefficients of a Toeplitz C to the squared error and its gradient.
 
     Returns None if the squared error needs a covariance recursion. This is the case for "rms" and "max" under a
-    workload that is not Toeplitz, and for `Curvatures` if the error of several steps counts under a learning rate
-    schedule.
+    workload that is not Toeplitz. It is also the case for `Curvatures` if the learning rate changes over the steps and
+    the objective depends on the error of more than one step.
     """
     if isinstance(objective, Curvatures):
         return _curvatures_error(workload, objective, steps)
@@ -73,7 +77,7 @@ def _curvatures_error(workload: Workload, objective: Curvatures, steps: int) -> 
 
 
 def _with_trajectory(workload: Workload, objective: Curvatures, steps: int) -> SquareAndGradient | None:
-    """Return the error at the end plus the weighted trajectory term."""
+    """Return the squared error at the end plus the weighted trajectory term (see `Curvatures`)."""
     at_end = _curvatures_error(workload, objective.destination, steps)
     if at_end is None:
         return None
@@ -94,9 +98,10 @@ def _mean_over_steps(inverse: Array, steps: int, c: Array) -> tuple[float, Array
 
 
 def sampled_rows(workload: Workload, run: int, steps: int) -> Array:
-    """Return evenly spaced rows of A over the last `steps` steps of a run, divided by the root of their number.
+    """Return evenly spaced rows of the workload over the last `steps` steps of a run, times 1 / sqrt(number of rows).
 
-    Shape (steps, rows). The sum of the squares of rows C^-1 is the mean variance at these steps.
+    The rows are the columns of the result R, of shape (steps, rows). The sum of the squared entries of R^T C^-1 is the
+    mean noise variance at these steps.
     """
     from antiphase._kernels import last_row
 
@@ -112,8 +117,8 @@ def sampled_rows(workload: Workload, run: int, steps: int) -> Array:
 class RowsToeplitzError:
     """J = sum_i |C^-T a_i|^2 as a function of the coefficients of a Toeplitz C, for given rows a_i.
 
-    In directions with positive curvature, early noise is forgotten. So early steps are left out if all a_i are
-    negligible there and y_i has decayed.
+    In directions with positive curvature, SGD damps early noise. So early steps are left out if all a_i are negligible
+    there and y_i = C^-T a_i has decayed.
 
     Args:
         rows: the rows a_i, of shape (remembered steps, rows); the last entry belongs to the last step.
@@ -138,9 +143,10 @@ class RowsToeplitzError:
 
 
 def remembered_rows(workload: Workload, objective: Curvatures, steps: int) -> Array:
-    """Return the last rows a_i of sqrt(p_i) A_i, without the first steps if all a_i are negligible there.
+    """Return the last rows a_i of sqrt(p_i) A_i, without the first entries if these are negligible for all i.
 
-    The shape is (remembered steps, curvatures). The last entry along the first axis belongs to the last step.
+    The rows a_i are the columns of the result, of shape (remembered steps, curvatures). The last entry of each belongs
+    to the last step.
     """
     from antiphase._kernels import last_row
 
@@ -170,7 +176,10 @@ def _constant_bands(workload: Workload, steps: int) -> Array:
 
 
 def _solved(c: Array, rows: Array) -> tuple[Array, Callable[[], Array]]:
-    """Return y = C^-T rows, and a function that returns the gradient of |y|^2 with respect to c."""
+    """Return y = C^-T rows, and a function that returns the gradient of |y|^2 with respect to c.
+
+    Here c is the first column of the Toeplitz matrix C, and the columns of `rows` are vectors.
+    """
     if series_is_faster(c, len(rows)):
         return _solved_by_series(c, rows)
     from antiphase._kernels import outer_bands, solve_columns, solve_transposed
@@ -208,7 +217,7 @@ class LastIterateBandedError:
 
     Args:
         workload: the workload matrix for curvature 0.
-        objective: the curvatures, with the error of the last iterate.
+        objective: the curvatures; only the error of the last iterate, or of the averaged model, counts.
         steps: number of steps, n.
     """
 
@@ -216,7 +225,7 @@ class LastIterateBandedError:
         self.rows = objective.last_rows(workload, steps)
 
     def reach(self) -> Array:
-        """Return the influence of each step on the error: the diagonal of sum_i a_i a_i^T."""
+        """Return the influence of each step on the error: the sum of the squared entries of all a_i for this step."""
         return np.einsum("ti,ti->t", self.rows, self.rows)
 
     def tangent(self, columns: Array, power: float, gradient: Array) -> float:
@@ -252,7 +261,7 @@ class MeanBandedError:
         self._part = np.empty((steps, bands))
 
     def reach(self) -> Array:
-        """Return the influence of each step on the error: the diagonal of sum_i p_i A_i^T A_i."""
+        """Return the influence of each step j on the error: the sum over i of p_i |A_i e_j|^2 (column j of A_i)."""
         pairs = zip(self._shares, self._inverses, strict=True)
         return np.sum([share * column_squares(inverse) for share, inverse in pairs], axis=0)
 
@@ -278,7 +287,7 @@ class MeanBandedError:
 
 
 def _logarithm(square: float, gradient: Array) -> float:
-    """Return log sqrt(square), and change `gradient` in place from the gradient of the square to that of the result."""
+    """Return log sqrt(square), and convert `gradient`, the gradient of the square, to the gradient of this result."""
     if not math.isfinite(square):
         return math.inf
     gradient *= 0.5 / square
@@ -289,7 +298,8 @@ class SumBandedError:
     """Computes log(error) for a weighted sum of squared errors, with the interface of `BandedError`.
 
     Args:
-        parts: pairs of weight and error; the weight multiplies the squared error.
+        parts: pairs of a weight and an object with the interface of `BandedError`; the weight multiplies its squared
+            error.
         steps: number of steps, n.
         bands: number of bands of C.
     """

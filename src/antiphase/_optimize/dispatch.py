@@ -49,11 +49,11 @@ def optimize(
     budget: Budget | None = None,
     **options: Any,
 ) -> Solution:
-    """Find the strategy of a family with the smallest loss, sensitivity x error.
+    """Find the strategy in a family with the smallest loss (sensitivity x error).
 
-    With a budget, the loss is noise_std x error instead, where noise_std is the noise that the budget requires under
-    balls-in-bins sampling. Sampling amplifies privacy, which favours strategies that cancel less noise. The result is
-    never worse than the best strategy of the family without amplification, because the search starts there.
+    With a budget, the loss is noise_std x error instead. Here noise_std is the standard deviation of the noise that the
+    budget requires under balls-in-bins sampling. Sampling amplifies privacy, which favours strategies that cancel less
+    noise. The search starts from the best strategy without amplification, so the result is at least as good.
 
     The same arguments give the same result on every run. If a limit stops the search, the best strategy so far is
     returned with `converged=False`.
@@ -61,14 +61,14 @@ def optimize(
     Args:
         family: "banded", "banded-inverse", "blt", "dense" or "toeplitz".
         steps: number of steps, n.
-        participation: the steps in which an example can take part. A random participation is replaced by its worst
-            case, unless a budget is given.
+        participation: the steps in which an example can take part. Unless a budget is given, a random participation is
+            replaced by its worst case.
         workload: the workload matrix, A.
-        objective: which error to minimise: "rms" or "max" over the steps, the error under `Curvatures`, or "training".
-            Under a learning-rate schedule, the search for Toeplitz and BLT strategies evaluates the trajectory term at
-            a few steps only; the reported loss uses all steps.
-        time_limit: largest number of seconds, or None.
-        max_iterations: largest number of iterations, or None.
+        objective: the error to minimise: "rms" or "max" over the steps, a `Curvatures` object, or "training". Under a
+            learning-rate schedule, the search for Toeplitz and BLT strategies evaluates the trajectory term (see
+            `Curvatures`) at a few steps only; the reported loss uses all steps.
+        time_limit: time limit in seconds, or None for no limit.
+        max_iterations: largest number of iterations, or None for no limit.
         progress: called as progress(iteration, loss) after every iteration.
         budget: the privacy budget, (epsilon, delta), for `BallsInBins` and the families "banded", "blt" and "toeplitz".
         options: options of the family, such as `bands`.
@@ -82,16 +82,16 @@ def optimize(
     if family not in OPTIMIZERS:
         raise _check.invalid(owner, "family", f"one of {', '.join(OPTIMIZERS)}", family, "use the lower-case name")
     if not isinstance(participation, Participation):
-        hint = "such as SingleParticipation() or MinSeparation(100)"
+        hint = "pass a participation such as SingleParticipation() or MinSeparation(100)"
         raise _check.invalid(owner, "participation", "a participation", participation, hint)
     if not isinstance(workload, Workload):
-        raise _check.invalid(owner, "workload", "a workload", workload, "such as PrefixSum() or Momentum(0.9)")
+        raise _check.invalid(owner, "workload", "a workload", workload, "use PrefixSum() or Momentum(0.9)")
     n = _check.positive_integer(owner, "steps", steps, "a run has at least one step")
     objective = resolved(owner, objective)
     if time_limit is not None:
-        _check.real(owner, "time_limit", time_limit, 0.0, 1e9, "seconds, or None for no limit")
+        _check.real(owner, "time_limit", time_limit, 0.0, 1e9, "pass seconds, or None for no limit")
     if max_iterations is not None:
-        _check.positive_integer(owner, "max_iterations", max_iterations, "None means no limit")
+        _check.positive_integer(owner, "max_iterations", max_iterations, "pass None for no limit")
     limits = SearchLimits(time_limit, max_iterations, progress)
     if budget is not None:
         solve = _amplified_optimizer(family, participation, budget)
@@ -107,10 +107,10 @@ def _amplified_optimizer(family: str, participation: Participation, budget: Any)
     """Return the optimiser of a family under amplification. Raises `InvalidArgument` if there is none."""
     owner = "optimize"
     if not isinstance(budget, Budget):
-        raise _check.invalid(owner, "budget", "a Budget", budget, "such as Budget(epsilon=8.0, delta=1e-6)")
+        raise _check.invalid(owner, "budget", "a Budget", budget, "use Budget(epsilon=8.0, delta=1e-6)")
     if not isinstance(participation, BallsInBins) or participation.max_batch is not None:
         must = "BallsInBins without max_batch if a budget is given"
-        hint = "for other participations the best strategy does not depend on the budget: omit it"
+        hint = "omit the budget: for other participations, the best strategy does not depend on it"
         raise _check.invalid(owner, "participation", must, participation, hint)
     if family not in AMPLIFIED_OPTIMIZERS:
         must = f"one of {', '.join(AMPLIFIED_OPTIMIZERS)} if a budget is given"

@@ -1,7 +1,8 @@
 """L-BFGS in preallocated arrays, for functions that are infinite outside their domain.
 
-At some trial points C^-1 grows without bound over the steps. The value there is infinite, and the line search
-backtracks. A vector can take hundreds of megabytes, so all work is done in preallocated arrays.
+At some trial points, the inverse C^-1 of the strategy matrix grows without bound over the steps. The function is
+infinite there, and the line search backtracks. A vector can take hundreds of megabytes, so all work is done in
+preallocated arrays.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class LBFGSResult:
 
     Args:
         point: the best point.
-        value: the value there.
+        value: the function value at `point`.
         converged: False if a limit stopped the search, or if the value at the start is infinite.
     """
 
@@ -43,13 +44,13 @@ class LBFGSResult:
 def lbfgs_minimize(
     function: ValueAndGradient, start: Array, limits: SearchLimits, tolerance: float = 1e-11
 ) -> LBFGSResult:
-    """Minimise log(loss) from `start`, and report every iteration to `limits`.
+    """Minimise `function` from `start`, and report every iteration to `limits`. The function returns log(loss).
 
     Args:
         function: function of (point, gradient) that returns the value at the point and writes into `gradient`.
         start: starting point, a flat array.
         limits: when to stop early.
-        tolerance: stop when the mean decrease per iteration over the last few iterations is at most this.
+        tolerance: stop when the value decreases by at most this per iteration, on average over the last few iterations.
 
     Reference: Liu and Nocedal 1989.
     """
@@ -113,7 +114,7 @@ def _value(function: ValueAndGradient, x: Array, gradient: Array) -> float:
 
 
 class _CurvaturePairs:
-    """The last few differences s of points and y of gradients, which approximate the inverse Hessian."""
+    """The last few differences of points (s) and of gradients (y), which approximate the inverse Hessian."""
 
     def __init__(self, size: int) -> None:
         self._capacity = int(min(MAX_PAIRS, max(3, MAX_PAIR_BYTES // (16 * size))))

@@ -1,4 +1,4 @@
-"""A lower bound on the loss of every strategy for the prefix sum, which is fast for any number of steps."""
+"""Lower bound on the loss of every strategy for prefix sums. It is fast to compute for any number of steps."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import numpy as np
 
 from antiphase._optimize.participation_limits import ParticipationLimits
 
-SUMMED_TERMS = 1 << 20  # number of singular values that are summed one by one; the rest is bounded by an integral
+SUMMED_TERMS = 1 << 20  # number of singular values summed one by one; an integral bounds the sum of the rest
 
 
 def prefix_sum_bound(steps: int, allowed: ParticipationLimits) -> float:
-    """Return a lower bound on the "rms" loss of every C for the prefix sum. It also holds for the "max" loss.
+    """Return a lower bound on the "rms" loss of every strategy C for prefix sums. It also holds for the "max" loss.
 
-    The bound is the dual function at the multiplier U = I: ||A C^-1||_F ||C||_F is at least the sum of the singular
-    values of A. The mean squared column norm of C is at most sens^2 x max(b, n / k) / n, because either b residue
-    classes of steps, or patterns of k steps, cover all steps equally often. The singular values of A are
-    1 / (2 sin((2 j - 1) pi / (4 n + 2))) for j = 1, ..., n.
+    The bound combines three facts about the prefix-sum matrix A. First, ||A C^-1||_F ||C||_F is at least the sum of the
+    singular values of A; this is the dual function of `dense.dual` at the multiplier U = I. Second, the mean squared
+    column norm of C is at most sensitivity^2 x max(b, n / k) / n, because participation patterns can cover all steps
+    equally often (either the b residue classes modulo b, or patterns of k steps). Third, for j = 1, ..., n, the
+    singular values of A are 1 / (2 sin((2 j - 1) pi / (4 n + 2))).
 
     Args:
         steps: number of steps, n.
-        allowed: separation b and number of participations k.
+        allowed: the separation, b, and the number of participations, k.
 
     Reference: Henzinger, Upadhyay and Upadhyay 2023, Thm 2; Matousek, Nikolov and Talwar 2020.
 
@@ -33,10 +34,11 @@ def prefix_sum_bound(steps: int, allowed: ParticipationLimits) -> float:
 
 
 def _nuclear_norm(n: int) -> float:
-    """Return a lower bound on the sum of the singular values of the prefix sum.
+    """Return a lower bound on the sum of the singular values of the n x n prefix-sum matrix.
 
-    The largest singular values are summed one by one. 1 / sin decreases on (0, pi / 2), so each of the others is at
-    least the integral from its angle to the next angle.
+    The largest singular values are summed one by one. An integral bounds the sum of all other singular values: 1 / sin
+    decreases on (0, pi / 2), so each term 1 / sin(angle) is at least the mean of 1 / sin between its angle and the next
+    one.
     """
     j = np.arange(1, min(n, SUMMED_TERMS) + 1)
     angles = (2 * j - 1) * (math.pi / (4 * n + 2))

@@ -26,16 +26,16 @@ def newton_minimize(
     limits: SearchLimits,
     tolerance: float = 1e-12,
 ) -> tuple[Array, Array]:
-    """Minimise log(loss) from every starting point, and return the final points and their values.
+    """Minimise `function` from every starting point, and return the final points and their values.
 
     Hessians are finite differences of gradients. Newton steps use the absolute values of the eigenvalues, so that they
     move away from saddle points. No coordinate moves by more than a radius, which shrinks when a step fails. Every
-    iteration is reported to `limits`.
+    iteration is reported to `limits`, which takes the values as log(loss).
 
     Args:
-        function: returns the values and gradients of a batch of points.
+        function: function to minimise, log(loss); returns the values and gradients for a batch of points.
         starts: the starting points, of shape (batch, size).
-        clip: moves points back within their bounds.
+        clip: function that moves points back within their bounds.
         limits: when to stop early.
         tolerance: the search from a starting point stops when the predicted decrease of a step is at most this.
     """
@@ -89,6 +89,6 @@ def _steps(
 def _free(
     points: Array, gradients: Array, clip: Callable[[Array], Array]
 ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """Return which coordinates can move against the gradient without leaving their bounds."""
+    """Return which coordinates can move against the gradient without leaving the bounds set by `clip`."""
     ahead = points - FINITE_DIFFERENCE * np.sign(gradients)
     return clip(ahead) == ahead

@@ -24,8 +24,8 @@ class ParticipationLimits:
     Args:
         separation: smallest number of steps between two participations of one example, b.
         count: largest number of participations of one example, k.
-        shuffled: if true, `separation` is the number of steps per epoch, and each example takes part once per epoch, at
-            an arbitrary step.
+        shuffled: if true, each example takes part once per epoch, at an arbitrary step, and `separation` is the number
+            of steps per epoch instead of a smallest distance.
     """
 
     separation: int
@@ -42,7 +42,7 @@ def worst_case_limits(
         owner: the name of the caller, for error messages.
         participation: the steps in which an example can take part.
         steps: number of steps, n.
-        allow_shuffled: whether to accept `ShuffledEpochs`; if false, it raises `NotProved`.
+        allow_shuffled: whether to accept `ShuffledEpochs`. If false, `ShuffledEpochs` raises `NotProved`.
     """
     worst = participation.worst_case
     assert isinstance(worst, Deterministic)
@@ -60,7 +60,7 @@ def worst_case_limits(
             return ParticipationLimits(min(worst.steps_per_epoch, steps), count, shuffled=True)
     raise NotProved(
         f"{owner} has no sensitivity formula for {type(worst).__name__}.",
-        hint="use family='toeplitz', or FixedEpochs or MinSeparation together with a sampler that guarantees them",
+        hint="use family='toeplitz'; or use FixedEpochs or MinSeparation, with a sampler that guarantees them",
     )
 
 
@@ -71,7 +71,7 @@ def check_bands(owner: str, bands: int | None, steps: int, separation: int) -> i
     """
     if bands is None:
         return min(32, steps, separation)
-    count = _check.positive_integer(owner, "bands", bands, "1 band is a diagonal matrix")
+    count = _check.positive_integer(owner, "bands", bands, "use at least 1 band, which gives a diagonal matrix")
     if count > steps:
         raise _check.invalid(owner, "bands", f"at most {steps}, the number of steps", bands, f"use bands={steps}")
     return count

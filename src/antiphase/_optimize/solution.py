@@ -16,7 +16,7 @@ class Solution:
     """The best strategy found in a family.
 
     **Guarantee**: `loss` is the true loss (sensitivity x error) of `strategy`, as computed by `antiphase.loss`.
-    `lower_bound`, if given, is proved: no strategy of the stated problem has a smaller loss.
+    `lower_bound`, if given, is proved: no strategy that the optimiser's problem allows has a smaller loss.
 
     Args:
         strategy: the best strategy found.

@@ -40,19 +40,20 @@ def optimize_toeplitz(
     bands: int | None = None,
     column_normalized: bool = False,
 ) -> Solution:
-    """Minimise sensitivity x error over the coefficients of a banded Toeplitz C.
+    """Minimise sensitivity x error over the coefficients of a banded Toeplitz strategy C.
 
-    The sensitivity is that of the earliest pattern: participations as early as possible. With more bands than the
-    separation, and for shuffled epochs, the coefficients are kept non-negative and non-increasing, so that the worst
-    pattern is known. Under a Toeplitz workload, the error and its gradient are computed by two filters that stop where
-    the impulse response has become constant, so n = 10^9 takes no longer than n = 10^5. Under other workloads, and with
-    normalised columns, they are computed by a covariance recursion.
+    The sensitivity is computed for the earliest pattern, in which all participations are as early as possible. For
+    shuffled epochs, the search uses the pattern of `adjacent_pattern_square` instead. If there are more bands than the
+    separation, or for shuffled epochs, the coefficients are kept non-negative and non-increasing, so that the worst
+    pattern is known. Under a Toeplitz workload, two filters compute the error and its gradient. The filters stop where
+    their output has become constant, so n = 10^9 takes no longer than n = 10^5. Under other workloads, and with
+    normalised columns, a covariance recursion computes the error and its gradient.
 
     Args:
         steps: number of steps, n.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
         limits: when to stop early.
         bands: largest number of coefficients, up to `steps`; by default the smallest of 32, the number of steps and the
             separation. Trailing zeros are removed.
@@ -115,9 +116,9 @@ def _functions(
     bands: int,
     column_normalized: bool,
 ) -> list[ValueAndGradient]:
-    """Return functions from the coefficients to log(loss), to be minimised in turn.
+    """Return functions from the coefficients of C to log(loss), to be minimised in turn.
 
-    There is one function, or a sequence of functions that tends to the objective.
+    There is one function, or a sequence of functions that converges to the objective.
     """
     if allowed.shuffled:
         square: SquaredSensitivity = partial(adjacent_pattern_square, count=allowed.count)
@@ -135,9 +136,13 @@ def _functions(
 def earliest_pattern_square(coefficients: Array, steps: int, separation: int, count: int) -> tuple[float, Array]:
     """Return |C u|^2 for the earliest participation pattern u, and its gradient with respect to the coefficients.
 
-    **Guarantee**: this is the squared sensitivity in two cases. First, if there are at most `separation` coefficients:
-    then the columns of a pattern are orthogonal, and the earliest columns are the longest, because columns near the end
-    of the run are truncated. Second, if the coefficients are non-negative and non-increasing.
+    The entries of u are 1 in the steps in which the example takes part, as early as the separation allows, and 0
+    elsewhere.
+
+    **Guarantee**: this is the squared sensitivity in two cases. In the first case, there are at most `separation`
+    coefficients. The columns of a pattern are then orthogonal, and the earliest columns are the longest, because
+    columns near the end of the run are truncated. In the second case, the coefficients are non-negative and
+    non-increasing.
 
     Reference: Kalinin and Lampert 2024, Thm 2; Choquette-Choo et al. 2023 (amplified banded), Thm 2.
 
@@ -160,7 +165,7 @@ def adjacent_pattern_square(coefficients: Array, count: int) -> tuple[float, Arr
     The pattern pairs epochs 1 and 2, epochs 3 and 4, and so on. In each pair, the example takes part in the last step
     of the first epoch and in the first step of the second. The value is k rho_0 + 2 floor(k / 2) rho_1 for k = `count`,
     where rho is the autocorrelation of the coefficients. There must be at most as many coefficients as steps per epoch.
-    The value only guides the search: the reported loss is that of the worst pattern.
+    The value only guides the search: the reported loss is computed for the worst pattern.
 
     >>> adjacent_pattern_square(np.array([1.0, 0.5]), count=2)[0]
     3.5
@@ -188,7 +193,7 @@ def _closed(square: SquaredSensitivity, squared_error: SquareAndGradient) -> Val
 def _recursive(
     steps: int, bands: int, square: SquaredSensitivity, error: LogBandedError, power: float
 ) -> ValueAndGradient:
-    """Return log(loss) as a function of the coefficients under any workload, by the covariance recursion."""
+    """Return log(loss) as a function of the coefficients under any workload, by the covariance recursion in `error`."""
     inside = _inside(steps, bands)
     columns_gradient = np.empty(inside.shape)
 
@@ -222,7 +227,7 @@ def _normalized(steps: int, bands: int, count: int, error: LogBandedError, power
 
 
 def _inside(steps: int, bands: int) -> Array:
-    """Return a matrix with entry [j, r] = 1 if entry r of column j lies within C, and 0 otherwise."""
+    """Return a matrix with entry [j, r] = 1 if C[j + r, j] lies within C (j + r < steps), and 0 otherwise."""
     j, r = np.ogrid[:steps, :bands]
     return (j + r < steps).astype(np.float64)
 
@@ -234,8 +239,8 @@ def _unit(c: Array) -> Array:
 def _minimize_decreasing(function: ValueAndGradient, c: Array, bands: int, limits: SearchLimits) -> tuple[Array, bool]:
     """Minimise over non-negative, non-increasing coefficients. Returns them and whether the search converged.
 
-    The variables are the differences c_r - c_{r+1} >= 0. All roots of the polynomial c(x) with such coefficients lie
-    outside the open unit disc (Enestrom-Kakeya theorem), so the value is always finite.
+    The variables are the differences c_r - c_{r+1} >= 0. All roots of a polynomial with such coefficients lie outside
+    the open unit disc (Enestrom-Kakeya theorem), so C^-1 does not grow exponentially and the value is always finite.
     """
     from scipy.optimize import minimize
 

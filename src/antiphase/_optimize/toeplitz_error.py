@@ -1,9 +1,9 @@
-"""Error of a Toeplitz strategy under a Toeplitz workload, with its gradient. Beyond some n, the cost is constant.
+"""Error of a Toeplitz strategy under a Toeplitz workload, and its gradient.
 
-B = A C^-1 is Toeplitz. Its first column is w = A u, where u is the first column of C^-1, so the variance of step t is
-w_0^2 + ... + w_t^2. The derivative of w with respect to coefficient r of C is -C^-1 w, shifted by r. So one more
-filter, run backwards in time, gives the whole gradient. Once w has become constant, the rest of the sum has a closed
-form.
+For a workload A and a strategy C, A C^-1 is Toeplitz. Its first column is w = A u, where u is the first column of C^-1,
+so the noise variance of step t is w_0^2 + ... + w_t^2. The derivative of w with respect to coefficient r of C is
+-C^-1 w, shifted by r. So one more filter, run backwards in time, gives the whole gradient. Once w has become constant,
+the remaining terms of the sum over steps have a closed form, so the cost stops growing with the number of steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIVERGED = 1e6  # w is treated as unbounded if its relative distance to its limi
 
 
 def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[float, Array]:
-    """Return the mean variance of the last m steps, and its gradient with respect to the coefficients of C.
+    """Return the mean noise variance of the last m steps, and its gradient with respect to the coefficients of C.
 
     The mean variance is sum_i weight_i w_i^2 with weight_i = min(1, (n - i) / m).
 
@@ -31,7 +31,8 @@ def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[f
         c: first column of C.
         inverse: first column of A^-1.
         steps: number of steps, n.
-        counted: number of steps m; n for the mean over the run, 1 for the last step, whose variance is the largest.
+        counted: number of steps to average over, m. Use n for the mean over the run, or 1 for the last step, which has
+            the largest variance.
 
     Reference: McKenna 2024 (scaling), Prop. 3.1 and C.1.
 
@@ -49,7 +50,7 @@ def squared_error(c: Array, inverse: Array, steps: int, counted: int) -> tuple[f
 
 
 def squared_error_of_inverse(inverse: Array, steps: int, counted: int) -> Callable[[Array], tuple[float, Array]]:
-    """Return a function from the first column d of C^-1 to the mean variance of the last `counted` steps.
+    """Return a function from the first column d of C^-1 to the mean noise variance of the last `counted` steps.
 
     The function is a quadratic form in d, because w = A d. It also returns its gradient.
 
@@ -75,7 +76,7 @@ def squared_error_of_inverse(inverse: Array, steps: int, counted: int) -> Callab
 
 
 def _weights(length: int, steps: int, counted: int) -> tuple[Array, float]:
-    """Return the weights of the first `length` entries of w, and the sum of the remaining weights."""
+    """Return the weights (see `squared_error`) of the first `length` entries of w, and the sum of the other weights."""
     left = float(steps - length)
     if counted == 1:
         return np.ones(length), left
@@ -86,10 +87,10 @@ def _weights(length: int, steps: int, counted: int) -> tuple[Array, float]:
 
 
 def _limit(c: Array, inverse: Array) -> float:
-    """Return the limit of w_i for large i.
+    """Return the limit of the entries w_i of `impulse_response` for large i.
 
-    It is 0 unless the coefficients of A^-1 sum to 0 (no weight decay). In that case A^-1(x) = (1 - x) E(x), and the
-    limit is 1 / (c(1) E(1)).
+    It is 0 unless the coefficients of A^-1 sum to 0 (no weight decay). In that case, the power series of A^-1 is
+    (1 - x) E(x) with a polynomial E, and the limit is 1 / (c(1) E(1)).
     """
     if abs(inverse.sum()) > 1e-12 * np.abs(inverse).sum():
         return 0.0
@@ -97,7 +98,7 @@ def _limit(c: Array, inverse: Array) -> float:
 
 
 def impulse_response(c: Array, inverse: Array, steps: int) -> Array | None:
-    """Return w = A C^-1 e_0 up to the point where it becomes constant; None if it is unbounded or converges too slowly.
+    """Return the first column w of A C^-1 up to where it becomes constant; None if it diverges or converges too slowly.
 
     A is applied before C^-1, because rounding errors in C^-1 die out, whereas A would accumulate them.
     """
@@ -151,7 +152,7 @@ def _product(p: Array, q: Array) -> Array:
 
 
 def series_is_faster(c: Array, steps: int) -> bool:
-    """Return whether FFTs are faster than a recursive filter: if c is long and `steps` is not much larger."""
+    """Return whether FFTs are faster than a recursive filter. This holds if c is long and `steps` not much larger."""
     return len(c) > 128 and 16 * len(c) >= steps
 
 

@@ -23,7 +23,7 @@ class Participation(ABC):
     @property
     @abstractmethod
     def worst_case(self) -> Deterministic:
-        """A deterministic participation that allows every possible pattern; `self` if it is deterministic already."""
+        """A deterministic participation that allows every pattern that is possible here; `self` if deterministic."""
 
     @abstractmethod
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -45,7 +45,7 @@ class Participation(ABC):
 
     @property
     def max_batch(self) -> int | None:
-        """Fixed size to which batches are truncated or padded; None if they are not."""
+        """Fixed size to which batches are truncated or padded; None if batches keep their size."""
         return None
 
     @property
@@ -55,7 +55,7 @@ class Participation(ABC):
 
     @property
     def sampling_groups(self) -> int | None:
-        """Number of groups if steps sample from the groups in turn, independently in each step; otherwise None."""
+        """Number of groups, if groups take turns and each step samples independently from one group; otherwise None."""
         return None
 
     def step_probability(self) -> float:
@@ -66,7 +66,7 @@ class Participation(ABC):
         return 1.0
 
     def distinct_batches(self, steps: int) -> int:
-        """Return the number of distinct batches in `steps` steps; fewer than `steps` if batches repeat."""
+        """Return an upper bound on the number of distinct batches in `steps` steps: `steps` unless batches repeat."""
         return steps
 
     def for_steps(self, steps: int) -> Participation:
@@ -152,7 +152,7 @@ def store_rate(self: Participation, rate: float) -> None:
 def store_max_batch(self: Participation) -> None:
     """Check the field `max_batch`, which may be None."""
     if self.max_batch is not None:
-        store_count(self, "max_batch", "None keeps the random batch size")
+        store_count(self, "max_batch", "use None to keep the random batch size")
 
 
 def store_epochs(self: Participation) -> None:

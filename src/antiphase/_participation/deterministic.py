@@ -82,7 +82,9 @@ class EveryStep(Deterministic):
 @final
 @record
 class FixedEpochs(Deterministic):
-    """Every epoch has the same order, so an example takes part in steps i, i + b, i + 2b, ... ((k, b)-participation).
+    """Examples have the same order in every epoch, so an example takes part in steps i, i + b, i + 2b, and so on.
+
+    The literature calls this (k, b)-participation.
 
     A run with fewer than epochs x steps_per_epoch steps truncates the patterns. A longer run raises an error.
 
@@ -139,7 +141,7 @@ class FixedEpochs(Deterministic):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"The order of the data is the same in each of {self.epochs} epochs: each {unit} takes part again after "
+            f"The order of the data is the same in all {self.epochs} epochs, so each {unit} takes part again after "
             f"exactly {self.steps_per_epoch} steps."
         )
 
@@ -147,7 +149,7 @@ class FixedEpochs(Deterministic):
 @final
 @record
 class ShuffledEpochs(Deterministic):
-    """Each example takes part once per epoch, at any step, as with a data loader that reshuffles every epoch.
+    """Each example takes part once per epoch, in any step, as with a data loader that reshuffles in every epoch.
 
     Two participations can be in adjacent steps: the last step of one epoch and the first step of the next.
 
@@ -205,7 +207,7 @@ class ShuffledEpochs(Deterministic):
 @final
 @record
 class MinSeparation(Deterministic):
-    """Any two participations of an example are at least `separation` steps apart (b-min-sep).
+    """Any two participations of an example are at least `separation` steps apart (b-min-sep in the literature).
 
     An example that took part in step s may take part again from step s + separation on.
 
@@ -223,9 +225,9 @@ class MinSeparation(Deterministic):
     max_participations: int | None = None
 
     def __post_init__(self) -> None:
-        store_count(self, "separation", "1 allows participation in every step")
+        store_count(self, "separation", "use 1 to allow participation in every step")
         if self.max_participations is not None:
-            store_count(self, "max_participations", "None means no limit")
+            store_count(self, "max_participations", "use None for no limit")
 
     def patterns(self, steps: int) -> Iterator[Pattern]:
         """Yield all maximal patterns, to which no further step can be added."""

@@ -70,9 +70,10 @@ class Poisson(Participation):
 @final
 @record
 class CyclicPoisson(Participation):
-    """Poisson sampling from groups in turn: step t draws each example of group t mod groups with probability `rate`.
+    """Poisson sampling from groups that take turns.
 
-    Each example is assigned to a random group once, at the start.
+    Each example is assigned to a random group once, at the start. In step t, each example of group t mod groups is
+    drawn independently with probability `rate`.
 
     Args:
         groups: number of groups, at least the number of bands of the strategy.
@@ -87,13 +88,13 @@ class CyclicPoisson(Participation):
     max_batch: int | None = None
 
     def __post_init__(self) -> None:
-        store_count(self, "groups", "1 group is plain Poisson sampling")
+        store_count(self, "groups", "use 1 group for plain Poisson sampling")
         store_rate(self, self.rate)
         store_max_batch(self)
 
     @property
     def worst_case(self) -> MinSeparation:
-        """`MinSeparation(groups)`: participations are a multiple of `groups` steps apart."""
+        """`MinSeparation(groups)`: the distance between participations is a multiple of `groups`."""
         return MinSeparation(self.groups)
 
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -137,7 +138,7 @@ class FixedSize(Participation):
     batch_size: int
 
     def __post_init__(self) -> None:
-        store_count(self, "groups", "1 group draws from all examples")
+        store_count(self, "groups", "use 1 group to draw from all examples")
         store_count(self, "batch_size")
 
     @property
@@ -220,7 +221,7 @@ class BallsInBins(Participation):
     def describe(self, unit: str, steps: int) -> str:
         """Return the promise in plain words."""
         return (
-            f"Each {unit} is assigned to one of the {self.steps_per_epoch} steps of an epoch at random, once, and "
+            f"Each {unit} is assigned once, at random, to one of the {self.steps_per_epoch} steps of an epoch, and "
             f"keeps it for all {self.epochs} epochs."
             f" {_DRAWN_BY_THE_RUN}"
         )
@@ -236,10 +237,10 @@ class BallsInBins(Participation):
 class PoissonMinSeparation(Participation):
     """Poisson sampling in which an example becomes eligible again `separation` steps after it was last drawn.
 
-    In each step, every eligible example is drawn independently with probability `rate`. Without a warm start all
-    examples are eligible in step 0, so the first batches are larger than the later ones. With a warm start each example
-    begins in the stationary state, as if training had always been running. Each step then draws it with the same
-    overall probability, rate / (1 + (separation - 1) rate).
+    In each step, every eligible example is drawn independently with probability `rate`. Without a warm start, all
+    examples are eligible in step 0, so the first batches are larger than the later ones. With a warm start, each
+    example begins in the stationary state, as if training had always been running. Every step then draws a given
+    example with the same overall probability, rate / (1 + (separation - 1) rate).
 
     Args:
         separation: smallest allowed difference between two step numbers, b >= 1.
@@ -261,7 +262,7 @@ class PoissonMinSeparation(Participation):
         store_max_batch(self)
         if not isinstance(self.warm_start, bool):
             raise invalid(
-                "PoissonMinSeparation", "warm_start", "True or False", self.warm_start, "False is a cold start"
+                "PoissonMinSeparation", "warm_start", "True or False", self.warm_start, "use False for a cold start"
             )
 
     @property

@@ -30,8 +30,9 @@ class Candidate:
     Args:
         family: family of the strategy, such as "banded"; "unknown" if an older plan file does not state it.
         error: expected error under the problem's objective for clipping norm 1: noise_std x error of the strategy.
-        noise_std: standard deviation of the noise z in C x + z.
-        noise_multiplier: effective noise multiplier.
+        noise_std: standard deviation of the noise z in C x + z, for the strategy matrix C and the gradients x.
+        noise_multiplier: effective noise multiplier, noise_std / sensitivity (see
+            `Mechanism.effective_noise_multiplier`).
         epsilon: epsilon at the budget's delta.
         kind: kind of the bound on epsilon: "exact", "upper" or "confident".
         memory_copies: number of model-sized buffers that the noise needs.
@@ -40,8 +41,8 @@ class Candidate:
         per_step: standard deviation of the noise in the model after each of `curve_steps`, for clipping norm 1; empty
             if not computed.
         size: number of bands, buffers or repeats; see `size_unit`. None for families without a size.
-        variant: text that distinguishes the candidate from others of the same family and size.
-        rms_error: root mean square over all steps of the noise in the model, computed as if gradients did not depend on
+        variant: text that distinguishes the candidate from other candidates of the same family and size.
+        rms_error: root mean square of the noise in the model over all steps, computed as if gradients did not depend on
             the parameters; None if an older plan file does not state it.
         name: display name. Omit this argument: the name is derived from family, size and variant.
 
@@ -113,8 +114,8 @@ def curve_steps(steps: int) -> Array:
 def digestible(candidate: Candidate) -> dict[str, Any]:
     """Return the fields of a candidate that the digest in a ledger covers.
 
-    They have the form of version 0.1.0, so that digests in older ledgers still match. The name determines family, size
-    and variant, so the digest covers these as well.
+    The fields have the form of version 0.1.0, so that digests in older ledgers still match. The name determines family,
+    size and variant, so the digest covers these as well.
     """
     data = to_json(candidate) | {"participation": repr(candidate.participation)}
     return {name: value for name, value in data.items() if name not in ("family", "size", "variant")}

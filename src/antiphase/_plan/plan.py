@@ -12,9 +12,10 @@ from typing import Any, final
 
 from antiphase import _check
 from antiphase._accounting import Mechanism, epsilon, restated
-from antiphase._bound import Bound, rounded_up
+from antiphase._bound import Bound, digits_up, rounded_up
 from antiphase._durable import OWNER_ONLY, write_output
 from antiphase._errors import Corrupted, InvalidArgument, NotEnoughMemory, Refused
+from antiphase._escape import terminal_text
 from antiphase._participation import Participation
 from antiphase._plan.candidate import Candidate, curve_steps, digestible, upgraded
 from antiphase._problem import Problem
@@ -22,8 +23,8 @@ from antiphase._record import fingerprint, from_json, json_digest, parse_json, r
 
 FORMAT = 1
 # Relative tolerances.
-BETWEEN_MACHINES = 2e-3  # between sampled epsilons computed on different machines with the same entropy
-BETWEEN_SAMPLES = 1e-2  # between two sampled epsilons of the same mechanism
+BETWEEN_MACHINES = 2e-3  # between epsilons from samples that different machines drew with the same entropy
+BETWEEN_SAMPLES = 1e-2  # between epsilons of the same mechanism from independent samples
 ABOVE_BUDGET = 1e-8  # rounding may put a guarantee above the budget by this much
 
 
@@ -36,10 +37,10 @@ class Plan:
     plan is within its budget. An extended plan states the epsilon of the longer run, which may exceed the budget.
 
     **Guarantee**: for plans made by `plan`, `extend` and `load`, running `mechanism` for all its steps is
-    (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`, with ideal Gaussian
-    noise and with batches from its participation's own sampler. `Run.report` states the guarantee for the noise of an
-    actual run. If you build a plan by hand, `guarantee` is your own claim; `load` and `Run.open` compute it again and
-    raise an error if the claim is better than what the mechanism gives.
+    (`guarantee.value`, `problem.budget.delta`)-differentially private under `mechanism.adjacency`. This assumes ideal
+    Gaussian noise and batches from the participation's own sampler. `Run.report` states the guarantee for the noise of
+    an actual run. If you build a plan by hand, `guarantee` is your own claim. `load` and `Run.open` compute the
+    guarantee again, and raise an error if the claim is better than the guarantee of the mechanism.
 
     Args:
         problem: the problem that the plan solves.
@@ -49,14 +50,14 @@ class Plan:
             the original plan. No guarantee depends on it.
         candidates: all mechanisms that were tried, the chosen one first. No guarantee depends on them.
         notes: advice for the user. No guarantee depends on it.
-        root: fingerprint of the original plan if this plan extends one, else empty. Noise keys depend on it, so that an
-            extended run continues with the same noise. The root is not authenticated: a file can name any plan whose
-            fingerprint its author knows, even one with other coefficients or another noise_std. `Run.open` never
-            repeats noise because of this, since every new run has a new run id and a resumed run must extend its own
-            plan. With `NoiseStream`, use a new run id for a plan from someone else.
-        deviation: explanation of why the mechanism differs from what the problem asks for, if a server enforces another
-            participation or adds other noise; empty otherwise. With a deviation, the guarantee is still that of the
-            mechanism, but it may exceed the budget.
+        root: fingerprint of the original plan if this plan extends one, else empty. Noise keys depend on the root, so
+            that an extended run continues with the same noise. The root is not authenticated: a file can name any plan
+            whose fingerprint the author of the file knows, even a plan with different coefficients or a different
+            noise_std. `Run.open` still never repeats noise, because every new run has a new run id, and a resumed run
+            must extend its own plan. With `NoiseStream`, use a new run id for a plan from someone else.
+        deviation: why the mechanism differs from the problem, if a server enforces a different participation or adds
+            different noise; otherwise empty. With a deviation, `guarantee` is still the guarantee of the mechanism, but
+            it may exceed the budget.
     """
 
     problem: Problem
@@ -94,19 +95,20 @@ class Plan:
     def __repr__(self) -> str:
         return (
             f"<Plan: {type(self.mechanism.strategy).__name__}, {self.steps} steps, "
-            f"epsilon {rounded_up(self.guarantee.value)} at delta {self.problem.budget.delta:g}>"
+            f"epsilon {rounded_up(self.guarantee.value)} at delta {digits_up(self.problem.budget.delta)}>"
         )
 
     def __str__(self) -> str:
-        """Return a summary of a few lines. `save` writes everything."""
+        """Return a summary of a few lines. `save` writes everything. Control characters in texts are escaped."""
         problem, mechanism = self.problem, self.mechanism
         name = self.candidates[0].name if self.candidates else type(mechanism.strategy).__name__
+        copies = mechanism.strategy.memory_copies
         lines = [
-            f"Plan: {name}, {self.steps} steps, {in_words(mechanism.participation)}",
-            f"  guarantee: epsilon {rounded_up(self.guarantee.value)} at delta {problem.budget.delta:g} "
-            f"({self.guarantee.kind}), {mechanism.adjacency}, for one {problem.unit}",
+            f"Plan: {terminal_text(name)}, {self.steps} steps, {in_words(mechanism.participation)}",
+            f"  guarantee: epsilon {rounded_up(self.guarantee.value)} at delta {digits_up(problem.budget.delta)} "
+            f"({self.guarantee.kind}), {mechanism.adjacency}, for one {terminal_text(problem.unit)}",
             f"  noise: standard deviation {mechanism.noise_std:.6g} x clip_norm {problem.clip_norm:g}, "
-            f"{mechanism.strategy.memory_copies} model-sized buffers",
+            f"{copies} model-sized buffer{'' if copies == 1 else 's'}",
             f"  expected error ({_objective_name(problem.objective)}): {self.error:.4g}, "
             f"best of {len(self.candidates)} candidates",
         ]
@@ -116,9 +118,9 @@ class Plan:
                 f"  lattice: integers in units of 2^{lattice.exponent}, clipping norm {lattice.norm} units, up to "
                 f"{lattice.entries} parameters"
             )
-        lines += [f"  note: {note}" for note in self.notes]
+        lines += [f"  note: {terminal_text(note)}" for note in self.notes]
         if self.deviation:
-            lines.append(f"  deviation: {self.deviation}")
+            lines.append(f"  deviation: {terminal_text(self.deviation)}")
         return "\n".join(lines)
 
     @property
@@ -128,7 +130,7 @@ class Plan:
 
     @property
     def pareto(self) -> tuple[Candidate, ...]:
-        """The Pareto front: candidates that no other beats in both error and memory, smallest error first."""
+        """The Pareto front: candidates that no other candidate beats in both error and memory, smallest error first."""
         front: list[Candidate] = []
         for candidate in sorted(self.candidates, key=lambda c: (c.error, c.memory_copies)):
             if not front or candidate.memory_copies < front[-1].memory_copies:
@@ -161,11 +163,12 @@ class Plan:
     def load(cls, path: str | Path) -> Plan:
         """Read a plan, check its format and fingerprint, and recompute its guarantee.
 
-        Raises `Corrupted` if the file was truncated, if problem, mechanism or root were edited, if they contradict each
-        other, or if the stated guarantee is better than what the mechanism gives. Error, candidates and notes are not
-        authenticated: anyone who can write the file can change them. A guarantee based on samples is certified again
-        with the entropy stored in the file, so the result is the same every time. That entropy was chosen by the author
-        of the file. Before you rely on a plan from someone else, call `verify`, which draws fresh entropy.
+        Raises `Corrupted` if the file was truncated, or if problem, mechanism or root were edited or contradict each
+        other. Also raises `Corrupted` if the stated guarantee is better than the guarantee of the mechanism. Error,
+        candidates and notes are not authenticated: anyone who can write the file can change them. A guarantee based on
+        samples is certified again with the entropy stored in the file, so the result is the same every time. The author
+        of the file could have chosen that entropy. Before you rely on a plan from someone else, call `verify`, which
+        draws fresh entropy.
         """
         return cls._load(path)
 
@@ -198,9 +201,12 @@ class Plan:
     def extend(self, steps: int) -> Plan:
         """Return the plan extended to more steps, with the same strategy and noise.
 
-        The guarantee of the new plan covers the whole longer run. This works for Identity, Toeplitz without column
-        normalization, BLT, BandedInverse and the online Tree. Extend a Tree before its last step, because that step
-        completes the tree.
+        The guarantee of the new plan covers the whole longer run if the decision to extend it does not depend on the
+        outputs. If this decision might depend on them, plan for the largest number of steps from the start, and stop
+        early.
+
+        Plans with these strategies can be extended: Identity, Toeplitz without column normalization, BLT, BandedInverse
+        and the online Tree. Extend a Tree before its last step, because that step completes the tree.
 
         Args:
             steps: new total number of steps.
@@ -249,10 +255,10 @@ def contradictions(plan: Plan) -> list[str]:
     | problem.steps | equal to the number of steps of the strategy |
     | problem.adjacency | equal to mechanism.adjacency |
     | problem.examples | equal to mechanism.examples, if both are given |
-    | problem.participation * | equal to mechanism.participation; or None, if the latter fits the steps and batch size |
-    | problem.budget.epsilon * | at least the guarantee, unless the plan extends another |
-    | problem.memory_copies * | at least those of the strategy, unless the plan extends another |
-    | candidates[0] * | consistent with the mechanism: noise, participation, memory, error |
+    | problem.participation * | equal to mechanism.participation; or None, if mechanism.participation fits the problem |
+    | problem.budget.epsilon * | at least the guarantee, unless the plan extends another plan |
+    | problem.memory_copies * | at least mechanism.strategy.memory_copies, unless the plan extends another plan |
+    | candidates[0] * | equal to the mechanism in noise_std, participation and memory_copies, and to the plan in error |
     | root | empty, or a fingerprint |
     | mechanism.strategy | extensible and with two steps or more, if there is a root |
     | candidates | empty, if there is a root |
@@ -359,9 +365,9 @@ def require_plan(owner: str, value: object) -> Plan:
 def with_derived_guarantee(plan: Plan) -> Plan:
     """Return the plan with its guarantee computed again from the mechanism.
 
-    Raises `InvalidArgument` if the stated guarantee is better than that of the mechanism, as it may be in a plan built
-    by hand. A guarantee based on samples is compared up to sampling error: this detects made-up numbers, but does not
-    certify the guarantee again.
+    Raises `InvalidArgument` if the stated guarantee is better than the guarantee of the mechanism. This can happen in a
+    plan built by hand. A guarantee based on samples is compared up to sampling error. This detects made-up numbers, but
+    does not certify the guarantee again.
     """
     derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
     share = BETWEEN_SAMPLES if derived.kind == "confident" else _tolerance(plan.mechanism)
@@ -375,10 +381,10 @@ def with_derived_guarantee(plan: Plan) -> Plan:
 
 
 def _tolerance(mechanism: Mechanism) -> float:
-    """Return the fraction by which a stated epsilon may be below the computed one, which then replaces it.
+    """Return the fraction by which a stated epsilon may be below the computed one before an error is raised.
 
-    Older plans were written before sensitivities were rounded up, so their stated epsilon may be slightly too small.
-    The tolerance is proportional to the effect of this rounding on the sensitivity.
+    Older versions did not round sensitivities up, so the epsilon in their plans may be slightly too small. The
+    tolerance is proportional to the effect of this rounding on the sensitivity.
     """
     reduction = mechanism.reduction
     return 1e-9 + 4.0 * (reduction.sensitivity.value / reduction.nominal - 1.0)

@@ -1,4 +1,4 @@
-"""The notes of a plan: how it was ranked, and how it compares with other candidates."""
+"""The notes of a plan: how candidates were ranked, and how the chosen one compares with the others."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ FEW_COPIES = 8
 def advice(problem: Problem, candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
     """Yield the notes on a plan, most useful first. `candidates[0]` is the chosen candidate."""
     yield _ranking(problem)
+    if problem.examples is not None and problem.budget.delta > 1.0 / problem.examples:
+        yield (
+            f"Delta is larger than 1 / examples ({1.0 / problem.examples:.2g}). Such a delta allows a mechanism that "
+            "publishes a few examples at random. Choose a delta well below 1 / examples."
+        )
     yield from _memory(problem, candidates)
     yield from _gain(candidates, best)
     yield from _pipelines(candidates)
@@ -34,8 +39,9 @@ def _ranking(problem: Problem) -> str:
         span = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
         when = {"last": "at the end of training", "all": "over all steps"}.get(str(objective.steps))
         when = when or f"averaged over the last {float(objective.steps):.0%} of the steps"
-        also = " plus the noise over all steps" if objective.trajectory else ""
-        return f"Ranked by the noise left in the model {when}{also}, where curvature x learning rate is {span}."
+        also = ", plus the noise over all steps" if objective.trajectory else ""
+        where = f"in directions where curvature x learning rate is {span}"
+        return f"Ranked by the noise left in the model {when}, {where}{also}."
     over = "rms over" if objective == "rms" else "the largest over"
     return f"Ranked by the noise in the model, {over} the steps, as if gradients did not depend on the parameters."
 
@@ -46,7 +52,7 @@ def _memory(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
     if least.error < chosen.error:
         gain = 100.0 * (1.0 - least.error / chosen.error)
         yield (
-            f"Chosen because it needs little memory: {_in_words(chosen.memory_copies, problem)}. "
+            f"This mechanism was chosen because it needs little memory: {_in_words(chosen.memory_copies, problem)}. "
             f"{least.name} ({least.batches} batches) has {gain:.2g} % less error, the least of all, but needs "
             f"{_in_words(least.memory_copies, problem)}; memory_tolerance=0 selects it."
         )
@@ -83,13 +89,13 @@ def memory_in_words(copies: int, parameters: int | None, item_bytes: int = 4) ->
 
 
 def _by_rms(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """Yield a note if ranking by rms error would put another candidate first."""
+    """Yield a note if ranking by rms error would put a different candidate first."""
     known = [c for c in candidates if c.rms_error is not None]
     if problem.objective in ("rms", "max") or not known:
         return
     first = min(known, key=lambda c: (c.rms_error, c.memory_copies))
     if first is not candidates[0]:
-        yield f'By rms error over the steps (objective="rms"), {first.name} ({first.batches} batches) would be first.'
+        yield f'Ranked by the rms error (objective="rms"), {first.name} ({first.batches} batches) would be first.'
 
 
 def affordable_copies(parameters: int, memory_bytes: int, machines: int = 1) -> int:
@@ -113,7 +119,7 @@ def _gain(candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
     plain = next((c for c in candidates if c.family == "identity"), None)
     if plain is not None and not isinstance(best.strategy, Identity):
         less = 100.0 * (1.0 - candidates[0].error / plain.error)
-        yield f"Noise in the model is {less:.0f} % less than with DP-SGD ({plain.batches} batches) at the same budget."
+        yield f"The model has {less:.0f} % less noise than with DP-SGD ({plain.batches} batches) at the same budget."
 
 
 def _pipelines(candidates: Sequence[Candidate]) -> Iterator[str]:
@@ -123,7 +129,7 @@ def _pipelines(candidates: Sequence[Candidate]) -> Iterator[str]:
         best.setdefault(candidate.batches, candidate)
     for name, candidate in list(best.items())[1:]:
         if name != candidates[0].batches:
-            yield f"With {name} batches instead, the best is {candidate.name}, with {_more(candidate, candidates[0])}."
+            yield f"With {name} batches, {candidate.name} would be best, with {_more(candidate, candidates[0])}."
 
 
 def _more_bands(problem: Problem, best: Candidate) -> Iterator[str]:

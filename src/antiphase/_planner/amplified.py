@@ -1,9 +1,11 @@
-"""Search for banded strategies with amplification by sampling, where the number of groups equals the number of bands.
+"""Search for banded strategies with amplification by sampling from groups of examples, one group for each band.
 
-More bands cancel more noise, but the sampling rate within a group is then higher: for n steps, N examples and batch
-size B, b bands with b groups mean a rate of b B / N over n / b rounds. The search evaluates the best Toeplitz strategy
-for several b: first for powers of two and for the rule of thumb epsilon sqrt(n) / k with k epochs, then between the
-neighbours of the best b. For the best b, every column is then optimized separately.
+The examples are split into groups that take turns, and each step samples from one group. More bands cancel more
+noise, but need more groups, so the sampling rate within a group is higher. With n steps, N examples, batch size B, b
+bands and b groups, the rate is b B / N, and each group is sampled n / b times. The search evaluates the best Toeplitz
+strategy for several b. It starts with powers of two and with the rule of thumb epsilon sqrt(n) / k for k epochs. Then
+it tries numbers between the neighbours of the best b. For the best b, the search then optimizes every column of the
+strategy matrix separately.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def try_amplified(search: Search, families: set[str], pipelines: tuple[str, ...]
     if "cyclic-poisson" in pipelines or "poisson" in pipelines:
         most = most_groups(problem) if "cyclic-poisson" in pipelines else 1
         _search(search, families, partial(in_groups, problem), most)
-    if "fixed-size" in pipelines and problem.adjacency == "replace":  # proved for this adjacency only
+    if "fixed-size" in pipelines and problem.adjacency == "replace":  # the accounting is proved only for "replace"
         _search(search, families, partial(in_fixed_sizes, problem), most_groups(problem))
 
 

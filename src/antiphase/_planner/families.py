@@ -15,10 +15,10 @@ from antiphase._problem import Problem
 from antiphase._workload import PrefixSum
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
-# Limits on the work, as a number of steps, steps x bands, or steps x bands^2 (one evaluation of a banded strategy). A
-# banded strategy with free columns has separate coefficients for every column; all columns of a Toeplitz strategy share
-# theirs.
-QUICK_DENSE_STEPS = 512  # for more steps, the dense optimum is first approximated to within COARSE_TOLERANCE
+# Limits on the work of optimizing one strategy: on the steps, on steps x bands, or on steps x bands^2 (the cost of
+# evaluating a banded strategy once). A banded strategy with free columns has separate coefficients for every column;
+# all columns of a Toeplitz strategy have the same coefficients.
+QUICK_DENSE_STEPS = 512  # for more steps, the dense family is first optimized to within COARSE_TOLERANCE
 COARSE_TOLERANCE = 0.01
 MAX_FOURIER_STEPS = 16_384
 QUICK_BANDED_WORK = 1 << 23  # steps x bands^2; takes seconds
@@ -27,16 +27,16 @@ MAX_BANDED_WORK = 1 << 30  # steps x bands^2; takes minutes, and is tried only i
 MAX_TOEPLITZ_WORK = 1 << 30  # steps x bands
 MAX_INVERSE_WORK = 1 << 24  # steps x bands
 
-# Which sizes to try.
-MAX_FREE_COLUMN_GAIN = 0.05  # measured: with the same bands, free columns lower the error of Toeplitz by less
-MIN_BANDS_PER_STEP = 1e-4  # measured: with fewer bands per step, free columns lower the error by only about 0.03 %
+# Which numbers of bands, buffers and repeats to try.
+MAX_FREE_COLUMN_GAIN = 0.05  # measured: for equal bands, free columns lower the error by at most this fraction
+MIN_BANDS_PER_STEP = 1e-4  # measured: if bands / steps is smaller, free columns lower the error by only about 0.03 %
 MIN_FREE_COLUMN_BANDS = 8
 BAND_POWERS = 10
 MAX_BUFFERS = 6
-MIN_BUFFER_GAIN = 0.005  # one more buffer must reduce the error by this fraction
+MIN_BUFFER_GAIN = 0.005  # a further buffer must reduce the error by at least this fraction
 STAMPED_REPEATS = (2, 4, 5, 8, 10, 16, 20)
 INVERSE_BANDS = (2, 4, 8, 16, 32)
-SMALL_BANDED_BANDS = 32  # number of bands of a second candidate with less memory
+SMALL_BANDED_BANDS = 32  # number of bands of a second banded candidate with less memory
 
 TryFamily = Callable[[Search, Participation], None]
 
@@ -92,7 +92,8 @@ def _banded(search: Search, participation: Participation) -> None:
 def _worth_the_time(search: Search, participation: Participation, counts: list[int]) -> list[int]:
     """Return a list with the largest number of bands for which optimizing all columns takes only minutes.
 
-    The list is empty unless Toeplitz with that number of bands has an error close to the least error so far.
+    The list is empty unless the Toeplitz strategy with that number of bands has an error close to the least error so
+    far.
     """
     steps = search.problem.steps
     bands = max((b for b in counts if free_columns_pay(steps, b)), default=0)
@@ -141,7 +142,7 @@ def _dense(search: Search, participation: Participation) -> None:
     if n > QUICK_DENSE_STEPS and _has_rivals(search, participation):
         share = COARSE_TOLERANCE
         found = search.attempt(_optimized("dense", search, participation, variant=f"to {share:.0%}", tolerance=share))
-        if found is None or found.candidate.error > (1.0 + share) * others:  # so the exact optimum cannot win either
+        if found is None or found.candidate.error > (1.0 + share) * others:  # then the exact optimum cannot win either
             return
     search.attempt(_optimized("dense", search, participation))
 
@@ -158,7 +159,7 @@ def _ruled_out(search: Search, participation: Participation) -> bool:
 def _has_rivals(search: Search, participation: Participation) -> bool:
     """Return whether another candidate may beat the dense optimum.
 
-    That can be a candidate with sampling or, under minimum separation, one with more bands than the separation.
+    The other candidate may use sampling or, under minimum separation, more bands than the separation.
     """
     sampled = any(found.candidate.participation != participation for found in search.evaluations)
     return sampled or (isinstance(participation.worst_case, MinSeparation) and bool(search.evaluations))
@@ -199,7 +200,7 @@ def least_copies(family: str, steps: int, participation: Participation | None = 
 def band_counts(problem: Problem, participation: Participation) -> list[int]:
     """Return the numbers of bands to try: powers of two up to the separation, and the separation itself.
 
-    With more bands than the separation, the columns of one example would overlap.
+    With more bands than the separation, the columns of the strategy matrix for the steps of one example would overlap.
     """
     widest = participation.worst_case.spacing(problem.steps)
     widest = min(widest, problem.steps, MAX_TOEPLITZ_WORK // problem.steps)

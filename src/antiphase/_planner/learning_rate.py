@@ -1,16 +1,17 @@
 """Predicts the best learning rate of a run from a model of bias and noise.
 
-Let T be the sum of the last row of the workload: a constant gradient g moves the model by learning rate x T x g in the
-whole run. With gradients clipped to norm 1, training is a descent of length
+Let T be the sum of the last row of the workload matrix. Over the whole run, a constant gradient g moves the model by
+learning rate x T x g. A gradient that always has the clipping norm moves the model by
 
     path = learning rate x clipping norm x T.
 
-The remaining bias depends on the path alone: directions with a curvature below 1 / path have not converged. The noise
-in the model is path x nu, where nu = error / (T x batch size) is the noise per unit of path; it does not depend on the
-learning rate, the number of steps or the units of the schedule. So the best path is a function of nu. If bias and noise
-are powers of the path, the best path is a power of nu. The two constants of this power law were fitted to the tuned
-rates of the image task in docs/training.md, and also predict the tuned rates of the other tasks there. The model does
-not predict the rates at which the steepest directions diverge.
+The bias that remains after training depends on the path alone: directions with a curvature below 1 / path have not
+converged. The noise in the model is path x nu, where nu = error / (T x batch size) is the noise per unit of path. Given
+path and nu, neither bias nor noise depends on the learning rate, the number of steps or the units of the schedule. So
+the best path depends only on nu. If bias and noise are powers of the path, the best path is a power of nu. The two
+constants of this power law were fitted to the tuned rates of the image task in docs/training.md, which also compares
+the predictions with the tuned rates of the other tasks. The model does not predict at which rates the steepest
+directions diverge.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from antiphase._problem import Problem
 from antiphase._workload import Workload
 
 PATH, NOISE_PER_PATH, POWER = 1250.0, 1e-4, 1.4
-GRID = 2.0  # ratio of neighbouring rates in the grid to try
+GRID = 2.0  # ratio of neighbouring learning rates in the suggested grid
 
 
 def rate_for_error(problem: Problem, rms_error: float) -> float | None:
@@ -42,7 +43,7 @@ def rate_for_error(problem: Problem, rms_error: float) -> float | None:
 
 
 def rates_to_try(rate: float) -> tuple[float, float, float]:
-    """Return a short grid around a predicted rate, smallest first, each rounded to two digits.
+    """Return three rates around a predicted rate, smallest first, each rounded to two digits.
 
     >>> rates_to_try(0.1234)
     (0.062, 0.12, 0.25)
@@ -52,7 +53,7 @@ def rates_to_try(rate: float) -> tuple[float, float, float]:
 
 
 def total_reach(workload: Workload, steps: int) -> float:
-    """Return the sum of the last row of A: how far the constant gradient 1 moves the model.
+    """Return the sum of the last row of A, which is how far a constant gradient of 1 moves the model.
 
     >>> from antiphase import PrefixSum
     >>> total_reach(PrefixSum(), 10)

@@ -1,16 +1,17 @@
 """Participations with Monte Carlo accounting: balls-in-bins and Poisson sampling with a minimum separation.
 
-Accounting for one mechanism takes seconds, so only a few are compared. Under balls-in-bins, these are strategies
-optimized for the amplified noise. For the objectives "rms" and "max", or if the problem names the participation, the
-best strategy of each family without amplification is also tried. The strategies are compared with few samples; those
-that may be chosen are then calibrated with many. For all other objectives, BLTs with one, two and three buffers are
-tried, as long as one more buffer reduces the error by 0.5 %. Toeplitz strategies took longer to optimize and were no
-better, so they are tried only if BLTs are excluded.
+Accounting for one mechanism takes seconds, so only a few mechanisms are compared. Under balls-in-bins, their strategies
+are optimized for the noise that the budget requires with amplification. For the objectives "rms" and "max", or if the
+problem names the participation, the planner also tries the strategy of each family that is best without amplification.
+It first compares all strategies with few samples, and then calibrates the promising ones with many samples.
+
+For objectives other than "rms" and "max", BLTs with one, two and three buffers are tried. The search stops if one more
+buffer reduces the error by less than 0.5 %, or if another participation is so far ahead that more buffers cannot catch
+up. Toeplitz strategies took longer to optimize and were no better, so they are tried only if BLTs are excluded.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,8 @@ COARSE = MonteCarlo(slack=0.2)
 OVER_STEPS_BUFFERS = (3,)
 TRAINING_BUFFERS = (1, 2, 3)
 TRAINING_BANDS = 64
+ESTIMATE_ERROR = 0.02  # allowed relative error of an estimate from few samples
+HOPELESS = 1.2  # measured: more buffers never reduced the error by this factor
 NEAR = 1.05  # if memory also decides, candidates within this factor of the least error get many samples
 MAX_BINS = 1024  # the accountant works with bins x bins matrices
 MAX_STEPS = 1 << 17
@@ -65,29 +68,53 @@ def try_monte_carlo(search: Search, families: set[str], participation: Participa
 
 
 def _try_for_training(search: Search, families: set[str], participation: Participation) -> None:
-    """Try few strategies, each calibrated with many samples.
+    """Optimize a few strategies. Calibrate those that can still win, with many samples.
 
-    A BLT with one more buffer is calibrated only if its estimated error is sufficiently smaller. All estimates use the
-    same few samples.
+    The errors of all BLTs are estimated from the same few samples. The estimates decide which BLTs can still win, and
+    whether another buffer is worth trying. If none can, the best one is calibrated with few samples, for the table of
+    candidates.
     """
-    problem, best = search.problem, math.inf
-    for proposal in _amplified(problem, families, participation):
+    drafts: list[tuple[float, Proposal]] = []
+    tolerance = (1.0 + search.memory_tolerance) * (1.0 + ESTIMATE_ERROR)
+    for proposal in _amplified(search.problem, families, participation):
         if proposal.family != "blt" or proposal.size is None:
             search.attempt(proposal)
             continue
-        assert isinstance(participation, BallsInBins)
         search.tell(proposal.name, search.share)
-        n, workload = problem.steps, problem.workload
-        asked = AmplifiedProblem(n, participation, workload, problem.objective, problem.budget)
         try:
-            strategy, estimate = quick_amplified_blt(asked, proposal.size)
+            strategy, estimate = estimated_blt(search.problem, proposal.size, participation)
         except NotProved as error:
             search.refusals.append(error)
-            return
-        if estimate > (1.0 - MIN_BUFFER_GAIN) * best:
-            return
-        best = estimate
-        search.attempt(replace(proposal, make=partial(_same, strategy)))
+            break
+        if drafts and estimate > (1.0 - MIN_BUFFER_GAIN) * drafts[-1][0]:
+            break
+        drafts.append((estimate, replace(proposal, make=partial(_same, strategy))))
+        # So far, each buffer reduced the error by a smaller factor than the one before; we assume that this goes on.
+        next_gain = HOPELESS if len(drafts) == 1 else drafts[-2][0] / estimate
+        if estimate > next_gain * tolerance * search.least_error:
+            break
+    if not drafts:
+        return
+    best = min(drafts, key=lambda draft: draft[0])
+    near = tolerance * min(search.least_error, best[0])
+    chosen = [proposal for estimate, proposal in drafts if estimate <= near]
+    for proposal in chosen:
+        search.attempt(proposal, MonteCarlo())
+    if not chosen:
+        search.attempt(best[1], COARSE)
+
+
+def estimated_blt(problem: Problem, buffers: int, participation: Participation) -> tuple[Strategy, float]:
+    """Return a BLT optimized for balls-in-bins sampling, and an estimate of its error from few samples.
+
+    Args:
+        problem: problem to plan for, whose objective is "rms", "max" or a `Curvatures`.
+        buffers: number of buffers.
+        participation: a `BallsInBins`.
+    """
+    assert isinstance(participation, BallsInBins)
+    asked = AmplifiedProblem(problem.steps, participation, problem.workload, problem.objective, problem.budget)
+    return quick_amplified_blt(asked, buffers)
 
 
 def _same(strategy: Strategy) -> Strategy:
@@ -164,6 +191,6 @@ def _best(family: str, problem: Problem, participation: Participation, **options
 
 
 def _again(found: Evaluation, participation: Participation) -> Proposal:
-    """Return a proposal for a strategy that was found before."""
+    """Return a proposal for the strategy of an earlier evaluation."""
     candidate, strategy = found.candidate, found.mechanism.strategy
     return Proposal(candidate.family, lambda: strategy, participation, candidate.size, candidate.variant)

@@ -17,7 +17,7 @@ from antiphase._problem import Problem
 SAMPLED = ("poisson", "cyclic-poisson", "fixed-size")
 PROMISED = ("fixed-epochs", "balls-in-bins", "shuffled-epochs")
 PIPELINES = (*SAMPLED, *PROMISED)
-DEFAULT = (*SAMPLED, "fixed-epochs")  # shuffled epochs are never better; balls-in-bins needs Monte Carlo accounting
+DEFAULT = (*SAMPLED, "fixed-epochs")  # shuffled epochs never beat fixed epochs; balls-in-bins needs Monte Carlo
 
 
 def check_pipelines(pipelines: tuple[str, ...]) -> None:
@@ -36,20 +36,20 @@ def check_pipelines(pipelines: tuple[str, ...]) -> None:
 
 
 def most_groups(problem: Problem) -> int:
-    """Return the largest number of groups such that each group has enough examples for a batch."""
+    """Return the largest number of groups for which each group has enough examples for a batch."""
     examples, batch_size = sizes(problem)
     return examples // batch_size
 
 
 def in_groups(problem: Problem, groups: int) -> CyclicPoisson | Poisson:
-    """Return Poisson sampling from `groups` groups in turn, with the batch size as the expected batch size."""
+    """Return Poisson sampling from `groups` groups that take turns, with the problem's batch size on average."""
     examples, batch_size = sizes(problem)
     rate = batch_size * groups / examples
     return Poisson(rate) if groups == 1 else CyclicPoisson(groups, rate)
 
 
 def in_fixed_sizes(problem: Problem, groups: int) -> FixedSize:
-    """Return sampling of fixed-size batches from `groups` groups in turn."""
+    """Return sampling of fixed-size batches from `groups` groups that take turns."""
     return FixedSize(groups, sizes(problem)[1])
 
 

@@ -1,8 +1,8 @@
-"""The function `plan`, which tries every suitable family and participation and chooses by error and memory."""
+"""The function `plan`, which tries families and participations, and chooses a mechanism by error and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from antiphase import _check as check
@@ -21,7 +21,7 @@ from antiphase._problem import Problem
 
 NOT_FOR_TRAINING = {"banded", "banded-inverse", "dense", "fourier", "stamped", "tree"}
 NOT_ON_A_LATTICE = {"banded", "dense", "fourier", "stamped", "tree"}
-MEMORY_TOLERANCE = 0.01  # fraction of the error that may be given up to save memory
+MEMORY_TOLERANCE = 0.01  # fraction by which the error may exceed the least error to save memory
 
 
 def plan(
@@ -34,43 +34,47 @@ def plan(
 ) -> Plan:
     """Find the mechanism with the least expected error within the privacy budget and the memory limit.
 
-    The error is the problem's objective. For "training", it counts the curvatures that matter at the learning rate of
-    the problem or, if the problem states none, at a predicted learning rate. The plan's notes state the range of
-    curvatures. Among all mechanisms whose error is within `memory_tolerance` of the least error, the plan uses the one
-    that needs the least memory.
+    The error is measured by the problem's objective. The objective "training" uses the curvatures that matter at the
+    problem's learning rate, or at a predicted learning rate if the problem states none. The plan's notes state the
+    range of curvatures. Among all mechanisms whose error is within `memory_tolerance` of the least error, the plan uses
+    the one that needs the least memory.
 
-    The planner tries every family that the participation allows, with the amplification that the participation
-    provides. If the problem does not specify a participation, the planner compares all participations in `pipelines`,
-    given the number of examples and the batch size.
+    The planner tries every family in `families` that the participation allows, with the amplification that the
+    participation provides. If the problem does not specify a participation, the planner compares all participations in
+    `pipelines`, given the number of examples and the batch size.
 
     **Guarantee**: the plan is within the budget, as proved by the accountant that the table in docs/accounting.md
-    names. No candidate of the plan has an expected error that is smaller than that of the chosen one by more than
-    `memory_tolerance`. Calling `plan` with any single family would not find such a candidate either, up to the accuracy
-    of the optimizers (0.01 %, or 2 % for the dense family under `Curvatures`) and, if the accounting draws samples, up
-    to the accuracy of a comparison with few samples. A family is left out only if a proved bound shows that it cannot
-    win.
+    names. The expected error of the chosen mechanism exceeds the error of any other candidate by at most the fraction
+    `memory_tolerance`. Up to the accuracy of the search, calling `plan` with only one of the `families` does not give a
+    better mechanism. The optimizers are accurate to 0.01 % (2 % for the dense family under `Curvatures`). If the
+    accounting draws samples, candidates are first compared with few samples, so the search is no more accurate than
+    this comparison. A family in `families` is skipped only if a proved bound shows that it cannot win.
 
     These sizes are not tried, and may give slightly less error:
-    - numbers of bands between two tried numbers that differ by an eighth
-    - further buffers after a buffer that reduced the error by less than 0.5 %
-    - banded strategies with separately optimized columns, if steps x bands^2 is above 2^30, or above 2^26 with fewer
-      bands than steps / 10,000: these may take hours
-    The dense family may take minutes above 2,000 steps, up to its limit of 8,192 steps; exclude it with a memory limit
-    or `families`.
+
+    - numbers of bands between two tried numbers that differ by at most an eighth
+    - more buffers, once a further buffer has reduced the error by less than 0.5 %; under balls-in-bins, also if another
+      participation is so far ahead that more buffers cannot catch up
+    - banded strategies with separately optimized columns, if optimizing them may take hours (steps x bands^2 above
+      2^30) or would gain little (steps x bands^2 above 2^26, with fewer bands than steps / 10,000)
+
+    Above 2,000 steps, the dense family may take minutes; its limit is 8,192 steps. To exclude it, set a memory limit or
+    pass `families`.
 
     Args:
         problem: the training problem: steps, budget, participation, objective and limits.
         families: any of "identity", "tree", "fourier", "stamped", "toeplitz", "banded", "banded-inverse", "blt",
-            "dense". None tries all for "rms" and "max". For "training" and `Curvatures`, None leaves out "banded" and
-            "dense", whose free columns take minutes to optimize and did not train better (docs/training.md), and
-            "tree", "fourier", "stamped" and "banded-inverse", which take most of the remaining time and were never
-            best.
-        pipelines: what the data pipeline can do, if the problem leaves the participation open: any of "poisson",
-            "cyclic-poisson", "fixed-size", "fixed-epochs", "balls-in-bins", "shuffled-epochs"; None tries the first
-            four and, for the objective "training" or `Curvatures`, also balls-in-bins. Leave out "balls-in-bins" to
-            save about half of the time.
-        memory_tolerance: fraction of the least error that may be given up to save memory; 0 takes the least error. By
-            default 0.01 for the objective "training" or `Curvatures`, and 0 for "rms" and "max".
+            "dense". None tries all of them for "rms" and "max". For "training" and `Curvatures`, None leaves out
+            "banded" and "dense", which take minutes to optimize and did not give better models (docs/training.md). It
+            also leaves out "tree", "fourier", "stamped" and "banded-inverse", which take most of the remaining time and
+            were never best.
+        pipelines: names of the ways to draw batches that the data pipeline supports, for a problem that names no
+            participation: any of "poisson", "cyclic-poisson", "fixed-size", "fixed-epochs", "balls-in-bins",
+            "shuffled-epochs"; None tries the first four. For the objective "training" or `Curvatures`, None also tries
+            balls-in-bins if its accounting takes only seconds. Leave out "balls-in-bins" to save about half of the
+            time.
+        memory_tolerance: fraction by which the error may exceed the least error to save memory; 0 takes the least
+            error. By default 0.01 for the objective "training" or `Curvatures`, and 0 for "rms" and "max".
         progress: called with the name of the next candidate and the fraction of the work that is done.
 
     >>> import antiphase as ap
@@ -82,13 +86,38 @@ def plan(
     chosen = _checked(families, problem)
     names = default_pipelines(problem) if pipelines is None else tuple(pipelines)
     check_pipelines(names)
-    tolerance = _tolerance(problem, memory_tolerance)
-    search = Search(with_objective(problem, names), progress)
-    _try_all(search, chosen, names)
+    search = Search(with_objective(problem, names), progress, _tolerance(problem, memory_tolerance))
+    for _ in _try_all(search, chosen, names):
+        pass
     if not search.evaluations:
         raise _nothing_fits(search, chosen)
+    return _best_plan(search, problem)
+
+
+def plans_so_far(
+    problem: Problem, pipelines: Iterable[str] | None = None, progress: Progress | None = None
+) -> Iterator[tuple[Plan, bool]]:
+    """Yield (best plan so far, False) before each participation with Monte Carlo accounting, and finally (plan, True).
+
+    Monte Carlo accounting takes most of the time. The last plan is the one that `plan` returns. Nothing is yielded
+    before the first candidate fits.
+    """
+    names = default_pipelines(problem) if pipelines is None else tuple(pipelines)
+    check_pipelines(names)
+    families = _checked(None, problem)
+    search = Search(with_objective(problem, names), progress, _tolerance(problem, None))
+    for _ in _try_all(search, families, names):
+        if search.evaluations:
+            yield _best_plan(search, problem), False
+    if not search.evaluations:
+        raise _nothing_fits(search, families)
+    yield _best_plan(search, problem), True
+
+
+def _best_plan(search: Search, problem: Problem) -> Plan:
+    """Choose one of the evaluations so far, and return it as a plan for the problem as the user stated it."""
     ranked = sorted(search.evaluations, key=lambda found: (found.candidate.error, found.candidate.memory_copies))
-    thrifty = least_memory(ranked, tolerance)
+    thrifty = least_memory(ranked, search.memory_tolerance)
     best = _certified(thrifty, problem)
     candidates = (best.candidate, *(found.candidate for found in ranked if found is not thrifty))
     notes = tuple(advice(search.problem, candidates, best.mechanism))
@@ -106,7 +135,7 @@ def ranked_problem(problem: Problem, pipelines: Iterable[str] | None = None) -> 
 def _tolerance(problem: Problem, given: float | None) -> float:
     if given is None:
         return 0.0 if problem.objective in ("rms", "max") else MEMORY_TOLERANCE
-    return check.real("plan", "memory_tolerance", given, 0.0, 1.0, "0.01 gives up 1 % of the error")
+    return check.real("plan", "memory_tolerance", given, 0.0, 1.0, "use for example 0.01 to accept 1 % more error")
 
 
 def least_memory(evaluations: Sequence[Evaluation], tolerance: float) -> Evaluation:
@@ -127,14 +156,15 @@ def _certified(best: Evaluation, problem: Problem) -> Evaluation:
     return replace(best, guarantee=guarantee, candidate=replace(best.candidate, epsilon=guarantee.value))
 
 
-def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> None:
-    """Try mechanisms with amplification by sampling first, then all other participations."""
+def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> Iterator[None]:
+    """Try amplification by sampling first, then all other participations. Yields before each Monte Carlo accounting."""
     given = search.problem.participation
     if given is None:
         sizes(search.problem)
     try_amplified(search, families, pipelines)
-    for participation in _promises(search.problem, given, pipelines):
+    for participation in sorted(_promises(search.problem, given, pipelines), key=needs_monte_carlo):
         if needs_monte_carlo(participation):
+            yield
             try_monte_carlo(search, families, participation)
             continue
         for i, (name, try_family) in enumerate(FAMILIES.items()):
@@ -146,7 +176,8 @@ def _try_all(search: Search, families: set[str], pipelines: tuple[str, ...]) -> 
 def default_pipelines(problem: Problem) -> tuple[str, ...]:
     """Return the pipelines to try by default.
 
-    They include balls-in-bins if the objective is not "rms" or "max" and its accounting takes only seconds.
+    They include balls-in-bins if the objective is neither "rms" nor "max" and the accounting of balls-in-bins takes
+    only seconds.
     """
     if problem.objective in ("rms", "max") or problem.participation is not None:
         return DEFAULT
@@ -155,7 +186,7 @@ def default_pipelines(problem: Problem) -> tuple[str, ...]:
 
 
 def _promises(problem: Problem, given: Participation | None, pipelines: tuple[str, ...]) -> list[Participation]:
-    """Return the participations to try, except those with amplification by sampling."""
+    """Return the participations to try, except those that `try_amplified` tries."""
     if given is None:
         return [promised(problem, name) for name in pipelines if name in PROMISED]
     return [given] if given.sampling_groups is None else []
@@ -199,5 +230,6 @@ def _nothing_fits(search: Search, families: set[str]) -> AntiphaseError:
     return NotProved(
         f"No mechanism of the families {names} can be tried with {problem.participation or 'these pipelines'} and "
         f"{problem.steps} steps.",
-        hint="omit families to try all of them; sampling is proved only for identity, toeplitz and banded",
+        hint="omit families to try all of them; amplification by Poisson, cyclic Poisson or fixed-size sampling is "
+        "proved only for identity, toeplitz and banded",
     )

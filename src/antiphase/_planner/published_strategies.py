@@ -38,6 +38,6 @@ def nearest(separation: int) -> int:
 
 
 def published(separation: int, steps: int) -> BLT:
-    """Return the BLT published for a separation. It can be used with any separation; its sensitivity then differs."""
+    """Return the BLT published for a separation. It can also be used with other separations."""
     decay, scale = PARAMETERS[separation]
     return BLT(np.array(decay), np.array(scale), steps)

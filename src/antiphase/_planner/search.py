@@ -1,4 +1,4 @@
-"""The search for a plan, which calibrates each proposed strategy to the budget and computes its error."""
+"""The search for a plan: calibrates the noise of each proposed strategy to the budget and computes the error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Proposal:
         make: function that creates the strategy; it may take a while.
         participation: participation to calibrate for.
         size: number of bands, buffers or repeats, for families that have a size.
-        variant: text that distinguishes it from other proposals of the same family and size.
+        variant: text that distinguishes the strategy from other proposals of the same family and size.
     """
 
     family: str
@@ -64,10 +64,12 @@ class Search:
     Args:
         problem: problem to plan for.
         progress: called with the name of the next proposal and the fraction of the work that is done.
+        memory_tolerance: fraction by which the error of the chosen mechanism may exceed the least error to save memory.
     """
 
-    def __init__(self, problem: Problem, progress: Progress | None) -> None:
+    def __init__(self, problem: Problem, progress: Progress | None, memory_tolerance: float = 0.0) -> None:
         self.problem = problem
+        self.memory_tolerance = memory_tolerance
         self.evaluations: list[Evaluation] = []
         self.refusals: list[AntiphaseError] = []
         self.share = 0.0
@@ -79,7 +81,7 @@ class Search:
         return min((found.candidate.error for found in self.evaluations), default=math.inf)
 
     def error_of(self, family: str, size: int, participation: Participation) -> float:
-        """Return the error of the candidate with an empty variant; infinite if it was not tried."""
+        """Return the error of the candidate with this family and size and no variant; infinite if it was not tried."""
         wanted = (family, size, "", participation)
         tried = (found.candidate for found in self.evaluations)
         return next((c.error for c in tried if (c.family, c.size, c.variant, c.participation) == wanted), math.inf)
@@ -151,7 +153,7 @@ def evaluate(proposal: Proposal, problem: Problem, sampling: MonteCarlo) -> Eval
 
 
 def _curve(mechanism: Mechanism, size: ErrorProfile) -> tuple[float, ...]:
-    """Return the error at `curve_steps`; empty for long runs, for which computing it would take too long."""
+    """Return the error after each of `curve_steps`; empty for long runs, for which this would take too long."""
     n = mechanism.strategy.steps
     if n > MAX_STEPS_FOR_CURVE:
         return ()

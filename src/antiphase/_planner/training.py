@@ -1,7 +1,8 @@
-"""Resolves the objective "training": the curvatures that count depend on the learning rate, which depends on the noise.
+"""Replaces the objective "training" by `Curvatures` objectives, which depend on the learning rate.
 
-The learning rate is the user's if the problem states it. Otherwise it is predicted from the error of one reference
-strategy under the sampling that the pipelines allow. The prediction need only be right to a factor of two or so.
+If the problem does not state the learning rate, it is predicted from the error of reference strategies (see
+`reference_strategy`) under the sampling that the pipelines allow. The prediction only needs to be right to a factor of
+about two.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from antiphase._workload import Momentum, Workload
 from antiphase.strategies import Toeplitz
 
 MAX_BANDS = 64
-MORE_BANDS = 4  # the best number of bands is up to this many times the rule of thumb
+MORE_BANDS = 4  # the best number of bands is up to this many times `rule_of_thumb`
 UNKNOWN_RATE = 1.0
 
 
@@ -51,7 +52,7 @@ def expected_rate(problem: Problem, pipelines: Sequence[str]) -> float | None:
 
 
 def _references(problem: Problem, pipelines: Sequence[str]) -> list[tuple[Participation, int]]:
-    """Return pairs of a participation and the number of bands of its reference strategy."""
+    """Return participations to predict from, each with the number of bands of its reference strategy."""
     given, few = problem.participation, rule_of_thumb(problem)
     numbers = (few, MORE_BANDS * few)
     if given is not None:
@@ -82,7 +83,9 @@ def _error(problem: Problem, participation: Participation, bands: int) -> float:
 
 
 def reference_strategy(workload: Workload, steps: int, bands: int) -> Toeplitz:
-    """Return the truncated square root of the workload at a constant rate: near the optimum and quick to compute.
+    """Return the square root of the workload for a constant learning rate, truncated to `bands` coefficients.
+
+    This strategy is near the optimum and quick to compute.
 
     >>> from antiphase import PrefixSum
     >>> reference_strategy(PrefixSum(), 4, 3).coefficients.tolist()
@@ -95,6 +98,9 @@ def reference_strategy(workload: Workload, steps: int, bands: int) -> Toeplitz:
 
 
 def _sampled(groups: int, spacing: int) -> Poisson | CyclicPoisson:
-    """Return sampling with the batch size of an epoch of `spacing` steps, to estimate the gain from amplification."""
+    """Return Poisson sampling with the batch size at which an epoch takes `spacing` steps.
+
+    It serves to estimate the gain from amplification.
+    """
     rate = min(1.0, groups / spacing)
     return Poisson(rate) if groups == 1 else CyclicPoisson(groups, rate)

@@ -28,7 +28,7 @@ NOT_PRIVATE = (
     "This report contains counts of replies. They depend on the clients' data, no noise was added to them, and no "
     "guarantee covers them. Before you publish the report, make it again with --public, which leaves them out."
 )
-NO_EPSILON = "Epsilon: no curves and no table of changes, because no guarantee is stated for this run."
+NO_EPSILON = "The curves of epsilon and the what-if table are left out, because no guarantee is stated for this run."
 
 Progress = Callable[[str, float], None]
 
@@ -44,9 +44,9 @@ class Content:
         remarks: differences between plan and run, and anything that weakens the guarantee.
         advice: notes of the planner, for a plan that has not run.
         charts: charts by name.
-        heat_maps: C and its inverse; empty if the matrix is too large to draw.
-        changes: epsilon with more steps or a smaller separation.
-        left_out: parts that were not computed, and why.
+        heat_maps: the strategy matrix C and its inverse; empty if C is too large to draw.
+        changes: epsilon if the run has more steps or a smaller separation than planned.
+        left_out: sentences about parts that were not computed, and why.
     """
 
     source: ReportSource

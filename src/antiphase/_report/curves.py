@@ -8,6 +8,7 @@ from time import perf_counter
 import numpy as np
 
 from antiphase._accounting import drawn_like, epsilon, epsilon_after, restated
+from antiphase._bound import digits_up
 from antiphase._check import Array
 from antiphase._error import error
 from antiphase._federated import DROPPED_OUT, FederatedReport
@@ -20,7 +21,7 @@ SECONDS = 15.0  # time limit for each curve
 
 
 def by_delta(plan: Plan) -> Chart:
-    """Return a chart of the plan's epsilon for deltas around that of the budget."""
+    """Return a chart of the plan's epsilon for deltas around the budget's delta."""
     target = plan.problem.budget.delta
     deltas = np.geomspace(max(target * 1e-6, 1e-300), min(0.1, target * 1e4), CURVE_POINTS)
     drawn = drawn_like(plan.guarantee)
@@ -31,14 +32,14 @@ def by_delta(plan: Plan) -> Chart:
 def by_step(plan: Plan, steps_run: int | None) -> Chart:
     """Return a chart of epsilon against the number of steps.
 
-    It holds for a run that stops early, if the stopping step does not depend on the outputs.
+    For a run that stops early, the chart holds only if the stopping step does not depend on the outputs.
     """
     n, delta, drawn = plan.steps, plan.problem.budget.delta, drawn_like(plan.guarantee)
     steps = np.unique(np.linspace(1, n, min(n, CURVE_POINTS)).round())
     whole = restated(plan.mechanism, plan.guarantee, delta)
     line = _curve("steps so far", steps, lambda t: epsilon_after(plan.mechanism, int(t), delta, whole, drawn).value)
     marks = ((float(steps_run), f"ran {steps_run:,}"),) if steps_run else ()
-    return Chart(f"Epsilon against steps, delta = {delta:g}", "steps", "epsilon", (line,), marks=marks)
+    return Chart(f"Epsilon against steps, delta = {digits_up(delta)}", "steps", "epsilon", (line,), marks=marks)
 
 
 def error_by_step(plan: Plan) -> Chart:
@@ -58,9 +59,9 @@ def error_by_step(plan: Plan) -> Chart:
 
 
 def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
-    """Yield (candidate, whether it is the best of its family) for all but the chosen candidate, best first.
+    """Yield every candidate except the chosen one, best first, and whether it is the best of its family.
 
-    No other candidate of the chosen candidate's family counts as the best.
+    In the family of the chosen candidate, no other candidate counts as the best.
     """
     seen = {candidate.family for candidate in plan.candidates[:1]}
     for candidate in plan.candidates[1:]:
@@ -69,7 +70,7 @@ def _best_of_each_family(plan: Plan) -> Iterator[tuple[Candidate, bool]]:
 
 
 def coefficients(C: Array, N: Array) -> Chart:
-    """Return a chart of the first columns of C and of its inverse N.
+    """Return a chart of the first column of the strategy matrix C and the first column of its inverse N.
 
     The column of N shows how later steps cancel the noise of the first step.
     """
@@ -86,7 +87,10 @@ def clients_by_release(report: FederatedReport) -> Chart:
 
 
 def updates_by_release(report: FederatedReport) -> Chart:
-    """Return a chart of the number of updates in each release, and of clients that dropped out. Not private."""
+    """Return a chart of the number of updates in each release, and of clients that dropped out.
+
+    These counts depend on the clients' data, and no guarantee covers them.
+    """
     at = thinned(len(report.releases))
     counts = [report.releases[i].counts for i in at]
     lines = (
@@ -97,7 +101,7 @@ def updates_by_release(report: FederatedReport) -> Chart:
 
 
 def _curve(name: str, points: Array, value: Callable[[float], float]) -> Series:
-    """Compute values at the points, from coarse to fine, until all are done or the time limit is reached."""
+    """Compute values at points spread over the curve, then between them, until all are done or the time is up."""
     start, found = perf_counter(), {}
     for i in _coarse_to_fine(len(points)):
         found[i] = value(points[i])

@@ -12,7 +12,7 @@ MOST_ROWS = 24
 
 
 def comparison(report: FederatedReport) -> Table:
-    """Return a table that compares the plan with what happened."""
+    """Return a table that compares the plan with the run."""
     run, achieved, planned, delta = report.run, report.achieved, report.planned, digits_up(report.run.delta)
     most, happened = planned.largest_count(run.steps_planned), max(report.participations, default=0)
     rows = (
@@ -32,18 +32,18 @@ def comparison(report: FederatedReport) -> Table:
 
 
 def participations(report: FederatedReport) -> Table:
-    """Return a table of how many clients took part how often."""
+    """Return a table with the number of clients for each number of participations."""
     return Table("How often clients took part", ("participations", "clients"), _grouped(report.participations))
 
 
 def separations(report: FederatedReport) -> Table:
-    """Return a table of how far apart the participations of a client were."""
+    """Return a table of the distances between consecutive participations of a client."""
     caption = "Distance between a client's participation and its previous one"
     return Table(caption, ("releases apart", "participations"), _grouped(report.gaps))
 
 
 def replies(report: FederatedReport) -> Table:
-    """Return a table of the counts of replies by cause. Not private."""
+    """Return a table with the number of replies for each outcome. No guarantee covers these counts."""
     rows = []
     for cause, count in sorted(report.counts.items(), key=lambda item: (-item[1], item[0])):
         if count:
@@ -51,7 +51,7 @@ def replies(report: FederatedReport) -> Table:
             meaning = CAUSES[cause].meaning if cause in CAUSES else ""
             rows.append((cause, f"{count:,}", f"{within:,}", meaning))
     columns = ("cause", "replies", "in releases", "meaning")
-    return Table("Replies by what happened to them", columns, tuple(rows), text_columns=(3,))
+    return Table("Replies by outcome", columns, tuple(rows), text_columns=(3,))
 
 
 def json_data(report: FederatedReport, with_counts: bool) -> dict[str, Any]:

@@ -24,7 +24,7 @@ SECTIONS = {
     "ran": "Plan and run",
     "measured": "Measured",
     "participation": "Releases and participations",
-    "replies": "Drop-outs and other replies (not private)",
+    "replies": "Drop-outs and other replies (not covered by the guarantee)",
     "epsilon": "Epsilon",
     "error": "Error",
     "matrices": "Matrices",
@@ -87,7 +87,7 @@ def environment(package: str = "antiphase._report") -> Environment:
     """Return the template environment. It escapes every value and raises an error if a value is missing.
 
     Args:
-        package: package with the templates; those of the report can be used as well.
+        package: package that contains the templates. The templates of the report are always available.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
@@ -103,7 +103,7 @@ def environment(package: str = "antiphase._report") -> Environment:
 
 
 def _without_control_characters(value: Any) -> Any:
-    """Replace control and bidirectional characters by escape sequences; Jinja escapes the markup afterwards."""
+    """Replace control and bidirectional characters with escape sequences. Jinja escapes the markup afterwards."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return terminal_text(value)
     return value

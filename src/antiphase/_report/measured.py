@@ -1,15 +1,17 @@
 """Charts, tables and text that show the results of an audit, in a report or on a separate page.
 
-A measurement is never stated as a guarantee, and the text says so wherever one is shown.
+A measurement is never stated as a guarantee, and the text says so wherever a measurement is shown.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from antiphase._bound import digits_up, rounded_up
+from antiphase._accounting import check_delta, restated
+from antiphase._bound import Bound, digits_up, rounded_up
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._escape import html_text
 from antiphase._measured import Audit, rounded_down
@@ -25,6 +27,7 @@ NOT_A_GUARANTEE = (
     "claim is right, and it never replaces or improves the proved guarantee: a program may leak more than an audit "
     "finds."
 )
+BETWEEN_SAMPLES, ROUNDING = 1e-2, 1e-6  # relative tolerances for a claim that is computed again
 WIDTH, BAR, LEFT, RIGHT = 420.0, 30.0, 10.0, 14.0
 ASSUMES = {
     "none": "nothing",
@@ -35,16 +38,34 @@ ASSUMES = {
 
 
 def read_audit(data: bytes, plan: Plan | None = None) -> Audit:
-    """Read an audit from JSON. Raises an error if the JSON is damaged, or if the audit is of another plan."""
+    """Read an audit from JSON. Raises an error if the JSON is invalid, or if a different plan was audited.
+
+    If `plan` is given, the claim is computed again, because anyone can edit the file. Raises `Corrupted` if the file
+    claims a better guarantee than the plan has. Measured values cannot be checked.
+    """
     try:
         found = from_json(parse_json(data))
     except ValueError as error:
-        raise Corrupted(f"The audit cannot be read: {error}.", hint="write it with antiphase audit --json") from error
+        why = error.message if isinstance(error, InvalidArgument) else f"{error}."
+        raise Corrupted(f"The audit cannot be read: {why}", hint="write it with antiphase audit --output") from error
     if not isinstance(found, Audit):
-        raise InvalidArgument("The file is not an audit.", hint="pass the output of antiphase audit --json")
+        raise InvalidArgument("The file is not an audit.", hint="pass a file that antiphase audit --output wrote")
     if plan is not None and found.plan_fingerprint != plan.fingerprint:
-        raise InvalidArgument("The audit is of another plan.", hint="run antiphase audit on this plan or run")
-    return found
+        raise InvalidArgument("The audit belongs to a different plan.", hint="run antiphase audit on this plan or run")
+    return found if plan is None else replace(found, claim=_proved_claim(found, plan))
+
+
+def _proved_claim(audit: Audit, plan: Plan) -> Bound:
+    """Return the claim of an audit, computed again from the plan."""
+    delta = check_delta("report", audit.claimed_delta)
+    derived = restated(plan.mechanism, audit.claim, delta)
+    tolerance = BETWEEN_SAMPLES if derived.kind == "confident" else ROUNDING
+    if derived.value > audit.claim.value * (1.0 + tolerance):
+        raise Corrupted(
+            f"The audit claims epsilon {audit.claim.value} at delta {delta}, but its plan gives {derived.value}.",
+            hint="the file was edited; run antiphase audit again",
+        )
+    return derived
 
 
 def verdict(audit: Audit) -> str:
@@ -78,12 +99,12 @@ def tests_table(audit: Audit) -> Table:
         for test in audit.tests
         for name, p in test.p_values
     )
-    caption = f"Tests of what was released; a correct program is flagged with probability at most {audit.level:.3g}"
+    caption = f"Tests of released values; a correct program is flagged with probability at most {audit.level:.3g}"
     return Table(caption, ("test", "part", "p-value", "result"), rows)
 
 
 def tradeoff_chart(audit: Audit) -> Chart:
-    """Return the trade-off curves of the attack and of the claimed pair of distributions."""
+    """Return a chart of the errors of the attack, with the smallest errors that the claimed guarantee allows."""
     lines = []
     for name, points in (("claimed", audit.claimed_roc), ("measured", audit.roc)):
         both = np.array([(x, 1.0 - y) for x, y in points if x > 0.0] or [(1.0, 0.0)])

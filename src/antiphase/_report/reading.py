@@ -1,10 +1,11 @@
-"""Reads the input of a report: a plan file, or the directory of a run or a federated server, with checks."""
+"""Reads and checks the input of a report: a plan file, or the directory of a run or a federated server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from antiphase._bound import Bound
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._federated import RELEASE, FederatedReport, is_federated, read_federated, report_on
 from antiphase._measured import Audit
@@ -12,12 +13,12 @@ from antiphase._plan import Plan
 from antiphase._run import PrivacyReport, RunRecord, read_run
 from antiphase._secret import Secret
 
-NOT_RECORDED = "Candidates: left out, because the ledger does not confirm that those in plan.json belong to this run."
+NOT_RECORDED = "Candidates are left out, because the ledger does not confirm that those in plan.json belong to the run."
 
 
 @dataclass(frozen=True)
 class ReportSource:
-    """A plan, and the report of its run if there is one.
+    """A plan, and the report of its run if it has been run.
 
     For a federated run, `run` is the report of the underlying run, and `federated` is the report that states the
     guarantee.
@@ -25,9 +26,9 @@ class ReportSource:
     Args:
         plan: the plan; for a run, without the parts that its ledger does not confirm.
         run: the report of the run; None if there is only a plan.
-        left_out: descriptions of the parts that were removed from the plan, and why.
+        left_out: sentences about the parts that were removed from the plan, and why.
         federated: the report of a federated run; None for any other run.
-        with_counts: whether to show the counts of replies of a federated run, which are not private.
+        with_counts: whether to show the counts of replies of a federated run, which no guarantee covers.
         audit: an audit of the plan or run, if one was made. It is not part of the ledger.
     """
 
@@ -38,25 +39,31 @@ class ReportSource:
     with_counts: bool = False
     audit: Audit | None = None
 
+    @property
+    def planned(self) -> Bound:
+        """The guarantee of all steps of the plan; for a run, it accounts for the bounded range of the noise draws."""
+        return self.plan.guarantee if self.run is None else self.run.planned
+
 
 def read(
     path: str | Path, secret: Secret | None = None, *, devices_per_user: int | None = None, with_counts: bool = True
 ) -> ReportSource:
     """Read a plan file, or the plan and report of a run directory.
 
-    **Guarantee**: raises an error if the plan was edited, if the ledger is missing, truncated, edited or from another
-    run, or if the ledger ends in lines that are not authentic. Nothing is changed or copied.
+    **Guarantee**: raises an error if the plan was edited, or if the ledger is missing, truncated, edited or from
+    another run. Also raises an error if the ledger ends in lines that are not authentic, except for a federated run,
+    whose report states this in a remark. Nothing is changed or copied.
 
     Args:
         path: plan file, run directory, or directory of a federated server.
         secret: secret of the run, if the run does not store it.
-        devices_per_user: for a federated run, the number of devices of a user, to state the guarantee for such a user.
+        devices_per_user: for a federated run, also state the guarantee for a user with this many devices.
         with_counts: for a federated run, whether to show the counts of replies.
     """
     given = Path(path)
     if devices_per_user is not None and not is_federated(given):
         raise InvalidArgument(
-            f"{given} is not the directory of a federated server, so its users have no devices.",
+            f"Only federated runs have devices per user. {given} is not the directory of a federated server.",
             hint="leave out --devices-per-user",
         )
     if not given.exists():
@@ -84,7 +91,7 @@ def read(
 
 
 def _confirmed(record: RunRecord) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan without the parts that the ledger does not confirm, and what was removed."""
+    """Return the plan without the parts that the ledger does not confirm, and sentences about what was removed."""
     if record.details_recorded:
         return record.plan, ()
     return replace(record.plan, candidates=(), notes=()), (NOT_RECORDED,)

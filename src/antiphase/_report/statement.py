@@ -16,9 +16,10 @@ from antiphase._report.reading import ReportSource
 Item = tuple[str, str]
 NEGLIGIBLE_DELTA = 1e-300
 ADJACENCY = {
-    "zero-out": "Two data sets are neighbours if one comes from the other by setting all contributions of one {unit} "
-    "to zero; the number of {unit}s stays the same.",
-    "add-or-remove": "Two data sets are neighbours if one has one {unit} more than the other.",
+    "zero-out": "Two data sets are neighbours if one becomes the other when all contributions of one {unit} are "
+    "set to zero; the number of {unit}s stays the same.",
+    "add-or-remove": "Two data sets are neighbours if one has one {unit} more than the other. The number of "
+    "{unit}s, which the plan and the run were given, counts as public.",
     "replace": "Two data sets are neighbours if they differ in the contents of one {unit}.",
 }
 KIND = {
@@ -29,7 +30,7 @@ KIND = {
 
 
 def guarantee(source: ReportSource) -> Bound | None:
-    """Return the guarantee of the steps that ran (None if there is none), or that of the plan if there is no run.
+    """Return the guarantee of the steps that ran (None if no step ran), or of the plan if there is no run.
 
     For a federated run, return the guarantee for the achieved participation.
     """
@@ -47,9 +48,11 @@ def headline(source: ReportSource) -> str:
         return "No step has been taken, so nothing has been released."
     what = "would be" if source.run is None else "is"
     text = f"Training {what} (epsilon = {rounded_up(bound.value)}, delta = {digits_up(delta)})-differentially private"
+    if source.run is not None and source.run.extensions:  # not even the planned epsilon was known in advance
+        return f"{text} if the number of steps was not chosen by looking at the outputs."
     if source.run is None or source.run.steps_run == source.plan.steps:
         return f"{text}."
-    planned = rounded_up(source.plan.guarantee.value)
+    planned = rounded_up(source.planned.value)
     return f"{text} if the stopping step was fixed in advance. Otherwise, epsilon is {planned}."
 
 
@@ -116,18 +119,18 @@ def _covered(source: ReportSource) -> str:
 def _noise(source: ReportSource) -> str:
     mechanism = source.plan.mechanism
     return (
-        f"{type(mechanism.strategy).__name__} strategy, standard deviation {mechanism.noise_std:.6g} per unit of "
+        f"{type(mechanism.strategy).__name__} strategy, noise of standard deviation {mechanism.noise_std:.6g} x "
         f"clipping norm, effective noise multiplier {mechanism.effective_noise_multiplier:.6g}. {_tail(source)}"
     )
 
 
 def _bits(source: ReportSource) -> str:
-    """Describe the kind of noise, and whether the guarantee covers the exact bits of what is released."""
+    """Describe the kind of noise, and whether the guarantee covers the exact bits of releases."""
     lattice = source.plan.mechanism.lattice
     if lattice is None:
         return (
-            "The noise is made in floating point. The guarantee is for real numbers: the exact bits of releases are "
-            "not covered. Noise on a lattice covers them."
+            "The noise is made in floating point. The guarantee is for real numbers and does not cover the exact bits "
+            "of releases. With lattice noise, it would cover them."
         )
     return (
         f"The noise is made in exact integers, in units of 2^{lattice.exponent}, for contributions of integer norm at "
@@ -145,8 +148,12 @@ def _tail(source: ReportSource) -> str:
     if source.run.smallest_delta is None:
         return "The noise is assumed to be normal; see the remarks."
     smallest = source.run.smallest_delta
-    limit = "this works for any delta" if smallest < NEGLIGIBLE_DELTA else f"delta must be at least {smallest:.2g}"
-    return f"The run's noise, unlike ideal noise, is bounded. Delta accounts for this; at this epsilon, {limit}."
+    limit = (
+        "the statement holds for every delta"
+        if smallest < NEGLIGIBLE_DELTA
+        else f"delta must be at least {digits_up(smallest, 2)}"
+    )
+    return f"Unlike ideal noise, the run's noise is bounded. Delta accounts for this; at this epsilon, {limit}."
 
 
 def _formal(source: ReportSource) -> str:
@@ -155,11 +162,11 @@ def _formal(source: ReportSource) -> str:
         return "No step has been taken, so there is no guarantee to state."
     text = f"(epsilon = {rounded_up(bound.value)}, delta = {digits_up(delta)})-DP"
     if source.run is not None and source.run.steps_run != source.plan.steps:
-        planned = rounded_up(source.plan.guarantee.value)
+        planned = rounded_up(source.planned.value)
         return f"{text} for the steps that ran. For all {source.plan.steps:,} planned steps, epsilon = {planned}."
     try:
         rho = rounded_up(zcdp(source.plan.mechanism).value, 6)
     except NotProved:
         return f"{text}."
-    # With bounded draws, rho is infinite: some outputs are possible for one of two neighbouring data sets only.
+    # With bounded draws, rho is infinite: some outputs are possible for only one of two neighbouring data sets.
     return f"{text}; with ideal Gaussian noise, which is unbounded, rho = {rho} zCDP."

@@ -11,6 +11,8 @@ from antiphase._report.chart import Chart, thinned
 from antiphase._report.content import Content
 
 MODEL_MEGABYTES = 4.0  # one million float32 parameters
+FIRST_POINTS = 3  # coefficients change most between the first lags
+ROUNDED_UP = ("epsilon", "delta")  # labels of axes whose numbers are part of a guarantee
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,20 @@ def changes(content: Content) -> Table:
 
 
 def chart_table(chart: Chart, most: int = 12) -> Table:
-    """Return the data of a chart as a table, with at most `most` points per line."""
+    """Return the data of a chart as a table, with the first points of each line and at most `most` others."""
     return Table(f"{chart.title}: data", ("line", chart.x_label, chart.y_label), tuple(_points(chart, most)))
 
 
 def _points(chart: Chart, most: int) -> Iterator[tuple[str, ...]]:
+    in_x, in_y = (digits_up if label in ROUNDED_UP else _nearest for label in (chart.x_label, chart.y_label))
     for line in chart.series:
-        for i in thinned(len(line.x), most):
-            yield line.name, f"{line.x[i]:.6g}", f"{line.y[i]:.6g}"
+        count = len(line.x)
+        for i in sorted({*range(min(count, FIRST_POINTS)), *thinned(count, most).tolist()}):
+            yield line.name, in_x(float(line.x[i])), in_y(float(line.y[i]))
+
+
+def _nearest(value: float) -> str:
+    return f"{value:.6g}"
 
 
 def _bound(bound: Bound | None) -> str:

@@ -62,7 +62,7 @@ def _federated_lines(content: Content) -> Iterator[str]:
     yield ""
     yield from _table(federation.separations(federated))
     if content.source.with_counts:
-        yield "\n## Drop-outs and other replies (not private)\n"
+        yield "\n## Drop-outs and other replies (not covered by the guarantee)\n"
         yield from _table(federation.replies(federated))
 
 
@@ -85,7 +85,7 @@ def json_data(content: Content) -> dict[str, Any]:
         "statement": dict(content.statement),
         "remarks": list(content.remarks),
         "advice": list(content.advice),
-        "planned": {"steps": plan.steps, "guarantee": _bound(plan.guarantee), "fingerprint": plan.fingerprint},
+        "planned": {"steps": plan.steps, "guarantee": _bound(content.source.planned), "fingerprint": plan.fingerprint},
         "ran": None
         if run is None
         else {

@@ -36,7 +36,7 @@ TABLE_3 = (
     "bandmf-amplified-table-3", "Optimal number of bands for 10 epsilons and 11 numbers of epochs", sizes=True
 )
 def table_3(full: bool) -> Iterator[Row]:
-    """n = 1024, delta = 1e-6. The full size optimises every column of C; the quick size uses the best Toeplitz C."""
+    """1024 steps, delta = 1e-6. The full size optimises every column of C. The quick size uses the best Toeplitz C."""
     near = 0
     for epsilon, row in zip(EPSILONS, TABLE_3, strict=True):
         for epochs, printed_bands in zip(EPOCHS, row, strict=True):
@@ -59,7 +59,7 @@ def table_3(full: bool) -> Iterator[Row]:
 def rmse_by_bands(epsilon: float, epochs: int, exact: bool) -> dict[int, float]:
     """Return a dict from the number of bands to the rms error of prefix sums of mean gradients.
 
-    The number of examples is fixed, so the error is divided by the number of epochs.
+    With a fixed number of examples, more epochs mean larger batches, so the error is divided by the number of epochs.
     """
     return {
         b: noise(epsilon, DELTA, STEPS, epochs, b) * error(STEPS, b, exact) / epochs for b in powers(STEPS // epochs)
@@ -80,7 +80,7 @@ def multi_epoch(epsilon: float, epochs: int) -> float:
 
 @reproduction("bandmf-amplified-figure-5", "DP-SGD, multi-epoch and banded factorization by rms error", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """The grid of Table 3. Panel (a) needs the dense optimum, which only the full size computes."""
+    """The settings are those of Table 3. Panel (a) needs the dense optimum, which only the full size computes."""
     ratios = [rmse_by_bands(e, k, full)[1] / min(rmse_by_bands(e, k, full).values()) for e in EPSILONS for k in EPOCHS]
     yield claimed(
         "(b) DP-SGD against BandMF, all 110 cells",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import antiphase as ap
+from antiphase._bound import rounded_up
 from antiphase._reproduce.reproduction import Row, printed, reproduction
 from antiphase._reproduce.tree_aggregation import TreeAggregation
 from antiphase.strategies import Identity, Strategy
@@ -18,7 +19,7 @@ SENSITIVITY = math.sqrt(6.0)  # for columns of norm 1; the paper scales C to sen
 OPTIMUM = 8.15  # rms loss of the dense optimum, used in the quick size; checked by tests/optimize/test_dense.py
 
 TREE_AGG = ("0.32", "1.00", "1.53", "1.53")
-# name, bands, equal norms; then the printed sensitivity for k = 1, that under minimum separation, errors (A) and (B)
+# name, bands, equal norms; then as printed: sensitivity for k = 1 and under minimum separation, errors (A) and (B)
 TABLE_2 = (
     ("DP-SGD", 1, True, "0.41", "1.00", "9.63", "9.63"),
     ("MF, 128 bands", 128, False, "0.52", "1.04", "1.23", "1.29"),
@@ -54,7 +55,7 @@ def table_2(full: bool) -> Iterator[Row]:
         yield printed(f"{name}: error (B)", b, error * apart, SHARPER if bands == 2052 else ROUNDING)
 
 
-ROUNDING = "the printed values are for a matrix that was optimised less"
+ROUNDING = "the printed values are for a matrix that is farther from the optimum"
 SHARPER = "both numbers are upper bounds, for different optimised matrices"
 TREE = "the worst pattern of a tree under minimum separation is not the earliest one"
 
@@ -122,7 +123,7 @@ def _at(noise: str, bands: int) -> str:
     """Return a note that explains why the last digits differ. It states the epsilon at the printed noise."""
     rounds = Identity(-(-STEPS // bands))
     bound = ap.epsilon(ap.Mechanism(rounds, ap.Poisson(RATE * bands), float(noise) * SENSITIVITY), 1e-6)
-    return f"at the printed noise, epsilon is at most {bound.value:.4f}: the paper's accountant rounded up more"
+    return f"at the printed noise, epsilon is at most {rounded_up(bound.value)}: the paper's accountant rounded up more"
 
 
 def _amplified(target: float, bands: int) -> float:

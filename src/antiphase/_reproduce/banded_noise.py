@@ -1,8 +1,8 @@
 """Noise and error of banded mechanisms with cyclic Poisson sampling, shared by several tables and figures.
 
-With b bands, b groups, n steps and k epochs, each group is sampled ceil(n / b) times at rate min(1, b k / n). The
-required noise for columns of norm 1 is that of DP-SGD with ceil(n / b) steps and this sampling rate (McKenna 2024,
-Prop. 2.1).
+With b bands, b groups, n steps and k epochs, each group is sampled ceil(n / b) times at rate min(1, b k / n). For
+columns of norm 1, the required noise is the same as for DP-SGD with ceil(n / b) steps and this sampling rate (McKenna
+2024, Prop. 2.1).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def noise(epsilon: float, delta: float, steps: int, epochs: float, bands: int) -
 def strategy(steps: int, bands: int, exact: bool) -> Strategy:
     """Return the best banded C with columns of norm 1 if `exact`, otherwise the best column-normalised Toeplitz C.
 
-    If there are too many bands for that, it is the best Toeplitz C, whose error is less than 2 % larger.
+    If there are too many bands to optimise that C, a simpler one is returned, whose error is less than 2 % larger: the
+    best column-normalised Toeplitz C if `exact`, otherwise the best Toeplitz C without normalisation.
     """
     if bands == 1:
         return Identity(steps)

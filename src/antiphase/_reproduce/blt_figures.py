@@ -108,13 +108,13 @@ CROSSING_NOTE = "the two curves nearly touch there; a fraction of a percent move
 
 @reproduction("blt-dp-ftrl-figure-1", "Rms loss against the actual separation, 2 and 5 participations", sizes=True)
 def figure_1(full: bool) -> Iterator[Row | Picture]:
-    """n = 2000. Only the full size includes BandMF."""
+    """All runs have 2000 steps. Only the full size includes BandMF."""
     yield from _losses_by_separation("rms", full)
 
 
 @reproduction("blt-dp-ftrl-figure-12", "Max loss against the actual separation, 2 and 5 participations", sizes=True)
 def figure_12(full: bool) -> Iterator[Row | Picture]:
-    """n = 2000. Only the full size includes BandMF."""
+    """All runs have 2000 steps. Only the full size includes BandMF."""
     yield from _losses_by_separation("max", full)
 
 
@@ -122,7 +122,7 @@ def figure_12(full: bool) -> Iterator[Row | Picture]:
     "blt-dp-ftrl-figure-3", "Seconds to optimise BandMF and BLT by number of steps, separation 400", sizes=True
 )
 def figure_3(full: bool) -> Iterator[Row | Picture]:
-    """The paper used a V100; times are shown but not compared. Only the full size includes BandMF."""
+    """The paper used a V100, so times are shown but not compared. Only the full size includes BandMF."""
     sizes = (1000, 2000, 4000, 8000, 16_000, 32_000, 64_000)
     blts = [_blt_seconds(n) for n in sizes]
     lines = [series("BLT, 3 buffers", sizes, blts)]
@@ -232,7 +232,7 @@ def _loss_after(strategy: Strategy, steps: int) -> float:
 
 @reproduction("blt-dp-ftrl-figure-7", "BLT against banded Toeplitz strategies, 5 participations")
 def figure_7(full: bool) -> Iterator[Row | Picture]:
-    """n = 2000, optimised for separation 400. BandFHU is the matrix square root truncated to 400 coefficients."""
+    """2000 steps, optimised for separation 400. BandFHU is the matrix square root truncated to 400 coefficients."""
     toeplitz = ap.optimize("toeplitz", steps=STEPS, participation=ap.MinSeparation(400, 5), bands=400).strategy
     mechanisms = {
         "BLT, 3 buffers": blt(5, "rms"),
@@ -285,7 +285,7 @@ def _rho(strategy: ap.strategies.Strategy, separation: int, noise: float) -> flo
 
 @reproduction("blt-dp-ftrl-figure-9", "zCDP against report goal, population and rounds at equal utility")
 def figure_9(full: bool) -> Iterator[Row | Picture]:
-    """The separation is floor(population / goal), and the noise is proportional to the goal. The BLT is for b = 400."""
+    """The separation is floor(population / goal). The noise is proportional to the goal. The BLT is for b = 400."""
     goals = (1000, 2000, 3000, 4500, 6500, 9000, 12_000)
     lines = {}
     for population in (3_000_000, 10_000_000):

@@ -71,7 +71,7 @@ PRODUCTION = (
 
 @reproduction("blt-dp-ftrl-table-2", "zCDP and epsilon of six production models trained with BLT")
 def table_2(full: bool) -> Iterator[Row]:
-    """delta = 1e-10, zero-out, with the parameters of App. F."""
+    """The BLTs have the parameters of App. F. Delta is 1e-10, and adjacency is zero-out."""
     for name, rounds, noise, separation, count, target, rho, epsilon in PRODUCTION:
         strategy = published(target, rounds)
         mechanism = ap.Mechanism(strategy, ap.MinSeparation(separation, count), noise)
@@ -88,7 +88,7 @@ ROUNDS = {
 
 @reproduction("blt-dp-ftrl-table-3", "Cost, memory, noise and fragility of four mechanisms, measured")
 def table_3(full: bool) -> Iterator[Row]:
-    """n = 2000, b = 400, k = 5. The table compares the paper's ratings with our numbers."""
+    """2000 steps, separation 400, 5 participations. The table compares the paper's ratings with our numbers."""
     setting = ap.MinSeparation(400, 5)
     made: dict[str, ap.strategies.Strategy] = {}
     for name, family, options in (("BLT", "blt", {"buffers": 4}), ("BandToep", "toeplitz", {"bands": 400})):
@@ -126,7 +126,7 @@ def _fragility(strategy: ap.strategies.Strategy) -> float:
 
 @reproduction("blt-dp-ftrl-table-4", "Seconds for n coefficients of the inverse: filter against closed form")
 def table_4(full: bool) -> Iterator[Row]:
-    """The paper used a V100; times are shown but not compared. The filter takes O(n^2)."""
+    """The paper used a V100, so times are shown but not compared. The filter takes O(n^2) time."""
     for n, brute, closed in ((2000, 0.021, 3.8e-5), (20_000, 0.258, 3.6e-5), (200_000, 4.772, 4.5e-5)):
         strategy = published(400, n)
         formula, values = _timed(partial(_closed_inverse, strategy, n))

@@ -16,11 +16,14 @@ PAPER_HEADING = "\n## "
 INTRODUCTION = """# Reproduction
 
 `antiphase reproduce` computes those tables and figures of five papers that need no image or text data. A number agrees
-if ours rounds to the printed digits; a claim agrees if our measurements support it. Every row that does not agree says
-why. Where a paper draws a curve without printing numbers, we draw ours and check what the paper says about the curve.
-Times depend on the machine: we show them and never compare them. `antiphase reproduce NAME` shows one table or figure;
-`--full` computes it at full size, which can take minutes. `antiphase reproduce all --output docs/reproduction.md`
-writes this page; with a NAME, it updates one section.
+if our number rounds to the printed digits. A claim agrees if our measurements support it. If a row does not agree, its
+note says why. Where a paper draws a curve without printing numbers, we draw our curve and check what the paper says
+about it. Times depend on the machine, so we show them and never compare them. n is the number of steps, k the number of
+epochs or participations, and b the separation.
+
+`antiphase reproduce NAME` shows one table or figure in a quick size. With `--full`, it computes the full size, which
+can take minutes. `antiphase reproduce all --output docs/reproduction.md` writes this page. With a NAME instead of
+`all`, it updates one section.
 """
 
 

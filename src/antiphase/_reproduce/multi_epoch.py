@@ -37,7 +37,7 @@ EPOCHS = ap.FixedEpochs(20, 100)
 
 @reproduction("multi-epoch-mf-table-1", "Prefix-sum loss of 29 factorizations, 20 epochs of 100 steps", sizes=True)
 def table_1(full: bool) -> Iterator[Row]:
-    """Squared loss n x (sens x rms error)^2. The FFT rows use the spectral sensitivity bound, as the paper does."""
+    """The loss is n x (sens x rms error)^2. The FFT rows use the spectral bound on sensitivity, as the paper does."""
     for decoder, words, column in (("online", "online Honaker", TREE_ONLINE), ("full", "optimal decoder", TREE_FULL)):
         for repeats, value in zip(STAMPS, column, strict=True):
             strategy = stamped(Tree(2000 // repeats, decoder), repeats)  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def stamped(base: Strategy, repeats: int) -> Strategy:
 
 
 def squared_loss(strategy: Strategy) -> float:
-    """Return the squared loss of Eq. 4, sens^2 ||B||_F^2 with B = A C^-1."""
+    """Return the squared loss of Eq. 4, sens^2 ||B||_F^2 with B = A C^-1, where A is the prefix-sum matrix."""
     return strategy.steps * ap.loss(strategy, ap.PrefixSum(), EPOCHS) ** 2
 
 
@@ -100,14 +100,12 @@ def spectral_square(base: Fourier, repeats: int) -> float:
 
 
 OLD = "the paper later changed its accountant; our smaller noise is sufficient"
-SELF = (
-    "this is one Gaussian mechanism: the table's own MF column times sqrt(2052) gives our number, not the printed one"
-)
+SELF = "every user is in all 2052 rounds, so the noise must be sqrt(2052) times that of MF at the same epsilon"
 
 
 @reproduction("multi-epoch-mf-table-3", "Noise multipliers for three epsilons")
 def table_3(full: bool) -> Iterator[Row]:
-    """delta = 1e-6; 342,477 users, 1000 per round, 2052 rounds."""
+    """342,477 users, 1000 of them in each of 2052 rounds, delta = 1e-6."""
     for target, value in ((17.648, "0.341"), (8.841, "0.600"), (2.0, "2.231")):
         found = _noise(Identity(1), ap.SingleParticipation(), target)
         yield printed(f"MF, epsilon {target}", value, found, "the paper rounds up")
@@ -134,7 +132,7 @@ TABLE_6 = (
 
 @reproduction("multi-epoch-mf-table-6", "Three sets of constraints at n = 6, k = 3, b = 2")
 def table_6(full: bool) -> Iterator[Row]:
-    """Square root of the total squared error, with X scaled to sensitivity 1."""
+    """The error is the square root of the total squared error, with X scaled to sensitivity 1."""
     for workload, constraint, equation, smallest, within, error in TABLE_6:
         A = ap.PrefixSum() if workload == "prefix-sum" else ap.Momentum(0.95)
         solution = ap.optimize(
@@ -147,7 +145,7 @@ def table_6(full: bool) -> Iterator[Row]:
         what = f"{workload}, {equation}"
         yield printed(f"{what}: smallest entry of X", smallest, float(X.min()), TOLERANCE)
         yield printed(f"{what}: smallest entry within a pattern", within, float(pairs.min()), TOLERANCE)
-        # X is scaled to sensitivity 1 for the contributions of its own equation; in Eq. 34, these are scalars.
+        # C has sensitivity 1: to scalar contributions in Eq. 34, and to vectors in Eqs. 35 and 36.
         yield printed(f"{what}: error", error, float(np.linalg.norm(A.matrix(6) @ np.linalg.inv(C))), TOLERANCE)
 
 
@@ -190,7 +188,7 @@ def figure_4(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("multi-epoch-mf-figure-5", "Variance of every iterate, momentum and learning-rate cooldown", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """Momentum 0.95, cooldown over the last quarter. 6 epochs of 342 steps, or of 34 steps in the quick size."""
+    """Momentum 0.95, cooldown over the last quarter of 6 epochs. An epoch has 342 steps, or 34 in the quick size."""
     per_epoch = 342 if full else 34
     n, epochs = 6 * per_epoch, ap.FixedEpochs(6, per_epoch)
     workload = ap.Momentum(0.95, ap.schedules.linear(n, warmup=0.0, cooldown=0.25, floor=0.05))
@@ -252,7 +250,7 @@ def figure_6(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("multi-epoch-mf-figure-14", "Error of the FFT mechanism against the lower bound of all factorizations")
 def figure_14(full: bool) -> Iterator[Row | Picture]:
-    """Single participation, rho = 1/2: mean squared error of Algorithm 1, its analytic bound and the lower bound."""
+    """Single participation, rho = 1/2. The chart compares Algorithm 1 with its analytic bound and the lower bound."""
     sizes = [2**i for i in range(4, 13)]
     ours, analytic, least = [], [], []
     for n in sizes:
@@ -295,9 +293,9 @@ def _per_step(title: str, variances: dict[str, Array]) -> Chart:
 
 
 def _periodic_share(values: Array, period: int) -> float:
-    """Return the correlation of a curve, minus its moving average, with itself shifted by one period.
+    """Return the correlation of a curve's ripple with the same ripple shifted by one period.
 
-    One period at each end of the curve is left out.
+    The ripple is the curve minus its moving average. One period at each end of the curve is left out.
     """
     kernel = np.ones(period) / period
     ripple = (values - np.convolve(values, kernel, "same"))[period:-period]

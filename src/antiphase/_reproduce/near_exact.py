@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import antiphase as ap
+from antiphase._bound import rounded_up
 from antiphase._montecarlo import MonteCarlo, single_threaded
 from antiphase._optimize import (
     AmplifiedProblem,
@@ -43,7 +44,10 @@ def bins_noise(epsilon: float, steps: int, epochs: int, bands: int, sampling: Mo
 
 
 def plain_noise(epsilon: float, epochs: int) -> float:
-    """Return the noise for orthogonal columns of norm 1 and one participation per epoch, without amplification."""
+    """Return the noise standard deviation for orthogonal columns of norm 1, without amplification.
+
+    Every example takes part once per epoch.
+    """
     return noise(epsilon, DELTA, epochs, epochs, 1)
 
 
@@ -62,7 +66,7 @@ def _epsilons(full: bool) -> tuple[float, ...]:
 
 @reproduction("near-exact-amplification-figure-2", "Amplification of DP-SGD and of a 64-banded strategy", sizes=True)
 def figure_2(full: bool) -> Iterator[Row | Picture]:
-    """n = 2048, 16 epochs, delta = 1e-5: percentage of rms error saved compared with no amplification."""
+    """2048 steps, 16 epochs, delta = 1e-5. The charts show how much amplification reduces the rms error, in percent."""
     at = _epsilons(full)
     saved = {}
     for bands, title in ((1, "(a) DP-SGD"), (64, "(b) 64 bands")):
@@ -105,9 +109,9 @@ def _best(epsilon: float, sampled: str) -> tuple[int, float]:
     return bands, found[bands]
 
 
-@reproduction("near-exact-amplification-figure-3a", "Best number of bands: gain of amplification over none", sizes=True)
+@reproduction("near-exact-amplification-figure-3a", "Gain from amplification with the best number of bands", sizes=True)
 def figure_3a(full: bool) -> Iterator[Row | Picture]:
-    """Like Figure 2, but with the best number of bands for each epsilon. The baseline is 128 bands without sampling."""
+    """As in Figure 2, but with the best number of bands for each epsilon, compared with 128 bands without sampling."""
     at = _epsilons(full)
     gains = {}
     for sampled in ("Poisson", "balls-in-bins"):
@@ -149,7 +153,7 @@ def figure_26(full: bool) -> Iterator[Row | Picture]:
 
 @reproduction("near-exact-amplification-figure-5", "Gain by sampling probability, 128 steps, epsilon = 1", sizes=True)
 def figure_5(full: bool) -> Iterator[Row | Picture]:
-    """Rms error of balls-in-bins relative to Poisson, each with its best number of bands."""
+    """The chart shows the rms error of balls-in-bins relative to Poisson, each with its best number of bands."""
     bins = (64, 32, 16, 8, 4) if full else (16, 8)
     ratios = []
     for b in bins:
@@ -204,7 +208,7 @@ def _at(value: str, bands: int) -> str:
     """Return a note that explains why the last digit differs. It states the epsilon at the printed noise."""
     rounds, rate = ap.strategies.Identity(-(-2000 // bands)), bands / 100
     bound = ap.epsilon(ap.Mechanism(rounds, ap.Poisson(rate), float(value) * math.sqrt(20)), DELTA)
-    return f"at the printed noise, epsilon is at most {bound.value:.4f}; ours is up to 0.04 % below the budget"
+    return f"at the printed noise, epsilon is at most {rounded_up(bound.value)}; ours is up to 0.04 % below the budget"
 
 
 def _banded(target: float, bands: int, full: bool) -> float:
@@ -223,7 +227,7 @@ def _optimized(family: str, target: float, options: dict[str, int]) -> float:
 
 @reproduction("near-exact-amplification-figure-29", "Number of bands in the CIFAR-10 experiments", sizes=True)
 def figure_29(full: bool) -> Iterator[Row]:
-    """The number of bands with the smallest rms error among powers of two. Only the full size has balls-in-bins."""
+    """The table shows the power of two with the smallest rms error. Only the full size includes balls-in-bins."""
     for target, (_, bands) in zip(TARGETS, POISSON, strict=True):
         errors = {b: noise(target, DELTA, 2000, 20, b) * error(2000, b, False) for b in powers(64)}
         yield _bands_row(f"Poisson, epsilon {target:g}", bands, errors)
@@ -253,7 +257,7 @@ def _optimized_under_bins(family: str, epsilon: float, epochs: int, per_epoch: i
 
 @reproduction("near-exact-amplification-figure-3b", "Optimised Toeplitz and BLT against the best banded", sizes=True)
 def figure_3b(full: bool) -> Iterator[Row | Picture]:
-    """n = 2048, 16 epochs, relative to banded strategies with Poisson sampling. Quick size: only BLT at epsilon 2."""
+    """2048 steps, 16 epochs. The baseline is banded with Poisson sampling. The quick size has only BLT at epsilon 2."""
     at = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0) if full else (2.0,)
     families: dict[str, tuple[str, dict[str, int]]] = {"BLT, 3 buffers": ("blt", {"buffers": 3})}
     if full:
@@ -290,7 +294,7 @@ SECONDS = (
 
 @reproduction("near-exact-amplification-figure-24", "Seconds to optimise C under amplification", sizes=True)
 def figure_24(full: bool) -> Iterator[Row]:
-    """epsilon = 1. The paper's times are for 300 iterations on a V100. The quick size computes only the first cell."""
+    """Epsilon is 1. The paper's times are for 300 iterations on a V100. The quick size computes only the first row."""
     times = {}
     for per_epoch, epochs, paper in SECONDS if full else SECONDS[:1]:
         found = _optimized_under_bins("toeplitz", 1.0, epochs, per_epoch)
@@ -308,7 +312,7 @@ def figure_24(full: bool) -> Iterator[Row]:
     sizes=True,
 )
 def figure_25(full: bool) -> Iterator[Row | Picture]:
-    """BLT with 3 buffers, n = 2048, 16 epochs, relative to the largest number of samples. Quick size: epsilon 1."""
+    """A BLT with 3 buffers, 2048 steps, 16 epochs. The baseline has the most samples. Quick size: only epsilon 1."""
     at = (0.5, 1.0, 2.0, 4.0) if full else (1.0,)
     counts = [1 << i for i in ((7, 9, 11, 13, 15) if full else (9, 13))]
     lost = {}

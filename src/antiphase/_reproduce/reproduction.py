@@ -33,7 +33,7 @@ class Row:
         agrees: whether paper and result agree; None if the paper prints nothing to compare with, and for times, which
             depend on the machine.
         difference: relative difference, ours / paper - 1, if both are numbers.
-        note: why they differ, or other remarks.
+        note: why paper and result differ, or other remarks.
     """
 
     what: str
@@ -45,7 +45,7 @@ class Row:
 
 
 def printed(what: str, paper: str, ours: float, otherwise: str = "", *, slack: float = 0.0) -> Row:
-    """Return a row that compares our number with a printed one. They agree if ours rounds to the printed digits.
+    """Return a row that compares our number with a printed one. They agree if our number rounds to the printed digits.
 
     Args:
         what: description of the number.

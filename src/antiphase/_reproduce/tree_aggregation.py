@@ -1,8 +1,8 @@
-"""TreeAgg as the papers evaluate it: only nodes that the run completes, decoded with the pseudo-inverse.
+"""TreeAgg (binary-tree noise) as the papers evaluate it: only nodes that the run completes, and the optimal decoder.
 
-If n is not a power of two, these nodes form several complete trees and C is block diagonal. For n = 2052, the trees
-have 2048 and 4 leaves. `strategies.Tree` also has the nodes that are incomplete at the end of the run, which increases
-its sensitivity.
+If the number of steps n is not a power of two, these nodes form several complete trees, and the strategy matrix C is
+block diagonal. For n = 2052, the trees have 2048 and 4 leaves. `strategies.Tree` also includes the nodes that are
+incomplete at the end of the run, so its sensitivity is larger.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class TreeAggregation:
 
     @property
     def rms(self) -> float:
-        """Root mean square over the steps of the standard deviations."""
+        """Standard deviation of the prefix sums, as the root mean square over the steps."""
         return float(np.sqrt(self.per_step.mean()))
 
     @property
     def single_sensitivity(self) -> float:
-        """Sensitivity for a single participation, which is that of the largest tree."""
+        """Sensitivity for a single participation, which is the sensitivity of the largest tree."""
         return float(np.sqrt(self._sizes[0].bit_length()))
 
     def earliest_sensitivity(self, count: int, separation: int) -> float:
-        """Return |C u|, where u is 1 at `count` steps 0, b, 2b, ... for separation b.
+        """Return |C u|, where u is 1 at the first `count` of the steps 0, b, 2b, ... for separation b.
 
         This is a lower bound on the sensitivity under minimum separation.
         """

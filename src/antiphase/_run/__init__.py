@@ -1,4 +1,4 @@
-"""Runs: batches, noise and a ledger that advance together and are kept in one directory."""
+"""Private training runs. A run keeps its batches, noise and ledger in one directory and advances them together."""
 
 from antiphase._run.digests import DIGEST_BYTES, KeyedDigest, digest
 from antiphase._run.history import HOST, Publication
@@ -14,6 +14,7 @@ from antiphase._run.integration import (
     epsilon_so_far,
     epsilon_with_tail,
     examples_of,
+    is_closed,
     is_committed,
     leaves_of,
     open_shared,
@@ -26,6 +27,7 @@ from antiphase._run.integration import (
     set_noise_source,
     start_noise,
     state_bytes_of,
+    stored_dtype,
     transport_of,
     unit_noise,
 )
@@ -60,6 +62,7 @@ __all__ = [
     "epsilon_so_far",
     "epsilon_with_tail",
     "examples_of",
+    "is_closed",
     "is_committed",
     "leaves_of",
     "open_shared",
@@ -74,6 +77,7 @@ __all__ = [
     "set_noise_source",
     "start_noise",
     "state_bytes_of",
+    "stored_dtype",
     "transport_of",
     "unit_noise",
 ]

@@ -1,4 +1,4 @@
-"""Digests of step outputs, which tell whether a replayed step gave the same output.
+"""Digests of step outputs, which show whether a replayed step gave the same output.
 
 There are two kinds: SHA-256, which anyone can compute, and a keyed digest, which is many times faster and needs the
 secret of the run.
@@ -26,9 +26,11 @@ SHA256: DigestKind = "sha256"
 KEYED: DigestKind = "keyed"
 CHUNK = 1 << 20
 FEW = 4  # up to this many chunks are hashed without starting threads
-SEGMENT = 1 << 30  # bytes under one nonce; GCM allows 2^36, and shorter messages collide more rarely
-LONGEST_UPDATE = 1 << 26  # bytes in one call of OpenSSL, which counts them in a C int
+SEGMENT = 1 << 30  # bytes per nonce; GCM allows 2^36, but shorter messages are less likely to collide
+LONGEST_UPDATE = 1 << 26  # bytes per call of OpenSSL, which counts them in a C int
 LABEL = "keyed output digest"
+LONG_DOUBLES = "gG"  # characters of the dtypes longdouble and clongdouble
+X87_MANTISSA, X87_BYTES = 63, 10  # size of a long double on x86; NumPy stores it in 12 or 16 bytes
 
 Arrays = Mapping[str, Any] | Iterable[Any]  # NumPy arrays, or tensors of PyTorch on any device
 
@@ -56,7 +58,9 @@ def digest(arrays: Arrays) -> bytes:
 
 @final
 class KeyedDigest:
-    """Computes keyed digests of outputs: a PRF of the step and of the names, shapes, dtypes and contents of arrays.
+    """Computes keyed digests of a step's arrays: a pseudorandom function (PRF) of the step and the arrays.
+
+    The digest depends on the names, shapes, dtypes and contents of the arrays.
 
     With keys k1 and k2 derived from the secret and the run id,
 
@@ -70,8 +74,8 @@ class KeyedDigest:
     **Guarantee**: without the secret, digests reveal only whether two outputs of the same step are equal. Two different
     outputs of a step have the same digest with a probability below 2^-100.
 
-    A replay uses the same nonce again. For GMAC alone that would be fatal: the XOR of two tags under the same nonce is
-    a polynomial in the hash key, and it can be solved for the key. Here, no tag leaves this class. Under a fixed nonce,
+    A replay uses the same nonce again. With plain GMAC, this would be fatal: the XOR of two tags under the same nonce
+    is a polynomial in the hash key, and solving it gives the key. Here, no tag leaves this class. Under a fixed nonce,
     a tag is the GHASH of the segment, XORed with a constant. This is a universal hash: two fixed messages of at most L
     blocks of 16 bytes collide with a probability of at most (L + 1) / 2^128. A universal hash followed by a PRF is a
     PRF: as long as no two inputs collide, HMAC is called on different inputs, and its outputs are independent of the
@@ -87,7 +91,7 @@ class KeyedDigest:
 
     @without_locals
     def __call__(self, step: int, arrays: Arrays, segment: int = SEGMENT) -> bytes:
-        """Return the digest, 32 bytes. `segment` is the number of bytes under one nonce."""
+        """Return the digest, 32 bytes. `segment` is the number of bytes per nonce."""
         named = _named(arrays)
         description = repr([(name, value.dtype.str, value.shape) for name, value in named]).encode()
         code = hmac.new(self._hmac_key, digestmod="sha256")
@@ -111,7 +115,7 @@ class _Tags:
         self._key, self._step, self._segment = key, step, segment
         self._tags: list[bytes] = []
         self._context: Any = None
-        self._room = 0  # bytes that still fit into the segment
+        self._room = 0  # bytes that still fit into the current segment
 
     def update(self, data: memoryview) -> None:
         """Append bytes to the stream."""
@@ -153,7 +157,7 @@ def _named(arrays: Arrays) -> list[tuple[str, NDArray[Any]]]:
     except TypeError as error:  # names of different types cannot be sorted
         raise invalid("digest", "arrays", "named by strings", list(arrays), "name each array by a string") from error
     if not named:
-        raise invalid("digest", "arrays", "at least one array", "none", "an exhausted generator gives none")
+        raise invalid("digest", "arrays", "at least one array", "none", "an exhausted generator yields no arrays")
     found = [(name, _array(array)) for name, array in named]
     for _, value in found:
         if value.dtype.kind not in "biufc":
@@ -183,8 +187,14 @@ def _chunks(array: NDArray[Any]) -> list[memoryview]:
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:
-    """Return the contents in C order. Contiguous arrays are not copied."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    """Return the contents in C order. Contiguous arrays are not copied, except arrays of long doubles."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype.char in LONG_DOUBLES and np.finfo(np.longdouble).nmant == X87_MANTISSA:
+        # The bytes of a number after the first X87_BYTES are unused and undefined: equal numbers can differ there.
+        size = np.dtype(np.longdouble).itemsize
+        stored = flat.astype(flat.dtype.newbyteorder("="), copy=False).view(np.uint8)
+        return np.ascontiguousarray(stored.reshape(-1, size)[:, :X87_BYTES]).reshape(-1).data
+    return flat.view(np.uint8).data
 
 
 def _digests(chunks: list[memoryview]) -> Iterable[bytes]:
@@ -199,5 +209,5 @@ def _sha256(data: memoryview) -> bytes:
 
 
 def keyed_output(secret: Secret, run_id: str, digest: bytes) -> bytes:
-    """Return the digest of a step's output as stored in the ledger, keyed so that readers cannot test guesses."""
+    """Return a step's digest as stored in the ledger. The key prevents readers from testing guesses of the output."""
     return hmac.digest(secret.derive("output digest", run_id), bytes(digest), "sha256")

@@ -1,9 +1,9 @@
 """The files of a run directory, and the header that identifies the run.
 
-- run.json: the header, with run id, plan fingerprint, leaves, dtype and number of examples
+- run.json: the header, with run id, plan fingerprint, leaves (parameter shapes), dtype and number of examples
 - plan.json: the plan
 - public/ledger.jsonl: record of committed steps and publications; safe to show
-- private/: the secret, noise states and batch sizes; readable by the owner only, to be stored apart from the model
+- private/: the secret, noise states and batch sizes; only the owner can read it; store it apart from the model
 """
 
 from __future__ import annotations
@@ -70,6 +70,12 @@ class Header:
         """Raise `InvalidArgument` if any field of `other` except the run id differs from this header."""
         for name in ("format", "root", "leaves", "dtype", "examples"):
             mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs and name == "root":
+                raise InvalidArgument(
+                    f"The run directory was created for a different plan: its fingerprint is {mine}. Got {theirs} "
+                    "instead.",
+                    hint="resume with the plan in plan.json of the run directory, or open a new directory",
+                )
             if mine != theirs:
                 raise InvalidArgument(
                     f"The run directory was created for {name} {mine!r}. Got {theirs!r} instead.",
@@ -181,24 +187,25 @@ def clear_unfinished(directory: Path) -> None:
 
 
 def clear_temporary(directory: Path) -> None:
-    """Remove temporary files that interrupted writes left in a run directory. The caller must hold the lock on it."""
+    """Remove temporary files that interrupted writes left in the directory. The caller must hold the run's lock."""
     shards = [path for path in (directory / "private").glob("shard-*") if path.is_dir() and not path.is_symlink()]
     for place in (directory, directory / "private", *shards):
         remove_unfinished(place)
 
 
 def own_secret(directory: Path, *, create: bool) -> Secret:
-    """Return the secret stored in the directory.
+    """Return the secret stored in the directory. With `create`, generate and store a new secret first.
 
-    With `create`, generate and store a new one. A secret that is already there is replaced: no run has used it, and
-    whoever put it there knows it.
+    With `create`, an existing secret is replaced, because no run has used it and whoever put it there knows it.
     """
     path = directory / "private" / "secret"
     if create:
         make_private_directory(path.parent)
         path.unlink(missing_ok=True)
-        Secret.generate().save(path)
-    elif not file_exists(path):
+        secret = Secret.generate()
+        secret.save(path)
+        return secret  # not read back: the file may have been replaced since
+    if not file_exists(path):
         raise Corrupted(
             "The run's secret is missing: private/secret.",
             hint="restore private/secret, or pass the secret that the run was created with",
@@ -207,7 +214,11 @@ def own_secret(directory: Path, *, create: bool) -> Secret:
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Return whether a file shows that a run was started: heads or a ledger with more than the opening entry."""
+    """Return whether a file shows that a run was started.
+
+    Only the ledgers and private/heads, which counts their entries, can show this: either there is an entry after the
+    opening entry, or private/heads cannot be parsed.
+    """
     if path.name == "heads":
         try:
             public, private = json.loads(read_file(path).split(b"\n")[0])

@@ -12,9 +12,9 @@ from antiphase._escape import reorders
 from antiphase._ledger import Entry
 from antiphase._run.digests import DIGEST_BYTES, KEYED, SHA256, DigestKind
 
-HOST = "host"  # the noise source of a ledger that names none
+HOST = "host"  # noise source of a run whose ledger names no source
 LINEAGE_BYTES = 16
-NO_LINEAGE = bytes(LINEAGE_BYTES)  # stored for a step that was committed without a lineage
+NO_LINEAGE = bytes(LINEAGE_BYTES)  # stored for a step that was committed without a lineage (see `History`)
 LONGEST_LABEL = 200
 NOT_TEXT = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line and paragraph separators
 
@@ -36,22 +36,23 @@ class Publication:
 class History:
     """The state of a run after all public entries of its ledger.
 
-    Steps before `published` are frozen: their outputs may be known to others, so a replay must give the same digest.
+    Steps before `published` are frozen: others may know their outputs, so a replay must give the same digest.
 
-    A lineage is a keyed digest of all outputs up to a step. With it, an integration checks that a training state was
-    computed from the outputs in the ledger. Ledger entries store it under the name "mark".
+    A lineage is a keyed digest of all outputs up to a step. Integrations use lineages to check that a training state
+    was computed from the outputs in the ledger. Ledger entries store the lineage in the field "mark".
 
     Args:
         digests: digests of the committed steps, concatenated.
         lineages: lineages of the committed steps, concatenated.
         start: lineage of the initial parameters.
         publications: all publications.
-        rewinds: number of times that steps were replaced or noisy outputs discarded.
+        rewinds: number of times that steps were replaced or noisy outputs were discarded.
         extensions: number of times that the plan was extended.
         source: source of the noise: "host" or the description of a device.
-        details: hash of the plan's details when the run was opened or last extended; None in older ledgers.
-        digest_kind: what `Run.digest` computes. A run keeps the kind it began with, since another one would make every
-            replay look like a rewind. Ledgers that do not name a kind use SHA-256.
+        details: hash of the plan's details (error, candidates, notes and deviation) when the run was opened or last
+            extended; None in older ledgers.
+        digest_kind: kind of digest that `Run.digest` computes. A run keeps the kind it began with, because with a
+            different kind every replay would look like a rewind. Ledgers that do not name a kind use SHA-256.
     """
 
     digests: bytearray = field(default_factory=bytearray)
@@ -94,15 +95,15 @@ class History:
         return bytes(self.lineages[step * LINEAGE_BYTES : (step + 1) * LINEAGE_BYTES])
 
     def check_commit(self, step: int, digest: bytes) -> str:
-        """Classify a commit as "next", "same" (a replay with the same output) or "rewind" (with another output).
+        """Return "next", "same" (a replay with the same output) or "rewind" (a replay with a different output).
 
-        Raises `Refused` if the step comes after the next one, or if it is a replay with another output and something
-        published depends on the step.
+        Raises `Refused` if the step is after the next step to commit. Also raises `Refused` for a replay with a
+        different output if something published depends on the step.
         """
         if step > self.committed:
             raise Refused(
                 f"Step {step} cannot be committed: the next step is {self.committed}.",
-                hint="commit every step once, in order, including those with an empty batch",
+                hint="commit every step once, in order, including steps with an empty batch",
             )
         if step == self.committed:
             return "next"
@@ -111,9 +112,10 @@ class History:
         if step >= self.published:
             return "rewind"
         raise Refused(
-            f"Step {step} was replayed with another output, but {self._label(step)!r} was published after that step. "
-            "The same noise on two outputs reveals their difference.",
-            hint="continue from a checkpoint made at or after that publication, or start a new run and compose the two",
+            f"Step {step} was replayed with a different output, but {self._label(step)!r} was published after that "
+            "step. The same noise on two outputs reveals their difference.",
+            hint="continue from a checkpoint made at or after that publication, or "
+            "start a new run in a new directory; antiphase.compose computes the guarantee of both",
         )
 
     def check(self, entry: Entry) -> None:
@@ -184,7 +186,7 @@ def read_history(entries: Iterable[Entry]) -> tuple[History, Entry]:
 def check_label(label: object) -> str:
     """Return the label of a publication. Raises `InvalidArgument` unless it is one short line of text."""
     hint = "a few words that name what is published"
-    if not isinstance(label, (str, int)):  # an array's text would put its contents into the public ledger
+    if not isinstance(label, (str, int)):  # str() of an array would put its contents into the public ledger
         raise _check.invalid("Run.publish", "label", "a string", f"a {type(label).__name__}", hint)
     text = _check.text("Run.publish", "label", str(label), hint)
     if reorders(text):

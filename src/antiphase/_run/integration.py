@@ -18,6 +18,7 @@ from antiphase._errors import Refused
 from antiphase._noise import Leaf
 from antiphase._plan import Plan
 from antiphase._run.digests import DIGEST_BYTES
+from antiphase._run.directory import read_header
 from antiphase._run.history import HOST, NO_LINEAGE
 from antiphase._run.locking import CriticalSection, synchronized
 from antiphase._run.noise_replay import ExternalNoise, NoiseReplay, StreamReplay
@@ -43,7 +44,7 @@ def open_shared(
     background_noise: bool = False,
     keep_source: bool = False,
 ) -> Run:
-    """Open a run that all ranks of `transport` share. Every rank must call this function and gets its own `Run`.
+    """Open a run that all ranks (processes) of `transport` share. Every rank must call this and gets its own `Run`.
 
     Only rank 0 writes the ledger. `commit` and `publish` are collective: every rank must call them, and every rank
     raises an error if rank 0 does. `report` works on rank 0 only. `unit_noise` returns this rank's part of the noise.
@@ -60,7 +61,7 @@ def open_shared(
         secret: as for `Run.open`; the same on every rank.
         dtype: as for `Run.open`; the same on every rank.
         background_noise: as for `Run.open`; it also enables `start_noise`.
-        keep_source: if true, and if the run was started with a noise source other than the host, keep that source. For
+        keep_source: whether to keep the noise source of a run that was started with a source other than the host. For
             integrations that call `set_noise_source` afterwards.
     """
     return Run._open_shared(
@@ -94,7 +95,7 @@ def leaves_of(run: Run) -> dict[str, Leaf]:
 
 
 def own_leaves_of(run: Run) -> dict[str, Leaf]:
-    """Return the part of each parameter that this process makes noise for: all of it, unless the run is shared."""
+    """Return the part of each parameter that this process generates noise for: all of it, unless the run is shared."""
     return run._replay.leaves if isinstance(run._replay, StreamReplay) else run._leaves
 
 
@@ -103,9 +104,15 @@ def dtype_of(run: Run) -> str:
     if run.plan.mechanism.lattice is not None:
         raise Refused(
             "Noise in floating point was requested, but the plan of the run has a lattice.",
-            hint="plan without lattice=True, or add the noise with Run.release in a loop of your own",
+            hint="plan without lattice=True, or write your own training loop and add the noise with Run.release",
         )
     return run._header.dtype
+
+
+def stored_dtype(directory: str | Path) -> str | None:
+    """Return the dtype of the noise of the run in a directory; None if there is no run yet."""
+    header = read_header(Path(directory))
+    return None if header is None else header.dtype
 
 
 def examples_of(run: Run) -> int | None:
@@ -134,18 +141,18 @@ def epsilon_with_tail(run: Run, epsilon_at: Callable[[float], Bound], delta: flo
 def epsilon_so_far(run: Run, delta: float) -> float:
     """Return an upper bound on the epsilon of the committed steps at `delta`; 0 before the first step.
 
-    Unlike `Run.report`, which states the same guarantee, this works at any delta and on every rank.
+    `Run.report` states the same guarantee, but only at the plan's delta and only on rank 0.
     """
     run._journal.check_open()
     run._journal.check_not_failed()
-    target, steps = check_delta("get_epsilon", delta), run.committed  # another thread may commit meanwhile
+    target, steps = check_delta("get_epsilon", delta), run.committed  # read once: another thread may commit meanwhile
     entropy = early_stop_entropy(run.plan, steps, run._secret, run.run_id)
     bound = guarantee_after(run.plan, steps, target, run._tail, entropy)
     return 0.0 if bound is None else bound.value
 
 
 def outputs_digest(run: Run, step: int) -> str:
-    """Return a digest of the committed outputs of all steps before `step`. It changes if any of them is replaced."""
+    """Return a digest of the committed outputs of all steps before `step`. Replacing any output changes the digest."""
     return hashlib.sha256(run._history.digests[: step * DIGEST_BYTES]).hexdigest()
 
 
@@ -155,22 +162,23 @@ def is_committed(run: Run, step: int, digest: bytes) -> bool:
 
 
 def unit_noise(run: Run, step: int) -> list[Any]:
-    """Return the noise of a step for clipping norm 1, in leaf order, before it is multiplied by the clipping norm."""
+    """Return the noise of a step before it is multiplied by the clipping norm, one array for each leaf, in order."""
     return run._unit_noise(step)
 
 
 @synchronized
 def set_noise_source(run: Run, source: str, replay: NoiseReplay | None = None) -> None:
-    """Make `source` the only source of noise of a run. Raises `Refused` if the run was started with another source.
+    """Make `source` the only source of noise of a run. Raises `Refused` if the run was started with a different source.
 
-    Random draws of two sources are independent. After a change of source, noise of later steps would not cancel noise
-    of earlier steps, and the noise would not have the covariance that the guarantee is computed from.
+    Different sources give independent random draws. If the source changed during a run, the noise of later steps would
+    not cancel the noise of earlier steps, so the noise would not have the covariance that the guarantee assumes.
 
-    In a run that several processes share, every process must call this function before the first step; afterwards, it
-    does not communicate.
+    If several processes share the run, every process must call this function before the first step. Later calls, which
+    cannot change the source, do not communicate.
 
     Args:
-        run: open run. For a source other than the host, no step may have been committed with another source.
+        run: open run. Its source can change only if it is the host, no step was committed, and no noise was read since
+            the run was opened.
         source: "host", or a description of the noise generator that names everything the noise bits depend on. Reports
             show this text.
         replay: noise source that `unit_noise` reads from now on. If None and `source` is "host", `unit_noise` keeps
@@ -197,14 +205,14 @@ def record_noise_read(run: Run, source: str, step: int) -> None:
 
 @synchronized
 def read_noise(run: Run, step: int) -> list[Any]:
-    """Return the same as `unit_noise` without copying it. The caller must neither change nor keep the arrays."""
+    """Return the same arrays as `unit_noise`, without copying them. The caller must neither change nor keep them."""
     t, replay = run._checked(step), run._replay
     return replay.read_shared(t) if isinstance(replay, StreamReplay) else replay.read(t)
 
 
 def draw_batch(run: Run, step: int) -> Batch:
     """Return the same as `run.batch`, but do not start computing the step's noise."""
-    return run._batch(step)
+    return run._draw_batch(step)
 
 
 def start_noise(run: Run, step: int) -> None:
@@ -214,7 +222,7 @@ def start_noise(run: Run, step: int) -> None:
 
 @synchronized
 def check_step(run: Run, step: int) -> None:
-    """Raise `Refused` unless `step` is the next step, or an earlier step as a replay."""
+    """Raise `Refused` unless `step` is the next step or an earlier step (a replay)."""
     run._checked(step)
 
 
@@ -257,19 +265,26 @@ def check_lineage(run: Run, step: int, lineage: bytes) -> None:
 
 def _replaced(step: int) -> Refused:
     return Refused(
-        f"This training state was not computed from the outputs of the {step} steps before it in the ledger.",
-        hint="either these steps were replaced later, or this is a replica whose gradients were not summed with those "
-        "of the other replicas before the noise was added. Either way, two outputs have the same noise. Continue from "
-        "a state computed from the steps in the ledger, or start a new run and compose the two",
+        "The ledger contradicts this training state, which was not computed from the recorded outputs of the "
+        f"{step} steps before it.",
+        hint="either these steps were replaced later, or the gradients of this replica were not summed with the "
+        "gradients of the other replicas before the noise was added. Either way, two outputs have the same noise. "
+        "Continue from a state computed from the steps in the ledger, or start a new run in a new directory; "
+        "antiphase.compose computes the guarantee of both",
     )
 
 
 def _other_start() -> Refused:
     return Refused(
-        "The run already has committed steps, and it was started with other parameters.",
+        "The run already has committed steps, and it was started with different parameters.",
         hint="to resume, load the state of the run together with the parameters; to start over, use the parameters "
         "that the run was started with, or start a new run",
     )
+
+
+def is_closed(run: Run) -> bool:
+    """Return whether the run was closed in this process."""
+    return run._journal.is_closed
 
 
 def awaits_commit(run: Run, step: int) -> bool:
@@ -278,7 +293,7 @@ def awaits_commit(run: Run, step: int) -> bool:
 
 
 def critical_section(run: Run) -> CriticalSection:
-    """Return a context manager for a write that must complete before the ledger is written.
+    """Return a context manager for a write that must complete before anything else is written to the ledger.
 
     If the write fails, the run must be opened again.
     """

@@ -16,8 +16,8 @@ from antiphase._run.locking import CriticalSection
 class Journal:
     """The history of a run and, on rank 0, its open ledger.
 
-    Only rank 0 has the ledger and the lock on the run directory. On all other ranks the journal has only the history,
-    which is updated with the entries that rank 0 sends.
+    Several processes, called ranks, can share a run. Only rank 0 has the ledger and the lock on the run directory. On
+    all other ranks, the journal has only the history, which is updated with the entries that rank 0 sends.
 
     Args:
         history: state after the entries so far.
@@ -35,6 +35,11 @@ class Journal:
     def is_writer(self) -> bool:
         """Whether this rank writes the ledger."""
         return self.ledger is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run was closed in this process."""
+        return self._is_closed
 
     def append(self, entry: Entry) -> None:
         """Append a public entry to the ledger and apply it to the history."""
@@ -80,7 +85,8 @@ class Journal:
             raise Refused("The run is closed.", hint="open it again")
 
     def check_usable(self) -> None:
-        """Raise `Refused` if the directory was moved, if a write is in progress, or if a write has failed."""
+        """Raise `Refused` if the run is closed, its directory was moved, a write is in progress, or a write failed."""
+        self.check_open()  # another thread may have closed the run while this one waited for the lock
         self.critical.check()
         if self.lock is not None:
             self.lock.check_in_place()

@@ -1,6 +1,6 @@
-"""Locks for a run: one thread at a time, and no further writes while a write is unfinished or after one failed.
+"""Locks of a run. Only one thread uses a run at a time, and no write starts during a write or after a failed write.
 
-Without these locks, two threads that read the noise of one step at the same time could get the noise of two steps.
+Without these locks, two threads that read the noise of the same step could get the noise of two different steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def synchronized(method: Callable[Concatenate[Run, P], R]) -> Callable[Concatena
 
     @wraps(method)
     def locked(run: Run, /, *args: P.args, **named: P.kwargs) -> R:
-        run._journal.check_open()  # before waiting: in a forked child the thread that holds the lock may not exist
+        # Check before waiting: in a forked child, the thread that holds the lock does not exist, so the wait would not
+        # end.
+        run._journal.check_open()
         with run._thread_lock:
             run._journal.check_usable()
             before = run._calls
@@ -40,11 +42,11 @@ def synchronized(method: Callable[Concatenate[Run, P], R]) -> Callable[Concatena
 
 @final
 class CriticalSection:
-    """Context manager for a write that must complete. If the write is interrupted or fails, all later writes raise.
+    """Context manager for a write that must complete. After an interrupted or failed write, all later writes raise.
 
     Ctrl-C or a signal can interrupt a program anywhere, and a signal handler runs in the thread that holds the lock. An
-    interrupted write may leave an entry in the ledger that the run's in-memory state does not include. Later entries
-    would contradict that entry.
+    interrupted write may leave an entry in the ledger that the run's in-memory state lacks. Entries written after it
+    would contradict it.
     """
 
     def __init__(self) -> None:
@@ -74,8 +76,8 @@ class CriticalSection:
 class Exclusive:
     """Context manager that one caller at a time can enter. A second caller gets `Refused` immediately.
 
-    A signal handler runs in the thread that it interrupts. A reentrant lock would let the handler into the middle of a
-    step, and with any other lock the handler would wait forever.
+    A signal handler runs in the thread that it interrupts. With a reentrant lock, the handler could enter in the middle
+    of a step. With a lock that is not reentrant, the handler would wait forever.
 
     Args:
         what: name of the operation, for the error message.
@@ -85,7 +87,7 @@ class Exclusive:
         self._what, self._taken = what, threading.Lock()
 
     def try_enter(self) -> bool:
-        """Enter if no one is inside; call `leave` afterwards."""
+        """Enter if no other caller is inside, and return whether this succeeded. If it did, call `leave` afterwards."""
         return self._taken.acquire(blocking=False)
 
     def leave(self) -> None:

@@ -18,7 +18,7 @@ from antiphase._run.locking import Exclusive
 from antiphase._secret import Secret
 from antiphase._traceback import without_locals
 
-KEPT_STATES = 2  # if a crash damages the newest state, the other remains
+KEPT_STATES = 2  # if a crash damages the newest state, the older one remains
 SAVED = re.compile(r"noise-([0-9]{12,})\.state")
 
 
@@ -41,7 +41,7 @@ class NoiseReplay(Protocol):
 
 @final
 class ExternalNoise:
-    """Placeholder for a run whose noise an integration generates itself: `read` always raises `Refused`."""
+    """Takes the place of the host's noise if an integration generates the noise. `read` always raises `Refused`."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -94,13 +94,13 @@ class StreamReplay:
 
     @without_locals
     def read_shared(self, step: int) -> list[NDArray[Any]]:
-        """Return the same as `read` without copying it. The caller must neither change nor keep the arrays."""
+        """Return the same arrays as `read`, without copying them. The caller must neither change nor keep them."""
         with self._exclusive:
             return self._read(step)
 
     def _read(self, step: int) -> list[NDArray[Any]]:
         if self._last is None or self._last[0] != step:
-            self._last = None  # free these arrays before the next ones are made
+            self._last = None  # free these arrays before the next arrays are made
             self._last = (step, self._generate(step))
         self.read_steps.add(step)
         return self._last[1]
@@ -109,8 +109,8 @@ class StreamReplay:
     def start_ahead(self, step: int) -> None:
         """Start computing the noise of `step` on a background thread, if `step` follows the step that was read last.
 
-        Call `read` to get the noise. At most one step is computed ahead, in the memory of the step before it. Does
-        nothing while another caller is reading noise or saving the state.
+        Call `read` to get the noise. The noise of at most one step is computed ahead, and it reuses the memory of the
+        previous step's noise. Does nothing while another caller is reading noise or saving the state.
         """
         if not self._exclusive.try_enter():
             return
@@ -123,7 +123,7 @@ class StreamReplay:
             self._exclusive.leave()
 
     def close(self) -> None:
-        """Stop computing ahead and end all threads. Errors of the background thread no longer matter."""
+        """Stop computing ahead and end all threads. Errors in the background thread are ignored."""
         if self._stream is not None:
             self._stream._abandon()
             self._stream.close()
@@ -138,7 +138,7 @@ class StreamReplay:
                 old.unlink()
 
     def _generate(self, step: int) -> list[NDArray[Any]]:
-        """Generate the noise of `step`, and check that the stream advanced by exactly this step."""
+        """Generate the noise of `step`, and check that the stream advanced from `step` to `step + 1`."""
         stream = self._stream_at(step)
         before, noise, after = stream.step, stream.next(), stream.step
         if (before, after) != (step, step + 1):
@@ -188,9 +188,9 @@ class StreamReplay:
 
 
 def not_from_host(source: str) -> Refused:
-    """Return the error for a request for the host's noise in a run whose noise an integration generates."""
+    """Return the error to raise if host noise is requested in a run whose noise an integration generates."""
     return Refused(
-        f"The noise of this run does not come from the host but from another source: {source}.",
+        f"The noise of this run does not come from the host but from a different source: {source}.",
         hint="use the integration that the run was started with; it adds the noise itself",
     )
 

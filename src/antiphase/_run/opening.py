@@ -1,4 +1,4 @@
-"""Opening a run directory for writing: a new run, a resumed one, or one whose plan was extended."""
+"""Opens a run directory for writing: creates a run, resumes it, or resumes it with an extended plan."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _stored_journal(plan: Plan, path: Path, header: Header, secret: Secret, lock
     if last["plan"] != plan.fingerprint:
         _extend(plan, path, header, secret, journal, last)
     elif stored_fingerprint(path / "plan.json") != plan.fingerprint:
-        plan.save(path / "plan.json")  # after a crash between writing the ledger entry and writing this file
+        plan.save(path / "plan.json")  # the last process crashed between the ledger entry and this file
     return journal
 
 
@@ -146,7 +146,7 @@ def _extend(plan: Plan, path: Path, header: Header, secret: Secret, journal: Jou
     if header.examples is not None and not header.sampler(plan, before.steps, secret).extendable:
         raise Refused(
             "The batches of this participation depend on the number of steps, so the run cannot be extended.",
-            hint="start a new run and compose the two",
+            hint="start a new run in a new directory; antiphase.compose computes the guarantee of both",
         )
     for state in saved_states(path / "private"):
         state.unlink()  # saved states belong to the shorter plan; the noise is replayed from the secret
@@ -156,7 +156,7 @@ def _extend(plan: Plan, path: Path, header: Header, secret: Secret, journal: Jou
 
 
 def _check_examples(plan: Plan, examples: int | None) -> None:
-    """Raise `InvalidArgument` if the number of examples of a new run differs from that of the plan's problem.
+    """Raise `InvalidArgument` if the number of examples of a new run does not match the plan's problem.
 
     This is checked even if the guarantee does not depend on the number of examples.
     """
@@ -170,7 +170,7 @@ def _check_examples(plan: Plan, examples: int | None) -> None:
 def new_header(plan: Plan, leaves: Any, dtype: DTypeLike | None, examples: int | None) -> Header:
     """Return the header of a new run after checking every field. Nothing is written.
 
-    If `dtype` is None, it is int64 for a plan with a lattice, and float32 for any other.
+    If `dtype` is None, the dtype is int64 for a plan with a lattice, and float32 for any other plan.
     """
     mechanism = plan.mechanism
     if examples is not None:
@@ -191,8 +191,8 @@ def new_header(plan: Plan, leaves: Any, dtype: DTypeLike | None, examples: int |
             "Run.open",
             "leaves",
             "the shapes of at least one parameter",
-            f"{len(regions)} leaves without an entry",
-            "an exhausted generator gives none; pass a list, such as [p.shape for p in parameters]",
+            f"{len(regions)} leaves, all of them empty" if regions else "no leaves",
+            "an exhausted generator yields no shapes; pass a list, such as [p.shape for p in parameters]",
         )
     described = [[name, to_json(leaf)] for name, leaf in regions.items()]
     name = _dtype_name(plan, dtype)
@@ -204,7 +204,7 @@ def new_header(plan: Plan, leaves: Any, dtype: DTypeLike | None, examples: int |
 
 
 def _dtype_name(plan: Plan, dtype: DTypeLike | None) -> str:
-    """Return the name of the dtype of the noise. Raises `InvalidArgument` if the plan's noise cannot have it."""
+    """Return the name of the noise dtype. Raises `InvalidArgument` if the plan's noise cannot have this dtype."""
     is_lattice = plan.mechanism.lattice is not None
     allowed = ("int64",) if is_lattice else ("float32", "float64")
     if dtype is None:
@@ -216,6 +216,6 @@ def _dtype_name(plan: Plan, dtype: DTypeLike | None) -> str:
     if name in allowed:
         return name
     if is_lattice:
-        hint = "omit dtype; for an integration, plan without lattice=True, because it adds noise in floating point"
+        hint = "omit dtype, or make a plan without lattice=True to get floating-point noise"
         raise _check.invalid("Run.open", "dtype", "int64 for a plan with a lattice", name, hint)
     raise _check.invalid("Run.open", "dtype", "float32 or float64", name, "use float32 for bfloat16 gradients too")

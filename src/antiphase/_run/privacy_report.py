@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from antiphase._accounting import epsilon_after, restated
-from antiphase._bound import Bound, rounded_up
+from antiphase._bound import Bound, digits_up, rounded_up
+from antiphase._escape import terminal_text
 from antiphase._montecarlo import MonteCarlo
 from antiphase._plan import Plan
 from antiphase._run.history import HOST, History, Publication
@@ -23,24 +24,27 @@ class PrivacyReport:
     """The privacy guarantee of a run, computed from its ledger.
 
     **Guarantee**: `guarantee` covers every committed step, published or not; it is None if no step was taken. If the
-    decision to stop or extend the run depended on its outputs, only `planned` was guaranteed in advance; `guarantee`
-    then merely describes what was released.
+    decision to stop depended on the outputs, only `planned` holds. If the decision to extend the run depended on the
+    outputs, neither `guarantee` nor `planned` holds as stated. In that case, the epsilon of the largest number of steps
+    to which the run might have been extended applies.
 
     Args:
         run_id: id of the run.
         unit: what is protected.
         adjacency: neighbouring relation.
         delta: delta at which epsilon is stated.
-        planned: epsilon of all steps of the plan.
+        planned: epsilon of all steps of the plan. Like `guarantee`, it accounts for the bounded range of the draws.
         guarantee: epsilon of the steps that ran. It accounts for the bounded range of the random draws.
         smallest_delta: smallest delta that can be stated with this epsilon, given that the draws are bounded; about
-            5e-324 if there is no limit. None if the noise was generated on a device; a remark then states what is
-            assumed.
+            5e-324 if there is no limit. None if the noise was generated on a device. In that case, a remark states the
+            assumption about the draws.
         steps_planned: number of steps of the plan.
         steps_run: number of steps that ran.
         publications: labels of the publications, with the number of steps committed before each.
-        rewinds: number of times that unpublished steps were replayed with another output, or noisy outputs discarded.
-        remarks: differences between run and plan, and anything that weakens the guarantee.
+        rewinds: number of times that unpublished steps were replayed with a different output or noisy outputs were
+            discarded.
+        extensions: number of times that the plan was extended during the run.
+        remarks: differences between the run and the plan, and anything that weakens the guarantee.
     """
 
     run_id: str
@@ -54,25 +58,30 @@ class PrivacyReport:
     steps_run: int
     publications: tuple[Publication, ...]
     rewinds: int
+    extensions: int
     remarks: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return the report as a few lines of text. `antiphase report` writes it as a page, with charts."""
+        """Return the report as a few lines of text. The command `antiphase report` writes a page with charts."""
         spent = "no step was taken" if self.guarantee is None else _in_words(self.guarantee, self.delta)
-        published = ", ".join(f"{p.label} (after step {p.steps})" for p in self.publications) or "nothing so far"
+        published = (
+            ", ".join(f"{terminal_text(p.label)} (after step {p.steps})" for p in self.publications) or "nothing so far"
+        )
+        times = "once" if self.rewinds == 1 else f"{self.rewinds:,} times"
+        replayed = f", replayed with a different output {times}" if self.rewinds else ""
         lines = [
             f"privacy spent: {spent}",
             f"planned: {_in_words(self.planned, self.delta)}",
-            f"steps: {self.steps_run:,} of {self.steps_planned:,}, replayed with another output {self.rewinds} time(s)",
-            f"protects: one {self.unit}, {self.adjacency} adjacency",
+            f"steps: {self.steps_run:,} of {self.steps_planned:,}{replayed}",
+            f"protects: one {terminal_text(self.unit)}, {self.adjacency} adjacency",
             f"published: {published}",
-            *(f"remark: {remark}" for remark in self.remarks),
+            *(f"remark: {terminal_text(remark)}" for remark in self.remarks),
         ]
         return "\n".join(lines)
 
 
 def _in_words(bound: Bound, delta: float) -> str:
-    return f"epsilon {rounded_up(bound.value)} at delta {delta:g} ({bound.kind})"
+    return f"epsilon {rounded_up(bound.value)} at delta {digits_up(delta)} ({bound.kind})"
 
 
 def report(
@@ -80,33 +89,38 @@ def report(
 ) -> PrivacyReport:
     """Return the privacy report of a run with this plan and history. `examples` is None if the run draws no batches.
 
-    Raises `Refused` if the plan's delta is too small for the bounded range of the draws.
+    Raises `Refused` if the plan's delta is too small for the bounded range of the draws, either at the epsilon of the
+    steps that ran or at the planned epsilon.
     """
     delta = plan.problem.budget.delta
     entropy = early_stop_entropy(plan, history.committed, secret, run_id)
     guarantee = guarantee_after(plan, history.committed, delta, tail, entropy)
+    planned = tail.covered(
+        lambda smaller: plan.guarantee if smaller == delta else restated(plan.mechanism, plan.guarantee, smaller), delta
+    )
     remarks = _remarks(plan, history, secret, guarantee, tail)
     return PrivacyReport(
         run_id=run_id,
         unit=plan.problem.unit,
         adjacency=plan.mechanism.adjacency,
         delta=delta,
-        planned=plan.guarantee,
+        planned=planned,
         guarantee=guarantee,
-        smallest_delta=tail.smallest_delta((guarantee or plan.guarantee).value),
+        smallest_delta=tail.smallest_delta((guarantee or planned).value),
         steps_planned=plan.steps,
         steps_run=history.committed,
         publications=tuple(history.publications),
         rewinds=history.rewinds,
+        extensions=history.extensions,
         remarks=(*remarks, *([NO_BATCHES] if examples is None else [])),
     )
 
 
 def early_stop_entropy(plan: Plan, steps: int, secret: Secret, run_id: str) -> str:
-    """Return the entropy for a sampled epsilon of the first `steps` steps of a run, as hexadecimal digits.
+    """Return the seed for a Monte Carlo estimate of the epsilon of a run's first `steps` steps, as hexadecimal digits.
 
-    It is derived from the secret, which was drawn at random for the run, and it is used for nothing else. So the
-    mechanism cannot depend on it, and all reports on the same steps state the same epsilon.
+    The seed is derived from the run's random secret and is used for nothing else. So the mechanism cannot depend on the
+    seed, and all reports on the same steps state the same epsilon.
     """
     return secret.derive("epsilon of an early stop", run_id, plan.fingerprint, steps).hex()
 
@@ -114,8 +128,8 @@ def early_stop_entropy(plan: Plan, steps: int, secret: Secret, run_id: str) -> s
 def guarantee_after(plan: Plan, steps: int, delta: float, tail: Tail, entropy: str) -> Bound | None:
     """Return the epsilon of the first `steps` steps of a run at `delta`; None before the first step.
 
-    If fewer steps ran than planned and their epsilon comes from samples, `entropy` seeds the samples and is stored in
-    the bound.
+    If fewer steps ran than planned and their epsilon comes from Monte Carlo samples, `entropy` seeds the samples and is
+    stored in the bound.
     """
     if steps == 0:
         return None
@@ -139,19 +153,24 @@ def _remarks(plan: Plan, history: History, secret: Secret, guarantee: Bound | No
         why = f": {plan.deviation}." if known else ". The reason given in the plan is not in the ledger."
         remarks.append(f"The mechanism may differ from what the problem asks for{why}")
     if history.extensions:
-        remarks.append(f"The plan was extended {history.extensions} time(s) during the run.")
+        remarks.append(
+            f"The plan was extended {history.extensions} time(s) during the run. The stated epsilon holds if the "
+            "number of steps was not chosen by looking at the outputs; otherwise the epsilon of the largest number of "
+            "steps to which the run might have been extended applies."
+        )
     if secret.is_insecure:
         remarks.append("The secret was made from a known integer, so anyone can subtract the noise. For tests only.")
     if history.source != HOST:
         remarks.append(
             f"The noise was not made by AES on the host but by {history.source}, which is not cryptographic: "
-            "whoever can predict it can subtract it."
+            "whoever can predict the noise can subtract it."
         )
         remarks.append(tail_words(tail.end))
     if history.committed < plan.steps:
         remarks.append(
             f"Stopped after {history.committed} of {plan.steps} planned steps. The epsilon of these steps holds if the "
-            "stopping step was not chosen by looking at the outputs; otherwise the planned epsilon applies."
+            "stopping step was not chosen by looking at the outputs"
+            + ("." if history.extensions else "; otherwise the planned epsilon applies.")
         )
     if history.rewinds:
         remarks.append(

@@ -1,4 +1,4 @@
-"""Reads a run directory without changing it; another process may be using the run."""
+"""Reads a run directory without changing it. This is safe while another process uses the run."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class RunRecord:
         return report(self.plan, self.history, self.secret, self.header.run_id, self.header.examples, self._tail)
 
     def verify(self, stated: PrivacyReport, attempt: int) -> Bound | None:
-        """Check the epsilon of the steps that ran against fresh samples. Return it, or raise `Refused`.
+        """Check the stated epsilon of the steps that ran against fresh samples. Return it, or raise `Refused`.
 
-        An epsilon that does not come from samples is returned as it is: `report` has just computed it.
+        An epsilon that does not come from samples is returned unchanged, because `report` has just computed it.
 
         Args:
-            stated: report on this run, which makes the claim.
+            stated: report on this run. Its `guarantee` is the claim to check.
             attempt: as for `antiphase.verify`.
         """
         bound, plan = stated.guarantee, self.plan
@@ -90,8 +90,8 @@ class RunRecord:
     def completed(self, steps: int, label: str) -> RunRecord:
         """Return this record as if `steps` steps were committed and the last of them was published.
 
-        For an integration that stores its steps itself and was stopped before all of them were in the ledger. The
-        digests of the missing steps are unknown, so `confirms` returns False for these steps.
+        Integrations that store their steps themselves need this if they were stopped before all steps were in the
+        ledger. The digests of the missing steps are unknown, so `confirms` returns False for these steps.
         """
         history = replace(
             self.history, digests=self.history.digests + bytes(DIGEST_BYTES * (steps - self.history.committed))
@@ -123,8 +123,9 @@ class RunRecord:
 def read_run(directory: Path, secret: Secret | None = None, deviation: str = "") -> RunRecord:
     """Read a run directory.
 
-    **Guarantee**: raises an error if a file of the run is missing, if the header, plan or entries cannot be
-    authenticated with the run's secret, or if the batches of a committed step are not recorded. Nothing is written.
+    **Guarantee**: raises an error if a file of the run is missing, or if the batches of a committed step are not
+    recorded. Also raises an error if the header, plan or entries cannot be authenticated with the run's secret. Nothing
+    is written.
 
     Args:
         directory: run directory.

@@ -1,4 +1,4 @@
-"""The `Run` class: secret, batches, noise and ledger of one training run in one directory."""
+"""The `Run` class manages the secret, batches, noise and ledger of one training run in one directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 import hmac
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Sized
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, final
@@ -56,13 +57,13 @@ DeviceNoise = Callable[[Secret, str], NamedNoiseReplay]  # arguments: secret, ru
 def refuse_pickle(held: object, protocol: object) -> NoReturn:
     """Raise `Refused`. Classes that hold a run use this function as `__reduce_ex__`, so they cannot be pickled.
 
-    `pickle`, `copy` and `torch.save` call `__reduce_ex__`. A pickle would contain the noise, and a copy would repeat
-    it.
+    `pickle`, `copy` and `torch.save` call `__reduce_ex__`. A pickle would contain the noise, and a copy would generate
+    the same noise again.
     """
     raise Refused(
         f"A {type(held).__name__} in private training cannot be pickled or copied: the file would contain its secret, "
         "its noise or per-example gradients.",
-        hint="save state_dict() instead; copy a model before it is made private",
+        hint="save state_dict() instead; copy a model before you make it private",
     )
 
 
@@ -77,17 +78,18 @@ class Run:
     In each step, call `batch(step)` and `gradient_noise(step)`, then `commit(step, digest)` with a digest of the step's
     output. Call `publish(label)` before you release anything that depends on the run.
 
-    **Guarantee**: a step's batch and noise are functions of (secret, run id, step), so a replayed step repeats them
-    exactly. A replay with the same output has no privacy cost. A replay with another output has no privacy cost if
-    nothing that depends on the step was published, and if neither the decision to replay nor the new output depended
-    on the old output. So restart from a checkpoint, without using anything learned from the failed attempt. After a
-    publication, a replay with another output is refused.
+    **Guarantee**: a step's batch and noise depend only on (secret, run id, step), so a replayed step repeats them
+    exactly. A replay with the same output has no privacy cost. A replay with a different output has no privacy cost
+    under two conditions. First, nothing that depends on the step was published. Second, neither the decision to replay
+    nor the new output depended on the old output. So restart from a checkpoint that `confirms` accepts, and do not use
+    anything that you learned from the failed attempt. After something that depends on the step was published, a replay
+    with a different output is refused.
 
-    When `publish` has returned, its entry is on disk. After a write to the ledger has failed, or if the directory was
-    moved, only `close` works until the run is opened again. Several threads can use a run, but only one live process
-    can use its directory. A copy of a directory is the same run with the same noise; never use both.
+    When `publish` returns, its ledger entry is on disk. If a write to the ledger fails or the directory is moved, only
+    `close` works until you open the run again. Several threads can use a run, but only one live process can use its
+    directory. A copy of the directory is the same run with the same noise, so never use both the copy and the original.
 
-    Use it as a context manager, or call `close`.
+    Use the run as a context manager, or call `close`.
     """
 
     def __init__(
@@ -104,9 +106,10 @@ class Run:
         self._journal, self._transport = journal, transport
         self._thread_lock = threading.RLock()
         self._sampler: Sampler | None = None
+        self._drawn_steps: set[int] = set()  # steps whose batch was drawn and that have not been committed since
         self._keyed_digest: KeyedDigest | None = None
         self._background_noise = False
-        self._calls = 0  # nested calls of synchronized methods in the thread that holds the lock
+        self._calls = 0  # number of nested synchronized calls in the thread that holds the lock
         self._replay = self._default_replay()
         self._record_lost_batches()
 
@@ -127,16 +130,17 @@ class Run:
         Raises an error, before anything is written, if the plan's noise cannot be generated correctly in `dtype`.
 
         Args:
-            plan: plan to run. To continue a run with more steps, pass the extended plan. The guarantee is computed
-                again, and a plan that claims a better guarantee than its mechanism has is refused.
+            plan: plan to run. To continue a run with more steps, pass the extended plan. `open` computes the guarantee
+                again, and refuses a plan that claims a better guarantee than its mechanism has.
             directory: run directory. It holds the secret and the noise state; store it apart from the model.
             leaves: shapes of the parameters, as for `NoiseStream`.
             examples: size of the data set; required if the guarantee relies on random batches.
-            secret: None to generate one and store it in the directory. Pass one to store it elsewhere.
+            secret: if None, a new run generates a secret and stores it in the directory. To store the secret elsewhere,
+                create it yourself and pass it.
             dtype: dtype of the noise, float32 or float64; None means float32, or int64 for a plan with a lattice.
             background_noise: if true, `batch` for the next step starts computing the step's noise on a background
-                thread, so that it is ready when `gradient_noise` asks for it. The noise is the same and takes no extra
-                memory.
+                thread, so that it is ready when `gradient_noise` asks for it. This does not change the noise, and it
+                needs no extra memory.
         """
         given = new_header(require_plan("Run.open", plan), leaves, dtype, examples)
         run = cls._from(open_directory(plan, directory, given, secret), SingleProcess())
@@ -165,7 +169,7 @@ class Run:
             "plan, number of examples or model",
             "give every rank the same plan, examples and model: noise and clipping are calibrated to one plan",
         )
-        opened: list[OpenDirectory] = []  # on rank 0
+        opened: list[OpenDirectory] = []  # filled on rank 0 only
 
         def open_first() -> tuple[Header, History, bytes]:
             given = new_header(plan, leaves, dtype, examples)
@@ -175,12 +179,15 @@ class Run:
 
         try:
             header, history, proof = transport.run_on_first(open_first)
-            if opened:
-                run = cls._from(opened[0], transport)
-            else:
+
+            def open_own() -> Run:
+                if opened:
+                    return cls._from(opened[0], transport)
                 path = Path(directory).absolute()
                 own = _same_secret(secret, path, header.run_id, proof, transport.rank)
-                run = cls(plan, path, header, own, Journal(history), transport)
+                return cls(plan, path, header, own, Journal(history), transport)
+
+            run = transport.run_on_all(open_own)
             run._background_noise = background_noise
             if not keep_source or run._history.source == HOST:
                 run._make_noise_of(own_leaves, device_noise)
@@ -225,33 +232,43 @@ class Run:
 
     @property
     def published(self) -> int:
-        """Number of steps that publications so far depend on. Do not resume from a checkpoint of an earlier step."""
+        """Number of steps that the publications depend on. Do not resume from a checkpoint with fewer steps."""
         return self._history.published
 
     @without_locals
     def batch(self, step: int) -> Batch:
-        """Return the examples of a step, drawn by the sampler that the plan's privacy proof assumes."""
-        found = self._batch(step)
+        """Return the examples of a step, drawn by the sampler that the plan's privacy proof assumes.
+
+        If the run was opened with `examples`, a step can be committed only after its batch was drawn.
+        """
+        found = self._draw_batch(step)
         self._start_noise(step)
         return found
 
-    def _batch(self, step: int) -> Batch:
+    def _draw_batch(self, step: int) -> Batch:
+        """Return the batch of a step, and note that it was handed out."""
         self._journal.check_open()
         self._journal.check_not_failed()
+        found = self._batch(step)
+        self._drawn_steps.add(int(step))
+        return found
+
+    def _batch(self, step: int) -> Batch:
         if self._sampler is None:
             self._sampler = self._header.sampler(self.plan, self.steps, self._secret)
         return self._sampler.batch(step)
 
     @without_locals
     def gradient_noise(self, step: int) -> list[NDArray[Any]]:
-        """Return the noise to add to the sum of the clipped gradients of this step, in leaf order.
+        """Return the noise to add to the sum of the clipped gradients of this step, one array for each leaf, in order.
 
-        It is already multiplied by `plan.problem.clip_norm`, the norm that each example's contribution must be clipped
-        to. A replayed step gets the same noise. Raises `Refused` if an integration generates the noise of this run
-        itself. With a lattice, the noise is an array of int64 in units of the grid, for contributions from
-        `plan.mechanism.lattice.contribution`; `release` adds it for you.
+        The noise is already multiplied by `plan.problem.clip_norm`. You must clip each example's contribution to this
+        norm. A replayed step gets the same noise. Raises `Refused` if an integration generates the noise of this run.
+
+        For a plan with a lattice, the arrays have dtype int64 and are in units of the grid (see docs/lattice-noise.md).
+        Add them to sums of contributions from `plan.mechanism.lattice.contribution`, or let `release` add them.
         """
-        if not isinstance(self._replay, StreamReplay):  # a device's noise is flat, and may be a view of its state
+        if not isinstance(self._replay, StreamReplay):  # do not return device noise: it is flat and may be a view
             self._checked(step)
             raise not_from_host(self._history.source)
         noise, clip_norm = self._unit_noise(step), self.plan.problem.clip_norm
@@ -264,8 +281,8 @@ class Run:
     def release(self, step: int, sums: Iterable[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """Return the sums of the contributions plus the step's noise, in units of the grid, for a plan with a lattice.
 
-        Convert the result with `plan.mechanism.lattice.value`. All of it may be released: the guarantee covers every
-        bit. Numbers that do not fit into 64 bits wrap around; fewer than 2^14 examples per step always fit.
+        Convert the result with `plan.mechanism.lattice.value`. You may release the whole result: the guarantee covers
+        every bit. A sum that does not fit into 64 bits wraps around. Sums of fewer than 2^14 examples always fit.
 
         Args:
             step: the step.
@@ -275,6 +292,8 @@ class Run:
             raise Refused(
                 "The plan of this run has no lattice.", hint="plan with lattice=True, or add gradient_noise(step)"
             )
+        if not isinstance(sums, Iterable):
+            raise invalid("Run.release", "sums", "a list of arrays", type(sums).__name__, "one array for each leaf")
         given = [array if isinstance(array, np.ndarray) else np.asarray(array) for array in sums]
         noise = self.gradient_noise(step)
         if len(given) != len(noise):
@@ -285,7 +304,7 @@ class Run:
 
     @synchronized
     def _unit_noise(self, step: int) -> list[Any]:
-        """Return the noise of a step for clipping norm 1, in leaf order."""
+        """Return the noise of a step for clipping norm 1, one array for each leaf, in order."""
         return self._replay.read(self._checked(step))
 
     if not TYPE_CHECKING:
@@ -304,8 +323,8 @@ class Run:
 
         The digest has 32 bytes. It depends on the names, shapes, dtypes and contents of the arrays, on the run's secret
         and on the step. Without the secret, it reveals nothing about the arrays. For runs that began before keyed
-        digests existed, this method returns `antiphase.digest(arrays)`, so that replays are recognised. Use one
-        function for all steps of a run.
+        digests existed, this method returns `antiphase.digest(arrays)`, so that replays are recognised. Use the same
+        digest function for all steps of a run.
 
         Args:
             step: the step.
@@ -321,13 +340,35 @@ class Run:
         return self._keyed_digest(int(step), arrays)
 
     @without_locals
+    def confirms(self, step: int, arrays: Arrays) -> bool:
+        """Return whether `step` was last committed with a digest of these arrays.
+
+        Before you continue from a stored model, use this method to check that the model is the output of the previous
+        step. If your program was killed after it stored the model but before it committed the step, this method returns
+        False. If you continued from such a model, the noise of that step would be added to two different sums.
+
+        Args:
+            step: the last step that the arrays depend on.
+            arrays: the arrays that `Run.digest` or `antiphase.digest` was called with.
+        """
+        self._journal.check_open()
+        given = list(arrays) if isinstance(arrays, Iterator) else arrays  # a generator can be read only once
+        codes = [self._keyed_output(found) for found in (self.digest(step, given), digest(given))]
+        stored = self._history.digest(step)
+        return step < self.committed and any(hmac.compare_digest(stored, code) for code in codes)
+
+    @without_locals
     @synchronized
     def commit(self, step: int, digest: bytes) -> None:
-        """Record that a step is done.
+        """Record that a step is done. Store the model after this call, not before: see `confirms`.
 
-        Committing an earlier step again is a replay. A replay with the same digest has no privacy cost. A replay with
-        another digest is refused if something published depends on the step. If you read the noise of earlier steps
-        again, commit those steps again before the next step.
+        The noise of the step must have been read since the run was opened. If the run was opened with `examples`, the
+        batch of the step must also have been drawn.
+
+        Committing an earlier step again is a replay. A replay with the same digest has no privacy cost. A replay with a
+        different digest raises `Refused` if something that depends on the step was published; otherwise it replaces
+        that step and all later ones, with a `RuntimeWarning`. If you read the noise of earlier steps again, commit
+        those steps again before the next step.
 
         Args:
             step: step to commit, counting from 0.
@@ -347,6 +388,7 @@ class Run:
 
         self._write(record)
         self._replay.read_steps.discard(step)
+        self._drawn_steps.discard(step)
 
     @synchronized
     def publish(self, label: str) -> None:
@@ -365,9 +407,9 @@ class Run:
     def report(self) -> PrivacyReport:
         """Return the guarantee of the steps that ran, computed from the ledger, together with the planned guarantee.
 
-        Epsilon accounts for the bounded range of the run's random draws. Raises `Refused` if delta is too small to
-        account for this range, which can happen only for epsilon above 700 (see `PrivacyReport.smallest_delta`). For
-        noise generated on a device, the report states the assumption that the draws are normal.
+        Both account for the bounded range of the run's random draws. Raises `Refused` if delta is too small to account
+        for this range, which can happen only for epsilon above 700 (see `PrivacyReport.smallest_delta`). For noise
+        generated on a device, the report states the assumption that the draws are normal.
 
         Raises `Refused` if the run is closed, since another process may have continued it. The command
         `antiphase report` reads a closed run.
@@ -387,7 +429,7 @@ class Run:
         After a failed write, `close` writes nothing. Open the run again to read the current contents of the ledger.
         """
         self._journal.check_open()
-        # An interrupt may leave `_calls` above 0. Then no thread is inside a call, and none holds the lock.
+        # After an interrupt, `_calls` may be above 0 although no call is in progress. Then no thread holds the lock.
         is_held_here = self._thread_lock._is_owned()  # type: ignore[attr-defined]
         with self._thread_lock:
             self._journal.check_open()
@@ -425,7 +467,7 @@ class Run:
         return tail_of(self.plan, self._leaves, self._header.dtype, self._history.source)
 
     def _start_noise(self, step: int) -> None:
-        """Start computing the noise of `step` in the background, if it is the next one to read. Never waits."""
+        """Start computing the noise of `step` in the background, if `step` is the next step to read. Never blocks."""
         if not (self._background_noise and isinstance(self._replay, StreamReplay)):
             return
         if step <= self.committed and self._thread_lock.acquire(blocking=False):
@@ -435,7 +477,7 @@ class Run:
                 self._thread_lock.release()
 
     def _write(self, act: Callable[[], None]) -> None:
-        """Call `act` on rank 0, and send the ledger entries that `act` appended to the other ranks."""
+        """Call `act` on rank 0, and send the ledger entries that it appends to all other ranks."""
 
         def entries_of() -> list[dict[str, Any]]:
             act()
@@ -460,13 +502,21 @@ class Run:
         if t not in read_steps:
             raise Refused(
                 f"Step {t} cannot be committed: its noise has not been read since the run was opened.",
-                hint="call gradient_noise(step) and add it to the step's output before you commit the step",
+                hint="call gradient_noise(step) and add the noise to the step's output before you commit the step",
+            )
+        if self._header.examples is not None and t not in self._drawn_steps:
+            raise Refused(
+                f"Step {t} cannot be committed: its batch has not been drawn since the run was opened, so its output "
+                "cannot come from that batch.",
+                hint="take the examples of every step from batch(step); if a loader of your own chooses them, open the "
+                "run without examples, which works only if the participation draws no random batches",
             )
         if meaning == "next":
             self._check_replays()
         if meaning == "rewind":
+            warnings.warn(_replaces(t), RuntimeWarning, stacklevel=2)  # before any write: a filter may raise an error
             self._journal.append({"kind": "rewind", "step": t})
-            # Noise already read for later steps was added to outputs that depend on the withdrawn output of step t.
+            # Forget later steps whose noise was read: their outputs depend on the withdrawn output of step t.
             read_steps.difference_update([later for later in read_steps if later > t])
         if self._header.examples is not None:
             self._record_batch(t)
@@ -492,7 +542,7 @@ class Run:
         return hmac.digest(self._secret.derive("output mark", self.run_id), lineage, "sha256")[:LINEAGE_BYTES]
 
     def _check_replays(self) -> None:
-        """Raise `Refused` if replayed steps were not committed again: their outputs may differ from the old ones."""
+        """Raise `Refused` if replayed steps were not committed again, as their outputs may differ from the old ones."""
         uncommitted = sorted(step for step in self._replay.read_steps if step < self.committed)
         if uncommitted:
             raise Refused(
@@ -527,11 +577,13 @@ class Run:
     def _make_noise_of(self, leaves: Leaves, device_noise: DeviceNoise | None) -> None:
         """Generate only this rank's part of the noise from now on.
 
-        The header still has the full shapes, so the run can be resumed with another number of processes.
+        The header still has the full shapes, so the run can be resumed with a different number of processes.
         """
         device = None if device_noise is None else device_noise(self._secret, self.run_id)
         source = HOST if device is None else device.source
-        self._transport.check_same(source, "noise source", "use the same kind of device and version of PyTorch")
+        self._transport.check_same(
+            source, "noise source", "use the same kind of device and the same version of PyTorch on every rank"
+        )
         replay = device or self._stream_replay(self._shard_directory(), leaves)
         self._write(lambda: self._set_noise_source(source))
         self._replay = replay
@@ -539,7 +591,7 @@ class Run:
     def _shard_directory(self) -> Path:
         """Create and return the directory of this rank's noise states.
 
-        Directories for another number of ranks or another plan are deleted.
+        Directories for a different number of ranks or a different plan are deleted.
         """
         private, ranks = self.directory / "private", self._transport
         suffix = f"of-{ranks.size}-{self.plan.fingerprint[:16]}"
@@ -547,27 +599,27 @@ class Run:
             for other in private.glob("shard-*"):
                 if not other.name.endswith(suffix) and other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)
-        ranks.broadcast(None)  # wait until rank 0 has deleted them
+        ranks.broadcast(None)  # wait until rank 0 has deleted the old directories
         directory = private / f"shard-{ranks.rank}-{suffix}"
         make_private_directory(private)
         make_private_directory(directory)
         return directory
 
     def _set_noise_source(self, source: str) -> None:
-        """Record the noise source in the ledger. Raises `Refused` if the run was started with another source."""
+        """Record the noise source in the ledger. Raises `Refused` if the run was started with a different source."""
         started = self._history.source
         if source == started:
             return
         if started != HOST or self.committed > 0 or self._replay.read_steps:
             raise Refused(
-                f"The run was started with noise from another source: {started}. Got {source} instead.",
+                f"The run was started with noise from a different source: {started}. Got {source} instead.",
                 hint="continue with the noise source, kind of device and version that the run was started with, or "
                 "start a new run",
             )
         self._journal.append({"kind": "source", "source": source})
 
     def _checked(self, step: int) -> int:
-        """Return the step as an int. Raises `Refused` unless it is the next step, or an earlier one as a replay."""
+        """Return the step as an int. Raises `Refused` unless it is the next step or an earlier step (a replay)."""
         self._journal.check_open()
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step <= self.committed:
             raise Refused(
@@ -577,29 +629,39 @@ class Run:
         if step >= self.steps:
             raise Refused(
                 f"The run has ended: all {self.steps} steps of the plan are committed.",
-                hint="extend the plan with Plan.extend, or start a new run and compose the two",
+                hint="extend the plan with Plan.extend, or start a new run in a new directory; antiphase.compose "
+                "computes the guarantee of both",
             )
         return int(step)
 
 
+def _replaces(step: int) -> str:
+    return (
+        f"Step {step} was committed before, and its output is now replaced by another one with the same noise. Use "
+        "and release nothing that depends on the old output. To train again, for example with a different learning "
+        "rate, start a run in a new directory: anyone who sees two models with the same noise can cancel the noise by "
+        "subtracting one model from the other."
+    )
+
+
 def _kind(given: object) -> str:
-    """Return type and length of a value passed as digest. The value may be the noise itself, so it is not shown."""
+    """Describe a value passed as digest by its type and length. The value may be noise, so it is not shown."""
     return f"{type(given).__name__} of length {len(given)}" if isinstance(given, Sized) else type(given).__name__
 
 
 def _proof(secret: Secret, run_id: str) -> bytes:
-    """Return bytes derived from the secret, which ranks compare to check that they have the same secret.
+    """Return bytes derived from the secret. Ranks compare them to check that they have the same secret.
 
-    They reveal nothing about the secret itself.
+    These bytes reveal nothing about the secret itself.
     """
     return secret.derive("same secret", run_id)
 
 
 def _same_secret(secret: Secret | None, directory: Path, run_id: str, proof: bytes, rank: int) -> Secret:
-    """Return the secret of this rank. Raises `InvalidArgument` if it differs from that of rank 0."""
+    """Return the secret of this rank. Raises `InvalidArgument` if it differs from rank 0's secret."""
     own = Secret.load(directory / "private" / "secret") if secret is None else require_secret("Run.open", secret)
     if not hmac.compare_digest(_proof(own, run_id), proof):
         raise InvalidArgument(
-            f"The secret of rank {rank} differs from that of rank 0.", hint="give every rank the same secret"
+            f"The secret of rank {rank} differs from the secret of rank 0.", hint="give every rank the same secret"
         )
     return own

@@ -2,11 +2,11 @@
 
 Accountants prove (epsilon, delta) for ideal Gaussian noise, which is unbounded. The draws of a run are bounded.
 
-**On the host.** The joint distribution of all draws of a run is within total variation distance tau of that of rounded
-ideal draws (see `antiphase._noise.tail`; ln tau is `log_missing_mass`). The same bound holds for everything released,
-both for a data set D and for a neighbouring data set D'. Suppose that the mechanism I with ideal draws is (epsilon,
-delta)-differentially private. (This is proved for real numbers; rounding is not accounted for.) Then the run R
-satisfies, for every event S,
+**On the host.** The joint distribution of all draws of a run is within total variation distance tau of the joint
+distribution of rounded ideal draws (see `antiphase._noise.tail`; ln tau is `log_missing_mass`). The same bound holds
+for everything released, both for a data set D and for its neighbour D'. Suppose that the mechanism I with ideal draws
+is (epsilon, delta)-differentially private. (This is proved for real numbers; rounding is not accounted for.) Then the
+run R satisfies, for every event S,
 
     P(R(D) in S) <= P(I(D) in S) + tau
                  <= e^epsilon P(I(D') in S) + delta + tau
@@ -14,14 +14,14 @@ satisfies, for every event S,
 
 so R is (epsilon, delta + (1 + e^epsilon) tau)-differentially private, with or without amplification. Therefore, the
 epsilon of a run at delta is the ideal mechanism's epsilon at delta - (1 + e^epsilon) tau. If the term (1 + e^epsilon)
-tau exceeds half of delta, the guarantee is refused. If it is too small to change delta as a floating-point number,
+tau exceeds half of delta, the guarantee is refused. If the term is too small to change delta in floating point,
 epsilon does not change. For 10^12 draws, ln tau is about -1430, so only an epsilon beyond 700 (at delta = 1e-300) or
 1,400 (at delta = 1e-6) is refused.
 
-**On a lattice** the draws are exact, but a run stops if a number does not fit into 62 bits. Here tau is a bound on the
+**On a lattice**, the draws are exact, but a run stops if a number does not fit into 62 bits. Here tau is a bound on the
 probability of such a stop (see `antiphase._lattice.range`), and the inequality above holds.
 
-**On a device** the draws are those of JAX or PyTorch. Their range is much smaller, and tau for millions of draws would
+**On a device**, JAX or PyTorch generates the draws. Their range is much smaller, so tau for millions of draws would
 exceed any delta. Nothing is proved about these draws; the report states the assumption that they are normal.
 """
 
@@ -40,11 +40,11 @@ from antiphase._plan import Plan
 from antiphase._run.history import HOST
 
 LARGEST_SHARE = 0.5  # largest fraction of delta that may be reserved for the bounded range
-MARGIN = 1.0  # the reserved part of delta is computed for epsilon + MARGIN, since epsilon grows at the smaller delta
+MARGIN = 1.0  # reserve enough of delta for epsilon + MARGIN, because reserving it raises epsilon
 
-# Bounds, in standard deviations, on the scaled sum of two draws. JAX inverts the error function at 1 - 3 / 2^24 at most
-# (float64: 2^53 instead of 2^24). PyTorch uses the radius sqrt(-2 ln u), where u is at least 2^-24 (float64: 2^-53) on
-# the CPU and at least 2^-33 (float64: 2^-54) with cuRAND.
+# Bounds on draws, in standard deviations. On a device, each draw is the scaled sum of two normal random numbers. JAX
+# inverts the error function at 1 - 3 / 2^24 at most (float64: 2^53 instead of 2^24). PyTorch uses the radius
+# sqrt(-2 ln u), where u is at least 2^-24 (float64: 2^-53) on the CPU and at least 2^-33 (float64: 2^-54) with cuRAND.
 DEVICE_ENDS = {
     "Threefry of JAX": {"float32": 7.38, "float64": 11.54},
     "PyTorch's generator on cpu": {"float32": 8.15, "float64": 12.12},
@@ -59,7 +59,7 @@ class Tail:
 
     Args:
         end: approximate largest absolute value of a draw, in standard deviations; None if unknown.
-        log_mass: ln tau, where tau bounds the total variation distance of all draws from ideal ones; None if no bound
+        log_mass: ln tau, where tau bounds the total variation distance of all draws from ideal draws; None if no bound
             is proved.
     """
 
@@ -82,7 +82,7 @@ class Tail:
             )
 
     def ideal_delta(self, epsilon: float, delta: float) -> float:
-        """Return a delta at which `epsilon` must hold for ideal draws, so that it holds at `delta` for the run."""
+        """Return the delta at which `epsilon` must hold with ideal draws, so that it holds at `delta` for the run."""
         return delta if self.log_mass is None else delta - self._reserved(epsilon)
 
     def covered(self, epsilon_at: Callable[[float], Bound], delta: float) -> Bound:
@@ -105,7 +105,7 @@ class Tail:
         return bound
 
     def _reserved(self, epsilon: float) -> float:
-        """Return (1 + e^(epsilon + MARGIN)) tau, rounded up."""
+        """Return the part of delta to reserve, (1 + e^(epsilon + MARGIN)) tau, rounded up."""
         assert self.log_mass is not None
         log = self.log_mass + epsilon + MARGIN + math.log1p(math.exp(-epsilon - MARGIN))
         return math.inf if log > 0.0 else math.nextafter(math.exp(log) * (1.0 + 1e-12), 1.0)
@@ -133,6 +133,6 @@ def tail_words(end: float | None) -> str:
     """Return the remark that states the assumption behind a guarantee with noise from a device."""
     limit = "bounded" if end is None else f"bounded by about {end:.1f} standard deviations"
     return (
-        f"The guarantee assumes that the draws of this generator are normal. They are {limit}, and no bound is proved "
-        "for what this adds to delta."
+        f"The guarantee assumes that the draws of this generator are normal. They are {limit}, and it is not proved "
+        "how much this adds to delta."
     )

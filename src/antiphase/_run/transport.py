@@ -28,7 +28,7 @@ class Transport(ABC):
 
     @abstractmethod
     def broadcast(self, value: Any) -> Any:
-        """Return rank 0's `value` on every rank."""
+        """Return the `value` that rank 0 passed, on every rank."""
 
     @abstractmethod
     def all_gather(self, value: Any) -> list[Any]:
@@ -56,8 +56,31 @@ class Transport(ABC):
         found: T = result
         return found
 
+    def run_on_all(self, act: Callable[[], T]) -> T:
+        """Call `act` on every rank and return its result. If it raises on any rank, every rank raises.
+
+        A rank that raises alone would leave the others waiting in the next collective operation. `act` must not contain
+        such operations itself.
+        """
+        if self.size == 1:
+            return act()
+        problem: Exception | None = None
+        result: Any = None
+        try:
+            result = act()
+        except Exception as error:
+            problem = error
+        messages = self.all_gather(None if problem is None else str(problem))
+        if problem is not None:
+            raise problem
+        for rank, message in enumerate(messages):
+            if message is not None:
+                raise Refused(f"Process {rank} raised an error: {message}", hint=f"fix the error in process {rank}")
+        found: T = result
+        return found
+
     def check_same(self, value: Any, what: str, hint: str) -> None:
-        """Raise on every rank unless all ranks give the same `value`."""
+        """Raise `Refused` on every rank unless all ranks pass the same `value`."""
         values = self.all_gather(value)
         if any(other != values[0] for other in values):
             raise Refused(f"The ranks do not have the same {what}.", hint=hint)

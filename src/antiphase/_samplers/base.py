@@ -37,12 +37,12 @@ class Sampler(ABC):
     that overflow.
 
     Attributes:
-        participation: the promise that the batches keep.
+        participation: the participation that the batches follow.
         examples: number of examples.
         steps: number of steps.
-        independent_assignment: whether the steps of each example depend only on (secret, example id). Adding an example
-            then does not change the steps of any other, as add-or-remove adjacency requires. False with `max_batch`,
-            because one example can displace another.
+        independent_assignment: whether the steps of each example depend only on (secret, example id). If so, adding an
+            example does not change the steps of any other example, as add-or-remove adjacency requires. False with
+            `max_batch`, because one example can displace another.
         extendable: whether a sampler with more steps (or epochs) begins with the same batches.
     """
 
@@ -98,7 +98,7 @@ class Sampler(ABC):
         return Batch(np.pad(indices, (0, padding)), mask)
 
     def __repr__(self) -> str:
-        if not hasattr(self, "extendable"):  # __init__ raised an error and a debugger prints the object
+        if not hasattr(self, "extendable"):  # a debugger may print the object after __init__ raised an error
             return f"<{type(self).__name__}, not initialised>"
         return f"<sampler of {self.participation!r}: {self.examples} examples, {self.steps} steps>"
 

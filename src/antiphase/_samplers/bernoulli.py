@@ -20,15 +20,15 @@ BLOCKS_AT_ONCE = CHUNK // MEAN_COUNT
 
 @final
 class Bernoulli:
-    """Independent coin flips for positions 0, 1, 2, ...; `heads` returns the positions that show heads.
+    """Independent coin flips for positions 0, 1, 2, ...; `heads` returns the positions where the coin shows heads.
 
-    Positions are split into blocks of about 8 / rate. For each block, the number of heads is drawn from a binomial
-    distribution, and then a uniformly random subset of that size. This has the same distribution as independent coin
-    flips, at a cost proportional to the number of heads.
+    Positions are split into blocks of about 8 / rate positions. For each block, the number of heads is drawn from a
+    binomial distribution. Then a uniformly random subset of that size is drawn. The result has the same distribution as
+    independent coin flips, at a cost proportional to the number of heads.
 
     **Guarantee**: the total variation distance from independent coins with probability `rate` is less than 2^-80 per
-    head drawn (2^-128 for each outcome of each draw). Whether position i shows heads depends only on
-    (secret, address, i), not on the population.
+    head drawn (the probability of each outcome of each draw is accurate to 2^-128). Whether position i shows heads
+    depends only on (secret, address, i), not on the population.
 
     Args:
         secret: as for `DrawStream`.
@@ -46,7 +46,8 @@ class Bernoulli:
         """Return the sorted positions below `population` that show heads.
 
         Args:
-            address: number of the sequence of coins, such as the step; different addresses are independent.
+            address: number that selects a sequence of coins, such as the step; coins with different addresses are
+                independent.
             population: number of positions.
         """
         return np.concatenate([np.empty(0, np.int64), *self.pieces(address, population)])

@@ -1,4 +1,4 @@
-"""Samplers of epochs: fixed order, shuffled epochs, and balls in bins."""
+"""Samplers for epochs in a fixed order, for shuffled epochs, and for balls in bins."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ class CycleSampler(Sampler):
     | FixedEpochs | steps_per_epoch |
     | MinSeparation | separation, or ceil(steps / max_participations) if that is more |
 
-    **Guarantee**: participations of an example are exactly `period` steps apart, so an example has at most
-    ceil(steps / period) of them. This keeps the promise of each participation in the table. Batch sizes differ by at
-    most one. Zero-out, replace and add-or-remove adjacency are supported, because `Slots` assigns each example by its
-    id only. The accounting uses no amplification, so the order may be public.
+    **Guarantee**: participations of an example are exactly `period` steps apart, so an example takes part at most
+    ceil(steps / period) times. Every participation in the table allows such patterns. Batch sizes differ by at most
+    one. Zero-out and replace adjacency are supported, because the slot of an example depends only on the secret and its
+    id (see `Slots`). Add-or-remove is supported only if all other examples keep their ids. The accounting does not rely
+    on this condition, so it covers add-or-remove for EveryStep only. The accounting uses no amplification, so the order
+    may be public.
 
     The sampler is not extendable if the period depends on the number of steps: for SingleParticipation, and for
     MinSeparation with max_participations.
@@ -55,10 +57,10 @@ class ShuffledEpochsSampler(Sampler):
     """Shuffles all examples in every epoch and splits them into steps_per_epoch batches.
 
     **Guarantee**: each example takes part once per epoch. The order of each epoch is uniformly random and independent
-    of the others. Batch sizes differ by at most one. Zero-out and replace adjacency are supported, but not
+    of other epochs. Batch sizes differ by at most one. Zero-out and replace adjacency are supported, but not
     add-or-remove, because adding an example changes the whole order.
 
-    The first batch of an epoch shuffles all examples. The other batches are slices of the result.
+    The first batch of an epoch shuffles all examples. All other batches of the epoch are slices of the result.
     """
 
     def __init__(self, participation: ShuffledEpochs, examples: int, steps: int, secret: Secret) -> None:
@@ -89,7 +91,7 @@ class BallsInBinsSampler(Sampler):
     """Assigns each example to a random bin once; step t uses bin t mod steps_per_epoch.
 
     **Guarantee**: each example has one bin for the whole run. Bins are uniform and independent, as the privacy analysis
-    of balls-in-bins batching assumes. Zero-out adjacency is supported, and add-or-remove without `max_batch`. With
+    of balls-in-bins batching assumes. Supports zero-out adjacency and, without `max_batch`, add-or-remove. With
     `max_batch` the bins stay the same, and the examples to drop are drawn independently in each step.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification), Def. 3.1 and App. I.

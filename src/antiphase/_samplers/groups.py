@@ -16,9 +16,9 @@ from antiphase._secret import Secret
 class Slots:
     """A balanced random assignment of example ids to slots 0, ..., period - 1.
 
-    Ids are split into blocks of `period` consecutive ids. Each block is assigned to all slots in its own uniformly
-    random order. The sizes of the slots therefore differ by at most one, and adding ids at the end does not move any
-    other id.
+    Ids are split into blocks of `period` consecutive ids. The ids of a block go to different slots, in a uniformly
+    random order that is drawn for each block. The sizes of the slots therefore differ by at most one, and adding ids at
+    the end does not move any other id.
 
     **Guarantee**: the slot of id i is uniform and depends only on (secret, i). Ids from different blocks are assigned
     independently; ids from the same block are in different slots.
@@ -56,7 +56,7 @@ class Slots:
 
 @final
 class Groups:
-    """An independent random assignment of examples to groups. Example i uses draw i of the stream.
+    """An independent random assignment of examples to groups. Example i uses draw i of a `DrawStream`.
 
     **Guarantee**: the group of an example depends only on (secret, example id). Groups are independent across examples
     and uniform: the probability of each group is accurate to 2^-128.

@@ -16,7 +16,7 @@ from antiphase._samplers.stream import DrawStream, Ids
 from antiphase._samplers.table import at_least_once, truncated_geometric, waiting_rate
 from antiphase._secret import Secret
 
-LONGEST_SEPARATION = 2**20  # the table of waiting times has one row per step of separation
+LONGEST_SEPARATION = 2**20  # the table of waiting times has as many rows as the separation
 
 
 class Window(NamedTuple):
@@ -36,25 +36,27 @@ class Window(NamedTuple):
 class PoissonMinSeparationSampler(Sampler):
     """Draws each eligible example with probability `rate`; a drawn example is eligible again `separation` steps later.
 
-    The steps of each example are an independent renewal process. The sampler draws it in windows of b = separation
-    steps, in which an example joins at most once:
+    The steps of each example are an independent renewal process. The sampler draws this process in windows of b =
+    separation steps. An example joins at most once per window:
 
     1. An example becomes eligible at the offset at which it joined in the previous window, or at offset 0 if it did not
-       join. It then waits a geometric time. This time is memoryless, so each window can draw it again.
-    2. The sampler draws the set of examples whose time is below b, by independent coins with probability
-       1 - (1 - rate)^b, and then the times of these examples.
-    3. It keeps the examples whose eligible offset plus time falls inside the window.
+       join. It then waits for a geometrically distributed time. This distribution is memoryless, so each window can
+       draw a new time.
+    2. The sampler draws the set of examples whose waiting time is below b, by independent coins with probability
+       1 - (1 - rate)^b. Then it draws the waiting times of these examples.
+    3. It keeps the examples for which the offset plus the waiting time falls inside the window.
 
     The cost is proportional to the number of participations.
 
-    With a cold start every example is eligible in step 0. A warm start draws the stationary state instead: an example
-    is eligible with probability 1 / (1 + (b - 1) rate), and otherwise its wait is uniform in 1, ..., b - 1. Each step
-    then draws a given example with the same probability, rate / (1 + (b - 1) rate).
+    With a cold start every example is eligible in step 0. A warm start draws the stationary state instead. An example
+    is then eligible with probability 1 / (1 + (b - 1) rate). Otherwise it becomes eligible after a number of steps that
+    is uniform in 1, ..., b - 1. Each step then draws a given example with the same probability, rate / (1 + (b - 1)
+    rate).
 
     **Guarantee**: participations are at least `separation` steps apart. An eligible example joins with probability
-    `rate`, independently of everything else, to the accuracy of `Bernoulli`. Zero-out adjacency is supported, and
-    add-or-remove without `max_batch`. With `max_batch` a dropped example waits as if it had taken part, so the draws of
-    different examples are independent until batches are truncated.
+    `rate`, independently of everything else, to the accuracy of `Bernoulli`. Supports zero-out adjacency and, without
+    `max_batch`, add-or-remove. With `max_batch`, a dropped example waits as if it had taken part, so before truncation,
+    the draws of different examples are independent.
 
     Each window is computed from the previous one, and the last two are cached. Consecutive steps take time proportional
     to their batch size. A resumed run recomputes all earlier windows once.
@@ -104,7 +106,7 @@ class PoissonMinSeparationSampler(Sampler):
 
         ids = self._waiting.heads(0, self.examples)
         waits = 1 + self._waits.decide(uniform_integers, max(1, self._separation - 1), 0, ids.size)
-        return Window(ids, waits.astype(np.int32), ids, ids)  # `_draw` never uses this window
+        return Window(ids, waits.astype(np.int32), ids, ids)  # lies before step 0, so `_draw` never uses it
 
     def _next(self, number: int, before: Window) -> Window:
         from antiphase._kernels import group_by_key, invert_cdf, join_window

@@ -42,7 +42,10 @@ class DrawStream:
         self._key = secret.derive("sampler", FORMAT, *labels)
 
     def draws(self, address: int, count: int, first: int = 0) -> Draws:
-        """Return draws first, ..., first + count - 1 at `address`, shape (count, 2); each row is (high, low)."""
+        """Return the draws with numbers `first` to `first + count - 1` at `address`.
+
+        The array has the shape (count, 2), with rows (high, low).
+        """
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
         from cryptography.hazmat.primitives.ciphers.modes import CTR

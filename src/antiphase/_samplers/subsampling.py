@@ -21,9 +21,9 @@ class PoissonSampler(Sampler):
     """Each example joins each step independently with probability `rate`.
 
     **Guarantee**: participations are independent across examples and steps, to the accuracy of `Bernoulli`. Zero-out
-    adjacency is supported, and add-or-remove without `max_batch`. With `max_batch`, add-or-remove requires the
-    accounting for truncated Poisson sampling. That accounting assumes that a uniformly random subset is kept, as this
-    sampler does.
+    and add-or-remove adjacency are supported. With `max_batch`, add-or-remove requires the accounting for truncated
+    Poisson sampling. That accounting assumes that a full batch keeps a uniformly random subset of the drawn examples,
+    which this sampler does.
 
     Drawing a batch takes time proportional to its size.
     """
@@ -39,11 +39,11 @@ class PoissonSampler(Sampler):
 
 @final
 class CyclicPoissonSampler(Sampler):
-    """Assigns each example to a random group once, and draws step t from group t mod groups with probability `rate`.
+    """Assigns each example to a random group once. Members of group t mod groups join step t with probability `rate`.
 
     **Guarantee**: groups are independent and uniform, and members join independently. The distance between two
-    participations of an example is a multiple of `groups`, and each step is Poisson sampling from one group. Zero-out
-    adjacency is supported, and add-or-remove without `max_batch`.
+    participations of an example is a multiple of `groups`, and each step is Poisson sampling from one group. Supports
+    zero-out adjacency and, without `max_batch`, add-or-remove.
 
     The first batch assigns all examples to groups. Each later batch takes time proportional to its size.
 
@@ -66,10 +66,10 @@ class CyclicPoissonSampler(Sampler):
 class FixedSizeSampler(Sampler):
     """Draws a uniformly random subset of batch_size examples from group t mod groups in step t.
 
-    **Guarantee**: draws are independent across steps. Groups have examples // groups members or one more, so the
-    largest sampling probability is batch_size / (examples // groups). The group of an example depends only on
-    (secret, example id), so replacing an example does not move any other. Replace adjacency is supported, but not
-    add-or-remove: an added example can displace another one from the batch.
+    **Guarantee**: draws are independent across steps. Each group has examples // groups members, or one more, so the
+    largest sampling probability is batch_size / (examples // groups). The group of an example depends only on (secret,
+    example id), so replacing an example does not move any other example. Replace adjacency is supported, but not
+    add-or-remove: an added example can displace a different example from the batch.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Alg. 2.
     """
@@ -81,8 +81,8 @@ class FixedSizeSampler(Sampler):
             raise invalid(
                 "FixedSize",
                 "batch_size",
-                f"at most {self.examples // groups}, the size of the smallest of {groups} groups of "
-                f"{self.examples} examples",
+                f"at most {self.examples // groups}, the size of the smallest group when {self.examples} examples are "
+                f"split into {groups} groups",
                 size,
                 "use a smaller batch or fewer groups",
             )

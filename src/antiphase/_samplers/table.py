@@ -13,7 +13,7 @@ from decimal import Context, Decimal, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
-# For a rate of 2^-1074, the smallest float64, 1 - rate differs from 1 only in the 324th digit; the rest is headroom.
+# For a rate of 2^-1074, the smallest float64, 1 - rate differs from 1 only in the 324th digit. 400 digits leave room.
 PRECISE = Context(prec=400, Emin=-999_999, Emax=999_999)
 MEAN_COUNT = 8
 LARGEST_BLOCK = 2**40
@@ -22,7 +22,7 @@ _NEGLIGIBLE = 2**126  # a probability of 2^-130, in units of 2^-256
 
 
 def block_size(rate: Decimal) -> int:
-    """Return the number of positions in a block, such that about MEAN_COUNT of them show heads."""
+    """Return the number of positions in a block of `Bernoulli`, so that about MEAN_COUNT of them show heads."""
     with localcontext(PRECISE):
         return min(LARGEST_BLOCK, int(MEAN_COUNT / rate))
 
@@ -57,8 +57,8 @@ def at_least_once(trials: int, rate: Decimal) -> Decimal:
 def waiting_rate(separation: int, rate: Decimal) -> Decimal:
     """Return the stationary probability that an example is not eligible under `PoissonMinSeparation`.
 
-    Let pi(r) be the stationary probability that an example waits r more steps; it is eligible if r = 0. The balance
-    equations give pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
+    Let pi(r) be the stationary probability that an example becomes eligible in r steps; it is eligible if r = 0. The
+    balance equations give pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
     """
     with localcontext(PRECISE):
         waits = (separation - 1) * rate
@@ -66,7 +66,7 @@ def waiting_rate(separation: int, rate: Decimal) -> Decimal:
 
 
 def _binomial_masses(trials: int, rate: Decimal) -> Iterator[Decimal]:
-    if rate > Decimal("0.5"):  # count failures instead, so that the recurrence starts from a larger mass
+    if rate > Decimal("0.5"):  # count failures instead, so that the recurrence starts with a larger probability
         yield from reversed(list(_binomial_masses(trials, 1 - rate)))
         return
     mass, odds = (1 - rate) ** trials, rate / (1 - rate)

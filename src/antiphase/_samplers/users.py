@@ -21,7 +21,7 @@ from antiphase._traceback import without_locals
 
 _ONE_TYPE = "convert all of them to one type: 1 and '1' would count as two users"
 _MISSING = "give every example a user id, or leave out the examples without one"
-_NUMBERS = "iufcbmM"  # NumPy dtype kinds with a total order once NaN and NaT are excluded
+_NUMBERS = "iufcbmM"  # NumPy dtype kinds whose values have a total order, once NaN and NaT are excluded
 _OTHERS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal)
 # Type, its name in errors, and a function that converts an instance of a subclass to the type itself. The order
 # matters: bool is a subclass of int, and datetime is a subclass of date.
@@ -53,8 +53,9 @@ class UserIndex:
 
     **Guarantee**: the sampler draws users, so the participation holds for users. With `max_examples`, a user with more
     examples contributes a uniformly random subset of that size, drawn independently for every step and user. Examples
-    with equal ids belong to the same user. Missing ids and ids of several types raise an error, because with them one
-    user might count as several.
+    with equal ids belong to the same user. Missing ids and ids of several types raise an error, because one user might
+    then count as several. The guarantee compares data sets in which only one user's data differ, and all users have the
+    same numbers. It does not cover what the order of the users reveals.
 
     Args:
         user_of_example: the user of each example, in an array or a list: integers, strings, bytes, floats, dates,
@@ -87,7 +88,7 @@ class UserIndex:
 
     @without_locals
     def expand(self, step: int, users: Ids, mask: NDArray[np.bool_]) -> UserBatch:
-        """Return the examples of all users in a sampler's batch, or in a part of it, such as that of one rank.
+        """Return the examples of all users in a sampler's batch, or in a part of it, such as one rank's part.
 
         The examples chosen for a user do not depend on which part is expanded.
 
@@ -117,8 +118,9 @@ class UserIndex:
     def _inside(self, step: int, sizes: Ids, taken: Ids, starts: Ids) -> Ids:
         """Return the chosen positions within each user's list of examples, concatenated over users.
 
-        The draws of a user are numbered by the positions of the user's examples in `_order`. They therefore do not
-        depend on which other users are expanded in the same call, and no two users share a draw.
+        The draws of a user are numbered by the positions of the user's examples in `_order`, which lists all examples
+        sorted by user. The draws therefore do not depend on which other users are expanded in the same call, and no two
+        users share a draw.
         """
         from antiphase._kernels import random_subsets
 
@@ -129,12 +131,12 @@ class UserIndex:
         return random_subsets(self._stream.draws_at(step, starts + first), sizes, self.max_examples)
 
     def _choice(self, max_examples: int, secret: Secret | None) -> DrawStream:
-        _check.positive_integer("UserIndex", "max_examples", max_examples, "None takes all examples of a user")
+        _check.positive_integer("UserIndex", "max_examples", max_examples, "use None to take all examples of a user")
         return DrawStream(require_secret("UserIndex", secret), ("UserIndex", max_examples, "choice"))
 
 
 def _check_batch(step: Any, users: Any, mask: Any) -> int:
-    """Return the step as an int. Raises `InvalidArgument` unless the arguments of `expand` are those of a batch."""
+    """Return the step as an int. Raises `InvalidArgument` unless the arguments of `expand` form a batch."""
     if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < 1 << 53:
         raise _check.invalid("UserIndex.expand", "step", "an integer >= 0", step, "steps are counted from 0")
     numbers, used = np.asarray(users), np.asarray(mask)
@@ -179,8 +181,8 @@ def _refuse_nan(owners: np.ndarray[Any, Any]) -> None:
     if missing.any():
         raise _missing(owners[missing.argmax()].item(), int(missing.argmax()))
     if kind == "f":
-        # Floats this large cannot represent every integer, so two ids may have been rounded to the same float. This
-        # includes infinity.
+        # Floats this large, including infinity, cannot represent every integer, so two ids may have been rounded to the
+        # same float.
         rounded = np.abs(owners) >= 2.0 ** (np.finfo(owners.dtype).nmant + 1)
         if rounded.any():
             raise _imprecise(owners[rounded.argmax()].item(), int(rounded.argmax()))
@@ -210,12 +212,12 @@ def _number_objects(owners: list[Any]) -> Ids:
 
 def _plain(owner: Any, i: int) -> tuple[str, Any]:
     """Return the name of an id's type, and the id converted to a built-in type with the usual hash and equality."""
-    if np.ma.is_masked(owner):  # before item(), which makes it 0.0
+    if np.ma.is_masked(owner):  # check before item(), which would return 0.0
         raise _missing(owner, i)
     if isinstance(owner, np.floating):
         _refuse_nan(np.asarray([owner]))
     if getattr(owner, "ndim", None) == 0 and not isinstance(owner, (np.datetime64, np.timedelta64)):
-        owner = owner.item()  # a NumPy scalar, or a tensor without dimensions, which would hash by its address
+        owner = owner.item()  # a NumPy scalar, or a zero-dimensional tensor, whose hash would be its address
     if isinstance(owner, float) and not abs(owner) < 2.0**53 and not _is_missing(owner):
         raise _imprecise(owner, i)
     if isinstance(owner, tuple):

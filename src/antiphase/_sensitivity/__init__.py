@@ -38,8 +38,9 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
 
     **Guarantee**: never below the true value, for contributions of any dimension under zero-out adjacency. Under
     replace adjacency, the sensitivity is twice as large. To cover rounding errors, the value is raised by a relative
-    amount of about 1e-14 for tens of bands, and 1e-12 for a thousand steps without structure. An "exact" value is
-    attained by contributions of large enough dimension, up to that rounding. Any other value is an "upper" bound.
+    amount of about 1e-14 for tens of bands, and about 1e-12 for a dense matrix with a thousand steps. An "exact" value
+    is attained by contributions of large enough dimension, up to that relative amount. Any other value is an "upper"
+    bound.
 
     Args:
         strategy: strategy matrix, C.
@@ -61,14 +62,15 @@ def sensitivity(strategy: Strategy, participation: Participation, method: str | 
 def measured(strategy: Strategy, participation: Participation, method: str | None = None) -> tuple[Bound, float]:
     """Return the sensitivity as a bound, and its value before it was raised to cover rounding errors.
 
-    Noise is calibrated with the second number and accounted for with the first. A change of the rounding allowance then
-    affects the last digits of epsilon but not the noise, so that planning again gives the same plan.
+    Calibration uses the second number, and accounting uses the first. If a later version raises the value by a
+    different amount, the last digits of epsilon change, but the noise stays the same, so planning again gives the same
+    plan.
     """
     case = Case(*_checked(strategy, participation))
     with np.errstate(over="ignore", invalid="ignore"):
         try:
             bracket, name = solve(case) if method is None else (_named(case, method), method)
-        except np.linalg.LinAlgError:  # the eigenvalues of a Gram matrix that overflowed
+        except np.linalg.LinAlgError:  # raised by eigenvalue routines if the Gram matrix overflowed
             bracket, name = Bracket(math.inf, math.inf), ""
     check_square(bracket.upper)
     reference = METHODS[type(case.participation)][name].reference
@@ -80,7 +82,9 @@ def _checked(strategy: Strategy, participation: Participation) -> tuple[Strategy
     if not isinstance(strategy, Strategy):
         raise invalid("sensitivity", "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
     if not isinstance(participation, Participation):
-        raise invalid("sensitivity", "participation", "a participation", participation, "such as SingleParticipation()")
+        raise invalid(
+            "sensitivity", "participation", "a participation", participation, "pass for example SingleParticipation()"
+        )
     worst = participation.worst_case
     if type(worst) not in METHODS:
         raise NotProved(

@@ -1,4 +1,4 @@
-"""Brackets, which are proved lower and upper bounds on the squared sensitivity."""
+"""Brackets: proved lower and upper bounds on the squared sensitivity."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CLOSED = 1e-9  # relative gap below which the bounds agree up to rounding
 
 @dataclass(frozen=True)
 class Bracket:
-    """Proved bounds lower <= sens^2 <= upper. The upper bound is the one that is reported.
+    """Proved bounds lower <= sens^2 <= upper. The upper bound is reported.
 
-    The lower bound is attained by an allowed pattern with allowed contributions, or 0 if none is known.
+    The lower bound is attained by allowed contributions on an allowed pattern. It is 0 if no such bound is known.
     """
 
     lower: float
@@ -66,10 +66,10 @@ class Case:
 
     @cached_property
     def period(self) -> int:
-        """The epoch length, at most n, if participations are always exactly one epoch apart; otherwise 1."""
+        """The distance between participations: min(epoch length, n) for epochs in a fixed order, otherwise 1."""
         return min(self.participation.exact_spacing, self.steps)
 
     @cached_property
     def class_sums(self) -> tuple[Indices, Array, Array]:
-        """The result of `Gram.class_sums` for the period."""
+        """The residues modulo the period, and the sums of |X| and of X over the pattern of each residue."""
         return self.gram.class_sums(self.period)

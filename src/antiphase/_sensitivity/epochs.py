@@ -1,6 +1,10 @@
 """Sensitivity for epochs in a fixed order and for shuffled epochs.
 
-With a fixed order, the patterns are the residue classes of the steps modulo the epoch length, called the period.
+A pattern is a set of steps in which one example takes part. With a fixed order, the steps of a pattern are all equal
+modulo the epoch length (the period). So there is one pattern for each residue 0, ..., period - 1.
+
+X = C^T C is the Gram matrix of C, and k is the largest number of participations. The sum of X over a pattern is the sum
+of X[i, j] over all pairs of steps i and j of the pattern, including i = j.
 """
 
 from __future__ import annotations
@@ -18,9 +22,9 @@ from antiphase._sensitivity.toeplitz import earliest_square, has_column, one_pas
 from antiphase._sensitivity.windows import windows
 from antiphase.strategies import Indices
 
-MOST_BLOCK_ENTRIES = 1 << 24  # most entries of X on all patterns that are examined together
-LARGEST_PROGRAM = 100  # most participations in a semidefinite program
-LARGEST_SPECTRUM = 1024  # most participations for which the eigenvalues of X on each pattern are computed
+MOST_BLOCK_ENTRIES = 1 << 24  # maximum total number of entries of X, restricted to each of the patterns examined
+LARGEST_PROGRAM = 100  # maximum number of participations in a semidefinite program
+LARGEST_SPECTRUM = 1024  # maximum number of participations for which the eigenvalues of X on each pattern are computed
 
 
 def orthogonal(case: Case) -> Bracket:
@@ -38,9 +42,9 @@ def orthogonal(case: Case) -> Bracket:
 def nonnegative(case: Case) -> Bracket:
     """Return the largest sum of |X| over a pattern, if X >= 0 on it after flipping the signs of some contributions.
 
-    Equal contributions with these signs then attain the bound. If X is tridiagonal on a pattern, that is, if each
-    participation interacts only with the one before and the one after it, such signs always exist: choose them one
-    after another.
+    Contributions that are equal up to these signs then attain the bound. If X is tridiagonal on a pattern, each
+    participation interacts only with the previous and the next one. Suitable signs then always exist, because they can
+    be chosen one after another.
     """
     if one_pass(case.strategy) is not None and (found := _first_pattern(case)).kind == "exact":
         return found
@@ -61,7 +65,7 @@ def semidefinite(case: Case) -> Bracket:
     """Return a bracket from semidefinite programs, one for each pattern that may be the worst."""
     if case.count > LARGEST_PROGRAM:
         raise NotProved(
-            f"The semidefinite program is solved for up to {LARGEST_PROGRAM} participations, not {case.count}.",
+            f"The semidefinite program is solved only for up to {LARGEST_PROGRAM} participations. Got {case.count}.",
             hint="method='row-sum' or 'spectral' gives an upper bound",
         )
     residues, bounds, plain = case.class_sums
@@ -76,7 +80,7 @@ def semidefinite(case: Case) -> Bracket:
         bounds[worst], lower = 0.0, max(lower, found.lower)
         solved = max(solved, found.upper)
         _tighten(bounds, blocks, np.pad(y, (0, blocks.shape[1] - size)))
-    return Bracket(lower, max(solved, float(bounds.max()), lower))  # patterns not examined have bounds below `lower`
+    return Bracket(lower, max(solved, float(bounds.max()), lower))  # skipped patterns have bounds below `lower`
 
 
 def row_sum(case: Case) -> Bracket:
@@ -123,9 +127,10 @@ def shuffled_dynamic_program(case: Case) -> Bracket:
 def shuffled_row_sum(case: Case) -> Bracket:
     """Return an upper bound in which each diagonal of X is replaced by its largest absolute entry.
 
-    If the diagonal for a larger lag has a larger entry, that entry is used instead. A step at position o of an epoch of
-    b steps is at least m b - o steps away from every step of the m-th next epoch, and at least (m - 1) b + o + 1 steps
-    from every step of the m-th previous one. Given the largest entries, this takes O(n) time.
+    If the diagonal for a larger lag has a larger entry, that entry is used instead. Let b be the number of steps per
+    epoch. A step at position o of an epoch is at least m b - o steps before every step of the m-th epoch after it, and
+    at least (m - 1) b + o + 1 steps after every step of the m-th epoch before it. Given the largest entries, this takes
+    O(n) time.
     """
     b, k = _epoch_length(case), case.count
     largest = case.gram.envelope()

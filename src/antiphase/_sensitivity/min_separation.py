@@ -1,4 +1,9 @@
-"""Sensitivity for a minimum separation between participations."""
+"""Sensitivity for a minimum separation between participations.
+
+A pattern is a set of steps in which one example takes part: at most k steps, which are at least b apart. X = C^T C is
+the Gram matrix of C. The sum of X over a pattern is the sum of X[i, j] over all pairs of steps i and j of the pattern,
+including i = j.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,13 @@ from antiphase._sensitivity.bracket import Bracket, Case, exactly
 from antiphase._sensitivity.toeplitz import coefficients, column_square, earliest_square, has_column, one_pass
 from antiphase._sensitivity.windows import windows
 
-LARGEST_CHAIN = 1 << 33  # most entries of X that the dynamic program visits
-LARGEST_SHARING = 1 << 27  # most operations to split the participations over blocks
+LARGEST_CHAIN = 1 << 33  # maximum number of entries of X that the dynamic program visits
+LARGEST_SHARING = 1 << 27  # maximum number of operations to split the participations over blocks
 Solve = Callable[[Case], tuple[Bracket, str]]
 
 
 def separation(case: Case) -> int:
-    """Return the separation b, at most the number of steps."""
+    """Return the separation b, or the number of steps if that is smaller."""
     return min(case.participation.spacing(case.steps), case.steps)
 
 
@@ -40,10 +45,11 @@ def orthogonal(case: Case) -> Bracket:
 def majorant(case: Case) -> Bracket:
     """Return a bracket from the smallest non-increasing coefficients m_i >= |c_i|, where c is the first column of C.
 
-    Let M be the Toeplitz matrix with first column m. Then |C u| <= M |u| in every row, and the earliest pattern
-    0, b, 2b, ... is the worst one for M, because m is non-negative and non-increasing. Its value for M is the upper
-    bound. Its value for C is a lower bound, because the pattern is allowed. The two agree if c is non-negative and
-    non-increasing. If c violates this only by rounding, the two bounds differ only by rounding.
+    Let M be the Toeplitz matrix with first column m. Then |C v| <= M |v| in every row, for any v, and the earliest
+    pattern 0, b, 2b, ... is the worst one for M, because m is non-negative and non-increasing. Let u be 1 at the steps
+    of this pattern and 0 elsewhere. Then ||M u||^2 is the upper bound, and ||C u||^2 is a lower bound, because the
+    pattern is allowed. The two bounds agree if c is non-negative and non-increasing. If c violates this condition only
+    by rounding errors, the bounds differ only by rounding errors.
     """
     b, k = separation(case), case.count
     lower, upper = (earliest_square(case.strategy, b, k, signs) for signs in ("signed", "majorant"))
@@ -55,7 +61,7 @@ def majorant(case: Case) -> Bracket:
 
 
 def earliest(case: Case) -> Bracket:
-    """Return the value of the pattern 0, b, 2b, ..., which is worst for non-negative, non-increasing coefficients."""
+    """Return ||C u||^2 on the pattern 0, b, 2b, ..., the worst one for non-negative, non-increasing coefficients."""
     found = majorant(case)
     if found.kind != "exact":
         raise NotProved(
@@ -97,9 +103,10 @@ def dynamic_program(case: Case) -> Bracket:
 def row_sum(case: Case) -> Bracket:
     """Return an upper bound from row sums of |X|.
 
-    For each step, take the largest row sum of |X| over patterns that contain the step. The bound is the largest sum of
-    these row sums over a pattern. It is slightly smaller than the bound of Alg. 4, whose row sums are not restricted to
-    patterns that contain the step. If X has too many entries, each diagonal is replaced by its largest entry.
+    For each step, take the largest row sum of |X| over all patterns that contain the step. The bound is the largest sum
+    of these row sums over the steps of a pattern. It is slightly smaller than the bound of Choquette-Choo et al. 2023
+    (amplified banded), Alg. 4, whose row sums are not restricted to patterns that contain the step. If X has too many
+    entries, each diagonal is replaced by its largest entry.
     """
     try:
         passes = windows(case.gram)
@@ -116,10 +123,10 @@ def row_sum(case: Case) -> Bracket:
 def blocks(case: Case, solve: Solve) -> Bracket:
     """Return a bracket for a block-diagonal C, from the worst way to split k participations over its blocks.
 
-    Blocks do not interact, so each contributes its own worst case. The separation between the last participation in a
-    block and the first one in the next block is ignored, which can only add patterns. If the earliest pattern is the
-    worst in each block and leaves enough room before the next block, no pattern is added and the result is exact. If
-    there are too many ways to split, every block gets all participations that fit in it.
+    Blocks do not interact, so each block contributes its own worst case. The separation between the last participation
+    in a block and the first one in the next block is ignored. This allows more patterns, so the result is an upper
+    bound. If the earliest pattern is the worst in each block and leaves enough room before the next block, the result
+    is exact. If there are too many ways to split, every block gets all participations that fit in it.
     """
     inner, repeats, steps = case.strategy.block, case.strategy.blocks, case.strategy.block.steps
     b, k = separation(case), case.count
@@ -131,15 +138,16 @@ def blocks(case: Case, solve: Solve) -> Bracket:
     parts = [solve(Case(inner, MinSeparation(b, q))) for q in range(1, most + 1)]
     upper = np.array([0.0, *(bracket.upper for bracket, _ in parts)])
     lower = np.array([0.0, *(bracket.lower * (method == "earliest") for bracket, method in parts)])
-    roomy = lower[: steps // b + 1]  # with so few participations, the next block can start with one in its first step
+    # With at most steps // b participations in a block, the next block can start with a participation.
+    roomy = lower[: steps // b + 1]
     return Bracket(_shared(roomy, lower, repeats, k), _shared(upper, upper, repeats, k))
 
 
 def _envelope_sum(case: Case) -> Bracket:
     """Return an upper bound in which each diagonal of X is replaced by its largest absolute entry.
 
-    In a row sum, the k - 1 other steps are split evenly between earlier and later steps. That is the worst split,
-    because the largest sum is concave in the number of steps.
+    In a row sum, the k - 1 other participations are split evenly between earlier and later steps. This is the worst
+    split, because the largest sum over earlier (or later) participations is concave in their number.
     """
     from antiphase._kernels import separated_sum
 

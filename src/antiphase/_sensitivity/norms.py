@@ -1,4 +1,7 @@
-"""Sensitivity from norms of C: column norms for a single participation, and the spectral norm for any pattern."""
+"""Bounds on the sensitivity from column norms (single participation) and from the spectral norm (any pattern).
+
+X = C^T C is the Gram matrix of C.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from antiphase._sensitivity.bracket import Bracket, Case, exactly
 from antiphase._sensitivity.toeplitz import earliest_square, one_pass
 from antiphase.strategies import Gram, Strategy
 
-LARGEST_EIGENPROBLEM = 2048  # most steps for which the eigenvalues of the dense X are computed
+LARGEST_EIGENPROBLEM = 2048  # maximum number of steps for which the eigenvalues of the dense X are computed
 
 
 def column_norms(strategy: Strategy) -> Array:
@@ -24,7 +27,7 @@ def column_norms(strategy: Strategy) -> Array:
 
 
 def column_norm(case: Case) -> Bracket:
-    """Return the largest squared column norm, which for a Toeplitz matrix is that of the first column."""
+    """Return the largest squared column norm. For a Toeplitz matrix, the first column has the largest norm."""
     if one_pass(case.strategy) is not None:
         return exactly(earliest_square(case.strategy, case.steps, 1, "signed"))
     return exactly(case.gram.largest_square())
@@ -41,12 +44,12 @@ def largest_eigenvalue(gram: Gram) -> float:
     bound = gram.eigenvalue_bound()
     if bound is None:
         raise NotProved(
-            f"The largest eigenvalue is computed for up to {LARGEST_EIGENPROBLEM} steps or a Toeplitz matrix.",
+            f"The largest eigenvalue is computed only for up to {LARGEST_EIGENPROBLEM} steps or a Toeplitz matrix.",
             hint="method='row-sum' gives an upper bound",
         )
     return bound
 
 
 def spectral(case: Case) -> Bracket:
-    """Return the upper bound k ||C||^2 on ||C u||^2, which holds for any pattern of k steps."""
+    """Return k ||C||^2, an upper bound on ||C u||^2 for contributions u to any pattern of k steps."""
     return Bracket(0.0, case.count * largest_eigenvalue(case.gram))

@@ -1,17 +1,18 @@
 """Bounds on how far the floating-point result of a sensitivity method can be below the true value.
 
-Every method adds up products of entries of C. In floating point, the relative error of an operation is at most
-u = 2^-53. A sum of m products of non-negative numbers therefore has a relative error of at most m u, in any order of
-summation. This holds to first order, and the factor 2 in `outward` covers the higher orders. With entries of both
+X = C^T C is the Gram matrix of C, a pattern is a set of steps in which one example takes part, and k is the number of
+these steps. Every method adds up products of entries of C. In floating point, the relative error of an operation is at
+most u = 2^-53. A sum of m products of non-negative numbers therefore has a relative error of at most m u, in any order
+of summation. This holds to first order, and the factor 2 in `outward` covers the higher orders. With entries of both
 signs, the error of an entry of X = C^T C is at most m u times the sum of the absolute values of its terms, and hence at
 most m u ||C e_i|| ||C e_j||. Over a pattern of k steps, these errors add up to at most
 
     m u (sum_i ||C e_i||)^2 <= k m u sum_i ||C e_i||^2 <= k m u sens^2,
 
-since contributions that are orthogonal to each other attain sum_i ||C e_i||^2. Two numbers therefore describe the
-rounding errors of a strategy: `relative` counts roundings relative to each entry of X, and `absolute` counts roundings
-relative to column norms, which are multiplied by k. Errors of eigenvalue routines are added where the routines are
-called.
+since contributions that are orthogonal to each other attain sum_i ||C e_i||^2. Two numbers, both in units of u,
+therefore describe the rounding errors of a strategy: `relative` bounds the error of an entry of X relative to the entry
+itself, and `absolute` bounds it relative to the product ||C e_i|| ||C e_j||. The second number is multiplied by k.
+Errors of eigenvalue routines are added where the routines are called.
 
 The table in `table.py` has a `RoundingRule` for each strategy.
 
@@ -41,18 +42,18 @@ from antiphase.strategies import (
 )
 
 UNIT = 2.0**-53
-STEPS_PER_ANCHOR = 4096  # number of steps after which the pass over a BLT recomputes the powers of its decays
-PER_PARTICIPATION = 8  # roundings for each participation, in every method
-PER_RESULT = 16  # roundings in all other operations
+STEPS_PER_ANCHOR = 4096  # the pass over a BLT recomputes the powers of its decays after this many steps
+PER_PARTICIPATION = 8  # error for each participation, in every method, in units of UNIT
+PER_RESULT = 16  # error of all other operations, in units of UNIT
 ONE_PASS_METHODS = ("column-norm", "earliest", "nonnegative")  # for a BLT with non-negative scales
 
 
 class Entries(NamedTuple):
-    """Numbers of roundings in the entries of X.
+    """Bounds on the rounding errors of the entries of X = C^T C, in units of 2^-53.
 
     Args:
-        relative: roundings relative to each entry.
-        absolute: roundings relative to the product of the norms of its two columns.
+        relative: bound on the error of an entry divided by the entry.
+        absolute: bound on the error of entry (i, j) divided by ||C e_i|| ||C e_j||, the norms of two columns of C.
     """
 
     relative: float
@@ -60,7 +61,7 @@ class Entries(NamedTuple):
 
 
 class Transformed(NamedTuple):
-    """A column of C to which a method applies a Fourier transform, and a number that its entries are divided by."""
+    """A column of C to which a method applies a Fourier transform, and the number by which its entries are divided."""
 
     column: Array
     divisor: float
@@ -68,10 +69,10 @@ class Transformed(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundingRule:
-    """Functions that count the roundings of one class of strategies.
+    """Functions that bound the rounding errors of one class of strategies.
 
     Args:
-        entries: maps the strategy, the number of participations and the method to the roundings in X.
+        entries: maps the strategy, the number of participations and the method to the rounding errors of X.
         transformed: maps the strategy and the method to the column that Fourier transforms are applied to, or None.
         spectrum: maps the strategy to the first column of a symmetric Toeplitz X whose spectrum is computed, or None.
     """
@@ -82,7 +83,9 @@ class RoundingRule:
 
 
 def outward(square: float, roundings: float) -> float:
-    """Return an upper bound on the square root of an exact value, given a `square` that was rounded `roundings` times.
+    """Return an upper bound on the square root of an exact value, given its computed value `square`.
+
+    The relative error of `square` is at most `roundings` x 2^-53, to first order.
 
     >>> outward(4.0, 0), outward(2.0, 0) ** 2 > 2.0, outward(4.0, 10) > 2.0
     (2.0, True, True)
@@ -95,7 +98,7 @@ def outward(square: float, roundings: float) -> float:
 
 
 def roundings(case: Case, rule: RoundingRule, method: str, square: float) -> float:
-    """Return an upper bound on the number of roundings in the result of a method, in units of 2^-53 x result.
+    """Return an upper bound on the relative rounding error of the result of a method, in units of 2^-53.
 
     Args:
         case: strategy and participation.
@@ -126,20 +129,22 @@ def _by_sign(entries: Array, chain: float) -> Entries:
 
 
 def _toeplitz(strategy: Toeplitz, count: int, method: str) -> Entries:
-    """Return the roundings in X of a `Toeplitz`.
+    """Return bounds on the rounding errors in X for a `Toeplitz`.
 
-    If columns are normalised, their scales are square roots of the same sums, and each entry is divided by two scales.
+    If columns are normalised, each entry is also divided by the scales of its two columns. A scale is the square root
+    of a sum of up to `bands` squares.
     """
     chain = (2 * strategy.bands + 8) if strategy.column_normalized else strategy.bands + 1
     return _by_sign(strategy.coefficients, chain)
 
 
 def _buffers(strategy: BLT, count: int, method: str) -> Entries:
-    """Return the roundings in X of a `BLT`.
+    """Return bounds on the rounding errors in X for a `BLT`.
 
-    They are the roundings of the powers of the decays and of their weighted sum. The pass over the steps multiplies by
-    each decay once per step, until it recomputes the powers. If the scales have both signs, roundings are relative to
-    the column a >= |c| that has the absolute values of the scales, while ||c|| >= c_0 = 1.
+    Rounding occurs in the powers of the decays and in their weighted sum. The pass over the steps multiplies by each
+    decay once per step, and regularly recomputes the powers. If the scales have both signs, the errors in the first
+    column c of C are relative to a larger column a >= |c|, which is computed from the absolute values of the scales.
+    Note that ||c|| >= c_0 = 1.
     """
     n, d = strategy.steps, strategy.buffers
     one_pass = 3.0 * min(n, STEPS_PER_ANCHOR) + 8 * (n // STEPS_PER_ANCHOR + count) + 4 * d + 16
@@ -151,10 +156,10 @@ def _buffers(strategy: BLT, count: int, method: str) -> Entries:
 
 
 def _inverse(strategy: BandedInverse, count: int, method: str) -> Entries:
-    """Return the roundings in X of a `BandedInverse`.
+    """Return bounds on the rounding errors in X for a `BandedInverse`.
 
-    Forward substitution computes the first column c of C from (N + E) c = e_0, with |E| <= (bands + 2) u |N|. The error
-    of c is C E c to first order. Since these are convolutions, its norm is at most
+    Forward substitution computes the first column c of C from (N + E) c = e_0, with |E| <= (bands + 2) u |N|. To first
+    order, the error of c is C E c. Products with C and N are convolutions, so the norm of this error is at most
     (bands + 2) u ||c||_1 ||n||_1 ||c||_2, where n is the first column of N.
     """
     column = coefficients(strategy)
@@ -191,10 +196,12 @@ FOURIER = RoundingRule(_fourier, spectrum=lambda strategy: strategy.gram_column(
 
 
 def _differences(case: Case, square: float) -> float:
-    """Return the roundings of `earliest_blocks`, which computes sums over k blocks as differences of cumulative sums.
+    """Return the rounding error of `earliest_blocks`, relative to `square`, in units of 2^-53.
 
-    Each difference has as many roundings as there are blocks of coefficients, relative to the sum over all of these
-    blocks. There are as many differences as blocks of steps, and the squares of their errors add up.
+    It splits the coefficients and the steps into blocks as long as the separation, and computes each sum over k blocks
+    of coefficients as a difference of cumulative sums. Each difference has one rounding for each block of coefficients,
+    relative to the sum over all of these blocks. There is one difference for each block of steps, and the squares of
+    their errors add up.
     """
     strategy = case.strategy.block
     buffers = one_pass(strategy)
@@ -215,11 +222,11 @@ def _differences(case: Case, square: float) -> float:
 
 
 def _transforms(case: Case, rule: RoundingRule, method: str, square: float) -> float:
-    """Return the roundings of Fourier transforms of long columns.
+    """Return the error of Fourier transforms of long columns, relative to `square`, in units of 2^-53.
 
-    A transform of a column c has an error of about log2(size) roundings, in units of ||c||_1. For a convolution of c
-    with k ones, the norm of the error is sqrt(k) times as large. For a spectrum, the error applies to each value. For
-    an autocorrelation, from which k^2 entries of X are taken, the error is ||c||_2 times as large.
+    A transform of a column c has an error of about log2(size) x 2^-53 x ||c||_1. For a convolution of c with k ones,
+    the norm of the error is sqrt(k) times as large. For a spectrum, the error applies to each value. For an
+    autocorrelation, from which k^2 entries of X are taken, the error is ||c||_2 times as large.
     """
     strategy, k = case.strategy.block, case.count
     levels = 24.0 * math.log2(256 * strategy.steps)

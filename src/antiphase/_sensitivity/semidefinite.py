@@ -1,4 +1,4 @@
-"""The worst contributions to one pattern, from a small semidefinite program with a proved bound."""
+"""Finds the worst contributions to one pattern with a small semidefinite program, and proves a bound."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ASCENT_SWEEPS = 20
 def worst_contributions(X: Array) -> tuple[Bracket, Array]:
     """Return a proved bracket of the maximum of tr(X K) over correlation matrices K, and the dual solution y.
 
-    K is the Gram matrix of contributions of norm 1 in the steps of a pattern, so the maximum is the squared sensitivity
-    of the pattern, if X is restricted to its steps. The dual problem minimises sum(y) subject to S = Diag(y) - X being
-    positive semidefinite. Damped Newton steps minimise sum(y) - mu log det(S) as mu goes to 0, and mu S^-1 tends to the
-    optimal K.
+    If X is the Gram matrix C^T C, restricted to the steps of a pattern, the maximum is the squared sensitivity of the
+    pattern, because K is the Gram matrix of contributions of norm 1 in these steps. The dual problem minimises sum(y)
+    under the condition that S = Diag(y) - X is positive semidefinite. Damped Newton steps minimise sum(y) - mu
+    log det(S) as mu goes to 0, and mu S^-1 tends to the optimal K.
 
-    **Guarantee**: the upper bound comes from a y that is feasible despite rounding: the smallest eigenvalue of S is
-    checked, and y is raised if necessary. The lower bound comes from a K scaled to a unit diagonal.
+    **Guarantee**: the upper bound is sum(y) for a y that is feasible despite rounding: the smallest eigenvalue of S is
+    checked, and y is raised if necessary. The lower bound is tr(X K) for a K that is scaled to a unit diagonal.
 
     >>> import numpy as np
     >>> C = np.array([[2, 1, 1], [1, 2, -1], [1, -1, 2]]) / np.sqrt(24)
@@ -69,7 +69,7 @@ def _primal_value(y: Array, X: Array) -> float:
     """Return tr(X K) for K = S^-1 scaled to a unit diagonal, or tr(X), the value at K = I, if that is larger.
 
     Rounding errors in S reduce the value by about 1e-8. A few sweeps of coordinate ascent over unit vectors with the
-    Gram matrix K recover this loss. The sweeps can only raise the value.
+    Gram matrix K make up for this. The sweeps can only raise the value.
     """
     values, vectors = np.linalg.eigh(np.diag(y) - X)
     root = vectors / np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))

@@ -1,4 +1,7 @@
-"""The table of methods for each strategy and participation, which docs/sensitivity.md prints."""
+"""The table of methods for each strategy and participation, which docs/sensitivity.md prints.
+
+In the conditions, X is the Gram matrix C^T C, and k is the largest number of participations.
+"""
 
 from __future__ import annotations
 
@@ -56,15 +59,16 @@ _FIXED = {
     "row-sum": Method(epochs.row_sum, "upper bound in all cases, exact if X >= 0", f"{AMPLIFIED}, Prop. E.1"),
     "spectral": Method(
         epochs.spectral,
-        f"upper bound: k x the largest eigenvalue of X on a pattern; above {epochs.LARGEST_SPECTRUM} participations, of"
-        f" the whole X, for a Toeplitz matrix or up to {norms.LARGEST_EIGENPROBLEM} steps",
+        f"upper bound: k x the largest eigenvalue of X on a pattern. Above {epochs.LARGEST_SPECTRUM} participations,"
+        f" the eigenvalue of the whole X is used; this requires a Toeplitz matrix or at most"
+        f" {norms.LARGEST_EIGENPROBLEM} steps",
         f"{MULTI_EPOCH}, Thm 2.1",
     ),
 }
 
 METHODS: dict[type[Deterministic], dict[str, Method]] = {
     SingleParticipation: {
-        "column-norm": Method(norms.column_norm, "exact for all", "Li et al. 2015, Prop. 3"),
+        "column-norm": Method(norms.column_norm, "exact in all cases", "Li et al. 2015, Prop. 3"),
     },
     EveryStep: _FIXED,
     FixedEpochs: _FIXED,
@@ -73,7 +77,7 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
             epochs.shuffled_dynamic_program,
             "exact if bands <= steps_per_epoch + 1, or for two epochs; otherwise an upper bound that uses row sums for"
             " epochs that are not adjacent",
-            f"{AMPLIFIED}, Prop. E.1; tridiagonal X has the signs of a chain",
+            f"{AMPLIFIED}, Prop. E.1; signs can be chosen one after another if X is tridiagonal",
         ),
         "row-sum": Method(
             epochs.shuffled_row_sum,
@@ -82,8 +86,8 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
         ),
         "spectral": Method(
             norms.spectral,
-            f"upper bound: k x the largest eigenvalue of X, for a Toeplitz matrix or up to {norms.LARGEST_EIGENPROBLEM}"
-            " steps",
+            "upper bound: k x the largest eigenvalue of X; requires a Toeplitz matrix or at most"
+            f" {norms.LARGEST_EIGENPROBLEM} steps",
             f"{MULTI_EPOCH}, Thm 2.1",
         ),
     },
@@ -99,7 +103,7 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
         "dynamic-program": Method(
             min_separation.dynamic_program,
             "exact if bands <= 2 x separation, or for two participations",
-            f"{AMPLIFIED}, Prop. E.1; tridiagonal X has the signs of a chain",
+            f"{AMPLIFIED}, Prop. E.1; signs can be chosen one after another if X is tridiagonal",
         ),
         "subtrees": Method(
             tree.dynamic_program,
@@ -108,12 +112,14 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
         ),
         "blocks": Method(
             lambda case: min_separation.blocks(case, solve),
-            "upper bound; exact if the earliest pattern is the worst in each block and leaves room before the next",
+            "upper bound; exact if the earliest pattern is the worst in each block and leaves room before the next"
+            " block",
             f"{AMPLIFIED}, Prop. E.1, for a block-diagonal X",
         ),
         "majorant": Method(
             min_separation.majorant,
-            "upper bound: the earliest pattern for the smallest non-increasing coefficients that bound those of C",
+            "upper bound: the earliest pattern for the smallest non-increasing coefficients that bound the coefficients"
+            " of C",
             "Kalinin and Lampert 2024, Thm 2",
         ),
         "levels": Method(
@@ -128,8 +134,8 @@ METHODS: dict[type[Deterministic], dict[str, Method]] = {
         ),
         "spectral": Method(
             norms.spectral,
-            f"upper bound: k x the largest eigenvalue of X, for a Toeplitz matrix or up to {norms.LARGEST_EIGENPROBLEM}"
-            " steps",
+            "upper bound: k x the largest eigenvalue of X; requires a Toeplitz matrix or at most"
+            f" {norms.LARGEST_EIGENPROBLEM} steps",
             f"{MULTI_EPOCH}, Thm 2.1",
         ),
     },
@@ -198,7 +204,7 @@ def methods(strategy: Strategy, participation: Deterministic) -> dict[str, Metho
 
 
 def roundings(case: Case, method: str, square: float) -> float:
-    """Return an upper bound on the roundings in the result of a method, by the rounding rule of the strategy."""
+    """Return an upper bound on the relative rounding error of the result of a method, in units of 2^-53."""
     return rounding.roundings(case, _rounding_rule(case.strategy.block), method, square)
 
 

@@ -1,9 +1,10 @@
 """Computes ||C u||^2 for a Toeplitz strategy on the earliest pattern 0, b, ..., (k - 1) b, for any number of steps.
 
-Here u is 1 at the steps of the pattern and 0 elsewhere. Split C u and the first column of C into blocks of b entries.
-Block m of C u is the sum of blocks m - k + 1 to m of the column. All blocks of C u from the last block of the column to
-the last participation are equal, so they are counted instead of computed. A BLT needs no column: one pass over the
-steps with its buffers gives the sum.
+Here b is the separation, k is the number of participations, and u is 1 at the steps of the pattern and 0 elsewhere.
+Split C u and the first column of C into blocks of b entries. Block m of C u is the sum of blocks m - k + 1 to m of the
+column. All blocks of C u from the last non-zero block of the column to the last participation are equal, so they are
+counted instead of computed. For a BLT, the column is not needed: one pass over the steps with its buffers gives the
+sum.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase.strategies import Buffers, Indices, Strategy, column_fits
 
-LONGEST_PASS = 1 << 34  # most steps of a pass, which takes a minute or two and cannot be interrupted
+LONGEST_PASS = 1 << 34  # maximum number of steps of a pass, which takes a minute or two and cannot be interrupted
 Signs = Literal["signed", "absolute", "majorant"]
 
 
@@ -125,7 +126,7 @@ def earliest_blocks(coefficients: Array, steps: int, separation: int, count: int
 
 
 def _distinct(blocks: int, count: int, last: int) -> tuple[Indices, Array]:
-    """Return the indices of the distinct blocks and how often each occurs.
+    """Return the indices of the distinct blocks of C u (see `Blocks`) and how often each occurs.
 
     The last block, which may be cut short, always has its own entry.
     """

@@ -1,10 +1,10 @@
 """Sensitivity of the binary tree for a minimum separation b, by a dynamic program over subtrees.
 
-The value of a pattern, its squared sensitivity, is the sum over all nodes of count^2, where count is the number of
+The value of a pattern is its squared sensitivity. It is the sum over all nodes of count^2, where count is the number of
 participations below the node. A subtree with q participations affects other subtrees only through q, its value and the
-free steps at its two ends, called gaps. For each q, a table holds the largest gap at the right end for each value and
-each gap at the left end. All gaps of b - 1 or more are treated as equal. Complete subtrees of the same height share a
-table, so the work grows with the logarithm of the number of steps.
+free steps at its two ends, called gaps. For each q, each value and each gap at the left end, a table holds the largest
+possible gap at the right end. All gaps of b - 1 or more are treated as equal. Complete subtrees of the same height
+share a table, so the work grows with the logarithm of the number of steps.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from antiphase._errors import NotProved
 from antiphase._sensitivity.bracket import Bracket, Case, exactly
 from antiphase._sensitivity.min_separation import separation
 
-LARGEST_WORK = 1 << 30  # most combinations of two table rows, times the separation
-LARGEST_TABLES = 1 << 25  # most table entries
+LARGEST_WORK = 1 << 30  # maximum number of combinations of two table rows, times the separation
+LARGEST_TABLES = 1 << 25  # maximum number of table entries
 JOIN_COST = 4096  # smallest cost of combining two rows, in the same unit as LARGEST_WORK
 Gaps = NDArray[np.int32]
 
@@ -41,7 +41,7 @@ Table = dict[int, GapRows]  # the key is the number of participations, from 1
 
 @dataclass
 class _Forest:
-    """Computes tables for one separation and largest number of participations, and limits the work and the memory."""
+    """Computes tables for a given separation and limit on participations, and limits the work and the memory."""
 
     separation: int
     limit: int
@@ -164,8 +164,8 @@ def _shifted(rows: GapRows, steps: int) -> GapRows:
 def _pruned(rows: GapRows, gain: int) -> GapRows:
     """Return the rows with `gain` added to every value, without redundant rows.
 
-    Each value takes over the gaps of higher values if they are larger. Drops values that are impossible, and values at
-    the low end that have the same gaps as the next value.
+    If a higher value has a larger gap, this gap is also used for the lower value. Drops rows of impossible values, and
+    rows at the low end with the same gaps as the next row.
     """
     gaps = np.maximum.accumulate(rows.gaps[::-1], axis=0)[::-1]
     gaps = gaps[: np.flatnonzero(gaps[:, 0] >= 0)[-1] + 1]

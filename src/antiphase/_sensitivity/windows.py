@@ -1,4 +1,4 @@
-"""Iterates over the diagonals of X in windows that fit in memory."""
+"""Iterates over the diagonals of the Gram matrix X = C^T C, in windows of rows that fit in memory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase.strategies import Gram
 
-LARGEST_WINDOW = 1 << 25  # most entries in one window
-LARGEST_PASS = 1 << 31  # most entries in all windows
+LARGEST_WINDOW = 1 << 25  # maximum number of entries in one window
+LARGEST_PASS = 1 << 31  # maximum number of entries in all windows
 
 
 def windows(gram: Gram) -> Iterator[tuple[Array, int, int, int]]:
     """Yield (diagonals, offset, start, stop), with diagonals[i - offset, r] = X[i, i + r].
 
-    Each window covers rows start, ..., stop - 1 of X, and the earlier rows from `offset` on, which have entries in
-    columns start, ..., stop - 1. Raises `NotProved` if X has too many entries.
+    Each window covers the rows `start` to `stop - 1` of X. It also includes the earlier rows `offset` to `start - 1`,
+    which have entries in columns `start` to `stop - 1`. Raises `NotProved` if X has too many entries.
     """
     size = LARGEST_WINDOW // gram.bands - gram.bands
     if gram.steps * gram.bands <= LARGEST_WINDOW:

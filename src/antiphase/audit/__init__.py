@@ -1,8 +1,9 @@
-"""Audits: attack what a program releases, and compare the leak that is found with the claimed guarantee.
+"""Audits: attack the values that a program releases, and compare the measured leak with the claimed guarantee.
 
-An audit measures; it proves nothing about privacy. Its results are `MeasuredLowerBound` and `StatisticalTest`, which do
-not mix with the proved `Bound`. `import antiphase` does not load this module; use `import antiphase.audit`. Drivers for
-the integrations are in `antiphase.audit.torch`, `antiphase.audit.jax` and `antiphase.audit.flower`.
+An audit is a measurement and proves nothing about privacy. Its results are a `MeasuredLowerBound` and a
+`StatisticalTest`, which cannot be confused with the proved `Bound`. `import antiphase` does not load this module; use
+`import antiphase.audit`. Drivers for the integrations are in `antiphase.audit.torch`, `antiphase.audit.jax` and
+`antiphase.audit.flower`.
 """
 
 from antiphase._measured import Audit, MeasuredLowerBound, StatisticalTest

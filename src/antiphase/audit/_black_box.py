@@ -1,9 +1,11 @@
-"""Black-box audits: from final models only, without the released sums of single steps.
+"""Black-box audits, which use only final models, not the released sums of individual steps.
 
-An adversary who sees the final model alone sees how far it moved along the direction of each canary. For a linear
-optimizer, that is the last row of the workload A applied to the released sums, so all steps count with fixed weights.
-The white-box attack weights them by the likelihood ratio, and also tests noise, contributions and participation. So a
-black-box audit finds much less. Its bounds hold for any optimizer and any scores.
+A canary is an artificial example that contributes a known vector, its direction. An adversary who sees only the final
+model sees how far the model moved along the direction of each canary. For a linear optimizer, this distance is the last
+row of the workload A (the matrix that maps released sums to models) applied to the released sums, so each step has a
+fixed weight. A white-box audit sees the released sum of every step. It weights the steps by the likelihood ratio, and
+also tests noise, contributions and participation. A black-box audit therefore finds much less. Its bounds hold for any
+optimizer and any scores.
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ from antiphase.audit._patterns import random_patterns
 from antiphase.audit._release import Flags, Release
 from antiphase.audit._scores import final_model_scores
 
-COUNTING_SHARE = 0.8  # of the failure probability; the theorems for one run share the rest
+COUNTING_SHARE = 0.8  # share of the failure probability for the counting bound; the one-run bounds share the rest
 REMARK = "Only final models were attacked: noise, contributions and participation were not tested."
 
 
 @dataclass(frozen=True)
 class FinalModels:
-    """What final models show of canaries.
+    """Attack scores of canaries, computed from final models.
 
     Args:
-        scores: score of each canary, shape (canaries,), high if it looks present: how far the model moved along its
-            direction, or any other score, such as a negative loss.
-        present: for each canary, whether its coin put it in.
-        source: what made the models.
-        seconds: how long that took.
+        scores: score of each canary, shape (canaries,). A high score means that the canary looks present. The score can
+            be how far the model moved along the canary's direction, or any other score, such as a negative loss.
+        present: for each canary, whether its coin flip included it in the data.
+        source: description of how the models were made.
+        seconds: how long it took to make the models.
     """
 
     scores: Array
@@ -51,19 +53,21 @@ class FinalModels:
     def __post_init__(self) -> None:
         scores, present = np.asarray(self.scores, np.float64), np.asarray(self.present, np.bool_)
         if scores.ndim != 1 or not np.isfinite(scores).all():
-            raise invalid("FinalModels", "scores", "a finite number per canary", f"shape {scores.shape}", "pass a list")
+            raise invalid(
+                "FinalModels", "scores", "a finite number per canary", f"shape {scores.shape}", "pass a vector"
+            )
         if present.shape != scores.shape:
-            hint = "one for each canary"
+            hint = "pass one flag for each canary"
             raise invalid("FinalModels", "present", f"{len(scores)} flags", f"shape {present.shape}", hint)
         object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "present", present)
 
 
 def final_models(release: Release, workload: Workload | None = None) -> FinalModels:
-    """Return what the final model of a release shows, and nothing else of it.
+    """Return the scores that an adversary can compute from the final model of a release alone.
 
     Args:
-        release: what was released.
+        release: the released sums.
         workload: optimizer that turns released sums into models; by default plain SGD, `PrefixSum()`.
     """
     values = final_model_scores(release, PrefixSum() if workload is None else workload)
@@ -71,7 +75,7 @@ def final_models(release: Release, workload: Workload | None = None) -> FinalMod
 
 
 def joined_final_models(found: list[FinalModels]) -> FinalModels:
-    """Return the final models of several runs of the same program as one."""
+    """Combine the final models of several runs of the same program."""
     return FinalModels(
         np.concatenate([one.scores for one in found]),
         np.concatenate([one.present for one in found]),
@@ -90,19 +94,21 @@ def evaluate_final_models(
     separate_runs: bool = False,
     subject: str = "",
 ) -> Audit:
-    """Return the audit of final models: lower bounds on epsilon, without tests.
+    """Audit final models. The result contains lower bounds on epsilon, but no statistical tests.
 
     **Guarantee**: all bounds hold together with probability `confidence`, under their assumptions. A program that does
     what it claims is flagged with probability at most 1 - confidence.
 
     Args:
         claimed: plan or mechanism that the program claims to run.
-        found: what the final models show.
-        workload: optimizer of the program, to plan thresholds; by default that of the plan, or plain SGD.
-        delta: delta of the bounds; by default that of the plan, or 1e-5.
+        found: scores from the final models.
+        workload: optimizer of the program, used to plan thresholds; by default the plan's workload, or plain SGD for a
+            mechanism.
+        delta: delta of the bounds; by default the plan's delta, or 1e-5 for a mechanism.
         confidence: probability with which all bounds hold.
-        separate_runs: whether each canary has a run of its own, so that nothing needs to be assumed about the program.
-        subject: what was audited, for the page.
+        separate_runs: whether each canary comes from its own run. If so, the bounds need no assumption about the
+            program.
+        subject: description of what was audited, shown on the page of the audit.
 
     >>> import antiphase as ap
     >>> from antiphase.audit import simulate
@@ -142,7 +148,7 @@ def evaluate_final_models(
 
 
 def final_model_reference(mechanism: Mechanism, workload: Workload, count: int, seed: int) -> tuple[Array, Array]:
-    """Return simulated scores of final models under the claim, present and absent, to plan thresholds with.
+    """Simulate scores of final models under the claim, for present and absent canaries, to plan thresholds.
 
     Args:
         mechanism: mechanism that the program claims to run.

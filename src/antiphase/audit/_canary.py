@@ -1,4 +1,4 @@
-"""Canaries: the steps and signs with which one example leaks the most, as far as the participation allows."""
+"""Chooses the steps and signs with which a canary (artificial example) leaks most, among those that are allowed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ SWEEPS = 6
 
 
 def worst_pattern(strategy: Strategy, participation: Deterministic) -> Array:
-    """Return the signs u of a canary's contributions, 0 where it does not take part, for which |C u| is large.
+    """Return a pattern u with large |C u|: the sign of a canary's contribution in each step, or 0 in all other steps.
 
-    The result is the worst case for `SingleParticipation`, `EveryStep` and `FixedEpochs` with a non-negative C^T C, and
-    for `MinSeparation` with orthogonal columns. Otherwise it is a local maximum. A canary that is not the worst case
-    makes an audit weaker, never wrong.
+    The result is the worst case for `SingleParticipation`. It is the worst case for `EveryStep` and `FixedEpochs` if no
+    entry of C^T C is negative. It is the worst case for `MinSeparation` if the columns of C are orthogonal and the
+    number of participations is not limited. In all other cases, other patterns may leak more. A canary that is not the
+    worst case makes an audit weaker, never wrong.
 
     Args:
         strategy: strategy matrix, C.
-        participation: promise that the pattern keeps.
+        participation: participation that the pattern must satisfy.
     """
     n = strategy.steps
     gram = _gram(strategy)
@@ -40,7 +41,7 @@ def worst_pattern(strategy: Strategy, participation: Deterministic) -> Array:
 
 
 def best_signs(gram: Array, used: Array) -> Array:
-    """Return `used` with signs for which u^T X u is locally largest; all +1 if X is non-negative."""
+    """Return `used` with signs that locally maximise u^T X u, where X is `gram`; all +1 if X has no negative entry."""
     u = np.abs(used)
     if (gram >= 0.0).all():
         return u
@@ -56,7 +57,7 @@ def best_signs(gram: Array, used: Array) -> Array:
 
 
 def canary_signs(strategy: Strategy, participation: Participation) -> Array:
-    """Return the sign of a canary's contribution in each step, whichever steps it takes part in."""
+    """Return, for each step, the sign of a canary's contribution if it takes part in the step."""
     if isinstance(participation, BallsInBins):
         gram = _gram(strategy)
         same_bin = np.arange(strategy.steps) % participation.steps_per_epoch
@@ -64,11 +65,11 @@ def canary_signs(strategy: Strategy, participation: Participation) -> Array:
     if isinstance(participation, Deterministic):
         signs = worst_pattern(strategy, participation)
         return np.where(signs == 0.0, 1.0, signs)
-    return np.ones(strategy.steps)  # columns have no rows in common
+    return np.ones(strategy.steps)  # the columns of a pattern have no rows in common, so signs do not matter
 
 
 def _size(gram: Array, u: Array) -> float:
-    """Return u^T |X| u, which is |C u|^2 for the best signs if X is non-negative."""
+    """Return u^T |X| u, where X = C^T C is `gram`. This is |C u|^2 for the best signs if no entry of X is negative."""
     steps = np.flatnonzero(u)
     return float(np.abs(gram[np.ix_(steps, steps)]).sum())
 
@@ -93,7 +94,10 @@ def _candidates(gram: Array, participation: Deterministic, n: int) -> list[Array
 
 
 def _heaviest(weights: Array, separation: int, most: int) -> Array:
-    """Return the pattern with the largest sum of weights, by dynamic programming: exact for orthogonal columns."""
+    """Return a pattern, with at most `most` steps at least `separation` apart, whose weights have a large sum.
+
+    If `most` is no restriction, dynamic programming finds the largest sum. Otherwise, steps are chosen greedily.
+    """
     n = len(weights)
     if most >= -(-n // separation):
         best = np.zeros(n + 1)
@@ -116,7 +120,7 @@ def _heaviest(weights: Array, separation: int, most: int) -> Array:
 
 
 def _ascent(gram: Array, participation: ShuffledEpochs, n: int) -> Array:
-    """Choose one step of each epoch, one epoch after the other, until nothing improves."""
+    """Return a pattern with one step per epoch. Improves one epoch after another until nothing changes."""
     b = participation.steps_per_epoch
     epochs = [range(start, min(start + b, n)) for start in range(0, n, b)]
     chosen = [max(steps, key=lambda t: gram[t, t]) for steps in epochs]
@@ -147,10 +151,10 @@ def is_square(strategy: Strategy) -> bool:
 
 
 def whiten(strategy: Strategy, released: Array) -> Array:
-    """Return W y for released sums y, with W such that the noise W N z is white with the variance of z.
+    """Return W y for released sums y, where W whitens the noise: W N z is white, with the variance of z.
 
-    For a square C, W is C itself. For a C with more rows than columns, such as a tree, the rows of z are not all
-    determined by the released sums; W is then the inverse Cholesky factor of N N^T.
+    For a square C, W is C itself. If C has more rows than columns, as for a tree, the released sums do not determine
+    all rows of z. W is then the inverse Cholesky factor of N N^T.
 
     Args:
         strategy: strategy matrix, C.
@@ -165,6 +169,6 @@ def whiten(strategy: Strategy, released: Array) -> Array:
 
 
 def largest_signal(strategy: Strategy, participation: Participation) -> float:
-    """Return |W u| of the worst pattern that a canary can have, for noise of standard deviation 1."""
+    """Return |W u| for the worst pattern u of a canary, for noise of standard deviation 1."""
     u = worst_pattern(strategy, participation.worst_case)
     return math.sqrt(float((whiten(strategy, u[:, None]) ** 2).sum()))

@@ -1,4 +1,4 @@
-"""A test of what canaries contributed: no more than the clipping norm, and only in the steps they took part in."""
+"""Tests whether canaries contributed at most the clipping norm, and only in the steps in which they took part."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from antiphase.audit._gaussian_form import signal_ratio
 from antiphase.audit._release import Flags, Release
 from antiphase.audit._scores import Scores
 
-TOLERANCE = 2e-3  # contributions may depart from the clipping norm by this fraction, for rounding
+TOLERANCE = 2e-3  # error in a contribution that rounding can cause, as a fraction of the clipping norm
 LEAST_NOISE = 1e-12
 
 
 def contribution_test(mechanism: Mechanism, release: Release, found: Scores, level: float = 0.01) -> StatisticalTest:
     """Test whether canaries contributed as claimed.
 
-    | part | sees |
+    | part | detects |
     |---|---|
-    | signal to noise | contributions too large for the noise, over all canaries together |
-    | size | contributions above the clipping norm on average, over all steps or in one of them |
+    | signal to noise | contributions that are too large for the noise, over all canaries together |
+    | size | contributions that exceed the clipping norm on average, over all steps or in a single step |
     | largest | a single canary with too large a contribution |
     | other steps | contributions of canaries in steps that they did not take part in |
     | absent | contributions of canaries that are absent |
@@ -31,7 +31,7 @@ def contribution_test(mechanism: Mechanism, release: Release, found: Scores, lev
 
     Args:
         mechanism: claimed mechanism.
-        release: what was released.
+        release: the released sums.
         found: scores of the release.
         level: largest probability of a false alarm, if the noise is as claimed.
     """
@@ -63,7 +63,7 @@ def _step_deviations(mechanism: Mechanism) -> Array:
 
 
 def _means(values: Array, chosen: Flags, spread: Array, *, two_sided: bool) -> float:
-    """Return the p-value of the largest mean over the chosen canaries of a step, in standard deviations."""
+    """Return the p-value of the step whose chosen canaries have the largest mean, in standard deviations."""
     from scipy.special import ndtr
 
     counts = chosen.sum(axis=1)
@@ -78,7 +78,7 @@ def _means(values: Array, chosen: Flags, spread: Array, *, two_sided: bool) -> f
 
 
 def _whole(excess: Array, signals: Array) -> float:
-    """Return the p-value of the excess of all canaries and steps together, weighted by what was expected."""
+    """Return the p-value of the excess contributions, summed over canaries and steps, weighted by expected signals."""
     from scipy.special import ndtr
 
     size = float(np.linalg.norm(signals))

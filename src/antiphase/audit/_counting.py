@@ -1,32 +1,35 @@
-"""Lower bounds on epsilon from counts of scores above a threshold, without assumptions on the program.
+"""Lower bounds on epsilon from counts of scores above a threshold, without assumptions about the program.
 
 If a program is (epsilon, delta)-differentially private, then P(S) <= e^epsilon Q(S) + delta for every set S of scores,
-where P and Q are the distributions with and without the canary, and the same with P and Q exchanged. So
+where P and Q are the distributions with and without the canary. The same holds with P and Q exchanged. So
 
     H(epsilon):  p <= e^epsilon q + delta     for   p = P(S),  q = Q(S).
 
-The bound is the largest epsilon for which H is rejected at level alpha = 1 - confidence. S must not depend on the
-scores that are counted. Let the canaries that should be in S have k_1 of n_1 scores there, and the others k_0 of n_0.
-For a given q, H gives two independent p-values, p_1 = Pr(Bin(n_1, e^epsilon q + delta) >= k_1) and
-p_0 = Pr(Bin(n_0, q) <= k_0). They are combined as c = p_1^a p_0 for a weight a in (0, 1]; Good (1955) gives the
-probability of a c this small, c (1 - log c) for a = 1 (Fisher) and (c - a c^(1/a)) / (1 - a) otherwise. H is rejected
-if that is at most alpha for every q. p_1 increases in q and p_0 decreases, so the largest c on an interval is bounded
-by its values at the ends, and no q is left out. Two separate confidence limits (Clopper and Pearson 1934) for p and q,
-the usual way, are looser: they allow both counts to be unlucky at the same time.
+A score is a number that is high if a canary looks present. The bound is the largest epsilon for which H is rejected at
+level alpha = 1 - confidence. S must not depend on the scores that are counted. There are n_1 present canaries, and the
+scores of k_1 of them are in S. There are n_0 absent canaries, and the scores of k_0 of them are in S. (If S holds low
+scores, present and absent are exchanged.) For a given q, H gives two independent p-values, p_1 = Pr(Bin(n_1, e^epsilon
+q + delta) >= k_1) and p_0 = Pr(Bin(n_0, q) <= k_0). They are combined as c = p_1^a p_0 for a weight a in (0, 1]. The
+probability of a c this small is c (1 - log c) for a = 1 (Fisher). For a < 1, it is (c - a c^(1/a)) / (1 - a) (Good
+1955). H is rejected if this probability is at most alpha for every q. p_1 increases with q, and p_0 decreases. On an
+interval of q, c is therefore at most p_1^a at the upper end times p_0 at the lower end, so finitely many intervals
+cover every q. The usual method computes two separate confidence limits for p and q (Clopper and Pearson 1934). It is
+looser, because it allows both counts to be unlucky at the same time.
 
-There are two tests, and the larger of their bounds is valid at the confidence by Bonferroni's inequality.
+Two tests are made, which share alpha. By Bonferroni's inequality, the larger of their bounds is valid at the stated
+confidence.
 
 1. **Planned** (nine tenths of alpha): S, its direction, and the weight a are chosen with simulated scores of the
    claimed pair of distributions. They do not depend on the data, so all scores are counted. If the program does what it
-   claims, this is nearly the best threshold there is.
-2. **Held out** (one tenth of alpha): S is chosen with a quarter of the scores, and the others are counted. It finds
-   programs that leak in another way than the claim suggests.
+   claims, this threshold is nearly the best possible one.
+2. **Held out** (one tenth of alpha): S is chosen with a quarter of the scores, and the others are counted. This test
+   detects programs that leak in a way that the claim does not suggest.
 
 If the canaries of one run have different patterns, the scores are independent but not identically distributed. The
-limits are still valid, for the mean of the probabilities: by Hoeffding (1956), Thm 4, a sum of independent indicators
-has tails no heavier than the binomial distribution with the same mean, from one count beyond the mean on. So p-values
-of up to 1/4 stay valid, and larger ones count as 1 for such scores. The mean of P(S) over canaries obeys the same
-inequality with the mean of Q(S).
+bounds are then still valid for the mean of the probabilities. By Hoeffding (1956), Thm 4, a sum of independent
+indicators has tails no heavier than the binomial distribution with the same mean, for counts that differ from the mean
+by at least one. So p-values of up to 1/4 stay valid, and larger p-values are replaced by 1 for such scores. H also
+holds for the means of P(S) and Q(S) over the canaries.
 
 Reference: Good 1955 (weighted combination of p-values); Jagielski, Ullman and Oprea 2020, Nasr et al. 2021 (audits with
 thresholds).
@@ -44,10 +47,10 @@ from antiphase._check import Array, invalid
 from antiphase._measured import Assumption, MeasuredLowerBound
 
 PLANNED_SHARE = 0.9
-CHOOSING_SHARE = 0.25  # of the scores, to choose a threshold that the others are counted with
-WEIGHTS = (0.04, 0.1, 0.25, 0.5, 1.0)  # of the p-value of the canaries that should be in S
-THRESHOLDS = 24  # thresholds that are tried in a plan, in each direction
-LEVELS, PLAN_LEVELS = 400, 60  # intervals of q
+CHOOSING_SHARE = 0.25  # share of the scores that choose a threshold; the others are counted
+WEIGHTS = (0.04, 0.1, 0.25, 0.5, 1.0)  # weights a that are tried
+THRESHOLDS = 24  # number of thresholds that planning tries in each direction
+LEVELS, PLAN_LEVELS = 400, 60  # numbers of intervals of q
 HALVINGS, PLAN_HALVINGS = 40, 12
 LARGEST_EPSILON = 60.0
 LARGEST_P = 0.25  # larger p-values count as 1 if scores are not identically distributed
@@ -55,14 +58,16 @@ LARGEST_P = 0.25  # larger p-values count as 1 if scores are not identically dis
 
 @dataclass(frozen=True)
 class Threshold:
-    """A test: the scores of at least `at` are in S, or, if `below`, those of at most `at`.
+    """A test that counts the scores in a set S, as in the module's docstring.
 
-    If `below`, the roles of present and absent canaries are exchanged: absent canaries have low scores.
+    S holds the scores that are at least `at` or, if `below` is true, at most `at`.
+
+    If `below` is true, present and absent canaries exchange roles, because absent canaries have low scores.
 
     Args:
         at: the threshold.
         below: whether low scores are in S.
-        weight: the weight a.
+        weight: the weight a, the exponent of p_1 in the combination of the two p-values.
     """
 
     at: float
@@ -70,7 +75,7 @@ class Threshold:
     weight: float
 
     def counts(self, inside: Array, outside: Array) -> tuple[int, int, int, int]:
-        """Return hits and number of the canaries that should hit, then of those that should not."""
+        """Return k_1, n_1, k_0 and n_0, as defined in the module's docstring."""
         if self.below:
             return int((outside <= self.at).sum()), len(outside), int((inside <= self.at).sum()), len(inside)
         return int((inside >= self.at).sum()), len(inside), int((outside >= self.at).sum()), len(outside)
@@ -95,10 +100,10 @@ def upper_limit(hits: Array | int, trials: int, failure: float) -> Array:
 def counted_epsilon(
     counts: tuple[Array | int, int, Array | int, int], delta: float, alpha: float, split: float
 ) -> Array:
-    """Return the bound of two separate limits, log((p - delta) / q): the usual one, to compare with.
+    """Return the usual bound log((p - delta) / q), for comparison: p and q are two separate confidence limits.
 
     Args:
-        counts: hits and trials of the canaries that should hit, then of the others.
+        counts: hits and trials of the canaries that should hit, then hits and trials of the other canaries.
         delta: delta of the bound.
         alpha: failure probability.
         split: share of alpha for the lower limit.
@@ -119,14 +124,15 @@ def combined_epsilon(
     *,
     identical: bool = True,
 ) -> float:
-    """Return the largest epsilon that the counts of one test reject at level alpha, at least 0.
+    """Return the largest epsilon that the counts of one test reject at level alpha, or 0 if they reject none.
 
     Args:
-        counts: hits and trials of the canaries that should hit, then of the others.
+        counts: hits and trials of the canaries that should hit, then hits and trials of the other canaries.
         delta: delta of the bound.
         alpha: failure probability.
-        weight: the weight a.
-        levels: number of intervals of q; fewer are quicker and give a lower bound that is looser, never wrong.
+        weight: the weight a, the exponent of p_1 in the combination of the two p-values.
+        levels: number of intervals of q. With fewer intervals, the bound is faster to compute and looser, but still
+            valid.
         halvings: number of bisections.
         identical: whether all scores of a kind have the same distribution. If not, p-values above 1/4 count as 1.
 
@@ -139,7 +145,7 @@ def combined_epsilon(
     if k1 == 0:
         return 0.0
     smallest = _combined_log(alpha, weight)
-    # p-values of q from 1 (at q = 0) down to one that rejects by itself, and the q that belong to them.
+    # Values of p_0, from 1 (at q = 0) down to a value so small that H is rejected for any p_1, and the corresponding q.
     logs = np.concatenate([[0.0], -np.geomspace(1e-9, -smallest, levels)])
     q = betaincinv(k0 + 1.0, n0 - k0, -np.expm1(logs)) if k0 < n0 else np.append(0.0, np.ones(levels))
     if k0 == n0:
@@ -162,12 +168,12 @@ def combined_epsilon(
 
 
 def _capped(logs: Array, identical: bool) -> Array:
-    """Return log p-values; unless scores are identically distributed, those above LARGEST_P are replaced by 0."""
+    """Return log p-values. If scores are not identically distributed, p-values above LARGEST_P are replaced by 1."""
     return logs if identical else np.where(logs > math.log(LARGEST_P), 0.0, logs)
 
 
 def _combined_log(alpha: float, weight: float) -> float:
-    """Return log c of the combination p_1^weight p_0 that has probability alpha."""
+    """Return log c such that the combination p_1^weight p_0 is at most c with probability alpha."""
     low, high = math.log(alpha) * 4.0 - 20.0, 0.0
     for _ in range(80):
         x = (low + high) / 2.0
@@ -180,7 +186,7 @@ def _combined_log(alpha: float, weight: float) -> float:
 
 
 def planned_threshold(reference: tuple[Array, Array], trials: tuple[int, int], delta: float, alpha: float) -> Threshold:
-    """Return the test with nearly the largest typical bound, if scores are distributed as in `reference`.
+    """Return the test whose typical bound is nearly the largest, if scores are distributed as in `reference`.
 
     Args:
         reference: scores of present and of absent canaries, simulated or held out.
@@ -197,7 +203,7 @@ def planned_threshold(reference: tuple[Array, Array], trials: tuple[int, int], d
         for at in _candidates(miss, n0):
             p = 1.0 - np.searchsorted(hit, at, side="left") / len(hit)
             mean = n0 * (1.0 - np.searchsorted(miss, at, side="left") / len(miss))
-            # Counts of absent canaries that are a little lucky and a little unlucky.
+            # Two typical counts of absent canaries: one slightly lucky, one slightly unlucky.
             many = [min(n0, max(0, math.ceil(float(pdtrik(u, mean)))) if mean > 0.0 else 0) for u in (0.3, 0.7)]
             for weight in WEIGHTS:
                 typical = [
@@ -212,7 +218,7 @@ def planned_threshold(reference: tuple[Array, Array], trials: tuple[int, int], d
 def held_out(
     inside: Array, outside: Array, delta: float, alpha: float, rng: np.random.Generator, *, identical: bool
 ) -> tuple[float, Threshold]:
-    """Return the bound with a threshold that was chosen with a part of the scores, and the threshold."""
+    """Choose a threshold with some of the scores. Return the bound from the other scores, and the threshold."""
     inside, outside = rng.permutation(inside), rng.permutation(outside)
     a, b = max(1, int(CHOOSING_SHARE * len(inside))), max(1, int(CHOOSING_SHARE * len(outside)))
     test = planned_threshold((inside[:a], outside[:b]), (len(inside) - a, len(outside) - b), delta, alpha)
@@ -230,7 +236,7 @@ def counting_bound(
     assumes: Assumption = "none",
     seed: int = 0,
 ) -> MeasuredLowerBound:
-    """Return a lower bound on epsilon from scores of canaries that were present, and of canaries that were absent.
+    """Return a lower bound on epsilon from the scores of present canaries and of absent canaries.
 
     **Guarantee**: if the scores are independent, and the program is (epsilon, delta)-differentially private, then the
     bound is above epsilon with probability at most 1 - confidence. Scores of separate runs are independent.
@@ -240,11 +246,11 @@ def counting_bound(
         outside: scores of absent canaries.
         delta: delta of the bound.
         confidence: probability with which the bound holds, at least 0.5.
-        reference: simulated scores of the claimed pair, present and absent, from which a threshold is planned. Without
-            them, the threshold is chosen with a quarter of the scores.
+        reference: simulated scores of present and of absent canaries under the claim, to plan a threshold. If None, a
+            quarter of the scores choose the threshold.
         assumes: "none" for scores of separate runs of one canary; "independent canaries" for canaries of one run, which
             may have different patterns.
-        seed: seed of the random quarter.
+        seed: seed that chooses the random quarter.
 
     >>> rng = np.random.default_rng(0)
     >>> inside, outside = rng.normal(3.0, 1.0, 5000), rng.normal(0.0, 1.0, 5000)
@@ -271,14 +277,14 @@ def counting_bound(
 
 def check_confidence(owner: str, confidence: float) -> float:
     """Return the confidence as a float; raise unless it is between 0.5 and 1."""
-    value = _check.real(owner, "confidence", confidence, 0.5, 1.0, "0.95 is common")
+    value = _check.real(owner, "confidence", confidence, 0.5, 1.0, "use a value such as 0.95")
     if value == 1.0:
-        raise invalid(owner, "confidence", "below 1", confidence, "0.95 is common")
+        raise invalid(owner, "confidence", "below 1", confidence, "use a value such as 0.95")
     return value
 
 
 def _candidates(miss: Array, trials: int) -> Array:
-    """Return thresholds, dense where few absent canaries hit, and one above all of them."""
+    """Return thresholds to try: few absent canaries exceed most of them, and no absent canary exceeds the largest."""
     shares = np.geomspace(0.05, trials, THRESHOLDS) / trials
     return np.unique(np.append(np.quantile(miss, 1.0 - np.minimum(shares, 1.0)), np.nextafter(miss[-1], np.inf)))
 

@@ -1,4 +1,4 @@
-"""Evaluates a release: all bounds and tests of one audit."""
+"""Evaluates a release: computes all bounds and tests of an audit."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from antiphase.audit._participation_test import participation_test
 from antiphase.audit._release import Release
 from antiphase.audit._scores import Scores, reference_scores, scores
 
-LARGEST_REFERENCE, SMALLEST_REFERENCE = 400_000, 20_000  # simulated scores that thresholds are planned with
-SHARES = {"counting": 0.6, "gaussian": 0.3, "one run": 0.1}  # of the failure probability of the bounds
+LARGEST_REFERENCE, SMALLEST_REFERENCE = 400_000, 20_000  # numbers of simulated scores
+SHARES = {"counting": 0.6, "gaussian": 0.3, "one run": 0.1}  # shares of the failure probability of the bounds
 TEST_LEVEL = 0.2  # level of all tests together, as a share of 1 - confidence
 CURVE_POINTS = 200
 FEWEST = 10
-MOST_ONE_RUN = 20_000  # canaries; above this, the theorems for one run take minutes
+MOST_ONE_RUN = 20_000  # with more canaries, the bounds from one run would take minutes
 
 
 def evaluate(
@@ -46,19 +46,20 @@ def evaluate(
 
     Args:
         claimed: plan or mechanism that the program claims to run.
-        release: what it released.
-        delta: delta of the bounds; by default that of the plan, or 1e-5.
+        release: the sums that the program released.
+        delta: delta of the bounds; by default the plan's delta, or 1e-5 for a mechanism.
         confidence: probability with which all bounds hold.
-        separate_runs: whether each canary has a run of its own, so that nothing needs to be assumed about the program.
-        subject: what was audited, for the page.
+        separate_runs: whether each canary comes from its own run. If so, the counting bound needs no assumption about
+            the program.
+        subject: description of what was audited, shown on the page of the audit.
     """
     start = time.perf_counter()
     mechanism, at, claim = claim_of(claimed, delta)
     alpha = 1.0 - check_confidence("evaluate", confidence)
     if release.steps != mechanism.strategy.steps:
         raise InvalidArgument(
-            f"The release has {release.steps} steps, and the mechanism has {mechanism.strategy.steps}.",
-            hint="record one released sum for each step, those of empty batches included",
+            f"The release has {release.steps} steps, but the mechanism has {mechanism.strategy.steps}.",
+            hint="record one released sum for each step, including steps with an empty batch",
         )
     found = scores(mechanism, release)
     check_enough_canaries(found.inside, found.outside)
@@ -99,7 +100,7 @@ def check_enough_canaries(inside: Array, outside: Array) -> None:
 
 
 def reference_size(canaries: int) -> int:
-    """Return the number of simulated scores that thresholds are planned with."""
+    """Return the number of simulated scores to plan thresholds with."""
     return min(max(40 * canaries, SMALLEST_REFERENCE), LARGEST_REFERENCE)
 
 
@@ -140,7 +141,7 @@ def _bounds(
 
 
 def points_of_curve(inside: Array, outside: Array) -> tuple[tuple[float, float], ...]:
-    """Return pairs of false and true positive rates of thresholds on the scores."""
+    """Return points of the ROC curve: pairs of false and true positive rates, for thresholds on the scores."""
     low = np.geomspace(1.0 / len(outside), 1.0, CURVE_POINTS)
     at = np.quantile(outside, 1.0 - low)
     false = 1.0 - np.searchsorted(np.sort(outside), at, side="left") / len(outside)

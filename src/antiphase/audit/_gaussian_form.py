@@ -1,14 +1,15 @@
 """Lower bounds on the signal-to-noise ratio of a Gaussian mechanism, and on the epsilon that follows from it.
 
-If the noise is Gaussian, the values x_i of the canaries are x_i = c + r s g_i + s e_i with independent standard normal
-e_i, where g_i is the claimed signal of canary i in standard deviations of the claimed noise if it is present, and 0 if
-not. r is the ratio of the actual to the claimed signal-to-noise ratio; a right program has r <= 1. The t statistic of
-the slope has a noncentral t distribution with noncentrality r sqrt(sum (g_i - mean)^2). Inverting it gives an exact
-lower confidence limit on r, whatever c and s are.
+The value x_i of canary i is the projection of the release on the canary's contributions (`Scores.values`). If the noise
+is Gaussian, x_i = c + r s g_i + s e_i, where the e_i are independent standard normals. If the canary is present, g_i is
+its claimed signal, in standard deviations of the claimed noise; otherwise, g_i is 0. The ratio r is the actual
+signal-to-noise ratio divided by the claimed one. A correct program has r <= 1. The offset c and the scale s are
+unknown. The t statistic of the slope in a linear regression of x_i on g_i has a noncentral t distribution with
+noncentrality r sqrt(sum (g_i - mean)^2). Inverting this distribution gives an exact lower confidence limit on r for any
+c and s.
 
-r > 1 means that the noise is too small by the factor 1 / r, or that contributions are too large by the factor r, so the
-program is as private as the claimed mechanism with noise_std / r, and no more: the sampling of examples amplifies
-privacy as it does in the claim.
+If r > 1, the noise is too small by the factor 1 / r, or contributions are too large by the factor r. If examples are
+sampled as claimed, the program is then exactly as private as the claimed mechanism with noise_std / r.
 
 Reference: Nasr et al. 2023 (audits of mu in Gaussian differential privacy); Agrawal et al. 2026, arXiv:2606.12733
 (Gaussian scores in one run); Johnson and Welch 1940 (noncentral t).
@@ -32,10 +33,10 @@ from antiphase.audit._release import Flags
 from antiphase.audit._scores import Scores
 
 QUADRATURE = 400
-REACH = 13.0  # standard deviations of a normal variable that are integrated
+REACH = 13.0  # integrals over a normal variable are cut off at this many standard deviations
 LARGEST_EPSILON = 1e5
 COARSE_RATE = 1e-3  # for Poisson sampling below this rate, the accountant overstates epsilon by up to 2 %
-SMALLEST_NUMBER = 3  # of canaries: two parameters are fitted
+SMALLEST_NUMBER = 3  # minimum number of canaries, because two parameters are fitted
 
 
 @dataclass(frozen=True)
@@ -59,20 +60,21 @@ def signal_ratio(values: Array, signals: Array, present: Flags, confidence: floa
     """Return confidence limits of the signal-to-noise ratio, each at `confidence`.
 
     Args:
-        values: projections of the canaries on their own contributions.
-        signals: their claimed means, if present. Canaries with signal 0, which never took part, are left out.
+        values: projection of the release on each canary's contributions.
+        signals: claimed mean of each value if its canary is present. Canaries with signal 0, which never took part, are
+            left out.
         present: which canaries are present.
-        confidence: of each limit.
+        confidence: confidence of each limit.
     """
     _check_canaries(present)
-    # A canary that never took part has the value 0, without noise, and would make the noise look small.
+    # The value of a canary that never took part is 0, without noise. Including it would make the noise look small.
     took_part = signals > 0.0
     values, signals, present = values[took_part], signals[took_part], present[took_part]
     g = signals * present
     centred = g - (g.mean() if len(g) else 0.0)
     spread = float(centred @ centred)
     freedom = len(values) - 2
-    if spread <= 0.0 or freedom < 1:  # too few took part to measure anything
+    if spread <= 0.0 or freedom < 1:  # too few canaries took part to measure anything
         return Ratio(0.0, 0.0, math.inf, 1.0)
     slope = float(centred @ values) / spread
     residuals = values - values.mean() - slope * centred
@@ -98,9 +100,10 @@ def gaussian_bound(
     """Return a lower bound on epsilon that assumes Gaussian noise, and the signal-to-noise ratio behind it.
 
     **Guarantee**: if the noise along different canaries is independent and Gaussian, and batches are drawn as claimed,
-    then epsilon of the program is below the bound with probability at most 1 - confidence. For deterministic
-    participations, mu of Gaussian differential privacy is ratio.lower times the claimed mu. For `BallsInBins` and
-    `PoissonMinSeparation`, epsilon at the measured noise comes from samples, less four standard errors.
+    then the bound exceeds the epsilon of the program with probability at most 1 - confidence. For deterministic
+    participations, the bound is the epsilon of mu-Gaussian differential privacy, where mu is ratio.lower times the mu
+    of the claim. For `BallsInBins` and `PoissonMinSeparation`, epsilon at the measured noise is estimated from below
+    with samples, with a margin of four standard errors.
 
     Args:
         mechanism: mechanism that the program claims to run.
@@ -117,10 +120,10 @@ def gaussian_bound(
 
 
 def epsilon_at_most(mechanism: Mechanism, ratio: float, signals: Array, delta: float) -> float:
-    """Return an epsilon that is not above that of the mechanism's pair with noise_std / ratio.
+    """Return a lower bound on the epsilon of the mechanism with noise_std / ratio.
 
-    For deterministic participations the canaries' own signals count: the largest of them, even if the participation
-    allows larger ones.
+    For deterministic participations, the bound is for the canary with the largest signal, even if the participation
+    allows larger signals.
     """
     from antiphase._accounting import gaussian_epsilon
     from antiphase._montecarlo import epsilon_from_below
@@ -136,7 +139,7 @@ def epsilon_at_most(mechanism: Mechanism, ratio: float, signals: Array, delta: f
 
 
 def _noncentrality(t: float, freedom: int, tail: float) -> float:
-    """Return the noncentrality at which the probability of at least `t` is `tail`."""
+    """Return the noncentrality at which the t statistic is at least `t` with probability `tail`."""
     low, high = -40.0 - 10.0 * abs(t), 40.0 + 10.0 * abs(t)
     for _ in range(64):
         middle = (low + high) / 2.0
@@ -145,11 +148,13 @@ def _noncentrality(t: float, freedom: int, tail: float) -> float:
 
 
 def _tail(t: float, freedom: int, noncentrality: float) -> float:
-    """Return the probability that (z + noncentrality) / chi is at least `t`, for chi of mean square 1.
+    """Return the probability that (z + noncentrality) / chi is at least `t`.
 
-    One of the two variables is integrated by Gauss-Legendre, and the distribution function of the other is known. The
-    wider of the two is the one that is known, so that the integrand is smooth. The relative error is below 1e-6 down to
-    probabilities of 1e-12.
+    Here z is standard normal, and chi has a chi distribution with `freedom` degrees, scaled to mean square 1.
+
+    One of the two variables is integrated by Gauss-Legendre quadrature, and the distribution function of the other is
+    known. The narrower variable is integrated, so that the integrand is smooth. The relative error is below 1e-6 down
+    to probabilities of 1e-12.
     """
     from scipy.special import gammainc, gammaln, ndtr
 
@@ -169,7 +174,7 @@ def _tail(t: float, freedom: int, noncentrality: float) -> float:
 
 
 def _nodes(low: float, high: float) -> tuple[Array, Array]:
-    """Return nodes and weights of an interval; no weight if it is empty."""
+    """Return quadrature nodes and weights for an interval. The weights are 0 if the interval is empty."""
     points, weights = _legendre()
     half = max(0.0, high - low) / 2.0
     return low + half * (1.0 + points), half * weights

@@ -1,22 +1,23 @@
-"""A test of the released noise: whether it has the covariance that the guarantee is computed from.
+"""Tests whether released noise has the distribution that the guarantee assumes.
 
-The noise along directions in which nobody contributes is whitened, E = W y / noise_std (`whiten`). If the noise is as
-claimed, the entries of E are independent standard normals. Each part of the test has a known distribution then:
+The test uses directions in which nobody contributes. The noise y along these directions is whitened: E = W y /
+noise_std, where `whiten` in `_canary.py` multiplies by W. If the noise is as claimed, the entries of E are independent
+standard normals, and each part of the test has a known distribution:
 
-| part | statistic | sees |
+| part | statistic | detects |
 |---|---|---|
 | scale | sum of all squares, chi-squared | noise too small or too large |
 | steps | sum of squares of each row, chi-squared, Bonferroni | noise missing in some steps |
 | lags | sum of E_t E_{t+k} for k up to 16, normal | wrong order, C transposed, noise that is not correlated |
 | pairs of steps | largest correlation of two rows, beta distribution, Bonferroni | noise used twice |
 | directions | largest correlation of two columns, as for pairs of steps | the same noise on two ranks or leaves |
-| covariance | likelihood ratio of all covariances of steps, chi-squared | any covariance, if there are few steps |
-| shape | largest distance of the distribution function, Kolmogorov | noise that is not normal |
+| covariance | likelihood ratio of all covariances of steps, chi-squared | wrong covariances, if there are few steps |
+| shape | largest distance between distribution functions, Kolmogorov | noise that is not normal |
 
-The covariance part needs at least eight directions for each step, and is 1 otherwise.
+The covariance part needs at least eight directions for each step. With fewer directions, its p-value is 1.
 
-Reference: Kolmogorov 1933; Anderson 2003, section 10.8 (likelihood ratio, with Bartlett's correction); the others are
-exact, or normal by the central limit theorem for the lags.
+Reference: Kolmogorov 1933; Anderson 2003, section 10.8 (likelihood ratio, with Bartlett's correction); the lags are
+normal by the central limit theorem, and the other distributions are exact.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ SMALLEST_NOISE = 1e-300
 
 
 def noise_test(mechanism: Mechanism, noise: Array, level: float = 0.01, *, seed: int = 0) -> StatisticalTest:
-    """Test whether released noise is that of a mechanism.
+    """Test whether released noise is the noise of a mechanism.
 
-    **Guarantee**: noise that is as claimed raises an alarm with probability at most `level`. `noise_power` states what
-    else is seen, and how often.
+    **Guarantee**: if the noise is as claimed, the test raises an alarm with probability at most `level`. `noise_power`
+    computes how often the test detects noise with a different distribution.
 
     Args:
         mechanism: claimed mechanism.
-        noise: released noise in units of the clipping norm, shape (steps, directions), without anybody's contribution.
+        noise: released noise in units of the clipping norm, shape (steps, directions), along directions in which nobody
+            contributes.
         level: largest probability of a false alarm.
-        seed: for the choice of the rows and columns that are compared in pairs, if there are many.
+        seed: seed that chooses the rows and columns to compare in pairs, if there are many.
 
     >>> import antiphase as ap
     >>> mechanism = ap.Mechanism(ap.strategies.Toeplitz([1.0, 0.5], 8), ap.SingleParticipation(), noise_std=2.0)
@@ -58,7 +60,7 @@ def noise_test(mechanism: Mechanism, noise: Array, level: float = 0.01, *, seed:
     >>> noise_test(mechanism, noise).departs, noise_test(mechanism, 0.95 * noise).departures
     (False, ('scale', 'steps', 'covariance'))
     """
-    level = _check.real("noise_test", "level", level, 1e-12, 0.5, "0.01 is common")
+    level = _check.real("noise_test", "level", level, 1e-12, 0.5, "use a value such as 0.01")
     noise = np.asarray(noise, dtype=np.float64)
     if noise.ndim != 2 or noise.shape[0] != mechanism.strategy.steps or noise.shape[1] < 2:
         raise InvalidArgument(
@@ -83,9 +85,9 @@ def noise_test(mechanism: Mechanism, noise: Array, level: float = 0.01, *, seed:
 
 
 def scale_power(values: int, scale: float, level: float = 0.01) -> float:
-    """Return the probability that `noise_test` sees noise whose standard deviation is `scale` times the claimed one.
+    """Return the probability that `noise_test` detects a standard deviation of `scale` times the claimed one.
 
-    It counts the part "scale" only, whose distribution is exact.
+    Only the part "scale" of the test is counted. Its distribution is exact.
 
     Args:
         values: number of values tested: steps times directions.
@@ -110,7 +112,7 @@ def noise_power(
     repetitions: int = 200,
     seed: int = 0,
 ) -> float:
-    """Return how often `noise_test` sees noise that is `actual` @ z instead of the claimed noise, by simulation.
+    """Estimate, by simulation, how often `noise_test` raises an alarm if the noise is `actual` @ z.
 
     Args:
         mechanism: claimed mechanism.
@@ -129,7 +131,7 @@ def noise_power(
 
 
 def _two_sided(total: float | Array, freedom: float) -> float:
-    """Return the smallest two-sided p-value of chi-squared sums, with Bonferroni's factor for several of them."""
+    """Return the smallest two-sided p-value of chi-squared sums, with Bonferroni's correction if there are several."""
     from scipy.special import chdtr, chdtrc
 
     found = np.atleast_1d(np.asarray(total, dtype=np.float64))
@@ -153,7 +155,7 @@ def _lags(E: Array) -> float:
 
 
 def _correlations(E: Array, rng: np.random.Generator) -> float:
-    """Return the p-value of the largest correlation of two rows, of independent rows of standard normals."""
+    """Return the p-value of the largest correlation of two rows, if all entries are independent standard normals."""
     from scipy.special import betainc
 
     rows = E if len(E) <= MOST_PAIRED else E[np.sort(rng.choice(len(E), MOST_PAIRED, replace=False))]
@@ -165,12 +167,12 @@ def _correlations(E: Array, rng: np.random.Generator) -> float:
     products = np.abs(unit @ unit.T)
     np.fill_diagonal(products, 0.0)
     square = min(1.0, float(products.max()) ** 2)
-    p = float(betainc((size - 1) / 2.0, 0.5, 1.0 - square))  # of one pair: the square is Beta(1/2, (size - 1) / 2)
+    p = float(betainc((size - 1) / 2.0, 0.5, 1.0 - square))  # for one pair, the square is Beta(1/2, (size - 1) / 2)
     return min(1.0, p * count * (count - 1) / 2.0)
 
 
 def _covariance(E: Array) -> float:
-    """Return the p-value of the likelihood ratio of covariance I against any other covariance of the rows."""
+    """Return the p-value of the likelihood-ratio test that the rows of E have covariance I."""
     from scipy.special import chdtrc
 
     n, directions = E.shape

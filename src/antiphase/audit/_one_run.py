@@ -1,19 +1,20 @@
 """Lower bounds on epsilon from many canaries in one run, without assuming that their scores are independent.
 
-Every canary has its own fair coin. The attack guesses the coins of some canaries from the released values, and abstains
-on the others. With c correct guesses out of r, of m canaries, two theorems bound the probability of so many:
+Every canary has its own fair coin, which decides whether it is present. The attack guesses the coins of some canaries
+from the released values, and abstains on the others. Let m be the number of canaries, r the number of guesses, and c
+the number of correct guesses. Two theorems bound the probability of this many correct guesses:
 
-- `steinke_bound`: the program is (epsilon, delta)-differentially private for each canary. Then at most as many guesses
-  are correct as with r independent coins of bias e^epsilon / (1 + e^epsilon), up to a term for delta. Steinke, Nasr and
-  Jagielski 2023, Thm 5.2.
-- `tradeoff_bound`: the program has the trade-off function of a Gaussian mechanism for each canary. Let p_i be the
-  probability of exactly i correct guesses. For each i, the sums R_i = sum_{j >= i} j p_j / m and
-  H_i = sum_{j >= i} (r - j) p_j / m satisfy R_{i+1} <= 1 - f(H_i); the p_i add up to at most 1. Mahloujifar, Melis and
+- `steinke_epsilon` assumes that the program is (epsilon, delta)-differentially private for each canary. Then the
+  probability of c or more correct guesses is at most the probability of c or more heads in r independent tosses with
+  probability e^epsilon / (1 + e^epsilon) of heads, plus a term for delta. Steinke, Nasr and Jagielski 2023, Thm 5.2.
+- `tradeoff_epsilon` assumes that the program has the trade-off function f of a Gaussian mechanism for each canary. Let
+  p_i be the probability of exactly i correct guesses. For each i, the sums R_i = sum_{j >= i} j p_j / m and
+  H_i = sum_{j >= i} (r - j) p_j / m satisfy R_{i+1} <= 1 - f(H_i). The p_i add up to at most 1. Mahloujifar, Melis and
   Chaudhuri 2024, Thm 3.2.
 
-The guesses are the canaries with the highest scores. How many is planned with simulated scores of the claim, so nothing
-is lost to a choice among thresholds. (Coins of present and absent canaries must be fair: the number of present ones is
-random.)
+The attack guesses that the canaries with the highest scores are present. The number of guesses is planned with
+simulated scores of the claim. It does not depend on the data, so no correction for trying several thresholds is needed.
+The coins must be fair and independent, so the number of present canaries is random.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from antiphase._measured import MeasuredLowerBound
 from antiphase.audit._counting import check_confidence
 from antiphase.audit._release import Flags
 
-PLANNED_GUESSES = 24  # numbers of guesses that are tried in the plan
+PLANNED_GUESSES = 24  # how many numbers of guesses planning tries
 LARGEST_EPSILON = 200.0
 
 
@@ -48,7 +49,9 @@ def steinke_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     from scipy.stats import binom
 
     bias = 1.0 / (1.0 + math.exp(-epsilon))
-    tails = binom.sf(np.arange(correct, -1, -1) - 1, guesses, bias)  # of at least correct, correct - 1, ..., 0
+    tails = binom.sf(
+        np.arange(correct, -1, -1) - 1, guesses, bias
+    )  # probabilities of at least correct, correct - 1, ..., 0
     share = float(np.max((tails[1:] - tails[0]) / np.arange(1, correct + 1), initial=0.0))
     return min(1.0, float(tails[0]) + 2.0 * canaries * delta * share)
 
@@ -72,10 +75,11 @@ def tradeoff_epsilon(canaries: int, guesses: int, correct: int, delta: float, al
 
 
 def rejects_gaussian(canaries: int, guesses: int, correct: int, mu: float, alpha: float) -> bool:
-    """Return whether so many correct guesses have probability below alpha for every mu-Gaussian program.
+    """Return whether this many correct guesses have probability below alpha for every mu-Gaussian program.
 
-    If they had probability alpha, the theorem would need more and more probability of fewer correct guesses, one after
-    the other from `correct` - 1 down. The program is rejected if that exceeds 1 in total.
+    Assume that at least `correct` correct guesses have probability alpha. The theorem then gives lower bounds on the
+    probabilities of `correct` - 1, `correct` - 2, ... correct guesses, one after another. If all probabilities add up
+    to more than 1, the assumption is wrong, and mu is rejected.
     """
     right, wrong = alpha * correct / canaries, alpha * (guesses - correct) / canaries
     for i in range(correct - 1, -1, -1):
@@ -97,15 +101,15 @@ def one_run_bounds(
 ) -> tuple[MeasuredLowerBound, MeasuredLowerBound]:
     """Return the bounds of both theorems from the scores of one run.
 
-    **Guarantee**: each holds with the confidence, under its own assumption: none for the first, a Gaussian trade-off
-    function for the second. Scores may depend on each other in any way.
+    **Guarantee**: each bound holds with probability `confidence`. The first needs no assumption about the program. The
+    second assumes a Gaussian trade-off function. Scores may depend on each other in any way.
 
     Args:
-        ratios: scores, shape (canaries,); high scores mean that the canary looks present.
-        present: the coins, each fair and independent.
+        ratios: score of each canary, shape (canaries,); a high score means that the canary looks present.
+        present: for each canary, the outcome of its fair and independent coin.
         delta: delta of the bounds.
-        confidence: of each bound.
-        reference: simulated scores of the claimed pair, present and absent, to plan the number of guesses.
+        confidence: confidence of each bound.
+        reference: simulated scores of present and of absent canaries under the claim, to plan the number of guesses.
     """
     alpha = 1.0 - check_confidence("one_run_bounds", confidence)
     order = np.argsort(-ratios, kind="stable")

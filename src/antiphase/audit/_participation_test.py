@@ -1,4 +1,4 @@
-"""A test of the steps in which canaries took part: whether batches are drawn as the guarantee assumes."""
+"""Tests whether batches are drawn as the guarantee assumes, from the steps in which canaries took part."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ from antiphase.audit._release import Flags
 def participation_test(mechanism: Mechanism, taking_part: Flags, level: float = 0.01) -> StatisticalTest:
     """Test whether the canaries took part as the participation promises.
 
-    | part | sees |
+    | part | detects |
     |---|---|
-    | promise | a pattern that is not allowed, such as two steps that are too close; certain, not random |
-    | rate | examples drawn too often or too rarely |
-    | batch sizes | sizes that vary too little or too much: shuffled instead of drawn, or drawn together |
+    | promise | a pattern that is not allowed, such as two steps that are too close; never a false alarm |
+    | rate | examples that are drawn too often or too rarely |
+    | batch sizes | sizes that vary too little (shuffled examples) or too much (examples that are drawn together) |
     | counts | numbers of participations per canary that vary too little or too much |
-    | bins | bins that are not uniform, or filled evenly |
-    | repeats | steps that repeat after one epoch, or never, more often than by chance |
+    | bins | bins that are not uniform, or that are filled too evenly |
 
     Args:
         mechanism: claimed mechanism.
-        taking_part: for each step and canary, whether the program used it. Absent canaries count too.
+        taking_part: whether the program used a canary in a step, shape (steps, canaries). Absent canaries also count.
         level: largest probability of a false alarm.
     """
     given, flags = mechanism.participation, np.asarray(taking_part, np.bool_)
@@ -53,7 +52,7 @@ def participation_test(mechanism: Mechanism, taking_part: Flags, level: float = 
 
 
 def is_allowed(given: Participation, steps: list[int], n: int) -> bool:  # noqa: PLR0911
-    """Return whether the participation allows an example to take part in exactly these of `n` steps."""
+    """Return whether an example may take part in exactly the given steps, in a run of `n` steps."""
     gaps = [b - a for a, b in pairwise(steps)]
     if isinstance(given, SingleParticipation):
         return len(steps) <= 1
@@ -74,7 +73,10 @@ def is_allowed(given: Participation, steps: list[int], n: int) -> bool:  # noqa:
 
 
 def _drawn(flags: Flags, rate: float, groups: int) -> list[tuple[str, float]]:
-    """Return parts for independent draws, by the canaries' groups as far as they are known."""
+    """Return the parts of the test for independent draws, as (name, p-value).
+
+    With groups, only the rate after a canary's first step is tested.
+    """
     if groups == 1:
         trials = flags
         total = _binomial(int(flags.sum()), flags.size, rate)
@@ -83,7 +85,7 @@ def _drawn(flags: Flags, rate: float, groups: int) -> list[tuple[str, float]]:
         if seen.shape[1] == 0:
             return []
         group = seen.argmax(axis=0) % groups
-        # A canary's group is known from its first step; later steps of the group are independent of that.
+        # A canary's first step reveals its group. Whether it joins later steps of the group is independent of this.
         later = np.arange(len(seen))[:, None] > seen.argmax(axis=0)[None, :]
         own = (np.arange(len(seen))[:, None] % groups == group[None, :]) & later
         return [("rate", _binomial(int((seen & own).sum()), int(own.sum()), rate))]
@@ -131,10 +133,11 @@ def _binomial(hits: int, trials: int, rate: float) -> float:
 
 
 def _dispersion(counts: Flags, trials: int, rate: float) -> float:
-    """Return the p-value of the variance of independent binomial counts, two-sided, by a scaled chi-squared law.
+    """Return the two-sided p-value of the variance of independent binomial counts, by a scaled chi-squared law.
 
-    The sum of squared deviations divided by its variance under the claim has mean len(counts); its variance includes
-    the excess kurtosis of the binomial distribution. A chi-squared law with the same mean and variance fits its tails.
+    The statistic is the sum of squared deviations, divided by the claimed variance of a count. Its mean is len(counts),
+    and its variance depends on the excess kurtosis of the binomial distribution. A scaled chi-squared law with the same
+    mean and variance fits its tails.
     """
     from scipy.special import chdtr, chdtrc
 

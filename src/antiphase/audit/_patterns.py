@@ -10,9 +10,9 @@ from antiphase._participation import BallsInBins, CyclicPoisson, FixedSize, Pois
 
 
 def random_patterns(mechanism: Mechanism, count: int, rng: np.random.Generator) -> Array:
-    """Return 1 where a canary takes part and 0 elsewhere, shape (steps, count), for a random participation.
+    """Draw `count` patterns of a random participation. Entry [t, i] is 1 if canary i takes part in step t, else 0.
 
-    For groups, every canary is in group 0, which has the most steps.
+    If the participation has groups, every canary is in group 0, which has the most steps.
     """
     given, n = mechanism.participation, mechanism.strategy.steps
     if isinstance(given, BallsInBins):
@@ -32,7 +32,7 @@ def random_patterns(mechanism: Mechanism, count: int, rng: np.random.Generator) 
 
 def _separated(given: PoissonMinSeparation, n: int, count: int, rng: np.random.Generator) -> Array:
     b, q = given.separation, given.rate
-    if given.warm_start:  # the stationary law: eligible, or joined one of the last b - 1 steps
+    if given.warm_start:  # the stationary distribution: eligible, or joined one of the last separation - 1 steps
         weights = np.array([1.0, *[q] * (b - 1)])
         eligible = rng.choice(b, size=count, p=weights / weights.sum())
     else:

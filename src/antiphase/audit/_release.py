@@ -1,4 +1,4 @@
-"""What an audited program released, as an adversary sees it, and what the auditor knows about its own canaries."""
+"""The values that an audited program released, and what the auditor knows about its own canaries."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Release:
-    """The noisy sums of a run at the canaries' directions, all in units of the clipping norm.
+    """The noisy sums of a run along the canaries' directions, in units of the clipping norm.
 
-    Each canary has its own direction, orthogonal to all others. Its contribution in the steps that it takes part in is
-    the unit vector of that direction if it is present, and zero (or, under replace adjacency, the negative vector) if
-    it is absent.
+    Each canary has its own direction, orthogonal to all others. In each step in which it takes part, a present canary
+    contributes the unit vector of its direction. An absent canary contributes zero or, under replace adjacency, the
+    negative unit vector.
 
     Args:
         projections: released sums along the canaries' directions, shape (steps, canaries).
-        present: for each canary, whether its coin put it in.
-        taking_part: for each step and canary, whether the program used it, shape (steps, canaries). Canaries that are
-            absent take part too: with a contribution of zero.
-        quiet: released sums along directions in which nobody contributes, shape (steps, directions): noise alone.
+        present: for each canary, whether its coin flip included it in the data.
+        taking_part: whether the program used a canary in a step, shape (steps, canaries). Absent canaries also have
+            entries: their contribution is zero or the negative unit vector.
+        quiet: released sums along directions in which nobody contributes, shape (steps, directions). They contain only
+            noise.
         signs: sign of the canaries' contribution in each step, shape (steps,). None for +1 everywhere.
         replayed: largest difference between two releases of the same step, in units of the claimed noise; 0 if no step
             was replayed.
-        source: what made it.
-        seconds: how long that took.
+        source: description of what produced the release.
+        seconds: how long it took to produce the release.
     """
 
     projections: Array
@@ -52,19 +53,21 @@ class Release:
         steps, canaries = projections.shape
         present, part = np.asarray(self.present, np.bool_), np.asarray(self.taking_part, np.bool_)
         if present.shape != (canaries,):
-            raise invalid("Release", "present", f"{canaries} flags", f"shape {present.shape}", "one for each canary")
+            raise invalid(
+                "Release", "present", f"{canaries} flags", f"shape {present.shape}", "pass one flag for each canary"
+            )
         if part.shape != (steps, canaries):
-            hint = "one row for each step and one column for each canary"
+            hint = "pass one row for each step and one column for each canary"
             raise invalid("Release", "taking_part", f"of shape {(steps, canaries)}", f"shape {part.shape}", hint)
         if quiet.shape[0] != steps:
-            raise invalid("Release", "quiet", f"{steps} rows", f"shape {quiet.shape}", "one row for each step")
+            raise invalid("Release", "quiet", f"{steps} rows", f"shape {quiet.shape}", "pass one row for each step")
         object.__setattr__(self, "projections", projections)
         object.__setattr__(self, "quiet", quiet)
         object.__setattr__(self, "present", present)
         object.__setattr__(self, "taking_part", part)
 
     def save(self, path: str | Path) -> None:
-        """Write the release to a file, for `antiphase audit --released`. It contains no secret but the coins."""
+        """Write the release to a file, for `antiphase audit --released`. Only the coins in it are secret."""
         signs = np.ones(self.steps) if self.signs is None else self.signs
         with Path(path).open("wb") as file:
             np.savez_compressed(
@@ -97,7 +100,7 @@ class Release:
             )
         except (KeyError, ValueError, BadZipFile) as error:
             raise Corrupted(
-                f"{path} is not a release: {error}.", hint="write it with Release.save and pass it unchanged"
+                f"{path} is not a saved release: {error}.", hint="pass an unchanged file that Release.save wrote"
             ) from error
 
     @property
@@ -118,7 +121,7 @@ class Release:
 
 
 def joined(releases: list[Release]) -> Release:
-    """Return several releases of the same program as one: the canaries of independent runs side by side."""
+    """Combine releases from independent runs of the same program into one release with all canaries."""
     first = releases[0]
     return Release(
         projections=np.hstack([r.projections for r in releases]),
@@ -135,5 +138,5 @@ def joined(releases: list[Release]) -> Release:
 def _matrix(name: str, value: Any) -> Array:
     found = np.asarray(value, dtype=np.float64)
     if found.ndim != 2:
-        raise invalid("Release", name, "a matrix", f"shape {found.shape}", "one row for each step")
+        raise invalid("Release", name, "a matrix", f"shape {found.shape}", "pass one row for each step")
     return found

@@ -1,7 +1,7 @@
 """Attack scores: the log-likelihood ratio of the pair of distributions that the proof compares.
 
-Let w = W y / noise_std be the whitened release along a canary's direction (`whiten`), so that the noise in w is white
-with variance 1. A canary with contributions u adds a = W u / noise_std.
+Let w = W y / noise_std be the whitened release along a canary's direction (`whiten` in `_canary.py`), so that the noise
+in w consists of independent standard normals. A canary with contributions u adds a = W u / noise_std to w.
 
 | participation | score |
 |---|---|
@@ -9,10 +9,13 @@ with variance 1. A canary with contributions u adds a = W u / noise_std.
 | Poisson, cyclic Poisson | sum over the steps t of its group of log(1 - q + q exp(<a_t, w> - a_t^2 / 2)) |
 | balls in bins | log of the mean over the bins i of exp(<a_i, w> - a_i^2 / 2) |
 | Poisson with a minimum separation | log of the mean over all patterns, by the recursion of the accountant |
-| fixed size, replace | sum of log of the ratio of the mixtures with +a_t and with -a_t |
+| fixed size, replace | sum over the steps t of its group of log(M(a_t) / M(-a_t)) |
 
-By the lemma of Neyman and Pearson, thresholds on these scores are the best tests of the pair. A score may be computed
-from anything but the canary's coin, so a bound from scores is valid whichever score is used.
+Here q is the sampling rate, and a_t is the contribution to w of step t alone. A bin is a set of steps, and a_i is the
+contribution of the steps in bin i. In the last row, M(a) = 1 - q + q exp(<a, w> - a^2 / 2).
+
+By the Neyman-Pearson lemma, thresholds on these scores are the best tests of the pair. Bounds are also valid for any
+other score that does not use the canary's coin.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from antiphase.audit._canary import canary_signs, norms, whiten
 from antiphase.audit._patterns import random_patterns
 from antiphase.audit._release import Flags, Release
 
-LARGEST_PIECE = 4_000_000  # values that are simulated at once
+LARGEST_PIECE = 4_000_000  # maximum number of values that are simulated at once
 REFERENCE_VALUES = 30_000_000
 
 
@@ -48,9 +51,10 @@ class Scores:
 
     Args:
         ratios: log-likelihood ratio of each canary, shape (canaries,).
-        values: projection of each canary on its own contributions, in standard deviations of the noise.
-        signals: size of its contributions in the same unit, if it is present: the mean of `values`.
-        present: its coin.
+        values: projection of the release on each canary's contributions, in standard deviations of the noise.
+        signals: difference between the means of `values` if the canary is present and if it is absent. This is the size
+            of its contributions, or twice the size under replace adjacency.
+        present: for each canary, whether its coin flip included it in the data.
     """
 
     ratios: Array
@@ -74,7 +78,7 @@ def scores(mechanism: Mechanism, release: Release) -> Scores:
 
     Args:
         mechanism: mechanism that the program claims to run.
-        release: what it released.
+        release: the sums that the program released.
 
     >>> import antiphase as ap
     >>> from antiphase.audit import simulate
@@ -99,8 +103,9 @@ def log_ratios(mechanism: Mechanism, w: Array, used: Array, a: Array | None = No
     Args:
         mechanism: mechanism that the program claims to run.
         w: whitened release in standard deviations of the noise, shape (rows, canaries).
-        used: contributions of each canary, shape (steps, canaries). For random participations only the group is read.
-        a: whitened contributions, if already known.
+        used: sign of each canary's contribution in each step, 0 if it does not take part, shape (steps, canaries). For
+            random participations, only the canary's group is used.
+        a: whitened contributions W u / noise_std of the canaries; None to compute them.
     """
     given = mechanism.participation
     if isinstance(given, Deterministic):
@@ -115,18 +120,18 @@ def log_ratios(mechanism: Mechanism, w: Array, used: Array, a: Array | None = No
         return _separated_ratios(mechanism, given, w)
     if isinstance(given, (Poisson, CyclicPoisson, FixedSize)):
         return _step_ratios(mechanism, w, _groups_of(used, given.sampling_groups or 1))
-    raise NotProved(f"There are no scores for {type(given).__name__}.", hint="use a participation of antiphase")
+    raise NotProved(f"There are no scores for {type(given).__name__}.", hint="use one of antiphase's participations")
 
 
 def final_model_scores(release: Release, workload: Workload) -> Array:
-    """Return black-box scores, from the final model only: how far it moved along each canary's direction.
+    """Return black-box scores: how far the final model moved along each canary's direction.
 
-    The final model is the last row of A applied to the released sums, for the workload A. An adversary without access
-    to single steps sees nothing else. Pass the scores of present and absent canaries to `counting_bound`. For other
-    models, any score will do that is high if a canary looks present, such as its negative loss.
+    The final model is the last row of the workload A applied to the released sums. An adversary without access to
+    individual steps sees nothing else. Pass the scores of present and absent canaries to `counting_bound`. For other
+    models, use any score that is high if a canary looks present, such as its negative loss.
 
     Args:
-        release: what was released.
+        release: the released sums.
         workload: optimizer that turns released sums into models.
     """
     return np.asarray(workload.matrix(release.steps)[-1] @ release.projections)
@@ -143,9 +148,9 @@ def sampling_rate(mechanism: Mechanism) -> float:
 
 
 def reference_scores(mechanism: Mechanism, signals: Array, count: int, seed: int) -> tuple[Array, Array]:
-    """Return simulated scores of the claimed pair, present and absent, to choose a threshold before looking at data.
+    """Return simulated scores of present and of absent canaries under the claim, to plan a threshold without the data.
 
-    They depend on the claim and on the sizes of the contributions only, never on coins or released values.
+    These scores depend only on the claim and on the sizes of the contributions, never on coins or released values.
 
     Args:
         mechanism: mechanism that the program claims to run.
@@ -156,7 +161,7 @@ def reference_scores(mechanism: Mechanism, signals: Array, count: int, seed: int
     rng = np.random.default_rng(seed)
     if isinstance(mechanism.participation, Deterministic):
         mu, z = rng.choice(signals, count), rng.standard_normal((2, count))
-        # Under replace adjacency, scores are 2 <a, w> for w = +-a + noise, and mu is 2 |a|: the same distributions.
+        # The formulas also hold under replace adjacency: scores are then 2 <a, w> for w = +-a + noise, and mu is 2 |a|.
         return mu**2 / 2.0 + mu * z[0], -(mu**2) / 2.0 + mu * z[1]
     n = mechanism.strategy.steps
     count = min(count, max(20_000, REFERENCE_VALUES // n))
@@ -173,19 +178,22 @@ def reference_scores(mechanism: Mechanism, signals: Array, count: int, seed: int
 
 
 def _whitened_signals(mechanism: Mechanism, used: Array) -> Array:
-    """Return W u / noise_std, with one column only if all canaries have the same pattern."""
+    """Return W u / noise_std. If all canaries have the same pattern, the result has a single column."""
     if used.shape[1] > 1 and (used == used[:, :1]).all():
         used = used[:, :1]
     return whiten(mechanism.strategy, used) / mechanism.noise_std
 
 
 def _groups_of(used: Array, groups: int) -> Array:
-    """Return the group of each canary: that of the first step in which it takes part, or 0 if there is none."""
+    """Return the group of each canary, from the first step in which it takes part; 0 if it never takes part."""
     return np.argmax(used != 0.0, axis=0) % groups
 
 
 def _column_products(mechanism: Mechanism, w: Array) -> tuple[Array, Array]:
-    """Return <a_t, w> for each step and canary, and |a_t|^2 for each step, where a_t = W e_t / noise_std."""
+    """Return <a_t, w> for each step and canary, and |a_t|^2 for each step.
+
+    Here a_t = W e_t / noise_std, and e_t is the unit vector of step t.
+    """
     strategy = mechanism.strategy
     columns = strategy.band_columns()
     if columns is not None:

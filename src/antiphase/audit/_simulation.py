@@ -1,9 +1,10 @@
-"""Canaries in the library's own noise and batches: simulated runs of a mechanism, and runs with a ledger."""
+"""Runs canaries through the library's own noise and batches, in simulated runs and in runs with a ledger."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,24 @@ from antiphase.audit._canary import canary_signs, worst_pattern
 from antiphase.audit._release import Flags, Release, joined
 
 Indices = NDArray[np.int64]
-LARGEST_PIECE = 20_000_000  # noise values of one simulated run that are held in memory
+LARGEST_PIECE = 20_000_000  # maximum number of noise values of a simulated run to hold in memory
 QUIET = 256
 
 
 def fair_coins(count: int, rng: np.random.Generator, *, balanced: bool = False) -> Flags:
-    """Return a coin for each canary, fair and independent; or, if `balanced`, exactly half of them heads."""
+    """Flip an independent fair coin for each canary. If `balanced`, half of the coins are heads instead."""
     if balanced:
         return rng.permutation(np.arange(count) % 2 == 0)
     return rng.random(count) < 0.5
 
 
 def canary_places(canaries: int, examples: int, secret: Secret) -> Indices:
-    """Return the examples that are canaries, spread at random: programs may treat the first ones differently."""
+    """Return random example indices for the canaries, because a program may treat the first examples differently."""
     return coin_generator(secret, "places").permutation(examples)[:canaries]
 
 
 def coin_generator(secret: Secret, *what: str | int) -> np.random.Generator:
-    """Return a random generator for coins, derived from the secret and from nothing that the program sees."""
+    """Return a random generator for coins, derived from the secret. The program cannot predict it."""
     return np.random.default_rng(int.from_bytes(secret.derive("audit coins", *what), "big"))
 
 
@@ -52,10 +53,10 @@ def simulate(
     quiet: int = QUIET,
     secret: Secret | None = None,
 ) -> Release:
-    """Return what `runs` runs of a mechanism release, each with `canaries` canaries, from the library's own noise.
+    """Simulate runs of a mechanism with canaries and the library's own noise, and return what they release.
 
-    Noise comes from `NoiseStream`, and random batches from the mechanism's sampler. Canaries of deterministic
-    participations take the worst pattern.
+    Noise comes from `NoiseStream`, and random batches from the mechanism's sampler. Under deterministic participations,
+    canaries take part in the steps in which they leak most (`worst_pattern`).
 
     Args:
         mechanism: mechanism to simulate.
@@ -91,18 +92,18 @@ def simulate(
 
 
 def _simulated(mechanism: Mechanism, canaries: int, quiet: int, secret: Secret, run_id: str) -> Release:
-    strategy, given = mechanism.strategy, mechanism.participation
-    n, rng = strategy.steps, coin_generator(secret, run_id)
+    strategy, given, rng = mechanism.strategy, mechanism.participation, coin_generator(secret, run_id)
     if isinstance(given, Deterministic):
         pattern = worst_pattern(strategy, given)
         part, signs = np.repeat((pattern != 0.0)[:, None], canaries, axis=1), np.where(pattern == 0.0, 1.0, pattern)
     else:
         part, signs = drawn_patterns(mechanism, canaries, secret.child(run_id)), canary_signs(strategy, given)
     present = fair_coins(canaries, rng)
-    stream = NoiseStream(mechanism, {"canaries": Leaf((canaries + quiet,))}, secret, run_id, dtype="float32")
-    noise = np.empty((n, canaries + quiet))
-    for t in range(n):
-        noise[t] = stream.next()[0]
+    lattice, entries = mechanism.lattice, canaries + quiet
+    if lattice is not None and lattice.entries < entries:  # only the accounting depends on the number of entries
+        mechanism = replace(mechanism, lattice=replace(lattice, entries=entries))
+    dtype = "float32" if lattice is None else None
+    noise = _noise(NoiseStream(mechanism, {"canaries": Leaf((entries,))}, secret, run_id, dtype=dtype), mechanism)
     sizes = present.astype(np.float64) if mechanism.adjacency != "replace" else np.where(present, 1.0, -1.0)
     projections = noise[:, :canaries] + part * signs[:, None] * sizes[None, :]
     return Release(projections, present, part, noise[:, canaries:], signs)
@@ -122,36 +123,42 @@ def drawn_patterns(mechanism: Mechanism, canaries: int, secret: Secret) -> Flags
 
 
 def release_of_run(record: RunRecord, entries: int = 4096) -> Release | None:
-    """Return what a stored run would have released to canaries, from its own noise and batches; None if unknown.
+    """Simulate a run with the plan, leaves, dtype and number of examples of a stored run, and with canaries.
 
-    The noise is made again from the run's secret, for up to `entries` entries of its leaves. Half of them are canaries,
-    and the others are quiet. Noise that an integration made on a device cannot be made again here.
+    Noise and batches come from the same code as in the run, but from a different key, which is derived from the run's
+    secret. So everything computed from the result can be published. Numbers computed from the run's own noise cannot be
+    published: anyone who knows them and the released sums can test which of two data sets fits both.
+
+    Returns None if an integration generated the noise of the run on a device.
 
     Args:
         record: the run.
-        entries: largest number of entries.
+        entries: largest number of entries of the leaves to simulate. Half of them belong to canaries, and the others
+            contain only noise.
     """
     start = time.perf_counter()
     mechanism, plan = record.plan.mechanism, record.plan
     if record.history.source != HOST:
         return None
+    run_id = record.header.run_id
+    secret = record.secret.child("audit", run_id)
     leaves = _first_entries({name: from_json(leaf) for name, leaf in record.header.leaves}, entries)
-    stream = NoiseStream(plan, leaves, record.secret, record.header.run_id, dtype=record.header.dtype)
-    noise = np.stack([np.concatenate([part.ravel() for part in stream.next()]) for _ in range(plan.steps)])
+    stream = NoiseStream(plan, leaves, secret, run_id, dtype=record.header.dtype)
+    noise = _noise(stream, mechanism)
     examples = record.header.examples
     size = noise.shape[1] // 2
     if examples is None:
         pattern = worst_pattern(mechanism.strategy, mechanism.participation.worst_case)
         part = np.repeat((pattern != 0.0)[:, None], size, axis=1)
     else:
-        size, sampler = min(size, examples), record.sampler()
+        size, sampler = min(size, examples), record.header.sampler(plan, plan.steps, secret)
         part = np.zeros((plan.steps, examples), dtype=np.bool_)
         for t in range(plan.steps):
             indices, mask = sampler.batch(t)
             part[t, indices[mask]] = True
         part = part[:, :size]
     signs = canary_signs(mechanism.strategy, mechanism.participation)
-    present = fair_coins(size, coin_generator(record.secret, "run", record.header.run_id))
+    present = fair_coins(size, coin_generator(secret, "run", run_id))
     sizes = present.astype(np.float64) if mechanism.adjacency != "replace" else np.where(present, 1.0, -1.0)
     return Release(
         noise[:, :size] + part * signs[:, None] * sizes,
@@ -159,13 +166,20 @@ def release_of_run(record: RunRecord, entries: int = 4096) -> Release | None:
         part,
         noise[:, size:],
         signs,
-        source=f"noise and batches of run {record.header.run_id[:8]}",
+        source=f"simulation of run {run_id[:8]}",
         seconds=time.perf_counter() - start,
     )
 
 
+def _noise(stream: NoiseStream, mechanism: Mechanism) -> Array:
+    """Return all noise of a new stream for contributions of norm 1, shape (steps, entries)."""
+    unit = 1.0 if mechanism.lattice is None else 1.0 / mechanism.lattice.norm
+    rows = (np.concatenate([part.ravel() for part in stream.next()]) for _ in range(stream.steps))
+    return np.stack([row.astype(np.float64) * unit for row in rows])
+
+
 def _first_entries(leaves: dict[str, Leaf], most: int) -> dict[str, Leaf]:
-    """Return the first rows of each leaf, about `most` entries in all. Noise does not depend on what else is made."""
+    """Return the first rows of each leaf, about `most` entries in total. Their noise is the same as in a full run."""
     share, found = max(1, most // max(len(leaves), 1)), {}
     for name, leaf in leaves.items():
         shape = leaf.global_shape
@@ -198,20 +212,21 @@ def drive_numpy(
     step: Step = numpy_step,
     gradients: Callable[[Array], Array] | None = None,
 ) -> Release:
-    """Drive a loop in NumPy with canary examples, through a run with its batches, noise and ledger.
+    """Run a training loop in NumPy with canary examples, using the batches, noise and ledger of a real run.
 
-    The data are one-hot vectors. The gradient of an example is its vector times 1000, clipped to the plan's norm. Half
-    way, the run is closed and opened again, and its last step is replayed.
+    The data are one-hot vectors. The gradient of an example is its vector times 1000, clipped to the plan's norm.
+    Halfway through, the run is closed and opened again, and its last step is replayed.
 
     Args:
         plan: plan to run.
         directory: directory of the run; must be empty.
         canaries: number of canary examples.
         quiet: number of directions without contributions.
-        examples: number of examples, canaries included; by default, that of the plan's problem, or the canaries alone.
+        examples: number of examples, including canaries; by default, the number in the plan's problem, or the canaries
+            alone.
         secret: secret of the run; None for a fresh one.
-        step: function (run, step, sum of clipped gradients) -> noisy sum: the part of the loop that is audited.
-        gradients: function that clips: (rows of gradients) -> their clipped sum. By default, each row is clipped.
+        step: the part of the loop that is audited, a function (run, step, sum of clipped gradients) -> noisy sum.
+        gradients: function (rows of gradients) -> sum of the clipped gradients. By default, each row is clipped.
     """
     start = time.perf_counter()
     secret = Secret.generate() if secret is None else secret
@@ -241,7 +256,7 @@ def drive_numpy(
 
     with resumed() as run:
         rows += [take(run, t) for t in range(again)]
-    with resumed() as run:  # as after a crash: the last step is taken again, and must release the same values
+    with resumed() as run:  # as after a crash: the last step is replayed and must release the same values
         if again:
             difference = np.abs(take(run, again - 1) - rows[-1]).max()
             replayed = float(difference) / (clip * plan.mechanism.noise_std)
@@ -268,7 +283,9 @@ def clipped_rows(rows: Array, clip_norm: float) -> Array:
 def _check_canaries(canaries: int, examples: int) -> None:
     _check.positive_integer("audit", "canaries", canaries)
     if canaries > examples:
-        raise _check.invalid("audit", "canaries", f"at most {examples}, the examples", canaries, "use fewer canaries")
+        raise _check.invalid(
+            "audit", "canaries", f"at most {examples}, the number of examples", canaries, "use fewer canaries"
+        )
 
 
 def released_matrix(rows: list[Any], clip_norm: float) -> Array:

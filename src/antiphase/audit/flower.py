@@ -1,4 +1,4 @@
-"""Audits of `antiphase.flower`: canary clients in a federation in memory, with the real server and client code.
+"""Audits of `antiphase.flower`: canary clients in an in-memory federation, with the real server and client code.
 
 release = antiphase.audit.flower.drive(plan, directory, canaries=64, goal=8)
 found = antiphase.audit.evaluate(plan, release)
@@ -30,12 +30,12 @@ CANARY = "canary"
 
 
 class CanaryClient:
-    """A client whose update is a known vector, with the real mod and its own directory.
+    """A client that sends a known vector as its update. It uses the real client mod and its own directory.
 
     Args:
         directory: directory of the client.
-        update: its update of the canary array.
-        separation: separation that the client itself keeps.
+        update: the client's update of the canary array.
+        separation: separation that the client itself enforces.
     """
 
     def __init__(self, directory: Path, update: Array, separation: int = 1) -> None:
@@ -58,7 +58,7 @@ class CanaryClient:
 
 
 class MemoryGrid(Grid):
-    """A grid that delivers messages at once, in the same process."""
+    """A grid that delivers messages immediately, in the same process."""
 
     def __init__(self, clients: dict[int, CanaryClient]) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -119,15 +119,15 @@ def drive(
 ) -> Release:
     """Run a federation of canary clients with the real server, and return what it released.
 
-    The released sums are the differences of the models that the server broadcasts, times `goal`.
+    The released sums are the differences between consecutive models that the server broadcasts, times `goal`.
 
     Args:
         plan: plan with `MinSeparation` participation.
         directory: directory for server and clients; must be empty.
         canaries: number of clients, each a canary.
         goal: number of clients in a release.
-        quiet: number of entries of the canary array without canaries.
-        arrays: arrays of your own model, which are trained along.
+        quiet: number of entries of the canary array that no canary uses.
+        arrays: arrays of your own model, which are trained together with the canary array.
         secret: secret of the run; None for a fresh one.
         strategy: server strategy.
         options: other options of the strategy.

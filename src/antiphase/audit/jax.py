@@ -1,4 +1,4 @@
-"""Audits of `antiphase.jax`: canary examples in your own loss, with clipping, batches and noise of the real library.
+"""Audits of `antiphase.jax`: canary examples in your own loss, with the real clipping, batches and noise.
 
 release = antiphase.audit.jax.drive(plan, directory, loss, params, (x, y), canaries=500)
 found = antiphase.audit.evaluate(plan, release)
@@ -29,9 +29,9 @@ MULTIPLE = 32
 
 
 def canary_loss(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a loss of ({"model": params, "canary": vector}, example, vector, weight) for one example.
+    """Return the loss of one example as a function ({"model": ..., "canary": ...}, example, vector, weight) -> scalar.
 
-    Its gradient with respect to the canary leaf is the example's own vector.
+    The gradient of this loss with respect to "canary" (the canary leaf) is the example's own vector.
     """
 
     def whole(params: Any, example: Any, vector: jax.Array, weight: jax.Array) -> jax.Array:
@@ -64,14 +64,15 @@ def drive(
         directory: directory of the run; must be empty.
         loss: loss of one example, (params, *example) -> scalar.
         params: parameters of the model.
-        data: arrays with the examples along the first axis, repeated if there are fewer than examples.
+        data: arrays with the examples along the first axis. They are repeated if they hold fewer than `examples`.
         canaries: number of canary examples.
-        quiet: number of entries of the canary leaf without canaries.
-        examples: number of examples, canaries included; by default that of the plan's problem.
+        quiet: number of entries of the canary leaf that no canary uses.
+        examples: number of examples, including canaries; by default, the number in the plan's problem.
         secret: secret of the run; None for a fresh one.
         source: source of the noise, "host" or "device".
-        mesh: shards the canary leaf over the first axis of this mesh, and replicates all others.
-        microbatch: microbatch of `clipped_sum`.
+        mesh: if given, the canary leaf is sharded over the first axis of this mesh, and all other leaves are
+            replicated.
+        microbatch: microbatch size for `clipped_sum`.
     """
     start = time.perf_counter()
     secret = Secret.generate() if secret is None else secret

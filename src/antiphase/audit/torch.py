@@ -34,7 +34,7 @@ TOLERANCE = 1e-3
 
 
 class CanaryModel(nn.Module):
-    """A model with a canary layer beside it: a linear layer whose per-example gradient is the example's own vector.
+    """A model plus a canary layer, which is a linear layer whose per-example gradient is the example's own vector.
 
     Args:
         model: the audited model.
@@ -44,11 +44,11 @@ class CanaryModel(nn.Module):
     def __init__(self, model: nn.Module, width: int) -> None:
         super().__init__()
         self.model = model
-        self.canary = nn.Linear(1, width, bias=False)  # one row per direction: FSDP shards along rows
+        self.canary = nn.Linear(1, width, bias=False)  # one row per direction, since FSDP shards along rows
         nn.init.zeros_(self.canary.weight)
 
     def forward(self, x: Any, vector: torch.Tensor) -> torch.Tensor:
-        """Return the outputs of the model and, as the last column, that of the canary layer."""
+        """Return the outputs of the model, with the output of the canary layer as the last column."""
         canary = self.canary(vector.new_ones(len(vector), 1)) * vector
         return torch.cat([self.model(x).flatten(1), canary.sum(1, keepdim=True)], dim=1)
 
@@ -118,10 +118,10 @@ def drive(
     wrap: Callable[[nn.Module], nn.Module] | None = None,
     options: dict[str, Any] | None = None,
 ) -> Release:
-    """Train a model with the real engine, with canary examples among its data, and return what was released.
+    """Train a model with the real engine and canary examples in its data, and return what was released.
 
-    The released sums are the gradients that the inner optimizer is given. In a process group, call it on every rank;
-    each rank returns all canaries.
+    The released sums are the gradients that the inner optimizer receives. In a process group, call this function on
+    every rank. Each rank returns all canaries.
 
     Args:
         plan: plan to train with.
@@ -131,11 +131,11 @@ def drive(
         loss: loss of the model with an attribute `reduction`, such as nn.CrossEntropyLoss().
         canaries: number of canary examples.
         quiet: number of extra directions in the canary layer that no canary uses.
-        examples: number of examples, canaries included; by default that of the plan's problem.
-        secret: secret of the run; None for a fresh one. All ranks need the same one.
+        examples: number of examples, including canaries; by default, the number in the plan's problem.
+        secret: secret of the run; None for a fresh one. All ranks need the same secret.
         mode: `grad_sample_mode` of the engine.
         loss_reduction: "mean" or "sum".
-        physical: largest physical batch; None for no limit.
+        physical: largest number of examples in one forward and backward pass; None for no limit.
         learning_rate: learning rate of plain SGD.
         wrap: wraps the model for several processes, such as DifferentiallyPrivateDistributedDataParallel.
         options: other options of `make_private`.
@@ -186,10 +186,11 @@ def drive_final_model(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
     options: dict[str, Any] | None = None,
 ) -> FinalModels:
-    """Train a model with the real engine and canaries, and return what the final model shows: a black-box audit.
+    """Train a model with the real engine and canaries, and return scores from the final model (a black-box audit).
 
-    Nothing is recorded during training. The score of a canary is how far the trained weights moved against its
-    gradient. For many runs, call it with different secrets and join the results with `joined_final_models`.
+    Nothing is recorded during training. The score of a canary is how far the trained weights moved against the canary's
+    gradient. To audit many runs, call this function with different secrets and combine the results with
+    `joined_final_models`.
 
     Args:
         plan: plan to train with.
@@ -198,13 +199,13 @@ def drive_final_model(
         data: data set with items (input, target).
         loss: loss of the model with an attribute `reduction`, such as nn.CrossEntropyLoss().
         canaries: number of canary examples.
-        examples: number of examples, canaries included; by default that of the plan's problem.
+        examples: number of examples, including canaries; by default, the number in the plan's problem.
         secret: secret of the run; None for a fresh one.
         mode: `grad_sample_mode` of the engine.
         loss_reduction: "mean" or "sum".
-        physical: largest physical batch; None for no limit.
+        physical: largest number of examples in one forward and backward pass; None for no limit.
         learning_rate: learning rate of the optimizer.
-        optimizer: makes the optimizer: (parameters, lr=...) -> optimizer.
+        optimizer: function (parameters, lr=...) -> optimizer.
         options: other options of `make_private`.
     """
     start = time.perf_counter()
@@ -226,14 +227,14 @@ def drive_final_model(
         options or {},
         optimizer,
     )
-    moved = -module.canary.weight.detach().double().cpu().numpy().reshape(-1)  # it started at 0
+    moved = -module.canary.weight.detach().double().cpu().numpy().reshape(-1)  # the weights started at 0
     return FinalModels(moved, present, f"antiphase.torch, {mode}, final model", time.perf_counter() - start)
 
 
 def _with_canaries(
     plan: Plan, data: Any, canaries: int, quiet: int, examples: int | None, secret: Secret
 ) -> tuple[Flags, Indices, CanaryData]:
-    """Return the coins, the places of the canaries among the examples, and the data with canaries."""
+    """Return the coins, the indices of the canaries among the examples, and the data with canaries."""
     total = examples or plan.problem.examples or canaries
     present = fair_coins(canaries, coin_generator(secret, "torch"))
     signs = 2.0 * present - 1.0 if plan.mechanism.adjacency == "replace" else present.astype(np.float64)
@@ -263,11 +264,12 @@ def drive_real_example(
 ) -> StatisticalTest:
     """Test whether the contribution of one real example is clipped, through all layers of the model.
 
-    The example's loss has a large weight, and all other examples have weight 0. Use a plan with little noise: the test
-    then sees a contribution that is too large by a percent, whichever layer it comes through.
+    The example's loss has a large weight, and all other examples have weight 0. Use a plan with little noise. The test
+    then detects a contribution that is too large by one percent, whichever layer it comes from.
 
-    **Guarantee**: if the example contributes a vector of at most the clipping norm in the steps that it takes part in,
-    and nothing in others, and the noise is Gaussian and as claimed, a false alarm has probability at most `level`.
+    **Guarantee**: a false alarm has probability at most `level` under two conditions. The noise is Gaussian and as
+    claimed. The example contributes at most the clipping norm in the steps in which it takes part, and nothing in other
+    steps.
 
     Args:
         plan: plan to train with.
@@ -277,10 +279,10 @@ def drive_real_example(
         loss: loss of the model with an attribute `reduction`.
         weight: factor of the example's loss.
         example: index of the example.
-        examples: number of examples; by default that of the plan's problem.
+        examples: number of examples; by default, the number in the plan's problem.
         secret: secret of the run; None for a fresh one.
         mode: `grad_sample_mode` of the engine.
-        physical: largest physical batch; None for no limit.
+        physical: largest number of examples in one forward and backward pass; None for no limit.
         options: other options of `make_private`.
         level: largest probability of a false alarm.
     """
@@ -310,12 +312,12 @@ def drive_real_example(
 def real_example_test(
     mechanism: Mechanism, released: Array, taking_part: Array, level: float = 0.01
 ) -> StatisticalTest:
-    """Test whether the norm of released sums is that of noise plus a contribution of at most the clipping norm.
+    """Test whether released sums can be noise plus one contribution of at most the clipping norm, from their norms.
 
     Args:
         mechanism: claimed mechanism.
-        released: whole released sums in units of the clipping norm, shape (steps, entries).
-        taking_part: in which steps the example took part; nobody else contributes.
+        released: released sums over all parameters, in units of the clipping norm, shape (steps, entries).
+        taking_part: for each step, whether the example took part; nobody else contributes.
         level: largest probability of a false alarm.
     """
     from scipy.stats import chi2, ncx2
@@ -349,7 +351,7 @@ def _train(
     options: dict[str, Any],
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
 ) -> tuple[list[Array], Any]:
-    """Train to the end; return what the inner optimizer was given in each step, and who took part in it."""
+    """Train to the end. Return the gradients that the inner optimizer received in each step, and who took part."""
     engine = PrivacyEngine(directory, secret=secret)
     made = engine.make_private(
         module,
@@ -403,7 +405,7 @@ def _canary_weight(module: nn.Module) -> Any:
 
 
 def _divided_by(module: nn.Module) -> int:
-    """Return by which factor the engine divided the expected batch size: the world size for Opacus's DDP, else 1."""
+    """Return the factor by which the engine divided the expected batch size: world size for Opacus's DDP, else 1."""
     from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
 
     inner = getattr(module, "_module", module)
@@ -411,5 +413,5 @@ def _divided_by(module: nn.Module) -> int:
 
 
 def _whole(gradient: Any) -> torch.Tensor:
-    """Return all of a gradient, gathered if it is sharded."""
+    """Return the full gradient, gathered from all ranks if it is sharded."""
     return (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).detach()

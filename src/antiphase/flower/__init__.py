@@ -1,4 +1,4 @@
-"""Flower integration: federated learning with correlated noise. It has a server strategy, a client mod and a report.
+"""Flower integration for federated learning with correlated noise: a server strategy, a client mod and a report.
 
 Install it with `pip install antiphase[flower]`. `import antiphase` does not load it; use `import antiphase.flower`.
 """

@@ -38,26 +38,27 @@ def participation_mod(directory: str | Path | Callable[[Context], str | Path], s
     arrays that the client received, clips the difference, and sends it to the server. Metrics stay on the client,
     unless the server was started with `raw_metrics`.
 
-    The client keeps a timer: for each run, the last release that it trained for. It may train for release t if that
-    last release is at most t - separation. It may also train for the same release again, if the server retries it; at
-    most one of these updates enters the release. If the timer does not allow it to take part, the mod declines without
-    calling the app. The mod also answers check-ins, by which the server finds out who may take part, without calling
-    the app. The timer starts before the app is called, so a client that is killed during training has used up its
-    participation.
+    A release is one new model that the server makes from the updates of several clients. For each run, the client keeps
+    a timer, which stores the last release that the client trained for. The client may train for release t if its last
+    release is at most t - separation. It may also train for the same release again if the server retries the release;
+    at most one of these updates enters the release. If the timer does not allow the client to take part, the mod
+    declines without calling the app. Before a release, the server may ask clients to check in, to find out who may take
+    part. The mod answers check-ins without calling the app. The timer starts before the app is called, so a client that
+    is killed during training still counts as having taken part.
 
-    If the app raises, or replies with an error or with different arrays, the mod sends an update of NaN. The server
-    then adds zero, and the client keeps its place. The reason is that the client's data may have caused the failure,
-    and the data must not affect who else takes part. The error is only in the client's log.
+    If the app raises an error, or replies with an error or with different arrays, the mod sends an update of NaN. The
+    server then adds zero, and the client still counts as a participant of the release. The reason is that the client's
+    data may have caused the failure, and the data must not affect who else takes part. The error appears only in the
+    client's log.
 
     **Guarantee**: a participation is recorded on disk before the app gets the task, even if several processes share the
-    directory. The timer and the pseudonym are as durable as the directory. The mod cannot force the server to respect
-    them.
+    directory. The timer and the pseudonym (the random identity that the mod creates) are as durable as the directory.
+    The mod cannot force the server to respect the timer.
 
     Args:
         directory: directory of this client only, or a function from the Flower context to that directory. For the
             virtual clients of a simulation, derive it from `context.node_config["partition-id"]`.
-        separation: smallest number of releases between two participations that this client accepts, whatever the server
-            requests.
+        separation: smallest distance between two releases that this client takes part in, whatever the server requests.
     """
     own = _check.positive_integer(
         "participation_mod", "separation", separation, "use 1 to leave the separation to the server"
@@ -101,13 +102,13 @@ def _trained(train: Callable[[], Message], before: Arrays, task: Task) -> tuple[
         return update, list(reply.content.metric_records.values())[: 1 if task.raw_metrics else 0]
     except KeyboardInterrupt:
         raise
-    except BaseException:  # also SystemExit: an error reply, or no reply, could give the client's place to another
+    except BaseException:  # including SystemExit: without an update, another client could take part instead
         LOG.exception("participation_mod: the ClientApp failed; its update counts as zero")
         return {name: np.full_like(value, np.nan) for name, value in before.items()}, []
 
 
 def _update(before: Arrays, records: list[ArrayRecord], clip_norm: float) -> Arrays:
-    """Return (after - before), clipped to `clip_norm`. Non-finite updates are sent too; the server adds zero."""
+    """Return (after - before), clipped to `clip_norm`. Non-finite updates are also sent; the server uses zero."""
     if len(records) != 1:
         raise Malformed(f"the ClientApp must reply with one ArrayRecord, not {len(records)}")
     after = to_arrays(records[0])

@@ -17,7 +17,9 @@ NORM_ERROR = 1e-9  # upper bound on the relative error of a norm computed in flo
 
 
 def norm(arrays: Iterable[NDArray[Any]]) -> float:
-    """Return the Euclidean norm over all arrays. It is infinite or NaN if an entry or its square is.
+    """Return the Euclidean norm over all arrays.
+
+    The norm is infinite or NaN if any entry, or its square, is infinite or NaN.
 
     >>> norm([np.array([3.0, 0.0], dtype=np.float32), np.array(4.0)])
     5.0

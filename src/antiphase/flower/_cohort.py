@@ -1,8 +1,9 @@
-"""Tracks which clients have a place in a release, with `dropouts="zero"`: places are fixed before anybody trains.
+"""Tracks which clients have a place in a release, with `dropouts="zero"`. Places are fixed before any client trains.
 
-Clients first check in, without training: they say who they are and that their timer allows them to take part. The
-clients that get a place are written to the ledger before the first training task is sent. From then on they count as
-having taken part in the release, whatever they send, and even if they send nothing.
+A place is the right to take part in a release, which has a fixed number of places. Clients first check in, without
+training: they send their identity, and say that their timer (their own record of past participations) allows them to
+take part. The server writes the clients that get a place to the ledger before it sends the first training task. From
+then on, these clients count as having taken part in the release, whatever they send, and even if they send nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class Cohort:
 
     Args:
         size: number of places.
-        fixed: names of the clients that an earlier server process gave the places to. If given, only they may join.
+        fixed: names of the clients to which an earlier server process gave the places. If given, only these clients may
+            join.
 
     >>> cohort = Cohort(2)
     >>> cohort.check_in(7, "a", "pseudonym a"), cohort.check_in(8, "a", "pseudonym a"), cohort.missing
@@ -35,16 +37,16 @@ class Cohort:
         self._fixed = None if fixed is None else frozenset(fixed)
         self._present: dict[int, tuple[str, str]] = {}
         self._names: set[str] = set()
-        self._pseudonyms: set[str] = set()  # also checked: nodes with different keys may share a disk
+        self._pseudonyms: set[str] = set()  # also checked, because nodes with different keys may share a disk
 
     @property
     def nodes(self) -> list[int]:
-        """Nodes that have checked in and have a place."""
+        """Ids of the nodes whose clients have checked in and have a place."""
         return list(self._present)
 
     @property
     def names(self) -> list[str]:
-        """Names of the clients that have checked in."""
+        """Names of the clients that have checked in and have a place."""
         return [name for name, _ in self._present.values()]
 
     @property
@@ -57,7 +59,7 @@ class Cohort:
         return name not in self._names and (self._fixed is None or name in self._fixed)
 
     def check_in(self, node: int, name: str, pseudonym: str) -> CheckInRefusal | None:
-        """Give a client a place and return None, or return the reason why it gets none.
+        """Give a client a place and return None, or return the reason why the client gets no place.
 
         Args:
             node: Flower's id of the node that the client answered from.

@@ -1,4 +1,4 @@
-"""Computes the plan that the server enforces, so that the run directory states the mechanism that actually runs."""
+"""Computes the plan that the server enforces, which is stored in the run directory."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def planned_participation(plan: Plan) -> MinSeparation:
 
 
 def enforced_plan(plan: Plan, participation: MinSeparation, noise_scale: float) -> Plan:
-    """Return the plan with the participation that is enforced, the noise that is added, and the resulting guarantee.
+    """Return the plan with the enforced participation, the noise that is actually added, and the resulting guarantee.
 
-    **Guarantee**: the plan in the run directory states the mechanism that ran, whatever tool reads it.
+    **Guarantee**: the plan in the run directory states the mechanism that actually runs, whichever tool reads the plan.
 
     Args:
         plan: original plan.

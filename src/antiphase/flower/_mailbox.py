@@ -1,4 +1,4 @@
-"""Sends messages to clients and reads the replies, a few at a time, until there are enough."""
+"""Sends messages to clients and reads the replies, a few at a time, until enough replies have arrived."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 LOG = logging.getLogger("flwr")
 PULL_SIZE = 8  # replies in memory at once
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.1, 3.0
-UNREACHABLE = (httpx.HTTPError, ConnectionError)  # the SuperLink is not reachable; no client can cause these
+UNREACHABLE = (httpx.HTTPError, ConnectionError)  # errors if the SuperLink is not reachable; no client can cause them
 
 
 @final
@@ -24,12 +24,12 @@ class Mailbox:
     """Sends messages and pulls the replies.
 
     Flower parses the clients' bytes inside `pull_messages`, so a malformed reply can make that call raise an error. The
-    SuperLink returns each reply only once, so the other replies of the same pull are lost. All of them count as
-    "failed". Afterwards, replies are pulled one at a time, so that a malformed reply affects no other client.
+    SuperLink returns each reply only once, so the other replies of the same pull are lost. All replies of that pull
+    count as "failed". Afterwards, replies are pulled one at a time, so that a malformed reply affects no other client.
 
     Args:
         grid: Flower's grid.
-        counts: counts of replies by cause.
+        counts: number of replies of each kind, such as "failed". Failed pulls are added here.
         size: number of replies per pull. With 1, no client can make the server lose the reply of another client.
     """
 
@@ -49,14 +49,14 @@ class Mailbox:
     def push(self, messages: list[Message], asked: dict[str, int]) -> None:
         """Send messages, and record in `asked` the node that each one went to."""
         sent = set(self._grid.push_messages(messages)) if messages else set()
-        # The grid sets the ids of all messages, but returns only the ids of those that it could send.
+        # The grid sets the ids of all messages, but returns only the ids of messages that it could send.
         nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         delivered = {message_id: node for message_id, node in nodes.items() if message_id in sent}
         asked.update(delivered)
         self._waiting.update(delivered)
 
     def replies(self) -> Iterator[Message]:
-        """Iterate over the replies that have arrived. If the loop is stopped, the next call continues from there."""
+        """Iterate over the replies that have arrived. If the caller stops early, the next call yields the rest."""
         left = sorted(self._waiting)
         while self._pulled or left:
             if not self._pulled:
@@ -98,14 +98,15 @@ def collect_replies(
     for every reply and keeps all of them in memory.
 
     Args:
-        mailbox: mailbox to use. Replies to messages sent earlier are yielded too. Messages without a reply stay in it.
+        mailbox: mailbox to use. Replies to messages sent earlier are also yielded. Afterwards, the mailbox still waits
+            for replies that have not arrived.
         messages: messages to send first.
-        asked: dictionary to which the id of each message sent and the node that it went to are added.
-        wanted: returns how many replies are still needed.
-        more: maps a number to at most that many messages, to nodes that were not asked yet.
+        asked: dictionary from message ids to nodes. Each message that is sent is added.
+        wanted: function that returns how many replies are still needed.
+        more: function that takes a number and returns at most that many messages, to nodes that were not asked yet.
         oversampling: number of nodes to ask per reply that is needed.
-        timeout: seconds from when the first messages are sent.
-        overtime: whether to continue after the timeout as long as every poll brings a reply.
+        timeout: longest time in seconds, from when the first messages are sent.
+        overtime: whether to continue after the timeout as long as every pull brings a reply.
     """
     mailbox.push(messages, asked)
     pause, end = FIRST_POLL_SECONDS, time.monotonic() + timeout

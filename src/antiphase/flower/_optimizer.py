@@ -20,7 +20,7 @@ class ServerOptimizer(ABC):
     The state of an optimizer is a dictionary of arrays, which is stored with the model. `step` must return the same
     result for the same arguments.
 
-    **Guarantee**: an optimizer does not weaken the run's guarantee if `step` uses nothing but its arguments.
+    **Guarantee**: an optimizer does not weaken the run's guarantee if `step` uses only its arguments.
     """
 
     @abstractmethod
@@ -28,7 +28,9 @@ class ServerOptimizer(ABC):
         """Return the state before the first release."""
 
     def check_state(self, state: Arrays) -> None:
-        """Raise an error if a stored state cannot be continued. Called when a run is resumed; by default, do nothing.
+        """Raise an error if training cannot continue from a stored state. By default, do nothing.
+
+        Called when a run is resumed.
 
         Args:
             state: state after the last release.
@@ -42,8 +44,9 @@ class ServerOptimizer(ABC):
         Args:
             release: index of the release, from 0.
             model: model before the release; do not modify it.
-            update: (sum of the clipped updates + noise) / number of places, float64. Adding it to the model is a
-                descent step.
+            update: noisy mean update, in float64: the sum of the clipped updates plus the noise, divided by the number
+                of clients that a release is planned for (`goal` or `simulated_goal` of `DPFTRL`). Add it to the model
+                for a descent step.
             state: state before the release; do not modify it.
         """
 
@@ -53,11 +56,11 @@ class ServerOptimizer(ABC):
 class SGD(ServerOptimizer):
     """SGD with momentum and weight decay.
 
-    In each release, m <- momentum * m + update, then model <- (1 - rate * weight_decay) * model + rate * m, where m is
-    the velocity and rate the learning rate.
+    In each release, m <- momentum * m + update, then model <- (1 - rate * weight_decay) * model + rate * m. Here m is
+    the velocity, and rate is the learning rate.
 
     Args:
-        learning_rates: one number, or one per release, such as those of `antiphase.schedules.linear`.
+        learning_rates: one number, or one number per release, such as the rates from `antiphase.schedules.linear`.
         momentum: momentum coefficient in [0, 1).
         weight_decay: weight decay coefficient, at least 0.
 
@@ -85,11 +88,11 @@ class SGD(ServerOptimizer):
         _check.real("SGD", "weight_decay", self.weight_decay, 0.0, 1e300, "use 0 for no weight decay")
 
     def init(self, model: Arrays) -> Arrays:
-        """Return a zero velocity for each array, or an empty state without momentum."""
+        """Return a zero velocity for each array, or an empty state if there is no momentum."""
         return {name: np.zeros_like(value) for name, value in model.items()} if self.momentum else {}
 
     def check_state(self, state: Arrays) -> None:
-        """Raise an error if there is momentum, but the run has no velocity."""
+        """Raise an error if this optimizer has momentum, but the stored state has no velocity."""
         if self.momentum and not state:
             raise InvalidArgument(
                 f"The server optimizer has momentum {self.momentum:g}, but the run was started without momentum and "
@@ -112,12 +115,11 @@ class SGD(ServerOptimizer):
         if isinstance(self.learning_rates, (int, float)):
             return float(self.learning_rates)
         if release >= len(self.learning_rates):
-            raise _check.invalid(
-                "SGD",
-                "learning_rates",
-                "one number per release",
-                f"{len(self.learning_rates)} numbers for release {release}",
-                "pass one number for every release of the plan, or a single number",
+            count = len(self.learning_rates)
+            raise InvalidArgument(
+                f"SGD has {count} learning rate{'s' if count > 1 else ''}, but the plan has more releases: there is "
+                f"none for release {release}, counted from 0.",
+                hint="pass learning_rates=... with one number for every release of the plan, or a single number",
             )
         return self.learning_rates[release]
 

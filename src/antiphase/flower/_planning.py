@@ -1,4 +1,4 @@
-"""Planning for a population of clients: how often each can take part, and the privacy cost of other report goals.
+"""Planning for a population of clients: how often each client can take part, and the privacy cost of each report goal.
 
 The report goal is the number of client updates in a release. A release is one update of the model by the server.
 """
@@ -20,10 +20,11 @@ def cohort(population: int, goal: int, rounds: int) -> MinSeparation:
     """Return the participation with the largest separation that a population of clients allows.
 
     The separation is floor(population / goal), but at most `rounds`. A client takes part at most
-    ceil(rounds / separation) times. A population below separation * goal would leave some release with too few eligible
-    clients. The estimate is optimistic: it assumes that every client returns as soon as it is eligible.
+    ceil(rounds / separation) times. With a larger separation, some releases would have too few eligible clients. The
+    estimate is optimistic: it assumes that every client returns as soon as it is eligible.
 
-    **Guarantee**: none; this is for planning. The server enforces the plan, and the report states what happened.
+    **Guarantee**: none, because this function is only for planning. The server enforces the plan, and the report states
+    the participation that was achieved.
 
     Args:
         population: number of clients that can be reached.
@@ -55,7 +56,7 @@ class Extrapolation:
         rounds: number of releases.
         separation: largest separation that the population allows.
         participations: largest number of participations of a client.
-        noise_std: `noise_std` of the mechanism, scaled with the goal so that the noise in the mean update is the same.
+        noise_std: `noise_std` of the mechanism, scaled so that the noise in the mean update is the same for every goal.
         zcdp: zCDP parameter rho of the mechanism with this goal.
     """
 
@@ -69,13 +70,13 @@ class Extrapolation:
 
 
 def extrapolate(mechanism: Mechanism, goal: int, population: int, goals: Sequence[int]) -> list[Extrapolation]:
-    """Return the privacy cost of other report goals, with the same noise in the mean update.
+    """Return the privacy cost for each report goal in `goals`, with the same noise in the mean update as for `goal`.
 
     The noisy sum of the clipped updates is divided by the goal, so `noise_std` is scaled in proportion to the goal. The
-    population stays the same, so with a larger goal the separation shrinks.
+    population stays the same, so the separation shrinks as the goal grows.
 
-    **Guarantee**: each rho holds for the mechanism with that goal. It is only a hypothesis that the same noise in the
-    mean update gives an equally good model.
+    **Guarantee**: each rho holds for the mechanism with that goal. If the goal changes but the noise in the mean update
+    stays the same, the model should be equally good, but this is only a hypothesis.
 
     Args:
         mechanism: mechanism with a noise level that is known to give a good model.

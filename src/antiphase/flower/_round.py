@@ -1,17 +1,18 @@
 """Collects the updates of one release: checks, clips and sums replies as they arrive.
 
-Every reply is counted by its cause, that is, by what happened to it:
+A place is the right to take part in the release. With a cohort, the places are assigned before training. Every reply
+is counted under a name, which says what happened to the reply:
 
 - No update: "failed" (an error from Flower, a reply that Flower cannot parse, or a task that the mod does not know),
   "declined" (by the client's timer), "unsolicited", "malformed", "other-release", "other-name", "false-claim",
   "duplicate", "early" or "exhausted". At check-in, the client gets no place, and another client is asked. For a
   training task with a cohort (`dropouts="zero"`), the client keeps its place and counts as having taken part with a
-  zero update. Without a cohort (`dropouts="replace"`), it has not taken part, and another client is asked; this assumes
-  that crashes and delays do not depend on the client's data. An app that raises an error is not in this group:
-  `participation_mod` sends NaN for it.
+  zero update. Without a cohort (`dropouts="replace"`), the client has not taken part, and another client is asked. The
+  guarantee then assumes that crashes and delays do not depend on the client's data. An app that raises an error is not
+  in this group, because `participation_mod` sends an update of NaN in that case.
 - A participation whose update is replaced by zero: "not-finite", or "too-large" if `zero_above` is set. Both depend on
   the client's data, so the client keeps its place under either `dropouts` rule.
-- A participation: "accepted". If the norm of the update is above the clipping norm, it also counts as "clipped".
+- A participation: "accepted". If the norm of the update is above the clipping norm, the reply also counts as "clipped".
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from flwr.app import Message, MetricRecord
 from numpy.typing import NDArray
 
 from antiphase._federated import Participants
-from antiphase._lattice import Lattice, add_exactly
+from antiphase._lattice import Lattice, largest_and_norm
 from antiphase.flower._clip import add_scaled, clip_factor, largest, norm
 from antiphase.flower._cohort import Cohort
 from antiphase.flower._wire import METRICS, Answer, Arrays, Malformed, Status, read_answer, read_update
@@ -58,13 +59,13 @@ class ReplyRules:
 
 
 class Rejected(Exception):
-    """Raised for a reply that is not a participation. The message is the name of its count, such as "duplicate"."""
+    """Raised for a reply that is not a participation. The message says what kind it is, such as "duplicate"."""
 
 
 @final
 @dataclass
 class Round:
-    """Sums the updates of one release. If an attempt gets too few updates, they are kept for the next attempt.
+    """Sums the updates of one release. If an attempt gets too few updates, its updates are kept for the next attempt.
 
     **Guarantee**: each client's update is added to `total` at most once, with norm at most `clip_norm`, whatever the
     client sends. Updates of clients that are not eligible are not added.
@@ -73,12 +74,12 @@ class Round:
         rules: conditions that a reply must satisfy.
         model: model that was broadcast.
         participants: record of all releases so far.
-        counts: counts of replies by cause.
-        cohort: clients with a place, if places are fixed before anybody trains; None if the first clients to reply take
-            part.
+        counts: number of replies of each kind, such as "accepted", "failed" and "declined".
+        cohort: clients with a place, if places are fixed before any client trains; None if the first clients to reply
+            take part.
         lattice: grid on which updates are summed as exact integers; None to sum them in float64.
-        asked: by message id, the node that the message went to.
-        heard: by node, the pseudonym in its last valid answer.
+        asked: maps each message id to the node that the message was sent to.
+        heard: maps each node to the pseudonym in its last valid answer.
         clients: names of the clients whose updates are in the total.
         metrics: metrics of these clients, if `rules.raw_metrics`.
     """
@@ -99,7 +100,7 @@ class Round:
         self.total: dict[str, NDArray[Any]] = {name: np.zeros(v.shape, dtype) for name, v in self.model.items()}
         self._answered: set[str] = set()
         self._entered: set[str] = set()
-        self._pseudonyms: set[str] = set()  # also checked: nodes with different keys may share a disk
+        self._pseudonyms: set[str] = set()  # also checked, because nodes with different keys may share a disk
 
     def may_enter(self, client: str) -> bool:
         """Return whether this client is eligible for the release and has not taken part in it yet."""
@@ -108,7 +109,7 @@ class Round:
         return refusal is None and free
 
     def answer(self, message: Message) -> Answer | None:
-        """Return the answer in a reply. If it is not a valid first reply to a message that was sent, return None."""
+        """Return the answer in a reply, or None if the reply is not a valid first reply to a message that was sent."""
         try:
             return self._answer(message)
         except Rejected as reason:
@@ -116,7 +117,7 @@ class Round:
             return None
 
     def check_in(self, node: int, answer: Answer, client: str) -> None:
-        """Give a client a place in the cohort, or count the reason why it gets none.
+        """Give a client a place in the cohort, or count the reason why the client gets no place.
 
         Args:
             node: node that the answer came from.
@@ -133,7 +134,7 @@ class Round:
         self.counts["checked-in" if refusal is None else refusal] += 1
 
     def add_reply(self, message: Message, answer: Answer, client: str) -> None:
-        """Add the update of a client to the sum, or count the reason why it is not added.
+        """Add the update of a client to the sum, or count the reason why the update is not added.
 
         Args:
             message: reply of the client.
@@ -191,22 +192,40 @@ class Round:
             raise Rejected("malformed") from error
 
     def _add(self, update: Mapping[str, NDArray[np.floating]]) -> None:
+        if self.lattice is not None:
+            self._add_exactly(self.lattice, [update[name] for name in self.total])
+            return
         length, clip_norm = norm(update.values()), self.rules.clip_norm
         if not math.isfinite(length):
             self.counts["not-finite"] += 1
             return
-        # The norm bounds every entry, so the largest entry is rarely needed.
-        limit = math.inf if self.rules.zero_above is None else self.rules.zero_above * clip_norm
-        if length > limit and largest(update.values()) > limit:
+        # The norm bounds every entry, so the largest entry is computed only if the norm exceeds the limit.
+        if length > self._zero_above and largest(update.values()) > self._zero_above:
             self.counts["too-large"] += 1
             return
-        self.counts["accepted"] += 1
-        self.counts["clipped"] += length > clip_norm * (1.0 + CLIENT_ROUNDING)
-        if self.lattice is None:
-            add_scaled(self.total, update, clip_factor(length, clip_norm))
+        self._count_accepted(length)
+        add_scaled(self.total, update, clip_factor(length, clip_norm))
+
+    def _add_exactly(self, lattice: Lattice, update: list[NDArray[np.floating]]) -> None:
+        size = largest_and_norm(update)
+        if not math.isfinite(size[0]):
+            self.counts["not-finite"] += 1
+        elif size[0] > self._zero_above:
+            self.counts["too-large"] += 1
         else:
-            names = list(self.total)
-            add_exactly(list(self.total.values()), self.lattice.contribution(update[name] for name in names))
+            self._count_accepted(size[1])
+            # If an exception is raised halfway, such as KeyboardInterrupt, there is no total that could be released.
+            total, self.total = self.total, {}
+            lattice.add_contribution(list(total.values()), update, size)
+            self.total = total
+
+    @property
+    def _zero_above(self) -> float:
+        return math.inf if self.rules.zero_above is None else self.rules.zero_above * self.rules.clip_norm
+
+    def _count_accepted(self, length: float) -> None:
+        self.counts["accepted"] += 1
+        self.counts["clipped"] += length > self.rules.clip_norm * (1.0 + CLIENT_ROUNDING)
 
 
 def mean_metrics(records: Sequence[MetricRecord]) -> MetricRecord | None:

@@ -1,8 +1,8 @@
 """Identifies the client behind each node, and selects the nodes to ask.
 
-Flower gives a node without an authentication key, and every node of a simulation, a new id at every start.
-Participations are therefore counted by a lasting identity. This is either the node's authentication key, or a pseudonym
-on the client's disk, which the client sends with every reply.
+At every start, Flower gives new ids to nodes without an authentication key and to all nodes of a simulation.
+Participations are therefore counted by a persistent identity. This is either the node's authentication key, or a
+pseudonym on the client's disk, which the client sends with every reply.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class NodeSelection:
     def __init__(self, kind: Identity) -> None:
         self._kind = kind
         self._known: dict[int, bytes] = {}
-        self.connected = 0  # nodes that were connected when candidates were last looked for
-        self.eligible = 0  # how many of them could be asked
+        self.connected = 0  # number of connected nodes in the last call of `candidates`
+        self.eligible = 0  # number of these nodes that could be asked
 
     def identify(self, node: int, answer: Answer) -> bytes | None:
-        """Return the identity of the client that sent an answer, or None if its node used another pseudonym before."""
+        """Return the identity of the client that sent an answer; None if its node used a different pseudonym before."""
         if self._kind == "key":
             return self._known[node]
         pseudonym = answer.client.encode()
@@ -60,8 +60,8 @@ class NodeSelection:
             allowed: maps the identity of a client to whether it may take part.
             wanted: number of nodes to wait for.
             wait: longest time to wait, in seconds.
-            asked: nodes already asked for this release. They come last in the result, so that nodes that do not reply
-                cannot use up every attempt.
+            asked: nodes already asked for this release. They come last in the result. Otherwise, nodes that do not
+                reply could use up every attempt.
             first: nodes that come first in the result, if they are connected.
         """
         end = time.monotonic() + wait
@@ -76,14 +76,14 @@ class NodeSelection:
             time.sleep(min(POLL_SECONDS, max(end - time.monotonic(), 0.0)))
 
     def _is_known(self, node: Any) -> bool:
-        """Return whether a node has a lasting identity: a key, or a pseudonym in its reply."""
+        """Return whether a node has a persistent identity: a key, or a pseudonym in its reply."""
         return self._kind == "pseudonym" or bool(node.public_key)
 
     def _check_keys(self, nodes: int) -> None:
-        """Raise `Refused` if identities are keys but no node has one. Single nodes without a key are ignored."""
+        """Raise `Refused` if identities are keys but no node has a key. If only some nodes lack a key, do nothing."""
         if self._kind == "key" and nodes and not self._known:
             raise Refused(
-                f"None of the {nodes} nodes has an authentication key, so clients have no lasting identity.",
+                f"None of the {nodes} nodes has an authentication key, so clients have no persistent identity.",
                 hint="enable SuperNode authentication at the SuperLink, or use identity='pseudonym'",
             )
 

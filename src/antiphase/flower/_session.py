@@ -8,9 +8,9 @@ The directory contains:
 - clients/: a ledger whose private part records which clients took part in each release
 
 A release is made by one atomic rename of state.npz. Both ledgers are updated before anything is broadcast. If the
-server is killed in between, the ledgers are completed from state.npz when it starts again. For this reason, the file
-has an authentication code. Files that version 0.1.0 wrote have none; they are accepted if the run's ledger has their
-digest.
+server is killed between the rename and these updates, it completes the ledgers from state.npz when it starts again. For
+this reason, the file has an authentication code. Files that version 0.1.0 wrote have no code; they are accepted if the
+run's ledger has their digest.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphase._durable import file_exists, make_directory, remove_unfinished, sync_directory
+from antiphase._durable import DirectoryLock, file_exists, make_directory, remove_unfinished, sync_directory
 from antiphase._errors import Corrupted, InvalidArgument
 from antiphase._federated import (
     FILE,
+    NO_LATTICE,
     RELEASE,
     Dropouts,
     FederatedHistory,
@@ -46,8 +47,8 @@ from antiphase._run import Run, critical_section, is_committed, unit_noise
 from antiphase._secret import Secret
 from antiphase.flower._wire import Answer, Arrays
 
-SAVE_EVERY = 16  # releases between two saved noise states; a restart replays at most this many
-NAME_BYTES = 8  # two clients with the same name would be harmless: they would count as one client
+SAVE_EVERY = 16  # releases between two saved noise states; a restart recomputes the noise of at most this many
+NAME_BYTES = 8  # bytes of a client's name; two clients with the same name would count as one client, which is harmless
 
 
 class InitOptimizer(Protocol):
@@ -59,15 +60,15 @@ class InitOptimizer(Protocol):
 
 @final
 class Session:
-    """Gives one server process exclusive access to a directory. Call `open`, then `noise` and `release` in turn.
+    """Gives one server process exclusive access to a directory.
 
-    Call `close` at the end.
+    Call `open`. Then call `noise` and `release` for each release. Call `close` at the end.
 
     **Guarantee**: the noise of release t is used for one output only. This output and its participants are on disk
     before `release` returns. `open` raises an error if another live process uses the directory, or if the state file
-    was changed or is older than the ledger: otherwise a step could be released twice, or participants could be erased
-    from a release that is not yet in the ledger. If the directory was restored from an older copy, it can no longer be
-    used for training once a client has returned a rollback token that the ledger does not have.
+    was changed or is older than the ledger. Without these checks, a step could be released twice, or participants could
+    be erased from a release that is not yet in the ledger. If the directory was restored from an older copy, training
+    stops as soon as a client returns a rollback token that the ledger does not have. The run cannot be resumed then.
     """
 
     def __init__(self, directory: Path, run: Run, secret: Secret, ledger: Ledger, state: ServerState) -> None:
@@ -80,7 +81,7 @@ class Session:
 
     @property
     def participants(self) -> Participants:
-        """Who took part, and when."""
+        """Record of which clients took part in which release."""
         return self.history.participants
 
     @property
@@ -90,12 +91,12 @@ class Session:
 
     @property
     def cohort(self) -> list[str] | None:
-        """Names of the clients with a place in the next release, once they are fixed."""
+        """Names of the clients with a place in the next release; None until the cohort is fixed."""
         return self.history.cohort
 
     @property
     def nodes(self) -> list[int]:
-        """Nodes from which the cohort checked in."""
+        """Ids of the nodes from which the cohort checked in."""
         return self.history.nodes
 
     @classmethod
@@ -117,7 +118,7 @@ class Session:
             model: model before the first release. If the run is resumed, its names, shapes and dtypes must match the
                 stored model.
             init_optimizer: returns the optimizer state for a new model.
-            secret: secret of the run. If None, one is generated and stored in the directory.
+            secret: secret of the run. If None, a new run generates a secret and stores it in the directory.
         """
         make_directory(directory)
         stored = read_state(directory)
@@ -129,10 +130,15 @@ class Session:
         assert first is not None
         _check_fits(stored, first)
         _check_not_partial(directory)
-        own = _own_secret(directory) if secret is None else secret
         shapes = {name: value.shape for name, value in first.model.items()}
-        dtype = _noise_dtype(first.model) if plan.mechanism.lattice is None else None
-        run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=dtype)
+        dtype = _noise_dtype(first.model)
+        dtype_of_noise = dtype if plan.mechanism.lattice is None else None  # on a lattice, noise consists of integers
+        lock = DirectoryLock(directory)  # so that no other server can replace the secret before the run is locked
+        try:
+            own = _own_secret(directory) if secret is None else secret
+            run = Run.open(plan, directory / "run", leaves=shapes, secret=own, dtype=dtype_of_noise)
+        finally:
+            lock.release()
         try:
             # If a server was killed right before the rename, it left a file with the noise of the next release.
             remove_unfinished(directory)
@@ -148,23 +154,23 @@ class Session:
             raise
 
     def name(self, identity: bytes) -> str:
-        """Return the name of a client in the ledger: a keyed hash, so that the ledger alone identifies no one."""
+        """Return the name of a client in the ledger: a keyed hash, so the ledger alone does not identify clients."""
         return hmac.digest(self._key, identity, hashlib.sha256)[:NAME_BYTES].hex()
 
     def rollback_token(self) -> str:
-        """Return the rollback token of the next release. It is on disk when this returns, before any task is sent."""
+        """Return the rollback token of the next release. The token is on disk when this function returns."""
         if self.state.release not in self.tokens:
             self._enter({"kind": "mark", "release": self.state.release, "nonce": fresh_nonce()})
             self._ledger.keep()
         return self.tokens.token(self.state.release)
 
     def fix_cohort(self, clients: list[str], nodes: list[int]) -> None:
-        """Fix the participants of the next release. They are on disk when this returns, before any task is sent.
+        """Fix the participants of the next release. They are on disk when this function returns.
 
         Args:
             clients: names of all clients with a place. They take part in the release whether they reply or not, even
                 if the server is restarted.
-            nodes: nodes that these clients checked in from. A restarted server asks them first.
+            nodes: ids of the nodes from which these clients checked in. A restarted server asks these nodes first.
         """
         self._enter({"kind": "cohort", "release": self.state.release, "clients": clients, "nodes": nodes})
         self._ledger.keep()
@@ -172,7 +178,7 @@ class Session:
     def trusts(self, answer: Answer) -> bool:
         """Return whether a client's claims about earlier tasks are true.
 
-        Raises `Corrupted` if they show that this directory was restored from an older copy.
+        Raises `Corrupted` if the claims show that this directory was restored from an older copy.
         """
         shown = list(zip(answer.seen, answer.marks, strict=True))
         verdicts = [self.tokens.verdict(release, token) for release, token in shown]
@@ -188,7 +194,7 @@ class Session:
         return unit_noise(self.run, self.state.release)
 
     def release(self, model: Arrays, optimizer: Arrays, clients: list[str]) -> None:
-        """Make the next release. When this returns, it is on disk and may be broadcast.
+        """Make the next release. When this function returns, the release is on disk and may be broadcast.
 
         Args:
             model: model after the release.
@@ -201,7 +207,7 @@ class Session:
         _check_fits(self.state, state)
         with critical_section(self.run):
             self.state = state.write(self._directory, self._state_key)
-        self.counts.clear()  # the state has them now; they are copied from there to the ledger
+        self.counts.clear()  # the state file has the counts now; `_update_ledgers` copies them to the ledger
         self._update_ledgers()
         if self.state.release % SAVE_EVERY == 0:
             self.run.save()
@@ -223,7 +229,7 @@ class Session:
             self.history.apply(entry)
         if not self.history.settings:
             self._enter({"kind": "open", **settings})
-            self._enter({"kind": "state code"})  # before the state file is written, so a code is always required
+            self._enter({"kind": "state code"})  # before the state file exists, so the file always needs a code
             self._ledger.keep()
         elif settings and (differing := self._differing(settings)):
             raise InvalidArgument(
@@ -245,7 +251,7 @@ class Session:
         if new or (settings and not self.state.code):
             self.state = self.state.write(self._directory, self._state_key)
         if settings and not self.history.needs_code:
-            self._enter({"kind": "state code"})  # after the file has one: this process may be killed in between
+            self._enter({"kind": "state code"})  # only after the file has a code, in case this process is killed
         # Data that a killed process wrote may be only in the operating system's cache. Sync it, so that a power loss
         # cannot undo releases that have been broadcast.
         self._ledger.keep()
@@ -253,7 +259,7 @@ class Session:
         self._update_ledgers()
 
     def _check_authentic(self) -> None:
-        """Raise `Corrupted` if the state file is not one that this run has written."""
+        """Raise `Corrupted` if this run did not write the state file."""
         check_authentic(
             self.state,
             self._directory / FILE,
@@ -268,15 +274,19 @@ class Session:
         return step < self.run.committed and is_committed(self.run, step, self.run.digest(step, self.state.entries()))
 
     def _differing(self, settings: Entry) -> list[str]:
-        """Return the names of settings that differ from the run's, except "dropouts" if the run did not record it."""
+        """Return the names of settings that differ from the run's settings.
+
+        If the run did not record "dropouts", that setting is not compared. The reason why a run has no lattice is never
+        compared, because it is determined only for a new run. The run's header ensures that the kind of noise is kept.
+        """
         given = self.history.settings
-        names = (set(settings) | set(given)) - {"kind"}
+        names = (set(settings) | set(given)) - {"kind", NO_LATTICE}
         if "dropouts" not in given:
             names.discard("dropouts")
         return sorted(name for name in names if settings.get(name) != given.get(name))
 
     def _update_ledgers(self) -> None:
-        """Bring both ledgers up to date with the state file."""
+        """Add the last release of the state file to both ledgers, if it is missing there."""
         release = self.state.release - 1
         if release < 0:
             return
@@ -302,7 +312,7 @@ def _check_fits(stored: ServerState | None, given: ServerState) -> None:
     if described[0] != described[1] or list(stored.model) != list(given.model):
         raise InvalidArgument(
             f"The run's model has the arrays {described[0]}. Got {described[1]} instead.",
-            hint="keep names, shapes and dtypes the same within a run; start a new run for another model",
+            hint="keep names, shapes and dtypes the same within a run; start a new run for a different model",
         )
 
 
@@ -329,7 +339,7 @@ def _check_not_partial(directory: Path) -> None:
 
 
 def _own_secret(directory: Path) -> Secret:
-    """Return the secret stored in the directory. A new run generates one, and replaces a secret that it finds there."""
+    """Return the secret stored in the directory. A new run first generates a secret and replaces any stored secret."""
     path = directory / "secret"
     if not file_exists(directory / "run" / "run.json"):
         path.unlink(missing_ok=True)  # no run has used it, and whoever put it there knows it

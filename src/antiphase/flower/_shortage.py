@@ -1,4 +1,4 @@
-"""Explains why too few clients came for a release, and what the operator can change."""
+"""Explains why too few clients took part in a release, and what the operator can change."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Shortage:
         release: index of the release.
         separation: minimum distance between two releases that a client takes part in.
         places: number of clients that are needed.
-        present: number of clients that came.
+        present: number of clients that checked in, or sent an update if dropouts="replace".
         connected: number of nodes that were connected.
-        eligible: number of these nodes that could be asked.
+        eligible: number of connected nodes that could be asked.
         asked: number of nodes that were asked.
-        pseudonyms: by node, the pseudonym in its answer.
-        counts: counts of replies by cause, since the last release.
+        pseudonyms: maps each node to the pseudonym in its answer.
+        counts: number of replies of each kind, such as "failed" and "declined", since the last release.
     """
 
     release: int
@@ -40,7 +40,7 @@ class Shortage:
     counts: dict[str, int]
 
     def explain(self) -> None:
-        """Log the causes and what to change. Raise `Refused` if all nodes share one client directory."""
+        """Log what happened and what to change. Raise `Refused` if all nodes share one client directory."""
         LOG.warning(
             "release %d fell short: %d of %d clients; nodes: %d connected, %d asked; replies since the last release: "
             "%s",
@@ -62,11 +62,11 @@ class Shortage:
             )
 
     def gave_up(self, attempts: int, what: str) -> Refused:
-        """Return the error for a release that was not made after several attempts.
+        """Return the error to raise if a release was not made after several attempts.
 
         Args:
-            attempts: number of attempts in a row.
-            what: what the clients should have done, in words.
+            attempts: number of consecutive attempts.
+            what: what the clients should have done, such as "checked in".
         """
         causes = "; ".join(self._remedies()[:3])
         return Refused(

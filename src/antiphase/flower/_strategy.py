@@ -16,12 +16,14 @@ from flwr.serverapp.strategy import Result, Strategy
 from antiphase import _check
 from antiphase._bound import rounded_up
 from antiphase._errors import InvalidArgument, Refused
-from antiphase._federated import Dropouts
+from antiphase._federated import NO_LATTICE, Dropouts
+from antiphase._lattice import rounded_strategy
 from antiphase._participation import MinSeparation
 from antiphase._plan import Plan
 from antiphase._secret import Secret
 from antiphase.flower._cohort import Cohort
 from antiphase.flower._enforced_plan import enforced_plan, planned_participation
+from antiphase.flower._lattice_plan import plan_to_run
 from antiphase.flower._mailbox import PULL_SIZE, Mailbox, collect_replies
 from antiphase.flower._optimizer import ServerOptimizer, optimizer_for
 from antiphase.flower._round import ReplyRules, Round, mean_metrics
@@ -55,49 +57,59 @@ class DPFTRL(Strategy):
 
         update_t = (sum of the clipped updates of `goal` clients + c (N z)_t) / goal
 
-    and passes it to the server optimizer. Here z holds independent normals with the plan's `noise_std`.
+    and passes it to the server optimizer. Here z holds independent normals with standard deviation `noise_std`.
 
     Every update is clipped again on the server. A client that took part in release t may take part again in release
-    t + separation or later, according to the server's own record. A release is made by one atomic rename on disk,
-    before anything is broadcast. If the server is killed, run the same script again to resume.
+    t + separation or later; the server enforces this with its own record. A release is made by one atomic rename on
+    disk, before anything is broadcast. If the server is killed, run the same script again to resume.
 
-    By default, a release begins with a check-in, which uses no client data and decides who takes part. A client that
-    then crashes or does not reply has taken part with a zero update. The option `dropouts` changes this.
+    By default, a release begins with a check-in, which uses no client data and decides who takes part. If a client
+    crashes or does not reply after the check-in, it still counts as a participant, and its update is zero. The option
+    `dropouts` changes this.
 
-    **Guarantee**: the plan's guarantee holds for each client (`Problem.unit` says what a client stands for), under the
-    plan's adjacency, for all models that leave the server. It requires lasting client identities: see `identity`.
+    **Guarantee**: the plan's guarantee holds for each client (`Problem.unit` says what a client represents), under the
+    plan's adjacency, for all models that leave the server. It requires persistent client identities: see `identity`.
     `report` states the guarantee for the participation that was achieved.
 
     Args:
         plan: plan with `MinSeparation` participation. Its clipping norm bounds the update of a client.
         directory: directory of the server. It holds the secret and the record of who took part.
-        goal: number of places in a release. The sum of the updates is always divided by it, however many arrive.
+        goal: number of places in a release (clients that take part). The sum of the updates is divided by `goal`,
+            however many updates arrive.
         optimizer: server optimizer; None for the optimizer that matches the plan's workload. A restarted server may
-            use another one if it can continue from the stored state. The ledger does not record it.
+            use a different optimizer if that optimizer can continue from the stored state. The ledger does not record
+            the optimizer.
         identity: how the server's record identifies clients: "pseudonym", which `participation_mod` keeps on the
             client's disk, or "key", the node's authentication key, for a SuperLink that authenticates its SuperNodes.
-            Node ids cannot be used, since Flower assigns a new one at every start.
-        separation: minimum distance between two releases that a client takes part in; None for that of the plan. With a
-            smaller one, clients may return sooner than planned, and the report states the privacy cost.
+            Node ids cannot be used, since Flower assigns new ids at every start.
+        separation: minimum distance between two releases that a client takes part in; None for the plan's separation.
+            With a smaller separation, clients may return sooner than planned, and the report states the privacy cost.
         dropouts: rule for a client that was asked to train and then fails or does not reply in time. "zero": its update
-            is zero, and it keeps its place and uses up its participation, so its failure cannot change who else takes
-            part. "replace": another client gets its place, and the guarantee assumes that crashes, kills and delays do
+            is zero, and it keeps its place and uses up its participation. So its failure cannot change who else takes
+            part. "replace": another client gets its place. The guarantee then assumes that crashes, kills and delays do
             not depend on the clients' data. The rule cannot change within a run. A run started by a version that did
             not record the rule keeps "replace". The report states the rule.
-        oversampling: number of clients asked per place: to check in, or to train if dropouts="replace".
+        oversampling: number of clients that are asked to check in (or to train, if dropouts="replace") for each place.
         when_short: what to do if fewer than `goal` clients check in (or fewer than `goal` updates arrive in time, if
-            dropouts="replace"). "retry": release nothing, keep what arrived in memory, and ask more clients. "release":
-            release what arrived, even nothing, with the same noise and divisor.
-        attempts: number of attempts in a row with too few clients after which `start` raises `Refused`.
-        wait: seconds to wait until `goal` eligible clients are connected, and then again until they have checked in.
+            dropouts="replace"). "retry": release nothing, keep in memory what arrived, and ask more clients. "release":
+            release the sum of the updates that arrived (possibly none), with the same noise and divisor.
+        attempts: number of consecutive attempts with too few clients after which `start` raises `Refused`.
+        wait: longest time in seconds to wait for `goal` eligible clients to connect, and then again for these clients
+            to check in.
         zero_above: an update counts as zero if an entry exceeds `zero_above` times the clipping norm in absolute value.
-            If None, such updates are clipped like all others. It may change at a restart.
-        raw_metrics: whether to average and return the clients' own metrics. They are not private, and no guarantee
-            covers them.
-        simulated_goal: for simulations with few clients. The server collects this many updates and scales the noise by
-            simulated_goal / goal, so that the noise in the mean update is the same as with `goal` clients. Such a run
-            is not private, and no guarantee is ever stated for it.
-        secret: secret of the run. If None, one is generated and stored in the directory.
+            If None, such updates are clipped like all others. This setting may change at a restart.
+        raw_metrics: whether to average and return the clients' own metrics. They have no noise, and no guarantee covers
+            them.
+        simulated_goal: for simulations with few clients. A release then has this many places instead of `goal`, the sum
+            of the updates is divided by this number, and the noise is scaled by simulated_goal / goal. So the noise in
+            the mean update is the same as with `goal` clients. Such a run is not private, and no guarantee is ever
+            stated for it.
+        secret: secret of the run. If None, a new run generates a secret and stores it in the directory.
+        lattice: whether a new run sums updates and adds noise in exact integers, so that the guarantee covers every bit
+            of the released models (docs/lattice-noise.md). The strategy of the plan is then rounded to a lattice, with
+            the same epsilon. None uses a lattice if the strategy has lattice noise, and floating point otherwise. True
+            raises an error if the strategy has no lattice noise. False uses floating point. A run keeps the kind of
+            noise that it was started with, and the report states it.
 
     Reference: McMahan, Xu and Zhang 2024, Alg. 1; Kairouz et al. 2021.
     """
@@ -120,6 +132,7 @@ class DPFTRL(Strategy):
         raw_metrics: bool = False,
         simulated_goal: int | None = None,
         secret: Secret | None = None,
+        lattice: bool | None = None,
     ) -> None:
         planned = planned_participation(plan)
         _check.real(
@@ -142,7 +155,8 @@ class DPFTRL(Strategy):
             )
         self._limit = planned.max_participations
         self._noise_scale = self._places / self.goal
-        self.plan = enforced_plan(plan, MinSeparation(self._separation, self._limit), self._noise_scale)
+        self._given, self._lattice = plan, _checked_lattice(plan, lattice)
+        self.plan = self._enforced(plan)  # `start` puts it on a lattice: the grid depends on the size of the model
         self._planned = {"separation": planned.separation, "limit": self._limit}
         identity = _one_of("identity", identity, get_args(Identity))
         self._dropouts: Dropouts = _one_of("dropouts", dropouts, get_args(Dropouts))
@@ -171,6 +185,7 @@ class DPFTRL(Strategy):
         """Log the settings, as Flower strategies do before the first round."""
         LOG.info("\t├──> Plan: %s, %d releases", type(self.plan.mechanism.strategy).__name__, self.plan.steps)
         LOG.info("\t├──> Clipping norm %g, noise_std %g", self._clip_norm, self.plan.mechanism.noise_std)
+        LOG.info("\t├──> Noise: %s", "floating point" if self.plan.mechanism.lattice is None else "exact integers")
         LOG.info("\t├──> Report goal %d, separation %d", self.goal, self._separation)
         LOG.info("\t├──> Dropouts: %s", self._dropouts if self._session is None else self._session.dropouts)
         LOG.info("\t└──> Planned epsilon %s", rounded_up(self.plan.guarantee.value))
@@ -185,17 +200,17 @@ class DPFTRL(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train, continuing from the last release in the directory, and return the result.
+        """Start training, or continue from the last release in the directory, and return the result.
 
         Args:
             grid: Flower's grid.
             initial_arrays: model before the first release. A resumed run uses only its names, shapes and dtypes.
             num_rounds: number of releases after which to stop, counted from the start of the run; None for all steps of
                 the plan.
-            timeout: seconds that clients have to train and reply. With dropouts="zero", a release waits this long if a
-                client does not reply.
+            timeout: time in seconds that clients have to train and reply. With dropouts="zero", a release waits this
+                long if a client does not reply.
             train_config: configuration sent to the clients with every training task.
-            evaluate_config: not used. Clients do not evaluate, because their metrics would be further releases.
+            evaluate_config: not used. Clients do not evaluate, because their metrics would have a privacy cost.
             evaluate_fn: called with the number of releases and the model, at the start and after each release. It
                 should use only public data.
         """
@@ -216,7 +231,7 @@ class DPFTRL(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> Result:
         self.summary()
-        # With "zero", pull replies one at a time: a malformed reply must not make the server lose the reply of another.
+        # With "zero", pull replies one at a time: a malformed reply must not make the server lose another reply.
         size = 1 if session.dropouts == "zero" else PULL_SIZE
         self._ttl, self._mailbox = timeout, Mailbox(grid, session.counts, size)
         last = self.plan.steps if num_rounds is None else num_rounds
@@ -243,10 +258,10 @@ class DPFTRL(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Run the check-in of the next release, if there is one, and return its training tasks.
+        """Run the check-in if dropouts="zero", and return the training tasks of the next release.
 
         Args:
-            server_round: not used. Flower's round numbers start again with every process; release indices do not.
+            server_round: not used. Flower's round numbers start again with every process, but release indices do not.
             arrays: not used. The model on disk is broadcast.
             config: configuration sent to the clients with every training task.
             grid: Flower's grid.
@@ -271,14 +286,14 @@ class DPFTRL(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Make the release from the replies and return (model, metrics), or (None, None) if too few arrived.
+        """Make the release from the replies and return (model, metrics), or (None, None) if too few replies arrived.
 
-        If the cohort is fixed, the release is always made: all its clients count as having taken part, whether they
-        replied or not.
+        If the cohort is fixed, the release is always made: all clients of the cohort count as having taken part,
+        whether they replied or not.
 
         Args:
             server_round: not used.
-            replies: replies to the training tasks, read one at a time until there are enough.
+            replies: replies to the training tasks. They are read one at a time until enough updates have arrived.
         """
         session, current = self._opened(), self._round
         if current is None:
@@ -301,7 +316,7 @@ class DPFTRL(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return no messages: metrics that clients compute on their data would be another release."""
+        """Return no messages, because metrics that clients compute on their data would have a privacy cost."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -311,6 +326,9 @@ class DPFTRL(Strategy):
     @property
     def _clip_norm(self) -> float:
         return self.plan.problem.clip_norm
+
+    def _enforced(self, plan: Plan) -> Plan:
+        return enforced_plan(plan, MinSeparation(self._separation, self._limit), self._noise_scale)
 
     def _open(self, initial: ArrayRecord) -> Session:
         settings: dict[str, Any] = {
@@ -325,6 +343,14 @@ class DPFTRL(Strategy):
         model = to_arrays(initial)
         if not all(np.isfinite(value).all() for value in model.values()):
             raise InvalidArgument("The initial model has NaN or infinite entries.", hint="check its initialization")
+        parameters = sum(value.size for value in model.values())
+        self.plan, no_lattice = plan_to_run(
+            self._given, self.directory / "run", parameters, self._enforced, self._places, self._lattice
+        )
+        if no_lattice:
+            settings[NO_LATTICE] = no_lattice
+            if self._lattice is None:
+                LOG.warning("Noise is in floating point, so the exact bits of models are not covered. %s", no_lattice)
         session = Session.open(self.plan, self.directory, settings, model, self._optimizer.init, self._secret)
         try:
             self._optimizer.check_state(session.state.optimizer)
@@ -334,8 +360,8 @@ class DPFTRL(Strategy):
         self._session = session
         if self._session.dropouts != self._dropouts:
             LOG.warning(
-                "%s was started by a version that always replaced clients that dropped out: the run continues with "
-                "dropouts='replace'",
+                "The run in %s was started by an older version, which always replaced clients that dropped out. The "
+                "run continues with dropouts='replace'",
                 self.directory,
             )
         return self._session
@@ -358,7 +384,10 @@ class DPFTRL(Strategy):
         return self._round
 
     def _task(self, session: Session, phase: Phase, config: ConfigRecord) -> RecordDict:
-        """Return the content of a message for the next release. Its rollback token is on disk before it is sent."""
+        """Return the content of a message for the next release.
+
+        It contains the rollback token of the release (docs/flower.md), which is on disk before the message is sent.
+        """
         release, token = session.state.release, session.rollback_token()
         fields = (session.run.run_id, release, self._separation, self._clip_norm, self._raw_metrics)
         content = RecordDict({CONFIG: config, TAG: to_record(Task(*fields, token, phase))})
@@ -376,7 +405,7 @@ class DPFTRL(Strategy):
     def _check_in(self, session: Session, current: Round, cohort: Cohort, grid: Grid) -> None:
         """Let clients check in until all places are taken or the time is up.
 
-        Who gets a place depends only on who is available, eligible and quick to answer, before anybody has trained.
+        The places go to clients that are available, eligible and quick to answer, before any client has trained.
         """
         if not cohort.missing:
             return
@@ -410,7 +439,7 @@ class DPFTRL(Strategy):
         assert current is not None
         assert mailbox is not None
         if current.cohort is not None and self._opened().cohort is None:
-            return []  # too few checked in
+            return []  # too few clients checked in
         mailbox.clear()
         oversampling = self._oversampling if current.cohort is None else 1.0
         return collect_replies(
@@ -434,7 +463,7 @@ class DPFTRL(Strategy):
         return answer
 
     def _check_unused_replies(self, session: Session, current: Round) -> None:
-        """Read replies that are not needed: their tokens may show that this release was already made."""
+        """Also read replies that are not needed, because their tokens may show that this release was already made."""
         for message in self._mailbox.replies() if self._mailbox is not None else ():
             if self._answer(session, current, message) is not None:
                 session.counts["unused"] += 1
@@ -463,23 +492,23 @@ class DPFTRL(Strategy):
         return len(current.clients) >= self._places or self._when_short == "release"
 
     def _count_silent(self, session: Session, current: Round) -> None:
-        """Count clients with a place that did not reply in time, or were not found after a restart of the server."""
+        """Count clients that have a place, but did not reply in time or did not check in again after a restart."""
         if current.cohort is not None and session.cohort is not None and self._mailbox is not None:
             lost = len(session.cohort) - len(current.cohort.nodes)
             session.counts["silent"] += len(self._mailbox) + lost
 
     def _release(self, session: Session, current: Round) -> None:
-        """Compute (sum + clip_norm * noise) / number of places, pass it to the optimizer, and store the release."""
+        """Compute the noisy mean update (sum + clip_norm * noise) / places, and make the release from it."""
         update: Arrays = {}
         lattice = session.run.plan.mechanism.lattice
-        if lattice is not None:  # exact integers; all that follows is computed from them
+        if lattice is not None:  # integers with exact noise are released; the update is computed from them
             released = session.run.release(session.state.release, current.total.values())
             update = {
                 name: value / self._places for name, value in zip(current.total, lattice.value(released), strict=True)
             }
             return self._finish(session, current, update)
         for (name, total), noise in zip(current.total.items(), session.noise(), strict=True):
-            # Add in the precision of the noise: otherwise the low bits of the sum would have no noise.
+            # Add in the precision of the noise. In higher precision, the low bits of the sum would have no noise.
             noisy = (total / self._clip_norm).astype(noise.dtype) + noise
             update[name] = self._clip_norm / self._places * noisy.astype(np.float64)
         return self._finish(session, current, update)
@@ -508,6 +537,19 @@ class DPFTRL(Strategy):
             session = self._opened()
             what = "checked in" if session.dropouts == "zero" else "sent an update"
             raise self._shortage(session, self._current_round(session)).gave_up(failures, what)
+
+
+def _checked_lattice(plan: Plan, lattice: bool | None) -> bool | None:
+    """Return `lattice`. Raises an error if the plan contradicts it."""
+    if lattice is not None and not isinstance(lattice, bool):
+        raise _check.invalid("DPFTRL", "lattice", "True, False or None", lattice, "omit it to let the strategy decide")
+    if lattice is False and plan.mechanism.lattice is not None:
+        raise InvalidArgument(
+            "DPFTRL got lattice=False, but the plan has a lattice.", hint="plan without lattice=True, or omit lattice"
+        )
+    if lattice:
+        rounded_strategy(plan.mechanism.strategy)  # raises an error if there is no lattice noise for it
+    return lattice
 
 
 def _one_of(name: str, value: object, allowed: tuple[T, ...]) -> T:

@@ -1,4 +1,4 @@
-"""Reads and writes the client's file: its pseudonym and, for each run, its last participation and received tasks."""
+"""Reads and writes the client's file: its pseudonym and, for each run, the last participation and the last tasks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ParticipationTimer:
     Args:
         directory: directory of the client.
         client: pseudonym of the client.
-        last: by run id, the last release that the client started to train for.
-        seen: by run id, the last MOST_TOKENS releases that the client received a task for, in order, with their
-            rollback tokens.
+        last: maps each run id to the last release that the client started to train for.
+        seen: maps each run id to the last MOST_TOKENS releases that the client received a task for, in order, with
+            their rollback tokens.
     """
 
     directory: Path
@@ -46,8 +46,9 @@ class ParticipationTimer:
     def answer(self, task: Task, separation: int) -> Answer:
         """Return the answer to a task. Call it before `record`.
 
-        If the server asks for an earlier release than before, or for the same release with another token, its directory
-        was restored from an older copy. The client then declines, and the server sees the tokens in the answer.
+        If the server asks for an earlier release than before, or for the same release with a different token, the
+        server's directory was restored from an older copy. The client then declines, and the tokens in its answer show
+        this to the server.
 
         Args:
             task: task from the server.
@@ -70,7 +71,7 @@ class ParticipationTimer:
             self._write()
 
     def start(self, task: Task) -> None:
-        """Record a participation in the release of a task. It is on disk when this returns."""
+        """Record a participation in the release of a task. The record is on disk when this function returns."""
         self.last[task.run_id] = task.release
         self._write()
 
@@ -83,8 +84,8 @@ class ParticipationTimer:
 def locked_timer(directory: Path) -> Iterator[ParticipationTimer]:
     """Lock a client's directory and yield its timer. Other processes and threads wait.
 
-    The operating system releases the lock when the process ends, for whatever reason. A client without a file gets a
-    new pseudonym, which is stored at once.
+    The operating system releases the lock when the process ends, even if it is killed. A client without a file gets a
+    new pseudonym, which is stored immediately.
     """
     require_locks()
     import fcntl

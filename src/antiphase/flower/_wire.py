@@ -39,8 +39,8 @@ class Task:
         clip_norm: clipping norm of an update.
         raw_metrics: whether the client may send its metrics.
         mark: rollback token of the release (see `RollbackTokens`), which the client stores and returns.
-        phase: "check-in" asks who the client is and whether its timer allows it to take part; the message has no model.
-            "train" asks for an update.
+        phase: "check-in" asks who the client is and whether its timer allows it to take part; a check-in message does
+            not contain the model. "train" asks for an update.
     """
 
     run_id: str
@@ -97,7 +97,7 @@ def read_answer(content: RecordDict) -> Answer:
     if not 0 < len(answer.client) <= LONGEST_NAME:
         raise Malformed("the pseudonym is empty or too long")
     if len(answer.seen) != len(answer.marks) or len(answer.seen) > MOST_TOKENS:
-        raise Malformed("there are too many rollback tokens, or not one for each release")
+        raise Malformed("there are too many rollback tokens, or their number differs from the number of releases")
     if not all(text.isascii() and len(text) <= LONGEST_NAME for text in (answer.client, *answer.marks)):
         raise Malformed("the pseudonym or a rollback token is too long or not ASCII")
     return answer
@@ -129,12 +129,12 @@ def to_arrays(record: ArrayRecord) -> Arrays:
 
 def to_array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return the arrays as a Flower record. They are made C-contiguous, so that `read_update` need not copy them."""
-    # Not np.ascontiguousarray, which turns a scalar into a vector.
+    # np.ascontiguousarray would turn a scalar into a vector.
     return ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in arrays.items()})
 
 
 def read_update(content: RecordDict, model: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return the arrays in a client's reply. Raise `Malformed` unless names, shapes and dtypes are those of the model.
+    """Return the arrays in a client's reply. Raise `Malformed` unless names, shapes and dtypes match the model.
 
     The reply is not trusted, so its array headers are not parsed. Each array must start with exactly the header that
     NumPy writes for the model's array. The rest is used without a copy.
@@ -143,7 +143,7 @@ def read_update(content: RecordDict, model: Mapping[str, NDArray[Any]]) -> Array
         raise Malformed(f"the reply must have exactly one ArrayRecord, {ARRAYS!r}")
     record = content.array_records[ARRAYS]
     if list(record) != list(model):
-        raise Malformed("the names of the arrays are not those of the model")
+        raise Malformed("the names of the arrays differ from the names in the model")
     return {name: _view(record[name], like) for name, like in model.items()}
 
 
@@ -152,7 +152,7 @@ def _view(array: Array, like: NDArray[Any]) -> NDArray[Any]:
         raise Malformed(f"unknown serialisation {array.stype[:20]!r}")
     header = _header(like)
     if tuple(array.shape) != like.shape or not array.data.startswith(header):
-        raise Malformed(f"the header of an array is not that of shape {like.shape} and dtype {like.dtype}")
+        raise Malformed(f"an array does not have the header for shape {like.shape} and dtype {like.dtype}")
     if len(array.data) - len(header) != like.nbytes:
         raise Malformed("an array is too short or too long")
     return np.frombuffer(array.data, dtype=like.dtype, offset=len(header)).reshape(like.shape)

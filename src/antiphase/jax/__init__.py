@@ -21,6 +21,7 @@ from antiphase.jax._checkpoint import load, save  # noqa: E402
 from antiphase.jax._clip import clipped_sum  # noqa: E402
 from antiphase.jax._commit import commit, report  # noqa: E402
 from antiphase.jax._curvature import curvatures  # noqa: E402
+from antiphase.jax._example_keys import example_keys  # noqa: E402
 from antiphase.jax._leaves import leaves  # noqa: E402
 from antiphase.jax._processes import open_run  # noqa: E402
 from antiphase.jax._split import join, split  # noqa: E402
@@ -34,6 +35,7 @@ __all__ = [
     "clipped_sum",
     "commit",
     "curvatures",
+    "example_keys",
     "join",
     "leaves",
     "load",
@@ -49,12 +51,12 @@ if not _TYPE_CHECKING:
     from antiphase._errors import Refused as _Refused
 
     class _RemovedName(_Refused, ImportError):
-        """Error for a removed name. It is not an AttributeError: `from antiphase.jax import` would hide the hint."""
+        """Error for a removed name. It is also an ImportError, so that `from antiphase.jax import` shows its hint."""
 
     def __getattr__(name: str) -> object:
         if name == "add_noise":
             raise _RemovedName(
-                "antiphase.jax.add_noise was renamed, because optax.add_noise is another function, without privacy.",
+                "antiphase.jax.add_noise was renamed: optax.add_noise is a different function, without privacy.",
                 hint="use antiphase.jax.add_correlated_noise",
             )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,7 @@ from antiphase import _check
 from antiphase._run import Run, examples_of
 from antiphase._samplers import Batch
 from antiphase._traceback import without_locals
+from antiphase.jax._example_keys import key_words, typed
 
 
 class Examples(NamedTuple):
@@ -24,18 +25,21 @@ class Examples(NamedTuple):
         data: a tree of arrays, with the examples along the first axis, including padding.
         mask: True for examples, False for padding.
         indices: indices of the examples in the data set, without padding; pass them to `commit`.
+        keys: one random key per row, as from `example_keys`, for dropout or augmentation. They are secret.
     """
 
     step: int
     data: Any
     mask: Any
     indices: NDArray[np.int64]
+    keys: jax.Array
 
 
 def pad(batch: Batch, multiple: int) -> Batch:
-    """Return the batch padded to the next positive multiple of `multiple`, so that few shapes occur.
+    """Return the batch, padded to the next positive multiple of `multiple`, so that JAX compiles for few shapes.
 
-    Padding entries have index 0 and mask False. An empty batch is padded to size `multiple`.
+    Padding entries have index 0 and mask False. An empty batch is padded to size `multiple`. If you read the data
+    yourself, set the rows of padding to zero, as `batches` does, so that a wrong mask does not repeat example 0.
 
     Args:
         batch: batch from `run.batch(step)`.
@@ -52,9 +56,12 @@ def pad(batch: Batch, multiple: int) -> Batch:
 def batches(
     run: Run, data: Any, *, multiple: int = 64, start: int | None = None, sharding: NamedSharding | None = None
 ) -> Iterator[Examples]:
-    """Iterate over the run's own batches, drawn by the sampler that the plan's guarantee assumes.
+    """Iterate over the run's batches, which are drawn by the sampler that the plan's guarantee assumes.
 
-    With random batches, the batch size is secret. The padded size depends on it, so keep the padded size secret too.
+    With random batches, the batch size is secret. The padded size depends on it, so also keep the padded size secret.
+
+    Rows of padding are zero. They must not be counted, so pass the mask to `clipped_sum`, as an argument of the
+    compiled step. A mask that the step closes over becomes a constant of the program, and is wrong for later batches.
 
     Args:
         run: a run opened with examples=len(data).
@@ -63,8 +70,8 @@ def batches(
         start: index of the first step; None for the first step that is not committed. When you resume from a
             checkpoint, pass the step of the checkpoint, which may be earlier.
         sharding: places the data and the mask on the devices of a mesh, such as
-            NamedSharding(mesh, PartitionSpec("data")). Each process reads only the examples of its own devices. None
-            for NumPy arrays.
+            NamedSharding(mesh, PartitionSpec("data")). Each process reads only the examples of its own devices. If
+            None, the data and the mask are NumPy arrays.
     """
     examples = examples_of(run)
     for leaf in jax.tree.leaves(data):
@@ -82,15 +89,29 @@ def _examples(run: Run, data: Any, step: int, multiple: int, sharding: NamedShar
 
     def rows_of(array: Any) -> Any:
         if sharding is None:
-            return np.asarray(array)[indices]
+            return _rows(array, indices, mask)
         shape = (indices.size, *np.shape(array)[1:])
 
         def rows(part: Any) -> Any:
-            return np.asarray(array)[indices[part[0]]][(slice(None), *part[1:])]
+            return _rows(array, indices[part[0]], mask[part[0]])[(slice(None), *part[1:])]
 
         return jax.make_array_from_callback(shape, sharding, rows)
 
-    def placed_mask() -> Any:
-        return mask if sharding is None else jax.make_array_from_callback(mask.shape, sharding, lambda part: mask[part])
+    def placed(array: NDArray[Any]) -> Any:
+        if sharding is None:
+            return array
+        return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
 
-    return Examples(step, jax.tree.map(rows_of, data), placed_mask(), indices[mask])
+    keys = typed(placed(key_words(run, step, indices)))
+    return Examples(step, jax.tree.map(rows_of, data), placed(mask), indices[mask], keys)
+
+
+def _rows(array: Any, indices: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return rows of an array, with zeros for padding.
+
+    Copies of example 0 would also work if every step used the mask of its own batch. But if a step used the mask of a
+    different batch, copies would be counted, and example 0 would contribute many times the clipping norm.
+    """
+    rows = np.asarray(array)[indices]
+    rows[~mask] = np.zeros((), rows.dtype)
+    return rows

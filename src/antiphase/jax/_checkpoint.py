@@ -1,4 +1,4 @@
-"""`save` and `load`: store a tree of arrays in a file that is encrypted and authenticated with the run's secret."""
+"""`save` and `load` store a tree of arrays in a file that is encrypted and authenticated with the run's secret."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ TAG_BYTES = hashlib.sha256().digest_size
 def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
     """Write all arrays of a tree to an encrypted file that only its owner can read. The write is atomic.
 
-    Use it for the private part of `split`, or for a complete training state that is never shared.
+    Use `save` for the private part of `split`, or for a complete training state that is never shared.
 
-    If JAX has several processes, every process must call it. Each writes the shards on its own devices to a file of its
-    own: for process 1 of 4, the path ends in ".1-of-4". Make sure that all processes have finished, for example with
-    `jax.experimental.multihost_utils.sync_global_devices`, before you delete an older checkpoint.
+    If JAX has several processes, every process must call `save`. Each process writes the shards on its own devices to
+    its own file: for process 1 of 4, the path ends in ".1-of-4". Before you delete an older checkpoint, make sure that
+    all processes have finished saving, for example with `jax.experimental.multihost_utils.sync_global_devices`.
 
     Args:
         path: a file kept apart from the model, for example under private/ in the run's directory.
@@ -43,7 +43,7 @@ def save(path: str | os.PathLike[str], tree: Any, run: Run) -> None:
     """
     leaves = [piece for leaf in jax.tree.leaves(tree) for piece in _pieces(_with_dtype(leaf))]
     described = [[np.dtype(leaf.dtype).name, list(leaf.shape)] for leaf in leaves]
-    arrays = (np.ascontiguousarray(leaf) for leaf in leaves)  # lazily: each may be a copy of an array on a device
+    arrays = (np.ascontiguousarray(leaf) for leaf in leaves)  # one at a time, since each may be copied from a device
     try:
         write_sealed(regular_target(_own_file(path)), _kind(run), secret_of(run), {"arrays": described}, arrays)
     finally:
@@ -54,7 +54,7 @@ def load(path: str | os.PathLike[str], like: Any, run: Run) -> Any:
     """Return the tree that `save` wrote, with the shardings of `like`.
 
     Raises `Corrupted` if the file was changed or truncated, or belongs to another run. Files in version 1 of the
-    format, which was not encrypted, can be read too. If JAX has several processes, every process must call it. The
+    format, which was not encrypted, can also be read. If JAX has several processes, every process must call `load`. The
     number of processes and the shardings must be the same as when the tree was saved.
 
     Args:
@@ -134,7 +134,7 @@ def _check_fits(path: Path, described: list[Any], leaves: list[Any]) -> None:
 
 
 def _with_dtype(leaf: Any) -> Any:
-    """Return a leaf as an array with a NumPy dtype. Keys of `jax.random` become the words that they consist of."""
+    """Return a leaf as an array with a NumPy dtype. Keys of `jax.random` become arrays of 32-bit words."""
     if _is_key(leaf):
         return jax.random.key_data(leaf)
     return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)

@@ -11,19 +11,28 @@ import optax  # type: ignore[import-untyped]
 
 from antiphase import _check
 from antiphase._lattice import Lattice
+from antiphase.jax._communication import (
+    check_distributed,
+    check_no_communication,
+    check_whole,
+    manual_axes,
+    varying,
+    varying_axes,
+)
+from antiphase.jax._example_keys import check_keys
 from antiphase.jax._examples import explicit_axes, on_batch_axes, split_examples
 from antiphase.jax._lattice_sum import check_not_sharded, check_x64, lattice_sum
 
 Loss = Callable[..., Any]
-SUM_BLOCK = 512  # examples added up in float32; see `_blockwise`
+SUM_BLOCK = 512  # largest number of examples that are added in float32; see `_blockwise`
 SMALLEST_NORM, LARGEST_NORM = 1e-30, 1e30
 SMALLEST_ENTRY, LARGEST_ENTRY = 1e-37, 1e37  # outside this range, float32 entries or their reciprocals are inexact
-ROUNDING_MARGIN = 2.0**-16  # larger than the relative rounding error of one leaf's norm: a few times 2^-24
-ROUNDING_PER_LEAF = 2.0**-24  # twice the rounding error that another leaf adds to the norm
+ROUNDING_MARGIN = 2.0**-16  # exceeds the relative rounding error of one leaf's norm, which is a few times 2^-24
+ROUNDING_PER_LEAF = 2.0**-24  # twice the relative rounding error that each further leaf adds to the norm
 
 
 class PerExample(NamedTuple):
-    """Values of each example, computed without noise. They are secret: do not release, log or plot them.
+    """Losses and auxiliary outputs of each example, without noise. They are secret: do not release, log or plot them.
 
     Attributes:
         losses: losses, one per example in the order of the batch, before clipping; 0 for padding.
@@ -45,7 +54,7 @@ def clipped_sum(
     keep_batch_axis: bool = False,
     lattice: Lattice | None = None,
 ) -> Callable[..., Any]:
-    """Return a function that clips the gradient of each example in a batch to norm `clip_norm` and sums them.
+    """Return a function that clips each example's gradient to norm `clip_norm` and sums the clipped gradients.
 
         sum_i mask_i g_i min(1, clip_norm / |g_i|),   g_i = gradient of loss(params, *example_i)
 
@@ -54,8 +63,8 @@ def clipped_sum(
     1e37 in absolute value.
 
     The loss sees one example at a time, **without a batch axis**: for a batch of images of shape (64, 28, 28, 1), it is
-    called with an image of shape (28, 28, 1). For a loss that expects a batch, set keep_batch_axis=True; it then gets a
-    batch of one example.
+    called with an image of shape (28, 28, 1). For a loss that expects a batch, set keep_batch_axis=True. The loss then
+    gets batches of one example.
 
     **Guarantee**: each example contributes a vector of norm at most `clip_norm`, whatever its data, provided that its
     loss does not depend on other examples (no batch normalisation). Blocks of up to 512 examples are added in float32,
@@ -63,13 +72,23 @@ def clipped_sum(
     at most about clip_norm / 256, plus the rounding of the result. On a mesh, examples are clipped before they are
     summed over devices, however parameters and batch are sharded.
 
-    Inside `jax.shard_map`, the sum is over the examples of each device: call `jax.lax.psum` on it. Pass whole
-    parameters there, and a loss without communication between devices. With a shard of the parameters, each shard would
-    be clipped on its own; with `all_gather` inside the loss, gradients are summed over devices before they are clipped.
-    Neither can be detected.
+    Inside `jax.shard_map`, the sum is over the examples of each device: call `jax.lax.psum` on it, over the axes of the
+    examples and no others. Also pass whole parameters (no shards), and a loss without communication between devices. A
+    loss that communicates raises `Refused`: gradients would depend on examples of other devices, or be summed before
+    they are clipped. If devices have the same examples but different parameters, `Refused` is raised, since each shard
+    would be clipped on its own. This is not detected if check_vma=False and the loss does not communicate. If the loss
+    depends on the device, for example because dropout has one key per device, leaving out one example would move others
+    to a different device and change their gradients. Such a loss raises `Refused`, unless check_vma=False hides the
+    dependence. A batch that is the same on all devices raises `Refused`, because `jax.lax.psum` would count its
+    examples several times.
 
-    With a `lattice`, gradients are computed one at a time, truncated to the grid, and summed as exact integers (int64),
-    as lattice noise requires; see docs/lattice-noise.md. Each contribution has an exact integer norm of at most
+    For dropout and other randomness in the loss, pass the keys of `batches` as an element of the batch:
+    `total(params, (*batch.data, batch.keys), batch.mask)`. A key belongs to an example and is secret. Other keys in the
+    batch raise `Refused`: `jax.random.split` gives row i the i-th key, so leaving out one example would change the keys
+    of all later ones. The sum would then change by many times `clip_norm`.
+
+    With a `lattice`, gradients are computed one at a time, truncated to the grid, and summed as exact integers (int64).
+    Lattice noise requires this; see docs/lattice-noise.md. Each contribution has an exact integer norm of at most
     `lattice.norm`, and its bits depend on no other example.
 
     Args:
@@ -80,11 +99,12 @@ def clipped_sum(
             batch size.
         has_aux: whether the loss returns (loss, aux).
         return_losses: whether to return the losses of the examples, even without aux.
-        batch_axis: axis of the examples in the arrays of the batch, in the form of `in_axes` of `jax.vmap`: an integer,
-            or a tuple with an entry (an integer, None, or a tree of them) for each element of the batch. None means
-            that all examples share the array; it must not depend on any example.
+        batch_axis: axis of the examples in the arrays of the batch, like `in_axes` of `jax.vmap`. It is an integer, or
+            a tuple with an entry (an integer, None, or a tree of them) for each element of the batch. None means that
+            all examples share the array. A shared array must not depend on any example.
         keep_batch_axis: whether the loss is given each example with a batch axis of size 1.
-        lattice: `plan.mechanism.lattice`, if the plan has one. It needs jax_enable_x64, and `microbatch` must be None.
+        lattice: `plan.mechanism.lattice`; None if the plan has no lattice. A lattice needs jax_enable_x64 and
+            microbatch=None.
 
     Returns:
         A function (params, batch, mask) -> sum, a tree like params. `batch` is a tuple of arrays or trees with the
@@ -96,7 +116,7 @@ def clipped_sum(
     >>> round(sums.item(), 4), each.losses.tolist()
     (3.0, [1.0, 5.0, 0.0])
     """
-    hint = "use the plan's clip_norm; scale the loss to bring it into the range of float32"
+    hint = "use the plan's clip_norm; if it is out of the range of float32, scale the loss and plan again"
     norm = _check.real("clipped_sum", "clip_norm", clip_norm, SMALLEST_NORM, LARGEST_NORM, hint)
     size = None if microbatch is None else _check.positive_integer("clipped_sum", "microbatch", microbatch)
     if lattice is not None:
@@ -105,6 +125,7 @@ def clipped_sum(
     def total(params: Any, batch: tuple[Any, ...], mask: Any) -> Any:
         used = _flags(mask)
         examples = split_examples(batch, batch_axis, keep_batch_axis, len(used))
+        check_keys(examples.arrays)
         if size is not None and len(used) > size and len(used) % size:
             hint = "pad the batch, for example with antiphase.jax.pad"
             raise _check.invalid("clipped_sum", "microbatch", f"a divisor of the batch size, {len(used)}", size, hint)
@@ -113,11 +134,16 @@ def clipped_sum(
             found = loss(params, *examples.rebuild(example))
             return found if has_aux else (found, None)
 
+        batch_arrays = [*examples.arrays, used]
         if lattice is not None:
-            batch_arrays = [*examples.arrays, used]
-            check_not_sharded(_varying(batch_arrays), explicit_axes(batch_arrays)[0])
+            check_not_sharded(manual_axes(), explicit_axes(batch_arrays)[0])
             sums, losses, aux = lattice_sum(example_loss, lattice, params, examples.arrays, used)
             return (sums, PerExample(losses, aux)) if has_aux or return_losses else sums
+
+        if manual_axes() and len(used):
+            check_distributed(varying(batch_arrays))
+            check_whole(varying(params), varying(batch_arrays))
+            check_no_communication(lambda *given: _gradients(example_loss, *given), params, examples.arrays)
 
         def sum_of(params: Any, arrays: list[Any], used: jax.Array) -> tuple[Any, PerExample]:
             return _blockwise(params, arrays, used, size, lambda *block: _block_sum(example_loss, norm, *block))
@@ -131,9 +157,8 @@ def clipped_sum(
 def _block_sum(
     loss: Callable[..., Any], norm: float, params: Any, arrays: list[Any], used: jax.Array
 ) -> tuple[Any, PerExample]:
-    """Return the sum of the clipped gradients of a block, added in any order, and each example's loss and aux."""
-    params = _on_each_device(params, (arrays, used))
-    (losses, aux), gradients = jax.vmap(jax.value_and_grad(loss, has_aux=True), (None, 0))(params, arrays)
+    """Return the sum of the clipped gradients of a block, added in no fixed order, and each example's loss and aux."""
+    (losses, aux), gradients = _gradients(loss, _on_each_device(params, used), arrays)
     clipped = jax.vmap(lambda g, used: _clipped(g, used, norm))(gradients, used)
 
     def without_padding(values: Any) -> jax.Array:
@@ -142,15 +167,21 @@ def _block_sum(
     return jax.tree.map(lambda g: g.sum(0), clipped), jax.tree.map(without_padding, PerExample(losses, aux))
 
 
+def _gradients(loss: Callable[..., Any], params: Any, arrays: list[Any]) -> Any:
+    """Return ((losses, aux), gradients) of a block of examples, before clipping."""
+    whole = _on_each_device(params, arrays)
+    return jax.vmap(jax.value_and_grad(loss, has_aux=True), (None, 0))(whole, arrays)
+
+
 def _blockwise(
     params: Any, arrays: list[Any], used: jax.Array, size: int | None, block_sum: Callable[..., Any]
 ) -> tuple[Any, PerExample]:
-    """Return the sum over all examples, by adding blocks in twice the precision, and each example's loss and aux.
+    """Return the sum over all examples, with blocks added in twice the precision, and each example's loss and aux.
 
-    In a plain float32 sum of thousands of examples, one of them can decide how all later ones are rounded, and so
-    change the sum by twice its own norm (Casacuberta et al. 2022). With n examples in a block, it can change the
-    block's sum by at most about n^2 / 4 roundings of 2^-24, as in `antiphase.torch`. Between blocks, the error of each
-    addition is kept in a second number.
+    In a plain float32 sum of thousands of examples, one example can change how all later additions are rounded. It can
+    thus change the sum by twice its own norm (Casacuberta et al. 2022). In a block of n examples, one example can
+    change the rounding of the block's sum by at most about n^2 / 4 times 2^-24 clip_norm, as in `antiphase.torch`.
+    Between blocks, the error of each addition is kept in a second number.
 
     Each block takes evenly spaced examples from the whole batch, so on a mesh every device has a part of each block.
     """
@@ -162,8 +193,13 @@ def _blockwise(
     rows = -(-examples // blocks)
 
     def cut(array: jax.Array) -> jax.Array:
-        padding = [(0, rows * blocks - examples)] + [(0, 0)] * (array.ndim - 1)
-        padded = jnp.pad(array, padding) if rows * blocks > examples else array
+        missing = rows * blocks - examples  # rows of padding, fewer than `blocks`; `used` is False for them
+        if not missing:
+            padded = array
+        elif jnp.issubdtype(array.dtype, jax.dtypes.prng_key):  # there is no zero key to pad with
+            padded = jnp.concatenate([array, array[:missing]])
+        else:
+            padded = jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
         return padded.reshape(rows, blocks, *array.shape[1:]).swapaxes(0, 1)
 
     params = _on_each_device(params, (arrays, used))
@@ -183,14 +219,14 @@ def _blockwise(
 
 
 def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return fl(a + b) and its exact error (Knuth). XLA does not reorder floating-point operations."""
+    """Return the rounded sum fl(a + b) and its exact error (Knuth). XLA does not reorder floating-point operations."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
 
 
 def _of_nobody(params: Any, arrays: list[Any], used: jax.Array, block_sum: Callable[..., Any]) -> Any:
-    """Return the result for a batch without examples: sums of zero, and empty arrays of losses and aux."""
+    """Return the result for an empty batch: sums of zero, and empty arrays of losses and auxiliary outputs."""
     one = jax.tree.map(lambda x: jnp.zeros((1, *x.shape[1:]), x.dtype), (arrays, used))
     _, each = jax.eval_shape(block_sum, params, *one)
     sums = jax.tree.map(lambda p: jnp.zeros_like(p, wide_dtype(p)), params)
@@ -221,37 +257,27 @@ def _clipped(gradient: Any, used: jax.Array, norm: float) -> Any:
 def _on_each_device(params: Any, batch: Any) -> Any:
     """Inside `jax.shard_map`, mark parameters as different on every device that has its own examples.
 
-    The derivative with respect to a value that is the same on all devices is a sum over the devices. The gradients of
-    several examples would then be added before they are clipped.
+    The derivative with respect to a value that is the same on all devices is a sum over the devices. Without the mark,
+    the gradients of several examples would be added before they are clipped.
     """
-    axes = _varying(batch)
+    axes = varying(batch)
 
     def cast(p: Any) -> Any:
-        missing = tuple(axes - _varying_axes(p))
+        missing = tuple(axes - varying_axes(p))
         return jax.lax.pcast(p, missing, to="varying") if missing else p
 
     return jax.tree.map(cast, params)
 
 
-def _varying(tree: Any) -> frozenset[Any]:
-    """Return the mesh axes of `jax.shard_map` along which an array of a tree differs between devices."""
-    return frozenset[Any]().union(*(_varying_axes(x) for x in jax.tree.leaves(tree)))
-
-
-def _varying_axes(array: Any) -> frozenset[Any]:
-    """Return the mesh axes of `jax.shard_map` along which an array differs between devices."""
-    kind: Any = jax.typeof(array)
-    return frozenset(kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying)  # depends on JAX's version
-
-
 def _check_lattice(lattice: Any, clip_norm: float, microbatch: int | None) -> None:
-    """Raise an error if a sum on this lattice cannot be computed, or if the lattice is for another clipping norm."""
+    """Raise an error if a sum cannot be computed on this lattice, or if the clipping norms differ."""
     if not isinstance(lattice, Lattice):
         hint = "pass plan.mechanism.lattice"
         raise _check.invalid("clipped_sum", "lattice", "a Lattice or None", type(lattice).__name__, hint)
-    if not lattice.clip_norm <= clip_norm < lattice.clip_norm + lattice.grid:  # its norm is a multiple of its grid
-        hint = "pass clip_norm and lattice of one plan"
-        must = f"that of the lattice, {lattice.clip_norm}"
+    # The clipping norm of the lattice is the plan's clipping norm, rounded down to the grid.
+    if not lattice.clip_norm <= clip_norm < lattice.clip_norm + lattice.grid:
+        hint = "pass clip_norm and lattice of the same plan"
+        must = f"the lattice's clipping norm, {lattice.clip_norm}"
         raise _check.invalid("clipped_sum", "clip_norm", must, clip_norm, hint)
     if microbatch is not None:
         hint = "omit it: with a lattice, gradients are computed one at a time"
@@ -273,5 +299,5 @@ def _flags(mask: Any) -> jax.Array:
 
 
 def wide_dtype(array: Any) -> Any:
-    """Return a dtype of at least float32: half-precision sums lose the contributions of single examples."""
+    """Return the array's dtype, or float32 if it is narrower: half-precision sums lose contributions of examples."""
     return jnp.promote_types(jnp.result_type(array), jnp.float32)

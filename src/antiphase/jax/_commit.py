@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphase._errors import Refused
-from antiphase._run import PrivacyReport, Run, commit_with_lineage, examples_of, leaves_of
+from antiphase._run import PrivacyReport, Run, commit_with_lineage, examples_of, is_committed, leaves_of
 from antiphase._traceback import without_locals
 from antiphase.jax._deferred_errors import raise_deferred
 from antiphase.jax._leaves import arrays_of, check_leaves, unwrapped
@@ -28,15 +28,15 @@ from antiphase.jax._state import (
 
 @without_locals
 def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) -> None:
-    """Record the last training step in the ledger. Blocks until its parameters are computed.
+    """Record the last training step in the ledger. Blocks until the step's parameters are computed.
 
     A step that is committed again with the same parameters and the same public state (see `split`) is a replay and
-    costs no privacy. With `optax.MultiSteps`, do not call it before the first real update: until then there is nothing
-    to commit.
+    costs no privacy. With `optax.MultiSteps`, do not call `commit` before the first real update: until then there is
+    nothing to commit.
 
     Raises `Refused` if a transformation other than `optax.MultiSteps` comes before the noise in the optimizer, or if
     the optimizer can skip the noise. If several processes share the run (see `open_run`), every process must call
-    `commit`, and if one raises an error, all do.
+    `commit`. If one process raises an error, all do.
 
     Args:
         run: the run passed to `add_correlated_noise`.
@@ -53,9 +53,18 @@ def commit(run: Run, state: Any, params: Any, indices: ArrayLike | None = None) 
     agree(run, lambda: _check(run, noise, params, indices))
     if run.plan.mechanism.lattice is not None:
         check_no_accumulation(state)
-    outputs = [_as_bits(leaf) for leaf in arrays_of((params, committed_state(state)))]
-    code = shared_digest(run, step, outputs)
-    commit_with_lineage(run, step, code, hash_bytes(noise.history_hash))
+    commit_with_lineage(run, step, _digest(run, step, state, params), hash_bytes(noise.history_hash))
+
+
+def is_replay(run: Run, state: Any, params: Any) -> bool:
+    """Return whether the last training step is in the ledger with the same output."""
+    step = int(noise_state_of(state).step) - 1
+    return step < run.committed and is_committed(run, step, _digest(run, step, state, params))
+
+
+def _digest(run: Run, step: int, state: Any, params: Any) -> bytes:
+    """Return the digest of a step's output."""
+    return shared_digest(run, step, [_as_bits(leaf) for leaf in arrays_of((params, committed_state(state)))])
 
 
 def _check(run: Run, noise: NoiseState, params: Any, indices: ArrayLike | None) -> None:
@@ -92,7 +101,7 @@ def report(run: Run, state: Any) -> PrivacyReport:
 
 
 def _as_bits(leaf: Any) -> Any:
-    """Return an array with a NumPy dtype. Other arrays (bfloat16, PRNG keys) become integers with the same bits."""
+    """Return a leaf with a NumPy dtype. Leaves of other dtypes (bfloat16, PRNG keys) become integers of equal bits."""
     if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     kind = np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else None

@@ -1,7 +1,8 @@
-"""Computes the correlated noise N z of one leaf with pure functions: (buffers, step, z) -> (noise, new buffers).
+"""Computes the correlated noise N z of one leaf (one parameter array): (buffers, step, z) -> (noise, new buffers).
 
-These are the same recursions as on the host, computed in the dtype of the noise. They use past outputs in
-their rounded form, exactly as they were returned. So rounding has the same effect as if z had been rounded.
+N is the noising matrix of the strategy, and each row of z holds independent normals for one step. The recursions are
+the same as on the host, computed in the dtype of the noise. Recursions that use past outputs use the rounded outputs,
+so that rounding an output has the same effect as rounding z.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from antiphase.strategies import (
     own_weight,
 )
 
-UNROLLED = 16  # terms of a sum that are compiled into one pass over memory
+UNROLLED = 16  # number of terms of a sum that are compiled into one pass over memory
 Draw = Callable[[Any], jax.Array]  # takes the index of a row of z, returns the row for the current leaf
 
 
@@ -86,9 +87,10 @@ def _correlator_for(recursion: Recursion, dtype: jnp.dtype) -> JaxCorrelator:
 
 @final
 class JaxFeedback(JaxCorrelator):
-    """Computes y_t = (z_t - sum_lag T[t, t - lag] y_{t - lag}) / T[t, t], with lag from 1 to bands - 1; see `Feedback`.
+    """Computes y_t = (z_t - sum_lag T[t, t - lag] y_{t - lag}) / T[t, t], with lag from 1 to bands - 1.
 
-    Buffer s mod (bands - 1) holds y_s. The noise of step t is scales_t y_t.
+    T is the banded matrix of the recursion (see `Feedback`). Buffer s mod (bands - 1) holds y_s. The noise of step t is
+    scales_t y_t.
     """
 
     def __init__(self, recursion: Feedback) -> None:
@@ -125,14 +127,14 @@ class JaxMovingSum(JaxCorrelator):
 
 @final
 class JaxBuffers(JaxCorrelator):
-    """Computes y = z - sum_i scale_i b_i, then adds y - loss_i b_i to each buffer b_i, as in `Buffers.constants`."""
+    """Computes y = z - sum_i scale_i b_i, then adds y - loss_i b_i to each buffer b_i; see `Buffers.constants`."""
 
     def __init__(self, recursion: Buffers, dtype: jnp.dtype) -> None:
         self.buffer_count = len(recursion.decay)
         self._scale, self._loss = recursion.constants(dtype.name)
 
     def step(self, buffers: jax.Array, step: Any, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """Read and update every buffer once."""
+        """Return the noise of a step and the new buffers. Each buffer is read and updated once."""
         z = draw(step)
         y = z - _weighted_sum(jnp.asarray(self._scale, z.dtype), buffers)
         return y, buffers + (y - _columns(self._loss, z) * buffers)
@@ -140,11 +142,12 @@ class JaxBuffers(JaxCorrelator):
 
 @final
 class JaxTree(JaxCorrelator):
-    """Computes the highest node that the step completes, minus the left neighbours that it replaces; see `TreeNodes`.
+    """Computes the highest tree node that a step completes, minus the left siblings that the node replaces.
 
-    A completed node is w z + (1 - w) (left + right), with its own draw z, its weight w and its two children. If bit l
-    of the step is set, a completed node of level l waits for its parent. Its buffer index is the number of set bits
-    above bit l.
+    The steps are the leaves of a binary tree (see `TreeNodes`). A step completes a node if it is the last leaf below
+    the node. A completed node is w z + (1 - w) (left + right), with its own draw z, its weight w and its two children.
+    If bit l of the step is set, a completed node of level l waits for its parent. Its buffer index is the number of set
+    bits above bit l.
 
     Reference: Honaker 2015; Kairouz et al. 2021, App. B.
     """

@@ -1,8 +1,8 @@
 """Stores errors of host callbacks until `commit` or `report` can raise them.
 
 If a host callback raises on one device, the other devices wait in their next collective until XLA aborts the process.
-So with several devices the callback logs the error and returns, and the noise of the step is NaN. The next `commit` or
-`report` raises the error. With a single device the callback raises, and JAX wraps the error in its own.
+So with several devices, the callback logs the error and returns, and the noise of the step is NaN. The next `commit` or
+`report` raises the error. With a single device, the callback raises the error, and JAX wraps it in an error of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 
 import jax
 
-from antiphase._run import Run
+from antiphase._errors import Refused
+from antiphase._run import Run, is_closed
 
 _deferred: WeakKeyDictionary[Run, dict[int, Exception]] = WeakKeyDictionary()
 
@@ -20,6 +21,17 @@ _deferred: WeakKeyDictionary[Run, dict[int, Exception]] = WeakKeyDictionary()
 def must_defer() -> bool:
     """Return whether errors must be deferred, because other devices may wait for the one that runs the callback."""
     return jax.device_count() > 1
+
+
+def explained(run: Run, step: int, error: Exception) -> Exception:
+    """Return the error to report for a step without noise: a clearer error than the original if the run was closed."""
+    if not is_closed(run):
+        return error
+    return Refused(
+        f"The run was closed before the noise of step {step} was made, so the step has no output.",
+        hint="JAX computes in the background: commit the step, or call jax.block_until_ready on its outputs, before "
+        "you close the run. To repeat the step, open the run again",
+    )
 
 
 def defer_error(run: Run, step: int, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Makes noise on the device: asks the run for permission and a key at each step, and draws standard normals z.
+"""Generates noise on the device: at each step, asks the run for permission and a key, and draws standard normals z.
 
 Also checks, before the first step, that the device computes the plan's noise correctly.
 """
@@ -22,19 +22,19 @@ from antiphase._errors import InvalidArgument, Refused
 from antiphase._noise import canonical, check_noise
 from antiphase._run import Run, check_lineage, check_step, dtype_of, record_noise_read, secret_of, set_noise_source
 from antiphase.jax._correlator import correlator
-from antiphase.jax._deferred_errors import clear_error, defer_error, must_defer
+from antiphase.jax._deferred_errors import clear_error, defer_error, explained, must_defer
 from antiphase.jax._state import NoiseState, check_run_id, hash_bytes
 from antiphase.strategies import Strategy
 
 SOURCE = "Threefry of JAX on the device with a 64-bit key"  # stored in the ledger and shown in the report
 GENERATOR = "threefry2x32"
-ADDRESS_LIMIT = 1 << 31  # rows of z times leaves must stay below it
+ADDRESS_LIMIT = 1 << 31  # (rows of z) times (number of leaves, i.e. parameter arrays) must stay below this limit
 
 KeyWords = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def device_key(run: Run) -> KeyWords:
-    """Return the 64-bit Threefry key of a run's device noise, as two words. It is independent of the host's keys."""
+    """Return the Threefry key of a run's device noise, as two 32-bit words. It is independent of the host's keys."""
     root = run.plan.root or run.plan.fingerprint
     data = secret_of(run).derive("device noise", "jax", run.run_id, root, dtype_of(run), length=8)
     return np.frombuffer(data, dtype="<u4").astype(np.uint32)
@@ -47,13 +47,13 @@ class DeviceKey:
     Programs receive the key from a host callback, so it is not a constant of the program and not part of any state.
 
     Args:
-        run: an open run, which decides which steps are allowed. Afterwards its noise can be made only on the device.
+        run: an open run, which decides which steps are allowed. From now on, its noise comes only from the device.
     """
 
     def __init__(self, run: Run) -> None:
         set_noise_source(run, SOURCE)
         self._run, self._key = run, device_key(run)
-        self._lock = threading.Lock()  # each device calls back from its own thread
+        self._lock = threading.Lock()  # each device runs the callback in its own thread
 
     def check(self, state: NoiseState) -> None:
         """Raise an error if the run does not allow the step. Does nothing under `jax.jit`, where values are traced."""
@@ -65,15 +65,16 @@ class DeviceKey:
     def read(self, step: Any, run_id: Any, history_hash: Any, *private: Any) -> tuple[KeyWords, np.bool_]:
         """Return (key, True) if the run allows the step of this state.
 
-        Otherwise raise an error, or return (zeros, False) if the error must be deferred.
+        Otherwise raise an error, or return (zeros, False) if the error must be deferred (see `must_defer`).
         """
         t = int(np.asarray(step))
         try:
             with self._lock:
                 record_noise_read(self._run, SOURCE, self._allowed(step, run_id, history_hash, *private))
-        except Exception as error:
+        except Exception as caught:
+            error = explained(self._run, t, caught)
             if not must_defer():
-                raise
+                raise error from caught
             defer_error(self._run, t, error)
             return np.zeros_like(self._key), np.bool_(False)
         clear_error(self._run, t)
@@ -92,7 +93,7 @@ class DeviceKey:
         return t
 
     def request(self, state: NoiseState, mesh_of: NamedSharding | None) -> tuple[jax.Array, jax.Array]:
-        """Return the key for a step and whether it may be used, by a host callback on every device of the mesh."""
+        """Fetch the key of a step, and whether it may be used, with a host callback on every device of the mesh."""
         key: Any = jax.ShapeDtypeStruct(self._key.shape, self._key.dtype)  # type: ignore[no-untyped-call]
         allowed: Any = jax.ShapeDtypeStruct((), np.bool_)  # type: ignore[no-untyped-call]
         position = _positions(state)
@@ -114,22 +115,22 @@ class DeviceKey:
 
 
 def _positions(state: NoiseState) -> tuple[Any, ...]:
-    """Return the step, run id and history hash of a state, followed by those of its private part."""
+    """Return the step, run id and history hash of a state, then the same values of its private part."""
     return tuple(x for part in (state, state.private) for x in (part.step, part.run_id, part.history_hash))
 
 
 def check_generator() -> None:
-    """Raise `Refused` if JAX would draw other numbers for the same key: a replayed step would get other noise."""
+    """Raise `Refused` if a JAX setting changes the numbers that a key generates: replays would get different noise."""
     if not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         raise Refused(
-            "With jax_threefry_partitionable=False, JAX draws other random numbers. Device noise always uses "
-            "jax_threefry_partitionable=True, the default.",
-            hint="leave jax_threefry_partitionable at its default, or use source='host', which does not depend on it",
+            "With jax_threefry_partitionable=False, JAX draws random numbers that differ from those with the default, "
+            "jax_threefry_partitionable=True. Device noise always uses the default.",
+            hint="leave jax_threefry_partitionable at its default, or use source='host', which ignores this setting",
         )
 
 
 def check_addresses(rows: int, leaves: int) -> None:
-    """Raise `InvalidArgument` if there are more rows of z, over all leaves, than the generator has addresses."""
+    """Raise `InvalidArgument` if `standard_normals` has too few addresses for all rows of z and all leaves."""
     if rows * leaves >= ADDRESS_LIMIT:
         raise invalid(
             "add_correlated_noise",
@@ -143,13 +144,14 @@ def check_addresses(rows: int, leaves: int) -> None:
 def standard_normals(
     key: jax.Array, leaves: int, leaf: int, row: jax.Array, like: jax.Array, dtype: jnp.dtype
 ) -> jax.Array:
-    """Return a row of z for one leaf. It is a function of (key, leaf, row).
+    """Return a row of z for one leaf. The values depend only on (key, leaf, row).
 
-    Threefry encrypts the address row * leaves + leaf with the key. Encryption is one-to-one, so no two pairs of row and
-    leaf share a stream. Each entry is the scaled sum of two draws. A single float32 draw of `jax.random.normal` lies
-    between -5.42 and 5.22 standard deviations: with a small noise multiplier, a value outside this range would reveal
-    that an example took part. The scaled sum lies between -7.66 and 7.38 (float64: within 11.54). There is no proof of
-    how much this bound adds to delta; reports state the assumption that the draws are normal.
+    The address of the row is row * leaves + leaf, and Threefry encrypts this address with the key. Encryption is
+    one-to-one, so no two pairs of row and leaf share a stream. Each entry is the scaled sum of two draws. A single
+    float32 draw of `jax.random.normal` lies between -5.42 and 5.22 standard deviations: with a small noise multiplier,
+    a noisy sum that such a draw cannot explain would reveal that an example took part. The scaled sum lies between
+    -7.66 and 7.38 (float64: within 11.6). There is no proof of how much this limited range adds to delta; reports state
+    the assumption that the draws are normal.
 
     Args:
         key: key of two 32-bit words.

@@ -1,4 +1,4 @@
-"""Finds the axis of the examples in each array of a batch, and the mesh axes that they are sharded over."""
+"""Finds the axis of the examples in each array of a batch, and the mesh axes over which the examples are sharded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SplitExamples:
 
 
 def split_examples(batch: Any, batch_axis: Any, keep_batch_axis: bool, count: int) -> SplitExamples:
-    """Return the arrays of the examples, and a function that rebuilds the loss's arguments from one row of each.
+    """Return the arrays of the examples, and a function that rebuilds the loss's arguments from one row of each array.
 
     Args:
         batch: tuple of arrays or trees.
@@ -51,7 +51,7 @@ def split_examples(batch: Any, batch_axis: Any, keep_batch_axis: bool, count: in
                 "batch",
                 f"arrays with {count} examples along axis {axis}, as many as the mask has",
                 f"an array of shape {array.shape}",
-                "pass the mask of this batch, and set batch_axis for arrays with the examples along another axis",
+                "pass the mask of this batch; if the examples are along a different axis, set batch_axis",
             )
         arrays.append(jnp.moveaxis(array, axis, 0))
 
@@ -87,12 +87,12 @@ def _axis_of_each(batch_axis: Any, batch: tuple[Any, ...], count: int) -> list[i
 
 
 def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], used: jax.Array) -> Any:
-    """Return function(params, arrays, used), with the mesh axes of the examples left to the compiler.
+    """Call function(params, arrays, used), and let the compiler handle the mesh axes of the examples.
 
     On a mesh with explicit axes, `jax.vmap` raises an error if parameters are sharded over the axis of the examples. So
-    these axes become automatic inside the function: it computes what it would on one device, and the compiler decides
-    which data to move. Other mesh axes stay explicit, and the loss sees them as it would without privacy. The sums have
-    the shardings of the parameters.
+    these axes become automatic inside the function: the function computes the same values as on one device, and the
+    compiler decides which data to move. Other mesh axes stay explicit, and the loss sees them as in training without
+    privacy. The sums have the shardings of the parameters.
 
     Args:
         function: function of whole arrays that returns (sums, values of each example).
@@ -118,7 +118,7 @@ def on_batch_axes(function: Callable[..., Any], params: Any, arrays: list[Any], 
 
 
 def explicit_axes(arrays: Sequence[Any]) -> tuple[tuple[str, ...], Any]:
-    """Return the explicit mesh axes that the first axis of some array is sharded over, and their mesh."""
+    """Return the explicit mesh axes over which the first axis of any of the arrays is sharded, and their mesh."""
     found: dict[str, None] = {}
     mesh = None
     for array in arrays:

@@ -1,4 +1,4 @@
-"""Fetches noise that the run makes on the host (with AES) from inside compiled programs, by host callbacks."""
+"""Host callbacks that give compiled programs the noise that the run generates on the host with AES."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from antiphase._errors import InvalidArgument
 from antiphase._noise import Leaf
 from antiphase._run import Run, awaits_commit, check_lineage, check_step, set_noise_source, unit_noise
-from antiphase.jax._deferred_errors import clear_error, defer_error, must_defer
+from antiphase.jax._deferred_errors import clear_error, defer_error, explained, must_defer
 from antiphase.jax._state import REFUSED_INTEGER, NoiseState, check_run_id, hash_bytes
 
 Index = tuple[slice, ...]
@@ -24,17 +24,17 @@ Index = tuple[slice, ...]
 
 @final
 class HostNoise:
-    """Returns the noise of a run's steps. The noise of a step is made once, and all devices read the same arrays.
+    """Returns the noise of a run's steps. The noise of a step is generated once, and all devices read the same arrays.
 
     Args:
         run: an open run, which decides which steps are allowed.
         dtype: dtype of the arrays returned.
-        regions: the part of each leaf that this process makes noise for.
+        regions: for each leaf (parameter array), the part that this process generates noise for.
     """
 
     def __init__(self, run: Run, dtype: np.dtype[Any], regions: list[Leaf]) -> None:
         self._run, self._dtype, self.regions = run, dtype, regions
-        self._lock = threading.Lock()  # each device calls back from its own thread
+        self._lock = threading.Lock()  # each device runs the callback in its own thread
         self._made: tuple[tuple[int, int], list[NDArray[Any]]] | None = None
 
     def check(self, state: NoiseState) -> None:
@@ -52,10 +52,12 @@ class HostNoise:
         """
         try:
             made = self._read(step, run_id, history_hash)
-        except Exception as error:
+        except Exception as caught:
+            t = int(np.asarray(step))
+            error = explained(self._run, t, caught)
             if not must_defer():
-                raise
-            defer_error(self._run, int(np.asarray(step)), error)
+                raise error from caught
+            defer_error(self._run, t, error)
             refused = REFUSED_INTEGER if self._dtype.kind == "i" else np.nan
             return [np.full(leaf.shape, refused, self._dtype) for leaf in self.regions]
         clear_error(self._run, int(np.asarray(step)))
@@ -84,14 +86,15 @@ def replicated_noise(
 ) -> list[jax.Array]:
     """Return the noise of a step, one whole array per leaf. Works inside and outside compiled programs.
 
-    The noise is read after the updates are computed, so that a background thread of the run can make it meanwhile.
+    The noise is read only after the updates are computed. While they are being computed, a background thread of the run
+    can generate the noise.
     """
     shapes: list[Any] = [jax.ShapeDtypeStruct(leaf.global_shape, dtype) for leaf in leaves]  # type: ignore[no-untyped-call]
     return list(io_callback(noise.read, shapes, state.step, state.run_id, state.history_hash, *_one_entry(updates)))
 
 
 def _one_entry(updates: Sequence[Any]) -> list[jax.Array]:
-    """Return one entry of the updates. A callback that takes it runs only after the updates are computed."""
+    """Return one entry of the updates. A callback with this argument runs only after the updates are computed."""
     for leaf in updates:
         at = jax.typeof(leaf).sharding
         is_explicit = at.mesh.axis_names and AxisType.Explicit in at.mesh.axis_types
@@ -137,9 +140,9 @@ def _fetch_shards(
 
 
 def _shard_reader(noise: HostNoise, leaf: int, shape: tuple[int, ...], sharding: NamedSharding) -> Callable[..., Any]:
-    """Return a callback that maps the index of a device in the mesh to the noise of its shard of a leaf.
+    """Return a callback that maps the index of a device in the mesh to the noise of the device's shard of a leaf.
 
-    This process makes noise only for its region of the leaf, so indices are relative to the start of the region.
+    This process generates noise only for its region of the leaf, so indices are relative to the start of the region.
     """
     shards, starts = sharding.devices_indices_map(shape), [start for start, _ in noise.regions[leaf].box]
 

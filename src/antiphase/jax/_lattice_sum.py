@@ -1,13 +1,15 @@
-"""Sums of contributions on a lattice, for `clipped_sum`: exact integers, with gradients computed one at a time.
+"""Exact integer sums for `clipped_sum` with a lattice; the gradients are computed one at a time.
 
-The proof of lattice noise needs contributions whose integer norm is at most that of the lattice, and that depend on
-nothing but their own example and past releases. The second condition is why the gradients of a batch are not computed
-together: the last bits of one gradient could then depend on the size of the batch and on the place of the example in
-it. Here a loop runs the same compiled program for every example, and its length is not known to the compiler.
+A contribution is the gradient of one example, clipped and truncated to integers, in units of the lattice's grid. The
+proof in docs/lattice-noise.md needs two properties: the norm of these integers is at most `lattice.norm`, and they
+depend only on the example itself and on past releases. Because of the second property, the gradients of a batch are not
+computed together: otherwise, the last bits of one gradient could depend on the batch size and on the position of the
+example in the batch. Instead, a loop runs the same compiled program for every example, and the compiler does not know
+the number of iterations.
 
-Whatever floating-point errors the gradients, their norms and the clipping factors have, the integers that are added are
-those whose exact squared norm was checked. Both are read from the state of a loop, and all operations on them are
-exact.
+The gradients, their norms and the clipping factors may have floating-point errors. These errors do not matter, because
+the exact squared norm of the resulting integers is checked. The check and the sum read the same integers from the state
+of a loop, and all operations on these integers are exact.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ LIMB_BITS = 24
 LIMB_MASK = (1 << LIMB_BITS) - 1
 LIMBS = 6
 LARGEST_INTEGER = 1 << 48  # norms are at most 2^47
-SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100  # sizes whose squares can be added up in float64
+SMALLEST_SQUARED, LARGEST_SQUARED = 1e-100, 1e100  # squares of entries in this range can be added in float64
 
 
 def check_x64() -> None:
@@ -39,10 +41,10 @@ def check_x64() -> None:
         )
 
 
-def check_not_sharded(varying: frozenset[Any], explicit: tuple[str, ...]) -> None:
+def check_not_sharded(manual: frozenset[str], explicit: tuple[str, ...]) -> None:
     """Raise `Refused` inside `jax.shard_map`, and on meshes with explicit axes for the examples."""
-    if varying or explicit:
-        where = "inside jax.shard_map" if varying else "on a mesh with explicit axes"
+    if manual or explicit:
+        where = "inside jax.shard_map" if manual else "on a mesh with explicit axes"
         raise Refused(
             f"clipped_sum with a lattice was called {where}, where it is not supported.",
             hint="call it under jax.jit, on one device or on a mesh with AxisType.Auto",
@@ -58,7 +60,7 @@ def lattice_sum(
         loss: function (params, example) -> (scalar loss, auxiliary outputs) of one example.
         lattice: lattice of the plan.
         params: parameters.
-        arrays: arrays of the examples, which are along the first axis.
+        arrays: arrays with the examples along the first axis.
         used: one flag per example; False for padding.
     """
     value_and_grad = jax.value_and_grad(loss, has_aux=True)
@@ -73,11 +75,16 @@ def lattice_sum(
     sums = jax.tree.map(lambda p: jnp.zeros(jnp.shape(p), jnp.int64), params)
     if not len(used):
         return (sums, *each)
-    # The compiler does not know the number of iterations, so the loop is the same program for every batch size.
-    end = jnp.max(jnp.where(used, jnp.arange(1, len(used) + 1), 0), initial=0)
+    # The compiler does not know the number of iterations, so the loop is the same program for every batch size. That
+    # also holds if the mask is a constant, or if nothing is compiled around the loop: `jax.lax.fori_loop` would then
+    # become a scan of known length, which the compiler may unroll.
+    end = jax.lax.optimization_barrier(jnp.max(jnp.where(used, jnp.arange(1, len(used) + 1), 0), initial=0))  # type: ignore[no-untyped-call]
 
-    def add(i: jax.Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
-        total, values = state
+    def is_left(state: tuple[Any, ...]) -> Any:
+        return state[0] < state[1]
+
+    def add(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        i, end, total, values = state
         example = [jax.lax.dynamic_index_in_dim(array, i, keepdims=False) for array in arrays]
         (value, aux), gradient = value_and_grad(params, example)
         integers = contribution(lattice, gradient)
@@ -86,14 +93,14 @@ def lattice_sum(
         def put(rows: jax.Array, row: Any) -> jax.Array:
             return rows.at[i].set(jnp.where(used[i], row, jnp.zeros_like(row)))
 
-        return total, jax.tree.map(put, values, (value, jax.tree.map(jnp.asarray, aux)))
+        return i + 1, end, total, jax.tree.map(put, values, (value, jax.tree.map(jnp.asarray, aux)))
 
-    sums, (losses, aux) = jax.lax.fori_loop(0, end, add, (sums, each))
+    _, _, sums, (losses, aux) = jax.lax.while_loop(is_left, add, (jnp.zeros_like(end), end, sums, each))
     return sums, losses, aux
 
 
 def contribution(lattice: Lattice, gradient: Any) -> Any:
-    """Return a tree of int64: a gradient, clipped, truncated towards zero to the grid, with its norm checked.
+    """Clip a gradient, truncate it towards zero to the grid, check its norm, and return it as a tree of int64.
 
     This is `Lattice.contribution` in JAX. A gradient with an entry that is not finite becomes zero.
     """
@@ -101,12 +108,12 @@ def contribution(lattice: Lattice, gradient: Any) -> Any:
     wide = [leaf.astype(jnp.float64) for leaf in leaves]
     largest = jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in wide]).max()
     counts = jnp.isfinite(largest) & (largest > 0.0)
-    # Entries whose squares overflow or underflow are divided by the largest one.
+    # If squares could overflow or underflow, divide all entries by the largest one.
     is_common = (largest > SMALLEST_SQUARED) & (largest < LARGEST_SQUARED)
     size = jnp.where(counts & ~is_common, largest, 1.0)
     scaled = [jnp.where(counts, leaf / size, 0.0) for leaf in wide]
     norm = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in scaled))
-    unit = 2.0**-lattice.exponent * size  # may be infinite, if the gradient must be clipped anyway
+    unit = 2.0**-lattice.exponent * size  # can be infinite only if the gradient must be clipped anyway
     factor = jnp.where(counts, jnp.minimum(unit, lattice.norm / jnp.where(counts, norm, 1.0)), 0.0)
 
     def truncated(factor: jax.Array) -> list[jax.Array]:
@@ -119,7 +126,7 @@ def contribution(lattice: Lattice, gradient: Any) -> Any:
     def shrink(state: tuple[jax.Array, jax.Array, list[jax.Array]]) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
         attempt, factor, _ = state
         smaller = factor * (1.0 - jnp.exp2(attempt.astype(jnp.float64) - SHRINKS))
-        last = attempt >= SHRINKS  # never seen
+        last = attempt >= SHRINKS  # more attempts have never been needed
         return attempt + 1, smaller, [jnp.where(last, 0, array) for array in truncated(smaller)]
 
     start = (jnp.zeros((), jnp.int32), factor, truncated(factor))
@@ -128,9 +135,9 @@ def contribution(lattice: Lattice, gradient: Any) -> Any:
 
 
 def is_within(integers: list[jax.Array], norm: int) -> jax.Array:
-    """Return whether the squared norm of integers is at most norm^2, exactly. False if one is above 2^48.
+    """Return whether the exact squared norm of the integers is at most norm^2; False if any exceeds 2^48 in size.
 
-    The squares are added in limbs of 24 bits. No sum of a limb overflows, for up to 2^36 integers.
+    The squares are added in limbs (digits) of 24 bits. With up to 2^36 integers, the sum of a limb cannot overflow.
     """
     fits = jnp.array(True)
     limbs = [jnp.zeros((), jnp.int64) for _ in range(LIMBS)]
@@ -145,7 +152,7 @@ def is_within(integers: list[jax.Array], norm: int) -> jax.Array:
         limbs[place + 1] += limbs[place] >> LIMB_BITS
         limbs[place] &= LIMB_MASK
     result = jnp.array(True)
-    for place in range(LIMBS):  # from the lowest limb, so that the highest one that differs decides
+    for place in range(LIMBS):  # from the lowest limb up: the highest limb that differs decides
         allowed = norm**2 >> (LIMB_BITS * place)
         allowed = allowed & LIMB_MASK if place < LIMBS - 1 else allowed
         result = jnp.where(limbs[place] == allowed, result, limbs[place] < allowed)
@@ -153,6 +160,6 @@ def is_within(integers: list[jax.Array], norm: int) -> jax.Array:
 
 
 def released_values(lattice: Lattice, integers: list[jax.Array], kinds: list[Any]) -> list[jax.Array]:
-    """Return released integers as real numbers, in the given dtypes. This is post-processing."""
+    """Return released integers as real numbers, in the given dtypes. This is post-processing and costs no privacy."""
     real = [jnp.ldexp(array.astype(jnp.float64), lattice.exponent) for array in integers]
     return [array.astype(kind) for array, kind in zip(real, kinds, strict=True)]

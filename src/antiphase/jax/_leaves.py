@@ -1,4 +1,4 @@
-"""Names and shapes of the arrays in a parameter tree, whatever wrappers a library puts around them."""
+"""Finds names and shapes of the arrays in a parameter tree. Wrappers that libraries put around arrays do not matter."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SCALARS = (bool, int, float, complex)
 def leaves(params: Any) -> dict[str, Leaf]:
     """Return the names and shapes of all trained arrays in a tree, in JAX's order, to pass to `Run.open`.
 
-    A name is the path of the array, as `jax.tree_util.keystr` prints it. It does not depend on wrappers: an array has
-    the same name inside and outside a Variable of Flax NNX or a box of Flax Linen, and in a dict, a `FrozenDict` or a
-    `FlatMap` of Haiku. Functions and strings are not arrays and are left out; inside an Equinox module, so is
-    everything that `equinox.is_inexact_array` rejects.
+    A name is the path of the array, as `jax.tree_util.keystr` prints it. Names do not depend on wrappers. An array has
+    the same name inside and outside a Variable of Flax NNX or a box of Flax Linen. It also has the same name in a dict,
+    a `FrozenDict` and a `FlatMap` of Haiku. Functions and strings are left out. Inside an Equinox module, everything
+    that `equinox.is_inexact_array` rejects is also left out.
 
-    **Guarantee**: no two arrays of a tree get the same name; otherwise, an error is raised.
+    **Guarantee**: raises an error if two arrays of the tree would get the same name.
 
     Args:
         params: a pytree of floating-point arrays, such as the parameters of Flax Linen or Haiku, an Equinox module, or
@@ -40,15 +40,15 @@ def leaves(params: Any) -> dict[str, Leaf]:
 
 
 def _checked(found: list[tuple[str, Any]], params: Any, *, integers: bool = False) -> dict[str, Leaf]:
-    """Return named leaves. Raise an error if there are none, two with one name, or one that is not floating-point.
+    """Return named leaves. Raise an error if there are none, if two share a name, or if one is not floating-point.
 
-    If `integers` is True, their dtype is not checked.
+    If `integers` is True, the dtype of the leaves is not checked.
     """
     if not found:
         raise invalid("leaves", "params", "a tree with at least one array", params, "pass the model's parameters")
     for name, leaf in found:
         if not integers and not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            hint = "pass only what is trained, such as nnx.state(model, nnx.Param) for a model of Flax NNX"
+            hint = "pass only trained arrays, such as nnx.state(model, nnx.Param) for a model of Flax NNX"
             got = f"{jnp.result_type(leaf).name} at {name}"
             raise invalid("leaves", "params", "a tree of floating-point arrays", got, hint)
     named = {name: Leaf(jnp.shape(leaf)) for name, leaf in found}
@@ -89,7 +89,7 @@ def unwrapped(tree: Any) -> Any:
 
 
 def trained_arrays(tree: Any) -> list[Any]:
-    """Return the arrays that `leaves` names, in the same order."""
+    """Return the arrays that `leaves` gives names to, in the order of these names."""
     return [leaf for _, leaf in _named_arrays(tree)]
 
 
@@ -113,7 +113,7 @@ def _named_arrays(tree: Any, in_equinox: Callable[[Any], bool] = _is_trained) ->
     """Return all named arrays and numbers in a tree; in Equinox modules, only those that `in_equinox` accepts."""
     module = _class("flax.nnx", "Module")
     if module is not None and isinstance(tree, module):
-        tree = sys.modules["flax.nnx"].state(tree)  # as in nnx.Optimizer: dicts in place of attributes
+        tree = sys.modules["flax.nnx"].state(tree)  # dicts instead of attributes, as nnx.Optimizer uses
     equinox_module = _class("equinox", "Module")
     found: list[tuple[str, Any]] = []
 
@@ -162,7 +162,7 @@ def _is_a(node: Any, kind: Any) -> bool:
 
 
 def _class(module: str, name: str) -> Any:
-    """Return a class of a library that the program has imported; None if it has not."""
+    """Return a class of a library; None if the program has not imported the library."""
     return getattr(sys.modules.get(module), name, None)
 
 

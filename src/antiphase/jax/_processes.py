@@ -52,13 +52,13 @@ def open_run(
 ) -> Run:
     """Open a run for a parameter tree, in one process or in all processes of `jax.distributed` together.
 
-    With one process, this is Run.open(plan, directory, leaves=antiphase.jax.leaves(params), ...). With several, every
-    process must call it at the same point of the program. Process 0 writes the ledger; each process makes noise only
-    for the shards on its own devices. `commit` and `run.publish` are then collective: every process must call them, and
-    if one process raises an error, all do. `report` works on process 0 only.
+    With one process, this is Run.open(plan, directory, leaves=antiphase.jax.leaves(params), ...). With several
+    processes, every process must call it at the same point of the program. Process 0 writes the ledger. Each process
+    generates noise only for the shards on its own devices. `commit` and `run.publish` are then collective: every
+    process must call them, and if one process raises an error, all do. `report` works on process 0 only.
 
-    **Guarantee**: the noise is bit for bit the same as with one process, and it is added once, however many processes
-    there are and however the parameters are sharded.
+    **Guarantee**: the noise is bit for bit the same as with one process, and it is added exactly once. This holds for
+    any number of processes and any sharding of the parameters.
 
     Args:
         plan: plan to run; the same in every process.
@@ -100,7 +100,7 @@ def open_run(
 
 
 def own_region(leaf: Leaf, array: Any) -> Leaf:
-    """Return the smallest box of a leaf that holds all shards on this process's devices.
+    """Return the smallest box (one slice per axis) of a leaf that holds all shards on this process's devices.
 
     Args:
         leaf: the whole leaf.
@@ -119,25 +119,8 @@ def own_region(leaf: Leaf, array: Any) -> Leaf:
 
 
 def agree(run: Run, check: Callable[[], Any]) -> Any:
-    """Return check(). If it raises in one of the processes that share the run, raise an error in all of them.
-
-    A process that raises alone would leave the others waiting in the next collective operation.
-    """
-    transport = transport_of(run)
-    if transport.size == 1:
-        return check()
-    result, problem = None, None
-    try:
-        result = check()
-    except Exception as error:
-        problem = error
-    messages = transport.all_gather(None if problem is None else str(problem))
-    if problem is not None:
-        raise problem
-    for rank, message in enumerate(messages):
-        if message is not None:
-            raise Refused(f"Process {rank} raised an error: {message}", hint=f"fix the error in process {rank}")
-    return result
+    """Return check(). If it raises in one of the processes that share the run, raise an error in all of them."""
+    return transport_of(run).run_on_all(check)
 
 
 def shared_digest(run: Run, step: int, arrays: list[Any]) -> bytes:
@@ -159,7 +142,7 @@ def is_whole(array: Any) -> bool:
 
 
 def whole(array: Any) -> Any:
-    """Return an array for which `is_whole` is true, on the devices of this process."""
+    """Return all entries of an array, on the devices of this process. `is_whole` must be true for the array."""
     return array.addressable_data(0) if isinstance(array, jax.Array) and not array.is_fully_addressable else array
 
 
@@ -170,10 +153,10 @@ def own_shards(array: jax.Array) -> list[Any]:
 
 
 def shard_places(array: jax.Array) -> list[tuple[int, ...]]:
-    """Return where each of this process's shards starts, in order."""
+    """Return the start indices of this process's shards, in sorted order."""
     return sorted({place_of(shard.index) for shard in array.addressable_shards})
 
 
 def place_of(index: tuple[slice, ...]) -> tuple[int, ...]:
-    """Return where a shard starts."""
+    """Return the start index of a shard along each axis."""
     return tuple(part.start or 0 for part in index)

@@ -1,4 +1,4 @@
-"""`split` and `join`: separate an optimizer state into a part to store with the model and a secret part."""
+"""`split` separates an optimizer state into a part to store with the model and a secret part. `join` undoes it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from antiphase.jax._state import NoiseState, PrivateNoiseState, noise_state_of, 
 def split(state: Any) -> tuple[Any, Any]:
     """Split an optimizer state into (public, private).
 
-    The private part holds the buffers of noise made on the device, and the sums that `optax.MultiSteps` accumulates
-    before noise is added. Everything else is computed from noisy gradients and is public. Like `commit`, `split` raises
+    The private part holds the buffers of device noise, and the sums that `optax.MultiSteps` accumulates before noise is
+    added. Everything else is computed from noisy gradients and is public. Like `commit`, `split` raises
     `Refused` if a transformation other than `optax.MultiSteps` comes before the noise.
 
-    **Guarantee**: the public part is as safe to release as the parameters in full precision. Full precision, because
-    its history hash depends on the exact bits of the noisy sums. Keep the private part with the run's directory, not
-    with the model.
+    **Guarantee**: whoever may see the parameters in full precision may also see the public part. Do not show it to
+    anyone who may see the parameters only in lower precision, because the history hash in it depends on the exact bits
+    of the noisy sums. Keep the private part with the run's directory, not with the model.
 
     Args:
         state: state of an Optax optimizer that starts with `add_correlated_noise`.
@@ -39,15 +39,15 @@ def split(state: Any) -> tuple[Any, Any]:
 
 
 def committed_state(state: Any) -> Any:
-    """Return the public part without the counters of `optax.MultiSteps`, which change between two steps."""
+    """Return the public part without the counters of `optax.MultiSteps`, which change with every micro-batch."""
     return _without_counters(split(state)[0])
 
 
 def join(public: Any, private: Any) -> Any:
     """Return the optimizer state that `split` was called with. Raises `InvalidArgument` if the parts do not match.
 
-    Parts of different steps or runs must not be joined. With the buffers of another step, noise would repeat or not
-    cancel as planned. With the sums of another step, examples would be counted twice.
+    Parts of different steps or runs must not be joined. With the buffers of a different step, noise would repeat or not
+    cancel as planned. With the sums of a different step, examples would be counted twice.
 
     Args:
         public: public part.

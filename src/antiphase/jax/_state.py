@@ -1,4 +1,4 @@
-"""Defines the noise state that is part of an optimizer state and its history hash; checks that noise comes first."""
+"""The noise state inside an optimizer state, its history hash, and a check that the optimizer adds noise first."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import optax  # type: ignore[import-untyped]
 from antiphase._errors import InvalidArgument, Refused
 
 REFUSED_HASH = (0xFFFFFFFF, 0xFFFFFFFF)  # history hash after a step whose noise was refused
-REFUSED_INTEGER = -(1 << 63)  # refused noise on a lattice, where noise is below 2^62 in absolute value
+REFUSED_INTEGER = -(1 << 63)  # stands for refused noise on a lattice; real noise is below 2^62 in absolute value
 HASH_SALTS = (0x9E3779B9, 0x7F4A7C15)  # one for each 32-bit word of a history hash
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class PrivateNoiseState:
-    """Secret state of noise made on a device. Anyone who has it can subtract the noise.
+    """Secret state of noise generated on a device. Anyone who has this state can subtract the noise.
 
     Attributes:
         step: copy of `NoiseState.step`.
         run_id: copy of `NoiseState.run_id`.
         history_hash: copy of `NoiseState.history_hash`.
         buffers: one array per leaf with the strategy's state, such as its last outputs.
-        key: in a simulation, key of two 32-bit words. In a run, None: the run provides the key at each step.
+        key: in a simulation, a key of two 32-bit words. In a run, None, because the run provides the key at each step.
     """
 
     step: jax.Array
@@ -48,9 +48,9 @@ class NoiseState(NamedTuple):
         step: index of the next step, from 0, int32. Each optimizer step adds one.
         run_id: the 128-bit id of the run, as four words; zero in a simulation.
         history_hash: a 64-bit hash, as two words, of the initial parameters and the noisy sums of all steps so far. It
-            lets the run detect a state with another history.
-        private: a `PrivateNoiseState` if noise is made on the device; () if the host makes it; None in the public part
-            from `split`.
+            lets the run detect a state with a different history.
+        private: a `PrivateNoiseState` if the device generates the noise; () if the host does; None in the public part
+            returned by `split`.
     """
 
     step: jax.Array
@@ -81,8 +81,8 @@ def initial_hash(params: list[Any]) -> jax.Array:
 def refused_hash(history_hash: jax.Array, noise: list[Any]) -> jax.Array:
     """Return the history hash, or `REFUSED_HASH` if some of the noise is NaN, because the run refused the step.
 
-    The output of such a step is NaN, but transformations after the noise may hide that: `optax.apply_if_finite` keeps
-    the parameters as they were.
+    The output of such a step is NaN, but transformations after the noise may hide this. For example,
+    `optax.apply_if_finite` skips the update.
     """
     return jnp.where(is_refused(noise), jnp.array(REFUSED_HASH, jnp.uint32), history_hash)
 
@@ -172,7 +172,7 @@ def noise_state_of(state: Any) -> NoiseState:
             raise Refused(
                 "Noise must be added first, at every step and to all parameters. "
                 f"Found {type(part).__name__} where the state of add_correlated_noise should be.",
-                hint="use optax.chain(add_correlated_noise(run), ...), and wrap only what comes after the noise",
+                hint="use optax.chain(add_correlated_noise(run), ...), and wrap only transformations after the noise",
             )
     return part
 

@@ -58,30 +58,30 @@ def add_correlated_noise(
     matrix of the plan's mechanism.
 
     Put it first in the chain, and put anything that divides by the batch size after it. With `optax.MultiSteps`, set
-    use_grad_mean=False. The noise depends only on the run and on `NoiseState.step`, so an update that is computed and
-    discarded, as `optax.MultiSteps` does for each micro-batch, does not use up noise.
+    use_grad_mean=False. For each micro-batch, `optax.MultiSteps` computes an update and discards it. This does not use
+    up noise, because the noise depends only on the run and on `NoiseState.step`.
 
-    Updates in half precision raise `Refused`, because with such rounding one example can change the sum by more than
-    `clip_norm`. Float64 updates raise `Refused` if the run's noise is float32, because the low bits of the sum would
-    have no noise.
+    Updates in half precision raise `Refused`: they are rounded so coarsely that one example can change the sum by more
+    than `clip_norm`. Float64 updates raise `Refused` if the run's noise is float32, because the low bits of the sum
+    would have no noise.
 
     If the plan has a lattice, the updates must be the int64 sums of `clipped_sum(..., lattice=plan.mechanism.lattice)`.
-    Noise is added in exact integers, and the guarantee covers every bit of the result, which is then converted to the
-    dtype of the parameters (float32 if `update` is called without them). It needs source="host", one process and
-    jax_enable_x64, and cannot be inside `optax.MultiSteps`. See docs/lattice-noise.md.
+    Noise is added in exact integers, and the guarantee covers every bit of the result. The result is then converted to
+    the dtype of the parameters (float32 if `update` is called without them). A plan with a lattice needs source="host",
+    one process and jax_enable_x64, and cannot be used inside `optax.MultiSteps`. See docs/lattice-noise.md.
 
     **Guarantee**: over the steps of the plan, the noise has the distribution of the plan's mechanism, up to rounding to
     the run's dtype. With "host", it is the noise of the run, which is generated with AES. With "device", it comes from
-    Threefry with a 64-bit key, which is statistically sound but not cryptographic. Device draws are bounded by 7.4
-    standard deviations (float64: 11.5), and the guarantee assumes that they are normal. The report states the source
-    and this assumption. With either source, the run must allow every step. It does not allow a step before the previous
-    one is committed, a step after the end of the plan, or a state that does not match the outputs in its ledger. A run
-    keeps the source that it started with.
+    Threefry with a 64-bit key, which is statistically sound but not cryptographic. Device draws lie between -7.7 and
+    7.4 standard deviations (float64: within 11.6), and the guarantee assumes that they are normal. The report states
+    the source and this assumption. With either source, the run must allow every step. The run does not allow a step
+    before the previous one is committed, a step after the end of the plan, or a state that does not match the outputs
+    in its ledger. A run keeps the source that it started with.
 
     Args:
         run: a run opened with leaves=antiphase.jax.leaves(params), or with `open_run`.
-        source: "host" fetches the noise from the run. "device" fetches a key and makes the noise on the device of the
-            gradients. It needs a streaming strategy, and its buffers are part of the optimizer state.
+        source: "host" fetches the noise from the run. "device" fetches a key and generates the noise on the device of
+            the gradients. "device" needs a streaming strategy and keeps its buffers in the optimizer state.
         shardings: a tree of NamedSharding with the structure of the parameters. If given, each device holds only its
             own shard of the noise and of the state. Required if JAX has several processes.
 
@@ -115,7 +115,7 @@ def add_correlated_noise(
         recursion = correlator(made.strategy, jnp.dtype(dtype))
         check_addresses(made.strategy.rows, len(owned))
         check_generator()
-        _check_device_noise(run.plan, dtype)  # before the run is committed to this source
+        _check_device_noise(run.plan, dtype)  # before DeviceKey records the source in the ledger
         keys, mesh_of = DeviceKey(run), None if leaf_shardings is None else leaf_shardings[0]
         scale = made.noise_std * run.plan.problem.clip_norm
 
@@ -317,7 +317,7 @@ def _next_noise(
 
 
 def _zeros(count: int, leaf: Any, dtype: jnp.dtype, at: NamedSharding | None) -> jax.Array:
-    """Return zero buffers for a leaf, with the sharding `at`, or with the leaf's if its mesh axes are explicit."""
+    """Return zero buffers for a leaf, with the sharding `at`, or the leaf's sharding if its mesh axes are explicit."""
     shape, stacked = (count, *jnp.shape(leaf)), stacked_sharding(leaf)
     if isinstance(leaf, jax.core.Tracer):
         zeros = jnp.zeros(shape, dtype, out_sharding=stacked)
@@ -357,7 +357,7 @@ def _check_run(run: Any) -> None:
 
 
 def _check_processes(leaf_shardings: list[NamedSharding] | None) -> None:
-    """Raise `Refused` if there are several processes and it is not known which shards each of them holds."""
+    """Raise `Refused` if there are several processes, but no shardings that say which shards each process holds."""
     if jax.process_count() > 1 and leaf_shardings is None:
         raise Refused(
             "With several processes, add_correlated_noise must know how the parameters are sharded.",
@@ -366,7 +366,7 @@ def _check_processes(leaf_shardings: list[NamedSharding] | None) -> None:
 
 
 def _check_device_dtype(run: Run, dtype: np.dtype[Any]) -> None:
-    """Raise `Refused` if JAX would not draw in the run's dtype: the report states the bound of draws in that dtype."""
+    """Raise `Refused` if JAX would not draw in the run's dtype: the report states the range of draws in that dtype."""
     if dtype.name != dtype_of(run):
         raise Refused(
             f"The run's noise is {dtype_of(run)}, but JAX would make it on the device in {dtype}.",
@@ -386,7 +386,7 @@ def _check_precision(updates: Any, dtype: Any) -> None:
         kind = jnp.result_type(leaf)
         if kind.itemsize < 4:
             raise Refused(
-                f"The updates are {kind}. With such rounding, one example can change the sum by more than the clipping "
+                f"The updates are {kind}. In half precision, one example can change the sum by more than the clipping "
                 "norm.",
                 hint="sum gradients in float32, as clipped_sum does; apply_updates casts to the parameters' dtype",
             )
@@ -399,7 +399,7 @@ def _check_precision(updates: Any, dtype: Any) -> None:
 
 @jax.custom_batching.custom_vmap
 def _not_mapped(updates: Any) -> Any:
-    """Return the updates. Raise `Refused` if `jax.vmap` maps over them, since all would get the same noise."""
+    """Return the updates. Raise `Refused` if `jax.vmap` maps over them, because all would get the same noise."""
     return updates
 
 
@@ -407,13 +407,13 @@ def _not_mapped(updates: Any) -> Any:
 def _refuse_map(axis_size: int, in_batched: list[Any], updates: Any) -> Any:
     raise Refused(
         f"jax.vmap maps add_correlated_noise over {axis_size} gradients. All would get the same noise, so their "
-        "differences would have none.",
+        "differences would have no noise.",
         hint="sum the gradients before adding noise; to train several models, open a run for each",
     )
 
 
 def _check_buffers(buffers: Sequence[Any], count: int, leaves: list[Any], dtype: Any) -> None:
-    """Raise `Refused` if the buffers are those of another plan: JAX does not report reads out of bounds."""
+    """Raise `Refused` if the buffers belong to another plan, because JAX does not report reads out of bounds."""
     wanted = [((count, *jnp.shape(leaf)), np.dtype(dtype)) for leaf in leaves]
     found = [(jnp.shape(held), np.dtype(held.dtype)) for held in buffers]
     if found != wanted:
@@ -435,7 +435,7 @@ def _check_update(state: NoiseState, steps: int, given: dict[str, Any], *, on_de
         )
     if isinstance(state.private, PrivateNoiseState) != on_device:
         raise Refused(
-            "The optimizer state was made for another noise source, or its private part is missing.",
+            "The optimizer state was made for a different noise source, or its private part is missing.",
             hint="add the private part with antiphase.jax.join, and use the source that the run started with",
         )
     if not isinstance(state.step, jax.core.Tracer) and int(state.step) >= steps:

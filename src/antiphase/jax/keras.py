@@ -1,4 +1,4 @@
-"""`make_private`: train a Keras 3 model on the JAX backend with a plan, through `model.fit`.
+"""`make_private`: train a Keras 3 model privately with `model.fit`, on the JAX backend.
 
 `import antiphase.jax` does not load Keras. Use `import antiphase.jax.keras`, with KERAS_BACKEND=jax.
 """
@@ -30,7 +30,7 @@ from antiphase._traceback import without_locals
 from antiphase.jax._batches import batches
 from antiphase.jax._checkpoint import load, save
 from antiphase.jax._clip import clipped_sum
-from antiphase.jax._commit import commit, report
+from antiphase.jax._commit import commit, is_replay, report
 from antiphase.jax._leaves import leaves
 from antiphase.jax._transformation import add_correlated_noise
 
@@ -38,6 +38,7 @@ __all__ = ["PrivateModel", "make_private"]
 
 SEED = "seed_generator_state"  # name of the variables of keras.random.SeedGenerator
 CHECKPOINT = "keras-checkpoint"
+STEP_MODULUS = 2**24  # float32 has all smaller integers
 REPLACED = ("fit", "make_train_function", "train_on_batch")
 
 
@@ -53,7 +54,7 @@ def make_private(
     training_metrics: bool = False,
     secret: Secret | None = None,
 ) -> PrivateModel:
-    """Make a compiled Keras model train with a plan: its batches, clipping, noise and ledger.
+    """Make a compiled Keras model train privately, with the batches, clipping, noise and ledger of a plan.
 
     ```python
     model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
@@ -63,19 +64,25 @@ def make_private(
         print(private.report())
     ```
 
-    Changes the model in place, until the returned object is closed. `fit` then takes all its batches from the run.
-    Every batch is one step: the gradient of each example is clipped, the sum gets the noise of the step, is divided by
-    the expected batch size, and goes to the Keras optimizer. A step with an empty batch gets noise too. `fit` writes an
-    encrypted checkpoint to the run directory at the start and after every epoch. If the program was killed, run it
-    again: `fit` continues after the last epoch in the checkpoint, and replays what came after it with the same noise.
+    This changes the model in place until you close the returned object. Meanwhile, `fit` takes all batches from the
+    run. Every batch is one step: each example's gradient is clipped, the clipped gradients are summed, and the step's
+    noise is added to the sum. The result is divided by the expected batch size and passed to the Keras optimizer. Noise
+    is added even if a batch is empty.
+
+    `fit` writes an encrypted checkpoint to the run directory at the start and after every epoch. If the program was
+    killed, run it again: `fit` continues after the last epoch in the checkpoint, and replays later steps with the same
+    noise.
 
     Raises `Refused` for anything that would void the guarantee: layers that update variables depending on the data,
-    such as `BatchNormalization`; a `train_step` of the model's own; gradient accumulation and loss scaling in the
-    optimizer; several steps per execution; batches that are not the run's own.
+    such as `BatchNormalization`; a custom `train_step`; gradient accumulation and loss scaling in the optimizer;
+    several steps per execution; batches that the run did not draw.
 
-    **Guarantee**: that of the plan, for the variables of the model and its optimizer. Losses and metrics of the
-    training examples have no noise, so by default `fit` does not compute them. Metrics of `validation_data` are
-    computed as usual, and are private only with respect to the training examples.
+    **Guarantee**: the plan's guarantee holds for the variables of the model and its optimizer. Losses and metrics of
+    the training examples have no noise, so by default `fit` does not compute them. Metrics of `validation_data` are
+    computed as usual. They are private with respect to the training examples only, so the validation data must not
+    contain training examples. Arrays that share memory with the training examples raise `Refused`, but a copy of
+    training examples cannot be detected. Layers that were adapted to the training examples before, such as
+    `Normalization`, cannot be detected either: adapt them to public data.
 
     Args:
         model: a keras.Model, compiled, with the JAX backend.
@@ -89,7 +96,7 @@ def make_private(
         padding_multiple: batches are padded to a multiple of this number, so that JAX compiles for few shapes.
         training_metrics: whether `fit` reports the loss and the metrics of the training examples, without noise. Do not
             publish them, and do not use callbacks that depend on them.
-        secret: secret that all noise is derived from. If None, one is generated and stored in the run directory.
+        secret: secret that all noise is derived from. If None, a secret is generated and stored in the run directory.
     """
     require_plan("make_private", plan)
     _check_model(model)
@@ -102,7 +109,7 @@ def make_private(
 
 @final
 class PrivateModel:
-    """A model that trains with a plan, from `make_private`. Use it as a context manager, or call `close`.
+    """A model that trains privately, returned by `make_private`. Use it as a context manager, or call `close`.
 
     Attributes:
         model: the Keras model.
@@ -128,6 +135,7 @@ class PrivateModel:
             )
         self.model = model
         self.run: Run | None = None
+        self._closed = False
         self._plan, self._directory, self._secret, self._source = plan, directory, secret, source
         self._examples = positive_integer("make_private", "examples", examples)
         self._microbatch, self._multiple, self._metrics = microbatch, padding_multiple, training_metrics
@@ -135,7 +143,10 @@ class PrivateModel:
         self._batch_size = plan.problem.batch_size or participation.expected_batch(self._examples, plan.steps)
         self._noise: Any = None
         self._state: Any = None  # noise state
-        self._drawn: deque[NDArray[np.int64]] = deque()  # indices of the batches that Keras has fetched
+        self._drawn: deque[tuple[int, NDArray[np.int64], jax.Array]] = (
+            deque()
+        )  # step, indices and keys of the batches that Keras has fetched
+        self._restored: list[Any] | None = None  # trainable variables of the checkpoint, until the first step after it
         self._keras_fit = model.fit
         if any(name in vars(model) for name in REPLACED):
             raise Refused(
@@ -151,10 +162,10 @@ class PrivateModel:
         return report(self.run, (self._state,))
 
     def close(self) -> None:
-        """Close the run, and give the model its own methods back."""
+        """Close the run, and restore the model's original methods."""
         for name in REPLACED:
             vars(self.model).pop(name, None)
-        self.model.train_function = None
+        self.model.train_function, self._closed = None, True
         if self.run is not None:
             self.run.close()
             self.run = None
@@ -182,25 +193,32 @@ class PrivateModel:
     ) -> Any:
         """Train for some epochs, as keras.Model.fit does, on batches of the run.
 
-        An epoch has `steps_per_epoch` steps; by default, enough for an example to take part about once per epoch. When
-        a run is resumed, the first call continues after the epochs in the checkpoint, so run the same program again.
+        An epoch has `steps_per_epoch` steps. By default, an example takes part about once per epoch. To resume a run,
+        run the same program again: the first call of `fit` continues after the epochs in the checkpoint.
 
         Args:
             x: an array, or a list or dict of arrays, with one row per example.
             y: targets, with one row per example.
             batch_size: None, or the expected batch size of the plan.
-            epochs: number of epochs; the steps of all epochs must be in the plan.
+            epochs: number of epochs. The plan must have enough steps for all epochs.
             verbose: as for keras.Model.fit.
             callbacks: as for keras.Model.fit.
             sample_weight: one weight per example, which multiplies its loss before the gradient is clipped.
             steps_per_epoch: number of steps per epoch.
             options: validation_data, validation_freq, validation_steps and validation_batch_size.
         """
+        if self._closed:
+            raise Refused(
+                "fit was called on an object of make_private that is closed, so the model would train without noise.",
+                hint="call make_private again; the run continues from its checkpoint",
+            )
         _check_fit_options(options)
         if batch_size not in (None, self._batch_size):
             hint = "leave batch_size out: the run draws the batches"
             raise invalid("fit", "batch_size", f"the plan's batch size, {self._batch_size}", batch_size, hint)
         data = _checked_data(x, y, sample_weight, self._examples)
+        if not self._metrics:
+            _check_held_out(x, options.get("validation_data"))
         self._build(data)
         run = self._open_run()
         length = steps_per_epoch or max(1, round(self._examples / self._batch_size))
@@ -216,14 +234,19 @@ class PrivateModel:
                 hint="train for fewer epochs, set steps_per_epoch, or make a plan with more steps",
             )
         self._drawn.clear()
-        every_epoch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: self._save())
+        listed = _listed(callbacks)
+        _restore_swaps(listed, first_epoch)
+        # At the end of training, Keras may have replaced the weights by their moving average.
+        saving = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: self._save(), on_train_end=lambda logs: self._save()
+        )
         return self._keras_fit(
             self._batches(run, data, step),
             epochs=epochs,
             initial_epoch=first_epoch,
             steps_per_epoch=length,
             verbose=verbose,
-            callbacks=[*_listed(callbacks), every_epoch],
+            callbacks=[*listed, saving],
             shuffle=False,
             **options,
         )
@@ -231,8 +254,9 @@ class PrivateModel:
     def _batches(self, run: Run, data: tuple[Any, Any, Any], start: int) -> Iterator[Any]:
         for batch in batches(run, data, multiple=self._multiple, start=start):
             x, y, weight = batch.data
-            self._drawn.append(batch.indices)
-            yield x, y, np.stack([batch.mask, weight], axis=1).astype(np.float32)
+            self._drawn.append((batch.step, batch.indices, batch.keys))
+            marked = np.full(len(weight), batch.step % STEP_MODULUS)
+            yield x, y, np.stack([batch.mask, weight, marked], axis=1).astype(np.float32)
 
     def _build(self, data: tuple[Any, Any, Any]) -> None:
         """Build the model, its losses, metrics and optimizer, for the shapes of the data."""
@@ -270,11 +294,14 @@ class PrivateModel:
         values, self._state = load(self._checkpoint, (self._everything(), self._state), run)
         for variable, value in zip(self._variables(), values, strict=True):
             variable.assign(value)
+        if int(self._state.step) < run.committed:
+            self._restored = self._values("trainable_variables")
         done, rest = divmod(int(self._state.step), length)
         if rest:
             raise InvalidArgument(
                 f"The checkpoint is at step {int(self._state.step)}, but an epoch has {length} steps.",
-                hint="pass the steps_per_epoch that the run was started with",
+                hint="pass the steps_per_epoch that the run was started with; if training was stopped within an epoch, "
+                "pass a divisor of the step of the checkpoint",
             )
         return done
 
@@ -297,7 +324,7 @@ class PrivateModel:
         return [variable.value for variable in getattr(self.model, name)]
 
     def _set_train_function(self, force: bool = False) -> None:
-        """Replaces keras.Model.make_train_function. Each call of the train function takes and commits one step."""
+        """Replaces keras.Model.make_train_function with a function that takes and commits one step per call."""
         _check_model(self.model)
         compiled = self._compiled_step()
         run, batch_drawn = self._open_run(), self._drawn
@@ -305,9 +332,19 @@ class PrivateModel:
         @without_locals
         def train_function(state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
             data = next(iterator)
-            logs, state, self._state = compiled(state, self._state, data)
+            indices, keys = _drawn_for(data, batch_drawn)
+            changed = self._restored is not None and not _are_equal(self._restored, state[0])
+            self._restored = None
+            logs, state, self._state = compiled(state, self._state, data, keys)
             trainable, non_trainable, optimizer, _ = state
-            commit(run, (self._state, list(optimizer), list(non_trainable)), list(trainable), batch_drawn.popleft())
+            committed = (self._state, list(optimizer), list(non_trainable)), list(trainable)
+            if changed and not is_replay(run, *committed):
+                raise Refused(
+                    f"Training continues from the checkpoint at step {int(self._state.step) - 1}, but a callback "
+                    "loaded other weights. They may contain the noise of the steps that are replayed.",
+                    hint="remove callbacks that load weights, such as BackupAndRestore: fit resumes by itself",
+                )
+            commit(run, *committed, indices)
             return logs, state
 
         self.model.train_function = train_function
@@ -321,15 +358,15 @@ class PrivateModel:
         seeds = [variable.path.split("/")[-1] == SEED for variable in model.non_trainable_variables]
         paths = [variable.path for variable in model.non_trainable_variables]
 
-        def step(state: Any, noise_state: Any, data: Any) -> tuple[Any, Any, Any]:
+        def step(state: Any, noise_state: Any, data: Any, keys: jax.Array) -> tuple[Any, Any, Any]:
             trainable, non_trainable, optimizer, metrics = state
             x, y, packed = data
             used, weight = packed[:, 0] > 0, packed[:, 1]
 
-            def loss(trainable: Any, x: Any, y: Any, weight: Any, index: Any) -> tuple[Any, Any]:
+            def loss(trainable: Any, x: Any, y: Any, weight: Any, key: Any) -> tuple[Any, Any]:
                 given = [
-                    _seed_of(value, index[0]) if is_seed else value
-                    for value, is_seed in zip(non_trainable, seeds, strict=True)
+                    _seed_of(key[0], number, value.dtype) if is_seed else value
+                    for number, (value, is_seed) in enumerate(zip(non_trainable, seeds, strict=True))
                 ]
                 value, (_, predicted, after, _) = model.compute_loss_and_updates(
                     trainable, given, metrics, x, y, weight, training=True, optimizer_variables=optimizer
@@ -338,13 +375,10 @@ class PrivateModel:
                 return value, jax.tree.map(lambda array: array[0], predicted)
 
             total = clipped_sum(loss, clip_norm, microbatch=self._microbatch, has_aux=True, keep_batch_axis=True)
-            sums, each = total(list(trainable), (x, y, weight, jnp.arange(len(used))), used)
+            sums, each = total(list(trainable), (x, y, weight, keys), used)
             noisy, noise_state = self._noise.update(sums, noise_state)
             grads = [(g / self._batch_size).astype(p.dtype) for g, p in zip(noisy, trainable, strict=True)]
             trainable, optimizer = model.optimizer.stateless_apply(optimizer, grads, trainable)
-            non_trainable = [
-                _seed_of(value, -1) if is_seed else value for value, is_seed in zip(non_trainable, seeds, strict=True)
-            ]
             logs: Any = {}
             if self._metrics:
                 mean = each.losses.sum() / jnp.maximum(used.sum(), 1)
@@ -354,10 +388,44 @@ class PrivateModel:
         return step
 
 
-def _seed_of(state: Any, index: Any) -> Any:
-    """Return the state of a seed generator for one example, or, for index -1, for the next step."""
-    key = jax.random.wrap_key_data(jnp.asarray(state, jnp.uint32), impl="threefry2x32")
-    return jax.random.bits(jax.random.fold_in(key, jnp.asarray(index, jnp.int32)), (2,), jnp.uint32).astype(state.dtype)
+def _drawn_for(data: Any, drawn: deque[tuple[int, NDArray[np.int64], jax.Array]]) -> tuple[Any, jax.Array]:
+    """Return the indices and keys of the batch that Keras passes to a step.
+
+    They differ if a callback calls `fit`. Keras also starts again with the first batches if its iterator ended, as it
+    does when a callback raises StopIteration.
+    """
+    marked = int(np.asarray(data[2])[0, 2])
+    if not drawn or drawn[0][0] % STEP_MODULUS != marked:
+        raise Refused(
+            "Keras passed another batch to the step than the run drew for it.",
+            hint="do not call fit or raise StopIteration in callbacks; to stop, set model.stop_training = True",
+        )
+    _, indices, keys = drawn.popleft()
+    return indices, keys
+
+
+def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(one, other, strict=True))
+
+
+def _restore_swaps(callbacks: Sequence[Any], epoch: int) -> None:
+    """Tell SwapEMAWeights that the checkpoint of an epoch holds the moving averages in place of the weights."""
+    for callback in callbacks:
+        if epoch and isinstance(callback, keras.callbacks.SwapEMAWeights) and callback.swap_on_epoch:
+            callback._ema_weights_in_model = True
+
+
+def _seed_of(key: jax.Array, number: int, dtype: Any) -> jax.Array:
+    """Return the state of a seed generator for one example in one step.
+
+    The generator's own state in the model is not used, because it is published with the model.
+
+    Args:
+        key: key of the example, from the run's secret.
+        number: number of the seed generator, as layers must not share random numbers.
+        dtype: dtype of the state.
+    """
+    return jax.random.bits(jax.random.fold_in(key, number), (2,), jnp.uint32).astype(dtype)
 
 
 def _check_not_updated(paths: list[str], seeds: list[bool], before: Sequence[Any], after: Sequence[Any]) -> None:
@@ -383,7 +451,7 @@ def _check_model(model: Any) -> None:
         raise InvalidArgument("The model is not compiled.", hint="call model.compile(optimizer=..., loss=...) first")
     if type(model).train_step is not keras.Model.train_step or "train_step" in vars(model):
         raise Refused(
-            f"{type(model).__name__} has a train_step of its own, which would not clip gradients or add noise.",
+            f"{type(model).__name__} has a custom train_step, which would not clip gradients or add noise.",
             hint="override compute_loss instead, or write the training loop with antiphase.jax",
         )
     for layer in model._flatten_layers():
@@ -399,7 +467,8 @@ def _check_compiled(model: Any) -> None:
     optimizer = model.optimizer
     if getattr(optimizer, "gradient_accumulation_steps", None):
         raise Refused(
-            "The optimizer accumulates gradients over several batches. Here every batch is a step with its own noise.",
+            "The optimizer accumulates gradients over several batches, but every batch must be a step with its own "
+            "noise.",
             hint="make a plan with the larger batch size, and set microbatch to limit memory",
         )
     is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
@@ -427,7 +496,7 @@ def _check_fit_options(options: dict[str, Any]) -> None:
         "validation_split": "pass validation_data: the plan covers all examples passed to fit",
         "class_weight": "pass sample_weight instead",
         "shuffle": "leave shuffle out: the run draws the batches",
-        "initial_epoch": "leave initial_epoch out: the run knows how many steps are done",
+        "initial_epoch": "leave initial_epoch out: the run records how many steps are done",
     }
     for name, value in options.items():
         if name in reasons and value:
@@ -442,7 +511,7 @@ def _checked_data(x: Any, y: Any, sample_weight: Any, examples: int) -> tuple[An
     for name, tree in (("x", x), ("y", y)):
         arrays = jax.tree.leaves(tree) if isinstance(tree, (dict, list, tuple)) else [tree]
         if not arrays or not all(hasattr(array, "shape") and hasattr(array, "dtype") for array in arrays):
-            hint = "generators and data sets yield batches of their own; pass arrays, such as NumPy memory maps"
+            hint = "generators and data sets draw their own batches; pass arrays, such as NumPy memory maps"
             raise invalid("fit", name, "an array, or a list or dict of arrays", type(tree).__name__, hint)
         for array in arrays:
             if not array.shape or array.shape[0] != examples:
@@ -455,8 +524,27 @@ def _checked_data(x: Any, y: Any, sample_weight: Any, examples: int) -> tuple[An
     return x, y, weight
 
 
+def _check_held_out(x: Any, validation_data: Any) -> None:
+    """Raise `Refused` if validation data are training examples: their metrics have no noise."""
+    if not isinstance(validation_data, (tuple, list)):
+        return
+    for held_out in jax.tree.leaves(validation_data[:1]):
+        if any(_is_shared(held_out, array) for array in jax.tree.leaves(x)):
+            raise Refused(
+                "The validation data share memory with the training examples, whose metrics have no noise.",
+                hint="pass examples that are not trained on; or pass make_private(..., training_metrics=True), and do "
+                "not publish the metrics or use callbacks that depend on them",
+            )
+
+
+def _is_shared(one: Any, other: Any) -> bool:
+    """Return whether two arrays are the same, or share memory on the host."""
+    both = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+    return one is other or (both and np.shares_memory(one, other))
+
+
 def _refuse_batch(*_: Any, **__: Any) -> None:
-    raise Refused("train_on_batch would use batches that are not the run's own.", hint="call model.fit")
+    raise Refused("train_on_batch would use batches that the run did not draw.", hint="call model.fit")
 
 
 def _listed(callbacks: Any) -> list[Any]:

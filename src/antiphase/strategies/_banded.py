@@ -20,7 +20,7 @@ from antiphase.strategies._stream import Stream
 @final
 @record
 class Banded(Strategy):
-    """A lower-triangular C with `bands` diagonals: C[j + r, j] = columns[j, r].
+    """A lower-triangular strategy matrix C with `bands` diagonals: C[j + r, j] = columns[j, r].
 
     With cjr = columns[j, r], 3 steps and 2 bands, C is
 
@@ -48,7 +48,11 @@ class Banded(Strategy):
         steps, bands = columns.shape
         if bands > steps:
             raise _check.invalid(
-                "Banded", "columns", f"at most {steps} bands wide", f"{bands} bands", "columns has shape (steps, bands)"
+                "Banded",
+                "columns",
+                f"at most {steps} bands wide",
+                f"{bands} bands",
+                "pass columns of shape (steps, bands)",
             )
         if (columns[:, 0] == 0).any():
             raise _check.invalid(
@@ -97,7 +101,7 @@ class Banded(Strategy):
         return self.columns
 
     def gram(self, *, absolute: bool = False) -> BandedGram:
-        """Return the Gram matrix, which has as many bands as C."""
+        """Return the Gram matrix C^T C, which has as many bands as C."""
         return BandedGram(np.abs(self.columns) if absolute else self.columns)
 
     def scale_exponents(self) -> tuple[int, int]:
@@ -109,16 +113,16 @@ class Banded(Strategy):
         return replace(self, columns=scale(self.columns))
 
     def encoding_stream(self) -> Stream:
-        """Return a stream that computes C x from the current and the last `bands` - 1 inputs."""
+        """Return a stream that computes C x from the current input and the `bands` - 1 inputs before it."""
         return _BandedEncoding(row_bands(self.columns))
 
     def recursion(self) -> Feedback:
-        """Return a `Feedback` recursion: forward substitution over the last `bands` - 1 outputs."""
+        """Return a `Feedback` recursion: forward substitution with C, which uses the last `bands` - 1 outputs."""
         return Feedback(self.steps, self.bands, lambda columns, lags: self.columns[columns, lags])
 
 
 def row_bands(columns: Array) -> Array:
-    """Return rows[t, r] = C[t, t - r], with zeros where t < r, from columns[j, r] = C[j + r, j]."""
+    """Convert columns[j, r] = C[j + r, j] to rows[t, r] = C[t, t - r], with zeros where t < r."""
     rows = np.zeros_like(columns)
     for r in range(columns.shape[1]):
         rows[r:, r] = columns[: len(columns) - r, r]

@@ -22,7 +22,7 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 @final
 @record
 class BandedInverse(Strategy):
-    """C^-1[i, j] = coefficients[i - j]. The noise of a step is a weighted sum of the last few rows of z.
+    """A strategy matrix C with C^-1[i, j] = coefficients[i - j]. The noise is a weighted sum of the last few draws.
 
     Args:
         coefficients: the first column of C^-1, at most `steps` numbers. The first must not be zero, and missing
@@ -48,7 +48,7 @@ class BandedInverse(Strategy):
         """Return the strategy whose coefficients are the first `bands` coefficients of the square root of A^-1.
 
         The workload A must be Toeplitz. As a power series, A^-1 is (1 - x) for a prefix sum. With momentum beta, weight
-        decay wd and learning rate eta it is (1 - (1 - eta wd) x) (1 - beta x), up to a factor.
+        decay wd and learning rate eta, it is (1 - (1 - eta wd) x) (1 - beta x), up to a constant factor.
 
         Args:
             bands: number of coefficients.
@@ -69,12 +69,12 @@ class BandedInverse(Strategy):
 
     @classmethod
     def geometric(cls, decay: float, steps: int) -> BandedInverse:
-        """Return the strategy C[i, j] = decay^(i - j), whose noise in step t is z_t - decay z_{t-1}.
+        """Return the strategy C[i, j] = decay^(i - j). With draws z, its noise in step t is z_t - decay z_{t-1}.
 
         >>> BandedInverse.geometric(0.5, 2).noising().tolist()
         [[1.0, 0.0], [-0.5, 1.0]]
         """
-        rate = _check.real("BandedInverse.geometric", "decay", decay, 0.0, 1.0, "decay is in [0, 1]")
+        rate = _check.real("BandedInverse.geometric", "decay", decay, 0.0, 1.0, "use a decay in [0, 1]")
         n = check_steps("BandedInverse.geometric", steps)
         return cls(np.array([1.0, -rate][:n]), n)
 
@@ -116,17 +116,17 @@ class BandedInverse(Strategy):
         return self.strategy_coefficients()
 
     def gram(self, *, absolute: bool = False) -> ToeplitzGram:
-        """Return the Gram matrix from the autocorrelation of the first column of C."""
+        """Return the Gram matrix C^T C, computed from the first column of C."""
         column = self.toeplitz_column()
         return ToeplitzGram(np.abs(column) if absolute else column, self.steps)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return bounds on the binary exponents of the entries of C, from the coefficients of C^-1."""
+        """Return minus the binary exponents of two coefficients of C^-1: the largest and the first."""
         low, high = exponents(self.coefficients[:1])[0], exponents(self.coefficients)[1]
         return -high, -low
 
     def rescaled(self, scale: Rescale, inverse: Rescale) -> BandedInverse:
-        """Return the strategy with its coefficients scaled by `inverse`."""
+        """Return the strategy with the function `inverse` applied to its coefficients."""
         return replace(self, coefficients=inverse(self.coefficients))
 
     def encoding_stream(self) -> Stream:
@@ -134,7 +134,7 @@ class BandedInverse(Strategy):
         return Inverse(noising_stream(Feedback.toeplitz(self.coefficients, self.steps)))
 
     def recursion(self) -> MovingSum:
-        """Return a `MovingSum` recursion over the last `bands` rows of z."""
+        """Return a `MovingSum` recursion over the last `bands` rows of z, the random draws."""
         return MovingSum(self.steps, self.coefficients)
 
 

@@ -15,15 +15,16 @@ from antiphase.strategies._gram import DenseGram, Gram
 from antiphase.strategies._recursion import Recursion
 from antiphase.strategies._stream import Stream, noising_stream
 
-LARGEST_DENSE = 1 << 29  # most entries of a dense matrix, which take 4 GiB in float64
+LARGEST_DENSE = 1 << 29  # maximum number of entries of a dense matrix, which then takes 4 GiB in float64
 Rescale = Callable[[Array], Array]
 
 
 class Strategy(ABC):
     """A strategy matrix C (encoder, m x n) with a left inverse N (noising matrix, n x m), so that N C = I.
 
-    A step completes a row of C if the row has no non-zero entry for a later step. Rows of C are ordered by the step
-    that completes them.
+    Here n is the number of steps. The noise of step t is row t of N z, where z has m rows of independent Gaussian
+    draws. Step t completes a row of C if the last non-zero entry of the row is in column t. Rows of C are ordered by
+    the step that completes them.
     """
 
     steps: int
@@ -34,7 +35,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def recursion(self) -> Recursion:
-        """Return the record (see `_recursion.py`) that tells all noise code how to compute N z."""
+        """Return the record that describes how to compute the noise N z (see `_recursion.py`)."""
 
     def noising_stream(self) -> Stream:
         """Return a stream that computes N z step by step."""
@@ -52,20 +53,20 @@ class Strategy(ABC):
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise of step t uses only the rows of z for rows of C that steps 0, ..., t complete."""
+        """Whether the noise never uses a row of z before the step that completes the same row of C."""
         return self.recursion().is_causal
 
     @property
     def diagonals(self) -> int | None:
-        """Number of diagonals of a lower-triangular C up to the last non-zero one; None for any other C.
+        """Number of diagonals up to the last non-zero diagonal if C is lower triangular; otherwise None.
 
-        With at most b diagonals, steps j, j + b, j + 2b, ... have no row of C in common.
+        If C has at most b diagonals, columns j, j + b, j + 2b, ... have no non-zero row in common.
         """
         return None
 
     @property
     def is_extensible(self) -> bool:
-        """Whether N is the leading block of N for any longer run, so that a run can be extended after it has begun."""
+        """Whether the first rows of N do not depend on the number of steps, so that a run can be extended later."""
         return False
 
     @property
@@ -79,8 +80,8 @@ class Strategy(ABC):
     def scale_exponents(self) -> tuple[int, int]:
         """Return the smallest and the largest binary exponent of the entries of C that set the scale of the noise.
 
-        For a lower-triangular C these are the diagonal entries, because noise is divided by them. For any other C, only
-        the largest entry counts. Strategies that cannot be rescaled return (0, 0).
+        For a lower-triangular C, the diagonal entries set the scale, because noise is divided by them. For any other C,
+        the largest entry sets it. Strategies that cannot be rescaled return (0, 0).
         """
         return 0, 0
 
@@ -99,7 +100,7 @@ class Strategy(ABC):
         return None
 
     def band_columns(self) -> Array | None:
-        """Return columns[j, r] = C[j + r, j], as in `Banded`, for a lower-triangular C; None if not available."""
+        """Return columns[j, r] = C[j + r, j] for a lower-triangular C, as in `Banded`; None if not available."""
         return None
 
     def toeplitz_column(self) -> Array | None:
@@ -130,7 +131,7 @@ class Strategy(ABC):
         return 1
 
     def gram(self, *, absolute: bool = False) -> Gram:
-        """Return the Gram matrix X = C^T C; with `absolute`, the Gram matrix of the entrywise |C|.
+        """Return the Gram matrix X = C^T C; with `absolute`, the Gram matrix of the absolute values |C|.
 
         This default uses the dense C. Override it if C has structure.
         """
@@ -140,7 +141,7 @@ class Strategy(ABC):
     def first(self, steps: int) -> Strategy:
         """Return a strategy that covers the first `steps` steps, for the accounting of a run that stops early.
 
-        It must contain every row of C that these steps complete, and may contain more, up to all of C.
+        The result must contain every row of C that these steps complete. It may contain more rows, up to all of C.
         """
         return self
 

@@ -21,13 +21,13 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, check_column
 @final
 @record
 class BLT(Strategy):
-    """A lower-triangular Toeplitz C with first column c_0 = 1, c_i = sum_j scale_j decay_j^(i - 1).
+    """A lower-triangular Toeplitz strategy C with first column c_0 = 1, c_i = sum_j scale_j decay_j^(i - 1).
 
     Computing the noise needs d buffers, for any number of steps.
 
     Args:
-        decay: theta_j in [0, 1], one for each of the d buffers.
-        scale: omega_j, one for each buffer.
+        decay: the factor by which each of the d buffers decays per step, in [0, 1]; theta_j in the literature.
+        scale: the weight of each of the d buffers; omega_j in the literature.
         steps: number of steps, n.
 
     Reference: Dvijotham et al. 2024; McMahan, Xu and Zhang 2024.
@@ -66,8 +66,8 @@ class BLT(Strategy):
         As a power series, C(x) = prod_j (1 - inverse_decay_j x) / prod_j (1 - decay_j x).
 
         Args:
-            decay: theta_j, all different.
-            inverse_decay: the decays of C^-1, one for each decay of C.
+            decay: the d decays of C, all different.
+            inverse_decay: the d decays of C^-1.
             steps: number of steps, n.
 
         Reference: Dvijotham et al. 2024, Lemma 5.2.
@@ -103,7 +103,7 @@ class BLT(Strategy):
     def inverse_decays(self) -> Array:
         """Return the decays of C^-1, largest first, as defined in `from_decays`.
 
-        Raises `InvalidArgument` if they are not real, because C^-1 is then not a BLT with real decays.
+        Raises `InvalidArgument` if they are not all real, because C^-1 is then not a BLT with real decays.
         """
         roots = np.linalg.eigvals(np.diag(self.decay) - np.outer(np.ones(self.buffers), self.scale))
         if np.abs(roots.imag).max() > 1e-12 * max(1.0, np.abs(roots).max()):
@@ -137,7 +137,7 @@ class BLT(Strategy):
         return self.coefficients()
 
     def gram(self, *, absolute: bool = False) -> ToeplitzGram:
-        """Return the Gram matrix from the autocorrelation of the coefficients."""
+        """Return the Gram matrix C^T C, computed from the coefficients."""
         column = self.toeplitz_column()
         return ToeplitzGram(np.abs(column) if absolute else column, self.steps)
 
@@ -151,7 +151,7 @@ class BLT(Strategy):
 
 
 class _BufferEncoding(Stream):
-    """Algorithm 2 of McMahan, Xu and Zhang 2024."""
+    """Computes C x by Algorithm 2 of McMahan, Xu and Zhang 2024."""
 
     def __init__(self, strategy: BLT) -> None:
         self._decay, self._scale = strategy.decay, strategy.scale
@@ -166,7 +166,7 @@ class _BufferEncoding(Stream):
 
 
 def output_scale(decay: Array, inverse_decay: Array) -> Array:
-    """Return the scales omega_j = prod_k(theta_j - inverse_decay_k) / prod_{k != j}(theta_j - theta_k)."""
+    """Return the scales, scale_j = prod_k(decay_j - inverse_decay_k) / prod_{k != j}(decay_j - decay_k)."""
     gaps = decay[:, None] - decay[None, :]
     np.fill_diagonal(gaps, 1.0)
     return np.prod((decay[:, None] - inverse_decay[None, :]) / gaps, axis=1)

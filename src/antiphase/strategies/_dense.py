@@ -16,8 +16,8 @@ from antiphase.strategies._base import Rescale, Strategy, check_rows, exponents
 from antiphase.strategies._recursion import Feedback, WholeMatrix
 from antiphase.strategies._stream import Stream
 
-# Smallest accepted singular value, relative to the largest. If it is smaller, rounding errors in the pseudo-inverse
-# corrupt the noise in all directions. Below about 1e-15, some directions receive no noise at all.
+# Smallest accepted ratio of the smallest to the largest singular value of C. Below this limit, rounding errors in the
+# pseudo-inverse corrupt the noise in all directions. Below about 1e-15, some directions receive no noise at all.
 NEARLY_SINGULAR = 1e-9
 
 
@@ -30,7 +30,7 @@ class Dense(Strategy):
 
     The noising matrix N is C^-1 for square C and the pseudo-inverse otherwise. The pseudo-inverse has the smallest
     error of all left inverses, for every workload (Denisov et al. 2022, section 3). For privacy, C need not be lower
-    triangular: only x_t + (N z)_t is released, and z does not depend on the data.
+    triangular: step t releases only the gradient plus row t of N z, and the random draws z do not depend on the data.
 
     Args:
         matrix: C, of shape (rows, steps).
@@ -51,7 +51,7 @@ class Dense(Strategy):
                 "matrix",
                 "at least as tall as wide",
                 f"shape {matrix.shape}",
-                "the matrix needs one column per step and at least as many rows",
+                "pass a matrix with one column per step and at least as many rows",
             )
         if self.is_lower_triangular:
             singular = bool((np.diag(matrix) == 0).any())
@@ -88,7 +88,7 @@ class Dense(Strategy):
         return self.steps
 
     def rows_at(self, step: int) -> int:
-        """Return 1 if C is lower triangular; otherwise all rows for the first step and 0 for the others."""
+        """Return 1 if C is lower triangular; otherwise `rows` for the first step and 0 for all other steps."""
         return 1 if self.is_lower_triangular else self.rows * (step == 0)
 
     def multiply(self, x: ArrayLike) -> Array:
@@ -136,7 +136,7 @@ class Dense(Strategy):
         return out
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the range of exponents on the diagonal if C is lower triangular, else that of the largest entry."""
+        """Return the exponent range of the diagonal if C is lower triangular, else the largest exponent of C twice."""
         if self.is_lower_triangular:
             return exponents(np.diag(self.matrix))
         high = exponents(self.matrix)[1]

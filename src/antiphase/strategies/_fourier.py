@@ -24,17 +24,18 @@ Spectrum = NDArray[np.complex128]
 @final
 @record
 class Fourier(Strategy):
-    """C is the first n columns of R, the circulant square root of the circulant prefix sum over 2n steps.
+    """The strategy C is the first n columns of R, the circulant square root of the circulant prefix sum over 2n steps.
 
-    The first column of R^2 is n ones followed by n zeros. Its discrete Fourier transform v is v_0 = n, v_k = 0 for
-    other even k and v_k = 1 - i cot(pi k / 2n) for odd k. R is the real circulant matrix whose first column has the
+    The first column of R^2 is n ones followed by n zeros. Its discrete Fourier transform v has v_0 = n, v_k = 0 for
+    other even k, and v_k = 1 - i cot(pi k / 2n) for odd k. R is the real circulant matrix whose first column has the
     transform sqrt(v), with the principal branch of the root. The Gram matrix X = C^T C is symmetric Toeplitz. It is the
     top left n x n block of the circulant matrix whose first column has the transform |v|.
 
     The first n rows of R C are the prefix-sum matrix S, so N = S^-1 (first n rows of R) is a left inverse of C. This is
     the direct decoder. The optimal decoder is the pseudo-inverse N = X^-1 C^T, which has the smallest error for every
-    workload. With either decoder each output uses all of z, so the noise of all steps is computed in advance. Products
-    with C and N take O(n log n) time. The optimal decoder also needs O(n^2) time once for each n.
+    workload. With either decoder, each output uses all random draws z, so the noise of all steps is computed in
+    advance. Products with C and N take O(n log n) time. The optimal decoder also needs a precomputation of O(n^2) time
+    for each n.
 
     Args:
         steps: number of steps, n.
@@ -53,7 +54,11 @@ class Fourier(Strategy):
         object.__setattr__(self, "steps", check_steps("Fourier", self.steps))
         if self.decoder not in get_args(Decoder):
             raise _check.invalid(
-                "Fourier", "decoder", "'direct' or 'optimal'", self.decoder, "'optimal' has the smaller error"
+                "Fourier",
+                "decoder",
+                "'direct' or 'optimal'",
+                self.decoder,
+                "use 'optimal', which has the smaller error",
             )
 
     @property
@@ -62,7 +67,7 @@ class Fourier(Strategy):
         return 2 * self.steps
 
     def rows_at(self, step: int) -> int:
-        """Return all rows for the first step, and 0 for the others."""
+        """Return `rows` for the first step, and 0 for all other steps."""
         return self.rows * (step == 0)
 
     def gram_column(self) -> Array:
@@ -108,7 +113,10 @@ class Fourier(Strategy):
 
 
 def magnitudes(steps: int) -> Array:
-    """Return |v_k| for k = 0, ..., n: n for k = 0, 1 / sin(pi k / 2n) for odd k and 0 for other even k."""
+    """Return |v_k| for k = 0, ..., n, with the transform v defined in `Fourier`.
+
+    It is n for k = 0, 1 / sin(pi k / 2n) for odd k and 0 for other even k.
+    """
     out = np.zeros(steps + 1)
     out[0] = steps
     out[1::2] = 1.0 / np.sin(np.pi * np.arange(1, steps + 1, 2) / (2 * steps))
@@ -116,16 +124,17 @@ def magnitudes(steps: int) -> Array:
 
 
 def _roots(steps: int) -> Spectrum:
-    """Return sqrt(v_k) for k = 0, ..., n.
+    """Return sqrt(v_k) for k = 0, ..., n, with the transform v defined in `Fourier`.
 
-    For odd k, v_k has the phase -(pi / 2)(1 - k / n). Computing the root from this formula makes v_n exactly real.
+    For odd k, v_k has the phase -(pi / 2)(1 - k / n). Computing the root from this formula makes sqrt(v_n) exactly
+    real.
     """
     phase = -0.25 * np.pi * (1.0 - np.arange(steps + 1) / steps)
     return np.where(np.arange(steps + 1) % 2 == 1, np.exp(1j * phase), 1.0) * np.sqrt(magnitudes(steps))
 
 
 def _circulate(spectrum: Spectrum, x: Array) -> Array:
-    """Return M x, where M is the 2n x 2n circulant matrix with this half spectrum and x is padded with zeros."""
+    """Return M x for the 2n x 2n circulant M whose first column has this transform; x is padded with zeros."""
     size = 2 * (len(spectrum) - 1)
     return np.fft.irfft(spectrum[:, None] * np.fft.rfft(x, size, axis=0), size, axis=0)
 
@@ -140,10 +149,10 @@ def _inverse_column(steps: int) -> Array:
 
 
 def _solve_gram(first: Array, y: Array) -> Array:
-    """Return X^-1 y by the Gohberg-Semencul formula, with four products with triangular Toeplitz matrices.
+    """Return X^-1 y by the Gohberg-Semencul formula: four products with triangular Toeplitz matrices.
 
-    X^-1 = (F F^T - G G^T) / first_0. F and G are lower-triangular Toeplitz. The first column of F is `first`, the first
-    column of X^-1, and that of G is (0, first_{n-1}, ..., first_1).
+    X^-1 = (F F^T - G G^T) / first_0. F and G are lower-triangular Toeplitz. The first column of F is the
+    argument `first`, which is the first column of X^-1. The first column of G is (0, first_{n-1}, ..., first_1).
     """
     n = len(first)
     total = np.zeros_like(y)

@@ -1,4 +1,4 @@
-"""Gram matrices X = C^T C, accessed by diagonals. If C has structure, no dense matrix is formed."""
+"""Gram matrices X = C^T C of strategies C, which are read by diagonals. If C has structure, no dense X is formed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from antiphase._check import Array
 from antiphase._errors import InvalidArgument, NotProved
 
 Indices = NDArray[np.int64]
-MOST_GRAM_ENTRIES = 1 << 28  # most entries of X to sum over; above this, products with C are cheaper
-LONGEST_ARRAY = 1 << 25  # most steps for which an array with one entry per step is made
+MOST_GRAM_ENTRIES = 1 << 28  # maximum number of entries of X to sum over; above this, products with C are cheaper
+LONGEST_ARRAY = 1 << 25  # maximum number of steps for which an array with one entry per step is made
 LARGEST_INTEGER = 1 << 53  # float64 holds all integers up to this one
 SMALLEST_SQUARE, LARGEST_SQUARE = 1e-270, 1e270  # squared norms outside this range may have lost precision
 
@@ -23,11 +23,11 @@ class Gram(ABC):
     Attributes:
         steps: number of steps, n.
         bands: X[i, j] = 0 for |i - j| >= bands.
-        first_is_worst: whether, among all shifts of a pattern, the earliest shift has the largest sensitivity. It does
-            if the block of X for every later shift is a submatrix of the block for the earliest shift, or equals that
-            block minus a positive semidefinite matrix.
-        norms_decrease: whether each column is a shifted part of every earlier column. If the columns of a pattern are
-            also orthogonal, the earliest pattern has the largest sensitivity.
+        first_is_worst: whether, among all shifts of a pattern (the steps of one example), the earliest shift has the
+            largest sensitivity. This holds if the block of X on the steps of every later shift is a submatrix of the
+            block for the earliest shift, or equals that block minus a positive semidefinite matrix.
+        norms_decrease: whether each column of C is a shifted part of every earlier column. If the columns of a pattern
+            are also orthogonal, the pattern with the earliest steps has the largest sensitivity.
     """
 
     steps: int
@@ -40,7 +40,7 @@ class Gram(ABC):
         """Return X[i, i + lag] for i = start, ..., stop - 1; by default, up to the end of the diagonal."""
 
     def diagonals(self, start: int, stop: int) -> Array:
-        """Return all diagonals for rows start, ..., stop - 1.
+        """Return all diagonals for rows `start` to `stop - 1`.
 
         Entry [i - start, r] is X[i, i + r], or 0 if i + r >= steps.
         """
@@ -77,10 +77,11 @@ class Gram(ABC):
         return np.arange(count)
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """Return the result of `residues`, and the sums of |X| and of X over the pattern of each residue.
+        """Return the result of `residues`, and the sums of |X_ij| and X_ij over i and j in each residue's pattern.
 
-        The sums are taken over the diagonals at multiples of the period. If there are many diagonals, they are computed
-        from C itself. The sums of |X| are then upper bounds if C has entries of both signs.
+        The pattern of residue r is r, r + period, r + 2 period, and so on. The sums are taken over the diagonals of X
+        at multiples of the period. If there are many diagonals, the sums are computed from C itself. If C then has
+        entries of both signs, the sums of |X| are upper bounds.
         """
         residues = self.residues(period)
         lags = range(0, self.bands, period)
@@ -98,7 +99,10 @@ class Gram(ABC):
         return residues, absolute, plain
 
     def class_blocks(self, period: int, residues: Indices) -> Array:
-        """Return X on the pattern of each residue, padded with zeros to the longest pattern, shape (residues, k, k)."""
+        """Return the block of X on the pattern of each residue, padded with zeros, shape (residues, k, k).
+
+        Here k is the number of steps of the longest pattern.
+        """
         k = -(-self.steps // period)
         out = np.zeros((len(residues), k, k))
         for m, lag in enumerate(range(0, self.bands, period)):
@@ -110,11 +114,14 @@ class Gram(ABC):
         return out
 
     def folded(self, period: int) -> Array:
-        """Return the Gram matrix, shape (period, period), of the sums of the columns of C over each residue class."""
+        """Return the Gram matrix of the sums of columns of C over each residue class, shape (period, period).
+
+        Column r of these sums adds up the columns r, r + period, r + 2 period, ... of C.
+        """
         out = np.zeros((period, period))
         i = np.arange(period)
         for lag in range(self.bands):
-            sums = _folded(self.diagonal(lag), period)  # X[t, t + lag] counts for the residues of t and t + lag
+            sums = _folded(self.diagonal(lag), period)  # X[t, t + lag] belongs to the residues of t and t + lag
             out[i, (i + lag) % period] += sums
             if lag:
                 out[(i + lag) % period, i] += sums
@@ -161,7 +168,7 @@ class DenseGram(Gram):
         return out
 
     def folded(self, period: int) -> Array:
-        """Return the Gram matrix of the sums of columns over each residue class."""
+        """Return the Gram matrix of the sums of the columns r, r + period, ... of C, for each r < period."""
         rows, steps = self._matrix.shape
         padded = np.zeros((rows, -(-steps // period) * period))
         padded[:, :steps] = self._matrix
@@ -199,12 +206,12 @@ class TreeGram(Gram):
         return self.levels - _bit_length(i ^ (i + lag))
 
     def envelope(self) -> Array:
-        """Return X[0, lag], because no two steps `lag` apart have more common nodes than steps 0 and `lag`."""
+        """Return X[0, lag] for each lag: of all pairs of steps `lag` apart, steps 0 and `lag` share the most nodes."""
         _check_length(self.steps)
         return self.levels - _bit_length(np.arange(self.steps))
 
     def squares(self, weights: Array) -> tuple[float, float]:
-        """Return ||C w||^2 twice, summed level by level, because C has no negative entry."""
+        """Return ||C w||^2, summed level by level, for both values: they are equal, because C has no negative entry."""
         total, sums = 0.0, weights
         for _ in range(self.levels):
             total += float(sums @ sums)
@@ -216,11 +223,11 @@ class TreeGram(Gram):
         return float(self.levels)
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """Return the sums of X over the pattern of each residue.
+        """Return the sums defined in `Gram.class_sums`.
 
-        If there are many diagonals, they are computed as sums of count^2 over all nodes, where `count` is the number of
-        pattern steps below a node. Within a level, the counts of complete nodes differ by at most one, so their total
-        determines the sum. The time does not depend on the number of steps.
+        If there are many diagonals, each sum is computed as the sum of count^2 over all nodes, where `count` is the
+        number of pattern steps below a node. Within a level, the counts of complete nodes differ by at most one, so
+        their total determines the sum of squares. The time grows with the logarithm of the number of steps.
         """
         residues = self.residues(period)
         if -(-self.steps // period) * self.steps < 8 * self.levels * len(residues):
@@ -230,7 +237,7 @@ class TreeGram(Gram):
         for level in range(self.levels):
             nodes, least = self.steps >> level, (1 << level) // period
             in_nodes = _count_before(nodes << level, residues, period)
-            larger = in_nodes - nodes * least  # number of nodes with count least + 1; the others have count least
+            larger = in_nodes - nodes * least  # nodes with `least` + 1 pattern steps; the others have `least`
             total += (
                 float(nodes * least**2) + larger * (2.0 * least + 1.0) + (in_run - in_nodes).astype(np.float64) ** 2
             )
@@ -263,7 +270,7 @@ class BlockGram(Gram):
         return self.block.envelope()
 
     def squares(self, weights: Array) -> tuple[float, float] | None:
-        """Return the two squares, summed over the blocks."""
+        """Return the two numbers of `Gram.squares`, summed over the blocks."""
         parts = [self.block.squares(w) for w in weights.reshape(self.repeats, -1)]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
@@ -271,7 +278,7 @@ class BlockGram(Gram):
         return sum(part[0] for part in known), sum(part[1] for part in known)
 
     def eigenvalue_bound(self) -> float | None:
-        """Return the bound of one block."""
+        """Return the bound for one block, which holds for every block."""
         return self.block.eigenvalue_bound()
 
 
@@ -285,10 +292,10 @@ def check_square(value: float) -> None:
 
 
 def _check_length(steps: int) -> None:
-    """Raise `NotProved` instead of making an array that takes minutes or does not fit in memory."""
+    """Raise `NotProved` if an array with one entry per step would take minutes or would not fit in memory."""
     if steps > LONGEST_ARRAY:
         raise NotProved(
-            f"{steps:,} steps are too many to examine one by one; the largest number is {LONGEST_ARRAY:,}.",
+            f"{steps:,} steps are too many to examine one by one. The limit is {LONGEST_ARRAY:,} steps.",
             hint="use fewer steps",
         )
 

@@ -18,7 +18,7 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram
 @final
 @record
 class Identity(Strategy):
-    """C = I, which gives independent noise in every step, as in DP-SGD.
+    """The strategy matrix C = I, which gives independent noise in every step, as in DP-SGD.
 
     Args:
         steps: number of steps, n.

@@ -1,7 +1,9 @@
-"""Recursions, which are records that describe how to compute the noise N z of a strategy, one step at a time.
+"""Recursions: records that describe how to compute the noise N z of a strategy, one step at a time.
 
-Each strategy describes its noise by one of six recursions. There are four interpreters of these records: NumPy
-(`_stream.py`), the compiled noise stream (`_noise`), JAX and PyTorch. None of them depends on a strategy class.
+Here C is the strategy matrix, N is its left inverse, and z has one row of independent Gaussian draws for each row of C.
+Step t completes a row of C if the last non-zero entry of the row is in column t. Each strategy describes its noise by
+one of six recursions. Four interpreters compute noise from these records: NumPy (`_stream.py`), the compiled noise
+stream (`_noise`), JAX and PyTorch. The interpreters do not use the strategy classes.
 
 | record | the noise of a step |
 |---|---|
@@ -28,7 +30,8 @@ from antiphase._errors import InvalidArgument
 if TYPE_CHECKING:
     from antiphase.strategies._base import Strategy
 
-LARGEST_FLOAT32_WEIGHT = 16.0  # up to this sum of |scale|, errors of float32 noise are a few 1e-6 times z
+# If the absolute scales of the buffers of a BLT add up to at most this, float32 noise has errors of a few 1e-6 times z.
+LARGEST_FLOAT32_WEIGHT = 16.0
 
 Steps = NDArray[np.int64]
 Entry = Callable[[Steps, Steps], Array]
@@ -51,7 +54,7 @@ class Recursion:
 
     @property
     def is_causal(self) -> bool:
-        """Whether the noise of step t uses only the rows of z for rows of C that steps 0, ..., t complete."""
+        """Whether the noise never uses a row of z before the step that completes the same row of C."""
         return True
 
 
@@ -66,7 +69,7 @@ class Feedback(Recursion):
     Args:
         steps: number of steps.
         bands: number of diagonals of T, including the main one.
-        entry: function of an array of columns j and an array of lags r that returns T[j + r, j], with broadcasting.
+        entry: function that returns T[j + r, j] for an array of columns j and an array of lags r, which are broadcast.
         is_constant: whether T is Toeplitz, so that all steps share one row of coefficients.
         scales: one number per step; None means all ones.
 
@@ -108,7 +111,7 @@ class Feedback(Recursion):
         return row if self.scales is None else row / self.scales[step - np.arange(len(row))]
 
     def table(self) -> Array:
-        """Return the array [t, r] = T[t, t - r], with zeros where t < r; a single row if T is Toeplitz."""
+        """Return the array with entries [t, r] = T[t, t - r], zero where t < r; a single row if T is Toeplitz."""
         lags = np.arange(self.bands)
         if self.is_constant:
             return self.entry(np.zeros_like(lags), lags)[None]
@@ -138,12 +141,12 @@ class MovingSum(Recursion):
 @final
 @dataclass(frozen=True, eq=False)
 class Buffers(Recursion):
-    """A recursion with one buffer b_j for each decay: the noise is y = z - scale . b, and then b <- decay b + y.
+    """One buffer b_j for each decay: the noise is y = z - sum_j scale_j b_j, and then b_j <- decay_j b_j + y.
 
     Args:
         steps: number of steps.
-        decay: theta_j in [0, 1].
-        scale: omega_j.
+        decay: the factor by which each buffer decays per step, in [0, 1].
+        scale: the weight of each buffer in the noise.
 
     Reference: McMahan, Xu and Zhang 2024, Alg. 3.
     """
@@ -158,7 +161,7 @@ class Buffers(Recursion):
         return len(self.decay)
 
     def coefficients(self, count: int) -> Array:
-        """Return the first `count` entries of the first column of C: 1, then scale . decay^(i - 1)."""
+        """Return the first `count` entries of the first column of C: 1, then sum_j scale_j decay_j^(i - 1)."""
         powers = np.power(self.decay[:, None], np.arange(max(count - 1, 0)))
         return np.concatenate([[1.0], self.scale @ powers])[:count]
 
@@ -167,10 +170,10 @@ class Buffers(Recursion):
 
             y = z - scale . b,   b <- b + (y - loss b),   loss = 1 - decay
 
-        This form is equivalent to b <- decay b + y, but a decay such as 1 - 1e-9 is not rounded to 1. The y that is
-        released is also the y that is fed back, so rounding y is equivalent to rounding z. The rounding error of a
-        buffer decays like any other input of the buffer, at the rates of C^-1. Both constants are returned in float64;
-        round them to `dtype` afterwards.
+        This form is equivalent to b <- decay b + y, but a decay such as 1 - 1e-9 is not rounded to 1. The released y is
+        also the y that is fed back, so a rounding error in y has the same effect as a change of z. A rounding error in
+        a buffer dies out like any other input of the buffer, at the rates given by the decays of C^-1
+        (`BLT.inverse_decays`). Both constants are returned in float64; round them to `dtype` afterwards.
 
         Args:
             dtype: "float32" or "float64", the dtype of noise and buffers.
@@ -188,12 +191,18 @@ class Buffers(Recursion):
 @final
 @dataclass(frozen=True)
 class TreeNodes(Recursion):
-    """The online decoder of a complete binary tree, which estimates a node as w z + (1 - w) (left + right).
+    """The online decoder of the binary tree mechanism (see `Tree`), for a complete tree.
 
-    Step t draws rows of z, starting with row 2t - popcount(t): one for its leaf, then one for each other node that the
-    step completes, from the bottom up. The noise of step t is the estimate of the highest node that it completes, minus
-    the estimates of the left siblings on the way up, which this node replaces. Before step t, the state holds one such
-    estimate for each bit that is set in t.
+    Each node of the tree stands for the sum of the steps below it. The decoder computes the noise of this sum, called
+    the estimate of the node, as w z + (1 - w) (left + right). Here z is the row drawn for the node, left and right are
+    the estimates of its children, and w is the `own_weight` of its level. A step completes a node if it is the last
+    step below the node.
+
+    In step t, one row of z is drawn for the leaf of the step, and then one for each other node that the step completes,
+    from the bottom up. The rows of step t start at row 2t - popcount(t). The noise of step t is the estimate of the
+    highest node that it completes, minus the estimates of the left siblings on the path from the leaf to this node. In
+    the prefix sum, the node replaces these siblings. Before step t, the state holds one estimate for each bit that is
+    set in t.
 
     Args:
         steps: number of steps, which are the first leaves of the tree.
@@ -232,7 +241,7 @@ class TreeNodes(Recursion):
 @final
 @dataclass(frozen=True)
 class Restart(Recursion):
-    """Another recursion that restarts for every block of steps, with new rows of z.
+    """A recursion that restarts for every block of steps, with new rows of z.
 
     Args:
         inner: recursion of one block.

@@ -1,4 +1,4 @@
-"""Multiplication of strategies by a constant, with or without rounding.
+"""Functions that multiply a strategy by a constant, with or without rounding.
 
 The strategy 2^k C with noise standard deviation 2^k sigma is the same mechanism as C with sigma: the released noise and
 the guarantee do not change. Only intermediate numbers, such as the state of a noise stream, depend on k.

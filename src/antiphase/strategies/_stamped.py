@@ -23,9 +23,9 @@ from antiphase.strategies._stream import Stream
 class Stamped(Strategy):
     """The strategy C_0 of one block, repeated along the diagonal: C = I (x) C_0 and N = I (x) N_0 (Kronecker products).
 
-    With the online tree and a prefix-sum workload this is the restarted tree, in which a completed block keeps
-    contributing the noise of its last step. If N_0 is the pseudo-inverse of C_0, then N is the pseudo-inverse of C,
-    which has the smallest error for every workload.
+    With the online tree and a prefix-sum workload, this is the restarted tree: the noise in the last prefix sum of a
+    completed block stays in all later prefix sums. If the noising matrix N_0 of one block is the pseudo-inverse of C_0,
+    then N is the pseudo-inverse of C and has the smallest error for every workload.
 
     Args:
         strategy: the strategy of one block; a run has repeats x strategy.steps steps.

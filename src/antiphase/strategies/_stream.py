@@ -1,4 +1,8 @@
-"""NumPy streams, which compute C x or N z one step at a time."""
+"""NumPy streams, which compute C x or N z one step at a time.
+
+C is the strategy matrix and N its left inverse. x has one row for each step, and z has one row of random draws for each
+row of C.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,9 @@ from antiphase.strategies._recursion import (
 class Stream(ABC):
     """A pass over the steps that keeps only the buffers it needs.
 
-    In step t, an encoding stream takes x_t, shape (...), and returns the rows of C x that the step completes, shape
-    (rows, ...). A noising stream takes the rows of z for these rows of C and returns (N z)_t, shape (...).
+    In step t, an encoding stream takes x_t, shape (...), and returns the rows of C x that step t completes (see
+    `Strategy`), shape (rows, ...). A noising stream takes the next `rows_at(t)` rows of z and returns (N z)_t, shape
+    (...).
     """
 
     @abstractmethod
@@ -56,7 +61,10 @@ def noising_stream(recursion: Recursion) -> Stream:
 
 
 class Inverse(Stream):
-    """Wraps a noising stream that computes C x, for square C, so that it can be used as an encoding stream."""
+    """An encoding stream for a square C, made from the noising stream of the strategy C^-1.
+
+    That noising stream multiplies its input by the inverse of C^-1, so its outputs are the rows of C x.
+    """
 
     def __init__(self, inner: Stream) -> None:
         self._inner = inner

@@ -21,11 +21,11 @@ from antiphase.strategies._toeplitz_gram import ToeplitzGram, convolve
 @final
 @record
 class Toeplitz(Strategy):
-    """C[i, j] = coefficients[i - j], optionally with every column scaled to norm 1.
+    """A strategy matrix with C[i, j] = coefficients[i - j], optionally with every column scaled to norm 1.
 
     With `column_normalized`, C = T diag(1 / |T e_j|), where T is the Toeplitz matrix of the coefficients and e_j is the
-    j-th unit vector. Columns near the end have fewer entries, so they are scaled up. This C is not Toeplitz, and
-    theorems about Toeplitz matrices are not applied to it.
+    j-th unit vector. Columns near the end have fewer entries, so the remaining entries are larger. This C is not
+    Toeplitz, and theorems about Toeplitz matrices are not applied to it.
 
     Args:
         coefficients: c_0, c_1, ..., at most `steps` numbers, with c_0 not zero. Missing coefficients are zero.
@@ -48,9 +48,9 @@ class Toeplitz(Strategy):
 
     @classmethod
     def square_root(cls, steps: int, bands: int | None = None) -> Toeplitz:
-        """Return the strategy with the first `bands` coefficients of (1 - x)^(-1/2), the square root of the prefix sum.
+        """Return the strategy with the first `bands` coefficients of (1 - x)^(-1/2), the square root of prefix sums.
 
-        With all bands, which is the default, it is optimal for a single participation, up to lower-order terms.
+        The default, all bands, is optimal for a single participation, up to lower-order terms.
 
         Args:
             steps: number of steps, n.
@@ -76,7 +76,9 @@ class Toeplitz(Strategy):
         if not self.column_normalized:
             return np.ones(self.steps)
         inside = np.minimum(self.bands, np.arange(self.steps, 0, -1))
-        return np.sqrt(np.cumsum(self.coefficients**2))[inside - 1]
+        exponent = np.frexp(np.abs(self.coefficients).max())[1]  # squares of scaled entries do not overflow
+        norms = np.sqrt(np.cumsum(np.ldexp(self.coefficients, -exponent) ** 2))
+        return np.asarray(np.ldexp(norms, exponent)[inside - 1])
 
     def columns(self) -> Array:
         """Return the bands in the layout of `Banded`: [j, r] = C[j + r, j]."""
@@ -107,7 +109,7 @@ class Toeplitz(Strategy):
     def first(self, steps: int) -> Toeplitz | Banded:
         """Return the leading steps x steps block of C.
 
-        If columns are normalised, it is a `Banded`, whose columns keep the scales of the full run.
+        If columns are normalised, the result is a `Banded` strategy whose columns keep the scales of the full run.
         """
         if self.column_normalized:
             return Banded(self.columns()).first(steps)
@@ -127,12 +129,12 @@ class Toeplitz(Strategy):
         return True
 
     def gram(self, *, absolute: bool = False) -> ToeplitzGram:
-        """Return the Gram matrix from the autocorrelation of the coefficients."""
+        """Return the Gram matrix C^T C, computed from the coefficients."""
         coefficients = np.abs(self.coefficients) if absolute else self.coefficients
         return ToeplitzGram(coefficients, self.steps, self.column_scales() if self.column_normalized else None)
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the binary exponent of c_0 as both the smallest and the largest."""
+        """Return the binary exponent of c_0 twice: it is the smallest and the largest on the diagonal."""
         return exponents(self.coefficients[:1])
 
     @property
@@ -145,11 +147,11 @@ class Toeplitz(Strategy):
         return replace(self, coefficients=scale(self.coefficients))
 
     def encoding_stream(self) -> Stream:
-        """Return a stream that computes C x from the current and the last `bands` - 1 inputs."""
+        """Return a stream that computes C x from the current input and the `bands` - 1 inputs before it."""
         return _ToeplitzEncoding(self)
 
     def recursion(self) -> Feedback:
-        """Return a `Feedback` recursion: forward substitution over the last `bands` - 1 outputs."""
+        """Return a `Feedback` recursion: forward substitution with C, which uses the last `bands` - 1 outputs."""
         return Feedback.toeplitz(
             self.coefficients, self.steps, self.column_scales() if self.column_normalized else None
         )

@@ -10,9 +10,9 @@ from antiphase._check import Array
 from antiphase._errors import NotProved
 from antiphase.strategies._gram import Gram, Indices, check_square
 
-LARGEST_COLUMN = 1 << 24  # most entries of a column that is computed and held in memory
-MOST_EXACT_BANDS = 2048  # up to this many bands, the largest entry of each diagonal of X is computed exactly
-LONG_COLUMN = 1 << 16  # above this many bands, the spectrum is sampled on a coarser grid
+LARGEST_COLUMN = 1 << 24  # maximum number of entries of a column that is computed and held in memory
+MOST_EXACT_BANDS = 2048  # up to this many bands, the envelope of the Gram matrix is exact
+LONG_COLUMN = 1 << 16  # above this many bands, eigenvalue bounds use a coarser grid
 
 
 def convolve(coefficients: Array, x: Array) -> Array:
@@ -43,9 +43,10 @@ def check_column(steps: int) -> None:
 
 
 class ToeplitzGram(Gram):
-    """The Gram matrix of T diag(1 / scales), where T is lower-triangular Toeplitz with first column c.
+    """The Gram matrix X of T diag(1 / scales), where T is lower-triangular Toeplitz with first column c.
 
-    Without scales, X[i, i + lag] is the sum of c_r c_{r + lag} over the entries r of column i + lag.
+    Without scales, X[i, i + lag] is the sum of c_r c_{r + lag} over all entries r of column i + lag, that is,
+    0 <= r < steps - i - lag.
     """
 
     def __init__(self, coefficients: Array, steps: int, scales: Array | None = None) -> None:
@@ -55,7 +56,8 @@ class ToeplitzGram(Gram):
             check_square(float(scales[0] ** 2))
         self._scales = scales
         self.steps, self.bands = steps, len(self._coefficients)
-        # Without scales, shifting u to later steps moves the entries of C u down and drops the last ones.
+        # Without scales, shifting a pattern u to later steps shifts T u down by as many rows and drops its last
+        # entries.
         self.first_is_worst = self.norms_decrease = scales is None
 
     def diagonal(self, lag: int, start: int = 0, stop: int | None = None) -> Array:
@@ -69,7 +71,7 @@ class ToeplitzGram(Gram):
         return out if self._scales is None else out / (self._scales[i] * self._scales[i + lag])
 
     def envelope(self) -> Array:
-        """Return the exact envelope for few bands, and an upper bound from the autocorrelation of |c| for many.
+        """Return the largest |entry| of each diagonal for few bands; for many, a bound by the autocorrelation of |c|.
 
         The upper bound includes a margin for the rounding error of the Fourier transform.
         """
@@ -83,7 +85,7 @@ class ToeplitzGram(Gram):
         return out if self._scales is None else np.minimum(out / self._scales.min() ** 2, 1.0 + 1e-12)
 
     def squares(self, weights: Array) -> tuple[float, float]:
-        """Return the two squares, computed by convolution with c and |c|."""
+        """Return the two numbers of `Gram.squares`, computed by convolution with c and |c|."""
         w = weights if self._scales is None else weights / self._scales
         plain = convolve(self._coefficients, w)
         absolute = convolve(np.abs(self._coefficients), w)
@@ -117,7 +119,7 @@ class SymmetricGram(Gram):
         return np.abs(self._column)
 
     def class_sums(self, period: int) -> tuple[Indices, Array, Array]:
-        """Return the sums for residue 0, whose pattern has k steps and k - m pairs of steps m periods apart."""
+        """Return the sums for residue 0. Its pattern has k steps, and k - m pairs of these are m periods apart."""
         entries = self._column[::period]
         times = 2.0 * np.arange(len(entries), 0, -1)
         times[0] /= 2.0
@@ -135,7 +137,7 @@ def _trimmed(column: Array) -> Array:
 
 
 def _grid(bands: int) -> int:
-    """Return the number of grid points on the circle: at least 64 per band, or 8 for long columns.
+    """Return the number of grid points on the unit circle: at least 64 per band, or 8 for long columns.
 
     The largest absolute value of a trigonometric polynomial of degree d on N grid points is at least cos(pi d / N)
     times its maximum over the circle (Ehlich and Zeller 1964).

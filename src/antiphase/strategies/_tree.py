@@ -21,19 +21,21 @@ Decoder = Literal["online", "full"]
 @final
 @record
 class Tree(Strategy):
-    """The binary tree mechanism. C has one row for each tree node, which sums the steps below the node.
+    """The binary tree mechanism. Each row of the strategy C belongs to a tree node and sums the steps below the node.
 
-    The tree is a complete binary tree with 2^h >= steps leaves. Nodes whose steps all lie beyond the run are left out;
-    a node whose steps lie partly beyond the run keeps its row. Rows are in the order in which steps complete them, with
-    a leaf before the nodes above it. The last step of the run completes every node above it.
+    The tree is a complete binary tree with 2^h >= steps leaves. Nodes whose steps all lie beyond the end of the run are
+    left out. A node with at least one step inside the run keeps its row. A step completes a node if it is the last step
+    of the run below the node. Rows are in the order in which steps complete their nodes, with a leaf before the nodes
+    above it.
 
-    The online decoder estimates a completed node of level l as w_l z + (1 - w_l) (left + right), where z is the noise
-    of the node, left and right are the estimates of its children, and w_l = 2^l / (2^(l+1) - 1) is the inverse-variance
-    weight. It estimates a prefix sum as the sum of the nodes in the binary representation of its length, which takes
-    floor(log2 steps) buffers. The last prefix sum is the estimate of the root, in which the steps beyond the run are
-    zero and have no noise. The weights are those of a complete tree, and reproduce every printed digit of
-    Choquette-Choo et al. 2023 (multi-epoch), Table 1. Weights that take the missing noise into account would slightly
-    reduce the error of the last prefix sum, and the totals in that table by at most 2 %.
+    The online decoder combines the noise z of a completed node with the estimates of its two children, left and right.
+    The estimate of a node of level l is w_l z + (1 - w_l) (left + right), with the inverse-variance weight
+    w_l = 2^l / (2^(l+1) - 1). To estimate the prefix sum of t steps, the decoder adds the estimates of one node for
+    each bit that is set in t. This takes floor(log2 steps) buffers. The last prefix sum is the estimate of the root, in
+    which steps beyond the end of the run are zero and have no noise. The weights w_l assume a complete tree, and
+    reproduce every printed digit of Choquette-Choo et al. 2023 (multi-epoch), Table 1. Weights that take the missing
+    noise into account would slightly reduce the error of the last prefix sum, and reduce the totals in that table by at
+    most 2 %.
 
     The full decoder is the pseudo-inverse. It has the smallest error for every workload, but each of its outputs uses
     all of z.
@@ -56,7 +58,7 @@ class Tree(Strategy):
         object.__setattr__(self, "steps", check_steps("Tree", self.steps))
         if self.decoder not in get_args(Decoder):
             raise _check.invalid(
-                "Tree", "decoder", "'online' or 'full'", self.decoder, "'online' needs the least memory"
+                "Tree", "decoder", "'online' or 'full'", self.decoder, "use 'online', which needs the least memory"
             )
 
     @property
@@ -139,22 +141,26 @@ def _last_steps(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.in
 
 
 def _row_numbers(steps: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the row numbers of the nodes of a level: 2t - popcount(t) nodes are completed before step t."""
+    """Return the row numbers of the nodes of a level.
+
+    Before step t, 2t - popcount(t) nodes are completed.
+    """
     last = _last_steps(steps, level)
     return 2 * last - np.bitwise_count(last) + level
 
 
 def _add_pairs(values: Array) -> Array:
-    """Return the sum of each pair of siblings in a level; nodes beyond the run are zero."""
+    """Return the sum of each pair of siblings in a level; a node beyond the end of the run counts as zero."""
     out = values[0::2].copy()
     out[: len(values) // 2] += values[1::2]
     return out
 
 
 def _online(tree: Tree, z: Array) -> Array:
-    """Return N z for the online decoder: the differences between the estimates of consecutive prefix sums.
+    """Return the noise N z for the online decoder: the differences between the estimates of consecutive prefix sums.
 
-    Each step adds the highest node that it completes and subtracts the left siblings on the way up, which it replaces.
+    Each step adds the estimate of the highest node that it completes. It subtracts the estimates of the left siblings
+    on the path from the leaf to this node, because the node replaces them.
     """
     n = tree.steps
     out = np.zeros((n, z.shape[1]))
@@ -163,14 +169,14 @@ def _online(tree: Tree, z: Array) -> Array:
         weight, last = own_weight(level), _last_steps(n, level)
         estimate = weight * z[_row_numbers(n, level)] + (1.0 - weight) * _add_pairs(estimate)
         out[last[1::2]] -= estimate[0::2][: len(last) // 2]
-        replaced_by_none = last[0::2] < n - 1
-        out[last[0::2][replaced_by_none]] += estimate[0::2][replaced_by_none]
+        is_highest = last[0::2] < n - 1
+        out[last[0::2][is_highest]] += estimate[0::2][is_highest]
     out[n - 1] += estimate[0]
     return out
 
 
 def _full(tree: Tree, z: Array) -> Array:
-    """Return X^-1 C^T z, the least-squares solution.
+    """Return (C^T C)^-1 C^T z, the least-squares solution.
 
     Computes estimates from the leaves up, then distributes residuals from the root down in proportion to variances.
     """
@@ -196,7 +202,7 @@ class _TreeEncoding(Stream):
     def step(self, value: Array) -> Array:
         node, rows = value, [value]
         for level in range(self._tree.completed_level(self._step)):
-            if self._step >> level & 1:  # add the stored left sibling; otherwise the right sibling is beyond the run
+            if self._step >> level & 1:  # add the stored left sibling; if there is none, no right sibling exists
                 node = self._nodes.pop() + node
             rows.append(node)
         self._nodes.append(node)

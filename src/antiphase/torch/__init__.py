@@ -1,4 +1,4 @@
-"""PyTorch integration: correlated noise for Opacus, or for a training loop of your own.
+"""PyTorch integration: correlated noise for Opacus, or for your own training loop.
 
 `import antiphase` does not load PyTorch. Use `import antiphase.torch`.
 """

@@ -1,8 +1,8 @@
 """Hugging Face Accelerate: `prepare` may be called before or after `make_private`.
 
-Accelerate's own data loader reads one batch ahead to recognize the last one. The engine could then not check that each
-step was taken before the next batch was read. `PlanLoader` therefore tells Accelerate that it is already prepared, and
-moves batches to the device itself.
+Accelerate's own data loader reads one batch ahead to recognize the last batch. The `PrivacyEngine` could then not check
+that each step is taken before the next batch is read. `PlanLoader` therefore tells Accelerate that the loader is
+already prepared, and moves batches to the device itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphase._errors import InvalidArgument, Refused
 def unwrapped_optimizer(optimizer: Any) -> Any:
     """Return the optimizer inside Accelerate's wrapper; any other optimizer is returned unchanged.
 
-    The wrapper skips steps while Accelerate accumulates gradients, and has no hooks in which to commit a step.
+    The wrapper skips steps while Accelerate accumulates gradients, and it has no hook that could commit a step.
     """
     accelerate = sys.modules.get("accelerate.optimizer")
     if accelerate is None or not isinstance(optimizer, accelerate.AcceleratedOptimizer):

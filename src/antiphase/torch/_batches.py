@@ -1,4 +1,4 @@
-"""Iterates over, measures and splits batches, which are nested tuples, lists and mappings of tensors."""
+"""Functions that iterate over, measure and split batches. A batch is nested tuples, lists and mappings of tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch_size_of(batch: Any) -> int:
     if first is None:
         raise InvalidArgument(
             f"The batch has no tensor with a first dimension: {type(batch).__name__}.",
-            hint="pass a tuple, list or mapping of tensors, as the data loader yields it",
+            hint="pass a tuple, list or mapping of tensors, as the data loader yields",
         )
     return len(first)
 
@@ -36,7 +36,7 @@ def batch_size_of(batch: Any) -> int:
 def select(batch: Any, rows: list[int], size: int) -> Any:
     """Return a batch with only some of the examples.
 
-    Rows are selected from every tensor of length `size`, and from every list of that length without tensors.
+    Rows are selected from every tensor of length `size`, and from every list of that length that contains no tensor.
 
     Args:
         batch: whole batch.
@@ -57,12 +57,12 @@ def select(batch: Any, rows: list[int], size: int) -> Any:
 
 
 def select_padded(batch: Mapping[str, Any], rows: list[int], alone: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a batch with only some of the examples, without the padding that only the others need.
+    """Return a batch with only some of the examples, without the padding that only the other examples need.
 
     Args:
         batch: whole batch, padded at the end of each dimension to the length of the longest example.
         rows: indices of the examples to keep.
-        alone: each example as a batch of its own, which shows its length.
+        alone: each example as a batch of one, whose shape shows the length of the example.
     """
     found = select(dict(batch), rows, len(alone))
     for name, value in found.items():

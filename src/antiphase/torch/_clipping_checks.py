@@ -1,6 +1,7 @@
-"""Clip the per-example gradients of a physical batch to the plan's `clip_norm`, sum them, and count the examples.
+"""Clips the per-example gradients of a physical batch to the plan's `clip_norm`, sums them, and counts the examples.
 
-A physical batch is one forward and backward pass. Opacus's BatchMemoryManager splits the batch of a step into several.
+A physical batch is the input of one forward and backward pass. Opacus's BatchMemoryManager splits the batch of a step
+into several physical batches.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from antiphase._errors import Refused
+from antiphase._lattice import Lattice
 from antiphase.torch._criterion import clipping_factors, is_unchanged, reset_norms
 from antiphase.torch._ghost import ClippedSums
 from antiphase.torch._names import parameter_names
 from antiphase.torch._positions import check_repeated
-from antiphase.torch._precision import squared_norms, weighted_sum
+from antiphase.torch._precision import squared_norms, weighted_sum, widen
 
 
 class Clipping(ABC):
@@ -29,6 +31,8 @@ class Clipping(ABC):
         clip_norms: one clipping norm for the whole gradient, or one per parameter.
     """
 
+    lattice: Lattice | None = None  # not None if the sums are exact integers
+
     def __init__(self, module: Any, parameters: list[torch.Tensor], clip_norms: tuple[float, ...]) -> None:
         self._module, self._parameters, self.clip_norms = module, parameters, clip_norms
         self._trainable = _trainable(module)
@@ -37,6 +41,14 @@ class Clipping(ABC):
     @abstractmethod
     def take(self) -> ClippedSums:
         """Return the clipped sums of this physical batch and its number of examples; a second call raises `Refused`."""
+
+    def zeros(self) -> list[torch.Tensor]:
+        """Return the sums over no examples, which are zero."""
+        return [torch.zeros_like(p).detach() for p in self._parameters]
+
+    def add(self, total: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+        """Return `total + more`, computed in float64; `weighted_sum` in `_precision.py` explains why."""
+        return widen(total).add_(more)
 
     def reset(self) -> None:
         """Delete the gradients and activations that an interrupted pass left in the module."""
@@ -86,25 +98,12 @@ class PerExampleClipping(Clipping):
 
         Gradients computed under autocast are cast to the dtype of the parameters before their norms are computed.
         """
-        self._check_passes()
-        if hasattr(self._module, "layer_inputs"):
-            self._module.layer_inputs.warn_changed()
-        samples = [_sample(p) for p in self._parameters]
-        if len({len(sample) for sample in samples}) > 1:
-            lengths = Counter(len(sample) for sample in samples)
-            usual = lengths.most_common(1)[0][0]
-            other = next(p for p, sample in zip(self._parameters, samples, strict=True) if len(sample) != usual)
-            raise Refused(
-                f"The parameter {self._names[id(other)]!r} has per-example gradients for a different number of "
-                "examples than most others.",
-                hint="make the batch the first dimension of the input of every layer; look positions up for every "
-                "example, with position_ids=torch.arange(length).expand(len(tokens), -1)",
-            )
+        samples = self.read()
         squares = torch.stack([squared_norms(s).to(samples[0].device) for s in samples])
         for p, square in zip(self._parameters, squares, strict=True):
             check_repeated(self._names[id(p)], p, square, squares.sum(0))
-        # A row with an entry that is not finite has no finite norm. The reverse is not true, but a row whose norm
-        # overflows would get the factor 0 anyway.
+        # A row with an entry that is not finite has no finite norm. The norm of a finite row can also overflow, but
+        # such a row would get the factor 0 anyway.
         finite = torch.isfinite(squares).all(0)
         if not finite.all():
             squares[:, ~finite] = 0.0
@@ -116,19 +115,41 @@ class PerExampleClipping(Clipping):
             pairs = zip(squares, self.clip_norms, strict=True)
             factors = [clipping_factors(square.sqrt(), norm) for square, norm in pairs]
         sums = [weighted_sum(f, s) for f, s in zip(factors, samples, strict=True)]
-        for p in self._parameters:
-            p.grad_sample = _used(p)  # type: ignore[attr-defined]
+        self.mark_used()
         return ClippedSums([total.view_as(p) for total, p in zip(sums, self._parameters, strict=True)], len(finite))
 
+    def read(self) -> list[torch.Tensor]:
+        """Return the per-example gradients of this pass, in the dtype of each parameter."""
+        self._check_passes()
+        if hasattr(self._module, "layer_inputs"):
+            self._module.layer_inputs.warn_changed()
+        samples = [_sample(p) for p in self._parameters]
+        if len({len(sample) for sample in samples}) > 1:
+            lengths = Counter(len(sample) for sample in samples)
+            usual = lengths.most_common(1)[0][0]
+            other = next(p for p, sample in zip(self._parameters, samples, strict=True) if len(sample) != usual)
+            raise Refused(
+                f"The parameter {self._names[id(other)]!r} has per-example gradients for a different number of "
+                "examples than most others.",
+                hint="make the batch the first dimension of the input of every layer; look up positions for every "
+                "example, with position_ids=torch.arange(length).expand(len(tokens), -1)",
+            )
+        return samples
+
+    def mark_used(self) -> None:
+        """Delete the gradients that `read` returned."""
+        for p in self._parameters:
+            p.grad_sample = _used(p)  # type: ignore[attr-defined]
+
     def _check_passes(self) -> None:
-        """Raise `Refused` unless every parameter has the gradients of exactly one backward pass; say what is wrong."""
+        """Raise `Refused` unless every parameter has the gradients of exactly one backward pass."""
         parameters: list[Any] = self._parameters
         found = [p.grad_sample for p in parameters]
         wrong = [p for p in parameters if not _is_one_pass(p.grad_sample)]
-        cleared = [p for p in parameters if getattr(p.grad_sample, "_processed", False)]
-        if cleared:
+        used = [p for p in parameters if getattr(p.grad_sample, "_processed", False)]
+        if used:
             raise Refused(
-                f"The gradients of the last batch were not cleared: {self._names[id(cleared[0])]!r} still has them.",
+                f"The gradients of the last batch were not cleared: {self._names[id(used[0])]!r} still has them.",
                 hint="call optimizer.zero_grad() before every backward pass",
             )
         if not wrong:
@@ -137,7 +158,7 @@ class PerExampleClipping(Clipping):
         name, sample = self._names[id(first)], first.grad_sample
         if isinstance(sample, list) and len(sample) > 1:
             raise Refused(
-                f"backward was called {len(sample)} times for one step: {name!r} has the gradients of each.",
+                f"backward was called {len(sample)} times for one step: {name!r} has the gradients of each call.",
                 hint="call backward once for each batch, on the sum of its losses; to split a batch, use Opacus's "
                 "BatchMemoryManager",
             )
@@ -172,7 +193,7 @@ class GhostClipping(Clipping):
             raise Refused(
                 f"Gradients that were not clipped were added to p.grad, or p.grad was changed: {self._changed()!r}.",
                 hint="call backward once for each batch, on the loss from the criterion that make_private returned; "
-                "remove torch.nn.utils.clip_grad_norm_, gradient scalers and the like, since the gradient of each "
+                "remove torch.nn.utils.clip_grad_norm_, gradient scalers and similar code, since the gradient of each "
                 "example is already clipped; to change noisy gradients, use attach_step_hook",
             )
         reset_norms(self._module)
@@ -188,7 +209,7 @@ class GhostClipping(Clipping):
         return next(self._names[id(p)] for p in self._parameters if not is_unchanged(p))
 
     def reset(self) -> None:
-        """Also delete the norms and the clipped sums."""
+        """Delete what the base class deletes, and the norms and the clipped sums."""
         super().reset()
         reset_norms(self._module)
 
@@ -197,9 +218,9 @@ class GhostClipping(Clipping):
 
 
 def _used(parameter: torch.Tensor) -> torch.Tensor:
-    """Return a placeholder for per-example gradients that have been used, which a saved model would otherwise contain.
+    """Return a placeholder that replaces used per-example gradients, so that a saved model does not contain them.
 
-    It has Opacus's mark for used gradients, `_processed`, so that a missing zero_grad is detected.
+    The placeholder has Opacus's mark for used gradients, `_processed`, so that a missing zero_grad is detected.
     """
     mark = torch.zeros(1, *[1] * parameter.dim(), dtype=parameter.dtype, device=parameter.device)
     mark._processed = True  # type: ignore[attr-defined]

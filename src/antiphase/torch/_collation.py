@@ -1,7 +1,7 @@
 """Checks that loading and collating a batch does not mix its examples, as mixup in a collate function does.
 
-`check_independence` compares gradients, and sees only batches that are already collated. A random collator gives other
-batches every time, so the comparison here uses the same random numbers for two batches that differ in one example.
+`check_independence` compares gradients, and sees only batches that are already collated. This file compares two batches
+that differ in one example. Both are collated with the same random numbers, since a collator may be random.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from antiphase._errors import Refused
 from antiphase.torch._batches import tensors_in
 
 CHECKED_EXAMPLES = 8
-WRAPPED = ("data_collator", "collate")  # attributes of collators that wrap another one
-ROUNDS = 2  # for each example: a random collator may leave the examples alone most of the time
+WRAPPED = ("data_collator", "collate")  # attributes in which a collator may store another collator that it calls
+ROUNDS = 2  # number of checks for each example: a random collator may not mix examples every time
 HINT = (
     "remove mixup, CutMix, in-batch negatives and statistics over the batch from the collate function, from "
     "__getitems__ or batch transforms of the data set, and from hooks that change batches"
@@ -31,8 +31,8 @@ HINT = (
 def loader_of(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[list[int]], Any]:
     """Return a function that loads and collates examples by index, as PyTorch's DataLoader does.
 
-    Items are read only once, since augmentation may be random, unless the data set reads several of them at a time. The
-    function works on copies of the items and of the collator's own random generators.
+    Each item is read only once, since augmentation may be random. Data sets with `__getitems__` are read again for
+    every call. The function works on copies of the items and of the collator's own random generators.
     """
     items: dict[int, Any] = {}
 
@@ -52,11 +52,12 @@ def loader_of(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[li
 def check_collation(load: Callable[[list[int]], Any], indices: list[int]) -> None:
     """Raise `Refused` if the row of an example in a batch changes when another example is replaced.
 
-    The last example of a batch is replaced by a copy of another one, with the same random numbers. Every example is the
-    last one in some of the batches. Only tensors with one row per example are compared, in batches of equal shapes.
+    The last example of a batch is replaced by a copy of another example, and the batch is collated again with the same
+    random numbers. Every example is the last example of some batch. Only tensors with one row per example are compared,
+    and only between batches of equal shapes.
 
     Args:
-        load: loads and collates the examples with these indices.
+        load: function that loads and collates the examples with the given indices.
         indices: indices of two or more examples of the data set.
     """
     for seed in range(ROUNDS * len(indices)):
@@ -73,7 +74,7 @@ def check_collation(load: Callable[[list[int]], Any], indices: list[int]) -> Non
             repeated = _rows(load(again), len(one))
         if not _same(whole, repeated, len(one)):
             raise Refused(
-                "The same examples give another batch each time, even with the same seeds, so it cannot be checked "
+                "The same examples give a different batch each time, even with the same seeds, so it cannot be checked "
                 "whether the collate function or the data set mixes examples.",
                 hint="draw random numbers from the global generators of torch, NumPy or random, not from a generator "
                 "of your own; or augment examples one by one in __getitem__ of the data set",
@@ -94,7 +95,7 @@ def _copied(value: Any) -> Any:
 
 
 def _with_own_generators(collate: Any) -> Any:
-    """Return a shallow copy of a collator, with copies of its random generators, also inside a wrapper."""
+    """Return a shallow copy of a collator, with copies of its random generators. Also copies a wrapped collator."""
     if inspect.isroutine(collate) or isinstance(collate, (type, torch.nn.Module)) or not hasattr(collate, "__dict__"):
         return collate
     found = copy.copy(collate)

@@ -1,4 +1,4 @@
-"""Keeps torch.compile away from code that handles secrets."""
+"""Keeps torch.compile from tracing code that handles secrets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def untraced(function: F) -> F:
     """Wrap a function so that torch.compile never traces it. A compiled training step has a graph break there.
 
-    `torch.compiler.disable` does the same, but imports the compiler, which takes seconds. Here it is called only if
-    the compiler has already been imported.
+    `torch.compiler.disable` does the same, but imports the compiler, which takes seconds. So this function calls it
+    only if the compiler has already been imported.
     """
     disabled: list[Any] = []
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
 
-from antiphase._errors import Refused
+from antiphase._errors import InvalidArgument, Refused
 from antiphase.torch._compile import untraced
 from antiphase.torch._names import layer_names
 from antiphase.torch._precision import full_precision
@@ -19,7 +19,25 @@ RECOMPUTED = ("CheckpointFunctionBackward",)
 
 @final
 class GhostClippingLoss(DPLossFastGradientClipping):  # type: ignore[misc]  # Opacus has no annotations
-    """Opacus's criterion for ghost clipping, with checks that all gradients are clipped."""
+    """Opacus's criterion for ghost clipping, with checks that all gradients are clipped.
+
+    Args:
+        module: model, wrapped by Opacus with loss_reduction="sum", because `backward` always adds up the losses.
+        optimizer: private optimizer. With loss_reduction="mean", it divides the noisy sum by the batch size.
+        criterion: loss function with an attribute `reduction`.
+    """
+
+    def __init__(self, module: Any, optimizer: Any, criterion: Any) -> None:
+        self.module, self.optimizer, self.criterion = module, optimizer, criterion
+        self.loss_reduction = optimizer.loss_reduction
+        if not hasattr(criterion, "reduction"):
+            criterion.reduction = self.loss_reduction
+        if criterion.reduction != self.loss_reduction:
+            raise InvalidArgument(
+                f"The criterion has reduction={criterion.reduction!r}, but make_private has "
+                f"loss_reduction={self.loss_reduction!r}.",
+                hint="pass the reduction of the criterion as loss_reduction",
+            )
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Return a loss whose `backward` clips the gradient of each example."""
@@ -30,8 +48,8 @@ class GhostClippingLoss(DPLossFastGradientClipping):  # type: ignore[misc]  # Op
 class _ClippedLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
     """The per-example losses of a batch. `backward` computes the sum of the clipped gradients.
 
-    The optimizer reads that sum from `GhostGradients`. `p.grad` is only a copy of it. `backward` records the version of
-    the copy, so that `GhostClipping.take` can raise `Refused` if anything was added to it.
+    The optimizer reads that sum from `GhostGradients` (in `_ghost.py`). `p.grad` is only a copy of the sum. `backward`
+    records the version of the copy, so that `GhostClipping.take` can raise `Refused` if anything was added to the copy.
     """
 
     @classmethod
@@ -59,14 +77,13 @@ class _ClippedLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
     @untraced
     def backward(self) -> None:
         """Compute the per-example gradient norms and the sum of the clipped gradients."""
-        reset_norms(self.module)  # an interrupted pass may have left some
+        reset_norms(self.module)  # an interrupted pass may have left norms or gradients
         self.optimizer.check_unchanged()
         refuse_hooks(self.optimizer.params)
         leaves = check_used_once(self.module, self.loss_per_sample)
         ghost, losses = self.module.ghost_gradients, self.loss_per_sample
         with full_precision(self.optimizer.params):
-            loss = (losses.mean(0) if self.loss_reduction == "mean" else losses.sum(0)).sum()
-            loss.backward(inputs=ghost.needed_gradients(leaves))
+            losses.sum().backward(inputs=ghost.needed_gradients(leaves))  # not the mean: see `refuse_rounded_mean`
             for p in self.optimizer.params:
                 p.grad = None  # not clipped
             norms = ghost.norms()
@@ -96,7 +113,7 @@ def is_private_loss(loss: Any) -> bool:
 def backward_per_example(loss: Any, weights: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return the norm of each example's gradient, and the weighted sum of the gradients for each parameter.
 
-    The optimizer does not see them.
+    The optimizer does not see these gradients.
 
     Args:
         loss: private loss of a batch.
@@ -105,7 +122,7 @@ def backward_per_example(loss: Any, weights: torch.Tensor) -> tuple[torch.Tensor
     ghost, losses = loss.module.ghost_gradients, loss.loss_per_sample
     reset_norms(loss.module)
     with full_precision(loss.optimizer.params):
-        (losses.mean(0) if loss.loss_reduction == "mean" else losses.sum(0)).sum().backward()
+        losses.sum().backward()
         norms = ghost.norms()
         if len(norms) != len(weights):
             raise Refused(
@@ -146,7 +163,7 @@ def reset_norms(module: Any) -> None:
 
 
 def refuse_hooks(parameters: list[Any]) -> None:
-    """Raise `Refused` if a parameter has a hook: it could change the gradient after the norm was computed."""
+    """Raise `Refused` if a parameter has a hook, which could change the gradient after the norm was computed."""
     if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
         raise Refused(
             "A parameter has a hook, which may change its gradient after the norm was computed, or read the gradient "
@@ -161,9 +178,10 @@ def check_used_once(module: Any, losses: torch.Tensor) -> list[torch.Tensor]:
 
     Returns all leaves of the graph.
 
-    Ghost clipping computes the gradient norm of a weight from the inputs and output gradients of its layer. It misses
-    any other use, such as a weight penalty in the loss. The layers that Opacus supports use each weight once per pass.
-    Parameters sharded by FSDP do not appear in the graph, so they are not checked.
+    Ghost clipping computes the gradient norm of a weight from the inputs and output gradients of its layer. This
+    computation misses any other use of the weight, such as a weight penalty in the loss. The layers that Opacus
+    supports use each weight once per pass. Parameters sharded by FSDP do not appear in the graph, so they are not
+    checked.
     """
     uses, seen = Counter[int](), set()
     leaves: dict[int, torch.Tensor] = {}
@@ -182,8 +200,8 @@ def check_used_once(module: Any, losses: torch.Tensor) -> list[torch.Tensor]:
     used = [p for p in module.parameters() if uses[id(p)]]  # empty with FSDP
     if used and not any(getattr(p, "_forward_counter", 1) for p in used):
         raise Refused(
-            "backward was called on this loss before, or its forward pass belongs to an interrupted batch: there is no "
-            "forward pass left to match.",
+            "backward was called on this loss before, or its forward pass belongs to an interrupted batch, so no "
+            "forward pass matches this backward pass.",
             hint="call backward once for each forward pass, and run a new forward pass for each batch",
         )
     names = layer_names(module)
@@ -193,16 +211,16 @@ def check_used_once(module: Any, losses: torch.Tensor) -> list[torch.Tensor]:
             raise Refused(
                 f"A weight of {names[id(layer)]!r} is also used outside its layer. Ghost clipping would ignore that "
                 "use and compute too small a norm.",
-                hint="if a function uses the weight again, use grad_sample_mode='hooks'; instead of a weight penalty "
-                "in the loss, use the optimizer's weight_decay",
+                hint="if a function uses the weight again, use grad_sample_mode='hooks'; if the loss has a weight "
+                "penalty, use the optimizer's weight_decay instead",
             )
     return list(leaves.values())
 
 
 def _leaf(node: Any) -> torch.Tensor | None:
-    """Return the parameter that a node of the graph stands for, or None.
+    """Return the parameter that a node of the graph represents, or None.
 
-    Under autocast, all uses of a parameter share one copy in lower precision, which stands for the parameter.
+    Under autocast, all uses of a parameter share one copy in lower precision, which represents the parameter.
     """
     if node is None:
         return None
@@ -228,7 +246,7 @@ def gradient_version(parameter: torch.Tensor) -> tuple[torch.Tensor | None, int]
 
 
 def is_unchanged(parameter: Any) -> bool:
-    """Return whether `p.grad` is still the tensor, unmodified, that the private backward pass stored."""
+    """Return whether `p.grad` is still the tensor that the private backward pass stored, without modifications."""
     gradient, version = getattr(parameter, "_clipped_at", (None, -1))
     now, changes = gradient_version(parameter)
     return gradient is now and version == changes

@@ -30,7 +30,7 @@ def curvatures(
     the data, and the privacy guarantee does not cover what the plan reveals about that data.
 
     Args:
-        module: model. The Hessian is with respect to its trainable parameters.
+        module: model. The Hessian is with respect to the model's trainable parameters.
         loss: function that returns the mean loss of `module` over a public batch. Switch dropout off first.
         learning_rate: largest learning rate of the private run.
         clip_factor: factor, at most 1, by which clipping shrinks the mean gradient.
@@ -47,7 +47,7 @@ def curvatures(
     """
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not parameters:
-        raise InvalidArgument("The module has no trainable parameters.", hint="set requires_grad on some of them")
+        raise InvalidArgument("The module has no trainable parameters.", hint="set requires_grad on some parameters")
     size = sum(p.numel() for p in parameters)
     value = loss()
     if not isinstance(value, torch.Tensor) or value.ndim != 0:

@@ -1,11 +1,12 @@
-"""Device noise: drawn by PyTorch's own generator on the device of the gradients. Fast, but not cryptographic.
+"""Device noise is drawn by PyTorch's own generator on the device of the gradients. It is fast, but not cryptographic.
 
-The noise of step t is row t of N z, times its standard deviation, where z holds independent standard normals. A block
-of z is identified by its row, its leaf (one parameter) and the index of its first entry. Each block is the scaled sum
-of two draws. Each draw has its own seed, derived from the run's secret, so every rank and every replay gets the same z.
-The generator uses 32 bits of a seed on a CPU and 63 on an accelerator. The bits of the noise depend on the type of
-device and on the version of PyTorch, so a run cannot continue on another type of device or with a version that draws
-other bits.
+The noise of step t is row t of N z, multiplied by the plan's noise_std. Here z holds independent standard normals, and
+N is the noising matrix. Row t of z has one part for each leaf (parameter tensor), which is drawn in blocks of
+consecutive entries. A block is identified by its row, its leaf and the index of its first entry in the leaf. Each block
+is the scaled sum of two draws from the generator. Each draw has its own seed, derived from the run's secret, so every
+rank and every replay gets the same z. The generator uses 32 bits of a seed on a CPU and 63 bits on an accelerator. The
+bits of the noise depend on the type of device and on the version of PyTorch. So a run cannot continue on a different
+type of device, or with a version of PyTorch that draws different bits.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from antiphase.strategies import (
 
 BLOCK = 1 << 20  # entries per block
 Draw = Callable[[int], torch.Tensor]  # takes the index of a row of z, returns the row
-Correlate = Callable[[int, Draw], torch.Tensor]  # takes a step t and z, returns row t of N z
+Correlate = Callable[[int, Draw], torch.Tensor]  # takes t and a function that draws rows of z, returns row t of N z
 
 
 @final
@@ -50,7 +51,7 @@ class DeviceReplay:
         plan: plan of the run.
         secret: secret of the run.
         run_id: id of the run.
-        own: by leaf name, the part of each leaf that this process makes noise for.
+        own: maps each leaf name to the part of the leaf that this process generates noise for.
         like: empty tensor with the device and dtype of the noise.
     """
 
@@ -104,11 +105,11 @@ class DeviceReplay:
 
 @final
 class SeededNormals:
-    """Draws the standard normals z. Each entry is a function of the secret, the labels, the row, leaf and index.
+    """Draws the standard normals z. Each entry depends only on the secret, the labels, the row, leaf and index.
 
     Args:
         secret: secret that seeds are derived from.
-        labels: strings that also enter every seed, such as the run id.
+        labels: strings that every seed depends on in addition to the secret, such as the run id.
         like: empty tensor with the device and dtype of z.
     """
 
@@ -117,7 +118,7 @@ class SeededNormals:
         self._generator = torch.Generator(device=like.device)
 
     def draw(self, row: int, name: str, leaf: Leaf) -> torch.Tensor:
-        """Return row `row` of z for the part `leaf` of the leaf called `name`, as a flat tensor."""
+        """Return row `row` of z, for the part `leaf` of the parameter called `name`, as a flat tensor."""
         (start, stop), size = leaf.box[0], leaf.global_shape[0]
         first = start - start % BLOCK
         parts = [self._block(row, name, at, min(BLOCK, size - at)) for at in range(first, stop, BLOCK)]
@@ -125,14 +126,14 @@ class SeededNormals:
 
     @property
     def source(self) -> str:
-        """Return the name of the generator and a hash of 64 sample draws, which differ between devices and versions."""
+        """Return the name of the generator and a hash of 64 sample draws, to tell devices and versions apart."""
         sample = hashlib.sha256(self._draw_from(0, 64).cpu().numpy().tobytes()).hexdigest()
         kind = self._like.device.type
         seeds = ", whose seeds of 32 bits may coincide" if kind == "cpu" else ""
         return f"PyTorch's generator on {kind}{seeds} (sample {sample[:16]})"
 
     def _block(self, row: int, name: str, start: int, size: int) -> torch.Tensor:
-        """Draw a whole block, even if a rank needs part of it: the values depend on how many are drawn from a seed."""
+        """Draw a whole block, even if a rank needs only part of it: the values drawn from a seed depend on the size."""
         first, second = (self._draw((name, row, start, half), size) for half in range(2))
         return (first + second) * math.sqrt(0.5)
 
@@ -140,8 +141,8 @@ class SeededNormals:
         """Return `size` normals from the seed for `labels`. A block of z is the scaled sum of two such draws.
 
         The sum has twice as many seed bits and a larger range than one draw. In float32 on a CPU, one draw is at most
-        about 5.8 in absolute value, and the scaled sum of two at most about 8.2. There is no proof of how much this
-        bound adds to delta; reports state that it is assumed to add nothing.
+        about 5.8 in absolute value, and the scaled sum of two draws is at most about 8.2. There is no proof of how much
+        this limited range adds to delta; reports state the assumption that the draws are normal.
         """
         seed = self._secret.derive("device noise", *self._labels, *labels, length=8)
         return self._draw_from(int.from_bytes(seed, "big") >> 1, size)
@@ -199,7 +200,7 @@ def _interpreted(recursion: Recursion, dtype: str) -> Correlate:
             made = _restarted(recursion, dtype)
         case WholeMatrix():
             raise Refused(
-                f"Noise of {type(recursion.strategy).__name__} cannot be made on the device: every step needs all "
+                f"The noise of {type(recursion.strategy).__name__} cannot be made on the device: every step needs all "
                 "rows of z.",
                 hint="use source='host', or a plan of family banded, toeplitz, blt, banded-inverse or tree",
             )
@@ -209,7 +210,7 @@ def _interpreted(recursion: Recursion, dtype: str) -> Correlate:
 
 
 def _decaying_buffers(scale: Array, loss: Array) -> Correlate:
-    """Compute y = z - sum_i scale_i b_i, then add y - loss_i b_i to each buffer b_i, as in `Buffers.constants`."""
+    """Compute y = z - sum_i scale_i b_i, then add y - loss_i b_i to each buffer b_i; see `Buffers.constants`."""
     held: list[torch.Tensor] = []
 
     def make(step: int, draw: Draw) -> torch.Tensor:
@@ -240,7 +241,7 @@ def _past_outputs(recursion: Feedback) -> Correlate:
 
 
 def _past_draws(recursion: MovingSum) -> Correlate:
-    """Compute y_t = sum_j coefficients_j z_(t-j)."""
+    """Compute y_t = sum_j coefficients_j z_(t-j), from the last draws z."""
     coefficients = [float(c) for c in recursion.coefficients]
     past: deque[torch.Tensor] = deque(maxlen=len(coefficients))
 
@@ -255,9 +256,10 @@ def _past_draws(recursion: MovingSum) -> Correlate:
 
 
 def _tree(recursion: TreeNodes) -> Correlate:
-    """Return the highest node that the step completes, minus the left neighbours that it replaces.
+    """Return the highest tree node that the step completes, minus the left siblings that this node replaces.
 
-    A completed node is w z + (1 - w) (left + right), with its own draw z, its weight w and its two children; see
+    The steps are the leaves of a binary tree; a step completes a node if it is the last leaf below the node. A
+    completed node is w z + (1 - w) (left + right), with its own draw z, its weight w and its two children; see
     `TreeNodes`.
     """
     waiting: list[torch.Tensor] = []
@@ -279,7 +281,7 @@ def _tree(recursion: TreeNodes) -> Correlate:
 
 
 def _restarted(recursion: Restart, dtype: str) -> Correlate:
-    """Compute the noise of one block of steps, and start again with new rows of z for every further block."""
+    """Compute the noise of each block of steps with the same recursion, restarted with new rows of z."""
     block = recursion.inner
     inner = _interpreted(block, dtype)
 

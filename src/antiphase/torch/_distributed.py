@@ -51,7 +51,7 @@ class TorchDistributed(Transport):
         Otherwise, ranks with different operations would wait for one another until torch.distributed times out.
 
         Args:
-            operation: what this rank is about to do, such as "take step 3". The other ranks see it.
+            operation: what this rank is about to do, such as "take step 3". The text is sent to the other ranks.
         """
         found = self.all_gather(operation)
         if any(other != found[0] for other in found):
@@ -59,6 +59,6 @@ class TorchDistributed(Transport):
             raise Refused(
                 f"The ranks are about to perform different operations ({'; '.join(words)}).",
                 hint="call publish and other collective operations on every rank, and only between two passes through "
-                "the loader: a rank without examples in a step gets no batch for it, so the ranks may have different "
-                "numbers of batches",
+                "the loader: a rank without examples in a step gets no batch for that step, so the ranks may have "
+                "different numbers of batches",
             )

@@ -1,9 +1,10 @@
-"""PrivacyEngine: private training with Opacus, where batches, noise and ledger come from a plan and its run."""
+"""PrivacyEngine: private training with Opacus. Batches, noise and ledger come from a plan and its run."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -15,20 +16,22 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 
 from antiphase._accounting import Budget
-from antiphase._check import positive_integer
+from antiphase._check import invalid, positive_integer
 from antiphase._errors import InvalidArgument, Refused
+from antiphase._lattice import Lattice
 from antiphase._plan import Plan, require_plan
 from antiphase._planner import plan as make_plan
 from antiphase._problem import Problem
 from antiphase._run import Run
 from antiphase._secret import Secret
 from antiphase.torch._accelerate import unwrapped_optimizer
-from antiphase.torch._clipping_checks import GhostClipping, PerExampleClipping
+from antiphase.torch._clipping_checks import Clipping, GhostClipping, PerExampleClipping
 from antiphase.torch._collation import CHECKED_EXAMPLES, check_collation, loader_of
 from antiphase.torch._criterion import GhostClippingLoss
 from antiphase.torch._distributed import TorchDistributed
 from antiphase.torch._grouped_rows import check_grouping
 from antiphase.torch._independence import check_independence
+from antiphase.torch._lattice import LatticeClipping, check_lattice_options
 from antiphase.torch._loader import PlanBatchSampler, PlanLoader, check_dataset, check_loader_options
 from antiphase.torch._noise_adder import NoiseAdder
 from antiphase.torch._optimizer import PrivateOptimizer, private_class
@@ -41,6 +44,7 @@ from antiphase.torch._options import (
     epoch_length,
     refuse_options,
 )
+from antiphase.torch._precision import check_rounding
 from antiphase.torch._run_methods import RunMethods
 from antiphase.torch._shards import fix_reduction, zero_padding
 from antiphase.torch._step_tracker import StepTracker
@@ -56,15 +60,15 @@ class PrivacyEngine(RunMethods):
     noise is added to the sum once per step, and a `Run` in `directory` keeps the ledger.
 
     **Guarantee**: the training satisfies the plan's guarantee. `report` states the guarantee of the steps that ran.
-    Anything that would change the mechanism raises an error: other batches, other clipping, other noise, or gradients
-    accumulated over several steps.
+    Anything that would change the mechanism raises an error: different batches, different clipping, different noise, or
+    gradients accumulated over several steps.
 
     Args:
         directory: run directory. It holds the secret and the noise state, so do not store it with the model. Required.
-        secret: secret that all noise is derived from. If None, one is generated and stored in the directory.
+        secret: secret that all noise is derived from. If None, a secret is generated and stored in the directory.
         source: source of the noise, "host" or "device", as in `NoiseAdder`.
-        background_noise: whether a background thread computes a step's noise during its forward and backward pass.
-        opacus: options of Opacus's own engine. Each raises an error with a hint about what to do instead.
+        background_noise: whether a background thread computes a step's noise during the forward and backward pass.
+        opacus: options of Opacus's own engine. Each option raises an error with a hint about what to do instead.
     """
 
     def __init__(
@@ -105,9 +109,13 @@ class PrivacyEngine(RunMethods):
     ) -> tuple[Any, ...]:
         """Return (module, optimizer, data loader), or (module, optimizer, criterion, data loader) with ghost clipping.
 
-        One pass through the loader is one epoch. No step is yielded twice. The loader skips empty batches: the
-        optimizer takes those steps by itself, right after the previous step. For a learning-rate schedule, use
-        `attach_scheduler`.
+        One pass through the loader is one epoch. The loader yields each step's batch only once. It skips empty batches:
+        the optimizer takes the steps without examples by itself, right after the previous step. For a learning-rate
+        schedule, use `attach_scheduler`.
+
+        If the plan has a lattice, the loader yields the examples of a batch one at a time, and the optimizer takes the
+        step after the last example. The guarantee then covers every bit of the noisy gradients; see
+        docs/lattice-noise.md.
 
         Args:
             module: model. If several processes train it, first wrap it in Opacus's
@@ -115,11 +123,11 @@ class PrivacyEngine(RunMethods):
                 such as `ReLU(inplace=True)`, are changed to `inplace=False`.
             optimizer: optimizer of all trainable parameters of the module.
             dataset: map-style data set, with one item for each example (or user) that the plan protects. Required.
-            plan: plan to train with. Required; `make_private_with_epsilon` makes one.
+            plan: plan to train with. Required; `make_private_with_epsilon` makes a plan for you.
             criterion: loss function, used only with ghost clipping; by default, cross entropy.
             clipping: "flat", or "per_layer" to clip the gradient of each parameter tensor separately.
-            clip_norms: for "per_layer", one clipping norm per parameter tensor. By default all are equal, with a root
-                sum of squares of `clip_norm`.
+            clip_norms: for "per_layer", one clipping norm per parameter tensor. By default, all norms are equal, and
+                the root of the sum of their squares is `clip_norm`.
             grad_sample_mode: how Opacus computes per-example gradients: "hooks", "functorch", "ew", "ghost", or
                 "ghost_fsdp" for a module sharded by `fully_shard`.
             loss_reduction: reduction of your loss, "mean" or "sum". With "mean", the noisy sum is divided by the plan's
@@ -129,11 +137,19 @@ class PrivacyEngine(RunMethods):
                 sequences. Consecutive rows belong together. Their gradients are added before they are clipped; see
                 `antiphase.torch.users`.
             loader_options: options of PyTorch's DataLoader, such as collate_fn, num_workers or pin_memory.
-            opacus: other options of Opacus's `make_private`. They raise an error that says what to write instead. Only
-                a `max_grad_norm` that equals the plan's `clip_norm` is accepted.
+            opacus: other options of Opacus's `make_private`. They raise an error that says what to write instead. The
+                only exception is a `max_grad_norm` that equals the plan's `clip_norm`.
         """
         if isinstance(plan, Plan) and opacus.get("max_grad_norm") == plan.problem.clip_norm:
             del opacus["max_grad_norm"]  # the same as in the plan
+        elif isinstance(plan, Plan) and isinstance(opacus.get("max_grad_norm"), (int, float)):
+            raise invalid(
+                "make_private",
+                "max_grad_norm",
+                f"the clipping norm of the plan, {plan.problem.clip_norm:g}",
+                opacus["max_grad_norm"],
+                "omit it, and choose the clipping norm with Problem(clip_norm=...)",
+            )
         dataset = _without_loader(dataset, opacus)
         _check_arguments("make_private", opacus, {"dataset": dataset, "plan": plan})
         require_plan("make_private", plan)
@@ -170,10 +186,10 @@ class PrivacyEngine(RunMethods):
         families: Sequence[str] | None = None,
         **options: Any,
     ) -> tuple[Any, ...]:
-        """Make a plan for a privacy budget, and return the same as `make_private`. `plan` then returns the plan.
+        """Make a plan for a privacy budget, and return what `make_private` returns. The plan is in the property `plan`.
 
         The plan has `epochs` times ceil(examples / batch_size) steps, so `epochs` passes through the loader take all
-        of them. If the directory already holds a run with a plan for the same problem, that plan is used again.
+        steps. If the directory already holds a run with a plan for the same problem, that plan is used again.
 
         Args:
             module: model, as in `make_private`.
@@ -184,8 +200,9 @@ class PrivacyEngine(RunMethods):
             epochs: number of passes through the loader. Required.
             batch_size: expected number of examples per step. Required.
             max_grad_norm: clipping norm, the plan's `clip_norm`.
-            problem: other arguments of `antiphase.Problem`, such as workload, objective, unit or participation. The
-                unit is "user" if the data set is a `UserDataset`.
+            problem: other arguments of `antiphase.Problem`, such as workload, objective, unit, participation or
+                lattice. By default, the unit is "user" if the data set is a `UserDataset`. With lattice=True, the
+                default number of parameters is the number of the module's trainable parameters.
             families: families of strategies that the planner tries, as in `antiphase.plan`.
             options: options of `make_private`, such as criterion, grad_sample_mode or loader_options.
         """
@@ -208,7 +225,7 @@ class PrivacyEngine(RunMethods):
             examples=examples,
             batch_size=size,
             clip_norm=max_grad_norm,
-            **{**({"unit": "user"} if isinstance(dataset, UserDataset) else {}), **(problem or {})},
+            **{**_known(module, dataset, problem or {}), **(problem or {})},
         )
         plan = _stored_plan(self._directory, wanted) or make_plan(wanted, families)
         return self._make(module, optimizer, dataset, plan, epoch, **options)
@@ -233,6 +250,7 @@ class PrivacyEngine(RunMethods):
         """Do what `make_private` does; `epoch` is the number of steps per epoch."""
         clipping, grad_sample_mode, loss_reduction = check_mode(clipping, grad_sample_mode, loss_reduction)
         check_processes(module, grad_sample_mode)
+        check_lattice_options(plan, module, grad_sample_mode, self._source)
         check_grouping(module, rows_per_example, grad_sample_mode, batch_first=batch_first)
         options = dict(loader_options or {})
         check_loader_options(options)
@@ -240,14 +258,19 @@ class PrivacyEngine(RunMethods):
         check_examples(plan, examples)
         check_unit(plan, dataset)
         if self._tracker is not None:
-            raise Refused("This engine already has a run.", hint="create another PrivacyEngine for another run")
+            raise Refused("This engine already has a run.", hint="create a new PrivacyEngine for every run")
         optimizer = unwrapped_optimizer(optimizer)
         check_closure(optimizer)
         parameters = trained_parameters(module, optimizer)
         norms = clip_norms_for(plan, clipping, len(parameters), clip_norms)
         norm: Any = norms if clipping == "per_layer" else norms[0]
         wrapped = wrap_module(module, parameters, grad_sample_mode, batch_first, loss_reduction, norm, rows_per_example)
-        noise = NoiseAdder(
+        lattice = plan.mechanism.lattice
+        # This check matters only if adding an example can change the number of examples in a forward pass. Under
+        # replace adjacency, the number does not change, and on a lattice, each pass has one example.
+        if "ghost" not in grad_sample_mode and plan.problem.adjacency != "replace" and lattice is None:
+            check_rounding(wrapped)
+        noise = NoiseAdder._for_engine(
             parameters,
             plan,
             self._directory,
@@ -263,22 +286,23 @@ class PrivacyEngine(RunMethods):
                 "options",
                 "give every rank the same options",
             )
-            tracker = StepTracker(noise, even=isinstance(module, FSDPModule))
+            tracker = StepTracker(noise, wrapped, even=isinstance(module, FSDPModule))
             private = _private_optimizer(module, clipping, grad_sample_mode)(
                 optimizer,
                 noise_multiplier=0.0,  # no noise from Opacus
                 max_grad_norm=norm,
-                # The DDP optimizer sums over the ranks and then divides by their number.
-                expected_batch_size=batch_size(plan, examples) / (ranks if isinstance(module, DPDDP) else 1),
+                # The DDP optimizer sums over the ranks and then divides by their number; on a lattice, it only sums.
+                expected_batch_size=batch_size(plan, examples)
+                / (ranks if isinstance(module, DPDDP) and lattice is None else 1),
                 loss_reduction=loss_reduction,
             )
-            kind = GhostClipping if "ghost" in grad_sample_mode else PerExampleClipping
-            private.attach(tracker, kind(wrapped, parameters, tuple(norms)))
+            private.attach(tracker, _clipping(wrapped, parameters, tuple(norms), grad_sample_mode, lattice))
             if isinstance(module, FSDPModule):
                 zero_padding(wrapped, tracker.is_padded, private)
                 fix_reduction(module, ranks)
-            batches = PlanBatchSampler(tracker, epoch, private)
+            batches = PlanBatchSampler(tracker, epoch, private, one_at_a_time=lattice is not None)
             loader = PlanLoader(dataset, batch_sampler=batches, **options)
+            loader.seed_collation(tracker.generators)
             made = (wrapped, private, *_private_criterion(wrapped, private, criterion, grad_sample_mode), loader)
         except BaseException:
             noise.close()
@@ -290,12 +314,13 @@ class PrivacyEngine(RunMethods):
     def check_independence(self, loss: Callable[[Any], Any], batch: Any) -> None:
         """Raise `Refused` if the gradient of an example depends on the other examples of the batch.
 
-        Call it once before training. Clipping bounds what an example adds to the sum, but not how it changes the
-        gradients of others. An example can change them through a mean over all tokens of the batch, a contrastive loss,
-        batch statistics, or an embedding table that is looked up once for all examples. The check processes the batch
-        as a whole and in parts, without dropout, and compares the gradients of each example. The error names the layer
-        or the loss. Examples of the data set are also collated with one of them replaced, to find mixup and the like in
-        the collate function. No step is taken, and the parameters do not change.
+        Call it once before training. Clipping bounds what an example adds to the sum, but not how the example changes
+        the gradients of other examples. An example can change them through a mean over all tokens of the batch, a
+        contrastive loss, batch statistics, or an embedding table that is looked up once for all examples. The check
+        processes the batch as a whole and in parts, without dropout, and compares the gradients of each example. The
+        error names the layer or the loss. To find mixup and similar methods in the collate function, the check also
+        collates some examples of the data set, replaces one of them, and compares. No step is taken, and the parameters
+        do not change.
 
         A passed check is evidence, not a proof: it cannot find a dependence that does not occur in this batch.
 
@@ -312,7 +337,7 @@ class PrivacyEngine(RunMethods):
                 "The check needs the whole model in one process.",
                 hint="run it once in a single process before you start several",
             )
-        load = loader_of(self._loader.dataset, self._loader.collate_fn)
+        load = loader_of(self._loader.dataset, self._loader.own_collate)
         count = min(CHECKED_EXAMPLES, len(self._loader.dataset))
         if count > 1:
             check_collation(load, list(range(count)))
@@ -326,16 +351,33 @@ class PrivacyEngine(RunMethods):
         """Do the same as `check_independence`, but return False if fewer than two examples have a gradient."""
         return check_independence(self._module, self._optimizer, self._optimizer.begin_batch, loss, batch)
 
+    def _backpropagate_sums(self) -> None:
+        """Treat the loss in `backward` as a sum over the examples; the step still divides by the batch size.
+
+        The caller must multiply a mean by the number of examples before `backward`; see `refuse_rounded_mean`.
+        """
+        self._module.loss_reduction = "sum"
+
+    @contextmanager
+    def _backpropagating_sums(self) -> Iterator[None]:
+        """Inside this context, do the same as `_backpropagate_sums`."""
+        before = self._module.loss_reduction
+        self._backpropagate_sums()
+        try:
+            yield
+        finally:
+            self._module.loss_reduction = before
+
     def attach_scheduler(self, scheduler: Any) -> None:
         """Call `scheduler.step()` after every step of the plan, including steps without examples.
 
-        Poisson sampling can draw empty batches. The loader does not yield them, so a loop that calls `scheduler.step()`
-        itself would call it less often than there are steps, and the schedule would lag behind. Remove that call from
-        the loop. The schedule counts steps, not epochs. Put `scheduler.state_dict()` into your checkpoints.
+        Poisson sampling can draw empty batches, which the loader does not yield. If your loop calls `scheduler.step()`
+        itself, it misses these steps, and the schedule lags behind. Remove that call from the loop. The schedule counts
+        steps, not epochs. Put `scheduler.state_dict()` into your checkpoints.
 
         Args:
-            scheduler: learning-rate scheduler of the optimizer that was passed to `make_private`, or of the one that it
-                returned, such as `torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)`.
+            scheduler: learning-rate scheduler, such as `torch.optim.lr_scheduler.CosineAnnealingLR(optimizer,
+                plan.steps)`. Its optimizer is either the one passed to `make_private` or the one that it returned.
         """
         if self._optimizer is None:
             raise Refused("There is no private optimizer yet.", hint="call make_private first")
@@ -379,6 +421,8 @@ class PrivacyEngine(RunMethods):
 
     def close(self) -> None:
         """Write everything to disk and release the lock on the directory."""
+        if self._optimizer is not None:
+            self._optimizer.release()
         if self._tracker is not None:
             self.noise.close()
 
@@ -397,7 +441,7 @@ class PrivacyEngine(RunMethods):
         return self._tracker
 
     def __getattr__(self, name: str) -> Any:
-        """Explain the attributes that only Opacus's engine has."""
+        """Raise an `AttributeError`. For attributes that only Opacus's engine has, it says what to use instead."""
         message = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(f"{message}\n\nhint: {MOVED[name]}" if name in MOVED else message)
 
@@ -419,8 +463,16 @@ def _check_arguments(owner: str, options: Mapping[str, Any], needed: Mapping[str
     """Raise one `InvalidArgument` for all options that cannot be used and all required arguments that are missing."""
     missing = [name for name, value in needed.items() if value is None]
     if "data_loader" in options:
-        missing = [name for name in missing if name != "dataset"]  # the advice for data_loader says what to pass
+        missing = [name for name in missing if name != "dataset"]  # the advice about data_loader already asks for it
     refuse_options(owner, options, missing)
+
+
+def _known(module: nn.Module, dataset: Any, problem: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Problem` whose values follow from the module and the data set."""
+    found: dict[str, Any] = {"unit": "user"} if isinstance(dataset, UserDataset) else {}
+    if problem.get("lattice"):
+        found["parameters"] = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return found
 
 
 def _stored_plan(directory: str | Path, problem: Problem) -> Plan | None:
@@ -436,8 +488,16 @@ def _private_optimizer(module: nn.Module, clipping: str, mode: str) -> type[Priv
     return private_class(get_optimizer_class(clipping, isinstance(module, (DPDDP, FSDPModule)), mode))
 
 
+def _clipping(
+    module: Any, parameters: list[torch.Tensor], norms: tuple[float, ...], mode: str, lattice: Lattice | None
+) -> Clipping:
+    if lattice is not None:
+        return LatticeClipping(module, parameters, norms, lattice)
+    return (GhostClipping if "ghost" in mode else PerExampleClipping)(module, parameters, norms)
+
+
 def _private_criterion(module: Any, optimizer: PrivateOptimizer, criterion: Any, mode: str) -> tuple[Any, ...]:
-    """Return (criterion,) for ghost clipping; `backward` of its loss clips gradients. Otherwise return ()."""
+    """Return (criterion,) for ghost clipping, where `backward` of the loss clips gradients. Otherwise return ()."""
     if "ghost" not in mode:
         return ()
     loss = nn.CrossEntropyLoss(reduction=optimizer.loss_reduction) if criterion is None else criterion
@@ -446,8 +506,8 @@ def _private_criterion(module: Any, optimizer: PrivateOptimizer, criterion: Any,
     own = [name for name, p in named if p.requires_grad and id(p) not in ours]
     if own:
         raise InvalidArgument(
-            f"The criterion has a trainable parameter of its own, {own[0]!r}, which would be trained without noise.",
+            f"The criterion has its own trainable parameter, {own[0]!r}, which would be trained without noise.",
             hint="make it a parameter of the module, in a layer that the module calls, or freeze it with "
             "requires_grad_(False)",
         )
-    return (GhostClippingLoss(module, optimizer, loss, optimizer.loss_reduction),)
+    return (GhostClippingLoss(module, optimizer, loss),)

@@ -1,11 +1,13 @@
 """Ghost clipping in one backward pass: computes the gradient norms and the clipped sums from the same tensors.
 
-Notation in this file: `inputs` are the inputs of a layer, `gradients` the gradients of the loss with respect to its
-outputs, and `rows` per-example gradients of a parameter. The first dimension of each is the example.
+Notation in this file: `inputs` are the inputs of a layer, `gradients` are the gradients of the loss with respect to the
+layer's outputs, and `rows` are the per-example gradients of a parameter. The first dimension of each is over the
+examples.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -26,8 +28,8 @@ from antiphase.torch._precision import blockwise_sum, factors_like, squared_norm
 Found = dict[torch.Tensor, torch.Tensor]
 Kept = tuple[Any, torch.Tensor, torch.Tensor]  # layer, inputs, output gradients
 Sums = dict[str, torch.Tensor]
-GRAM_BLOCK = 1024  # features that are converted to float64 at a time
-LARGEST_CANCELLATION = 1e-4  # smallest squared norm of a sum, relative to (sum of the norms of its terms)^2
+GRAM_BLOCK = 1024  # number of features that are converted to float64 at a time
+LARGEST_CANCELLATION = 1e-4  # lower limit for (norm of a sum)^2 / (sum of the norms of the terms)^2; see `not_below`
 
 
 class Formula(NamedTuple):
@@ -59,12 +61,13 @@ class ClippedSums(NamedTuple):
 class GhostGradients:
     """Records the tensors of one backward pass, and computes the norms and the clipped sums from them.
 
-    For `Linear`, `Embedding` and convolutions it records the inputs and the output gradients. For other layers it
+    For `Linear`, `Embedding` and convolutions, it records the inputs and the output gradients. For other layers, it
     records the per-example gradients.
 
-    Opacus computes the clipped sum by a second backward pass over reweighted losses. That pass could differ from the
-    pass that computed the norms, for example if the backward function is nonlinear, stateful or random, or if the
-    losses are not in the order of the examples. Here, each recorded gradient is scaled by a factor from its own norm.
+    Opacus computes the clipped sum with a second backward pass over reweighted losses. That pass could differ from the
+    first pass, which computed the norms. For example, the backward function may be nonlinear, stateful or random, or
+    the losses may not be in the order of the examples. Here, the norms and the sums come from the same recorded
+    tensors.
     """
 
     def __init__(self, module: Any, parameters: list[Any]) -> None:
@@ -72,7 +75,7 @@ class GhostGradients:
         self.is_padded: Callable[[], bool] = lambda: False
         self._parameters = parameters
         self._names, self._parameter_names = layer_names(module), parameter_names(module)
-        # FSDP replaces the parameters of a layer during a pass. These are the optimizer's parameters.
+        # The optimizer's parameters. They must be stored now, since FSDP replaces a layer's parameters during a pass.
         self._owned = {id(layer): dict(layer.named_parameters()) for layer in module.modules()}
         self._tied = _tied_layers(module)
         self._skipped = _skippable(module)
@@ -87,22 +90,22 @@ class GhostGradients:
     __reduce_ex__ = refuse_pickle
 
     def clear(self) -> None:
-        """Delete everything recorded."""
+        """Delete all recorded tensors."""
         self.batch = None
         self._inputs.clear()
         self._rows.clear()
 
     def needed_gradients(self, leaves: list[torch.Tensor]) -> list[torch.Tensor] | None:
-        """Return the leaves of the graph that the backward pass must reach, or None for all of them.
+        """Return the leaves of the graph that the backward pass must reach, or None for all leaves.
 
-        The pass only has to compute the output gradients of every layer. The sums that it would store in `p.grad` are
-        not clipped, so they are dropped. To save time, the largest products are skipped: the weight gradients of layers
-        that also have a bias. The pass still reaches these layers through the bias. If it misses a layer after all,
-        `norms` raises `Refused`.
+        The backward pass only has to compute the output gradients of every layer. The sums that it stores in `p.grad`
+        are not clipped, so they are dropped. To save time, the pass skips the largest matrix products: the weight
+        gradients of layers that also have a bias. The pass still reaches these layers through the bias. If the pass
+        misses a layer after all, `norms` raises `Refused`.
 
         Args:
-            leaves: all leaves of the graph. If one is not a trained parameter, such as an input that requires a
-                gradient, all are needed: a layer's hook waits for the gradients of its inputs.
+            leaves: all leaves of the graph. If one of them is not a trained parameter, such as an input that requires a
+                gradient, None is returned, since the hook of a layer waits for the gradients of its inputs.
         """
         known = {id(p) for p in self._parameters}
         if not all(id(leaf) in known for leaf in leaves):
@@ -131,7 +134,7 @@ class GhostGradients:
             factors = factors.clone()
             factors[-1] = 0.0
         found: Found = {}
-        for key, owned in self._owned.items():  # in the same order on all ranks, since FSDP sums over them
+        for key, owned in self._owned.items():  # in the same order on all ranks, since FSDP sums over the ranks
             for name, total in self._sums(key, factors).items():
                 p = owned[name]
                 value = _over_ranks(total.view(p.shape), p)
@@ -140,7 +143,7 @@ class GhostGradients:
         self.batch = ClippedSums([found[p] for p in self._parameters], len(factors))
 
     def take(self) -> ClippedSums | None:
-        """Return the clipped sums and forget them; None if there are none."""
+        """Return the clipped sums and delete them from this object; None if there are no sums."""
         batch, self.batch = self.batch, None
         return batch
 
@@ -208,7 +211,7 @@ class GhostGradients:
                 )
 
     def _keep_inputs(self, layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Found:
-        """Record the inputs and output gradients of a layer. Replaces Opacus's norm sampler, so it returns zeros."""
+        """Record the inputs and output gradients of a layer. Replaces Opacus's norm sampler, and returns zero norms."""
         if id(layer) in self._inputs:
             raise Refused(
                 f"Layer {self._names[id(layer)]!r} is used twice in one forward pass.",
@@ -219,7 +222,7 @@ class GhostGradients:
         return {p: backprops.new_zeros(len(backprops)) for p in layer.parameters() if p.requires_grad}
 
     def _keep(self, sampler: Any, layer: Any, *given: Any) -> Found:
-        """Record the per-example gradients from Opacus's `sampler`; return zeros of the same length in their place."""
+        """Record the per-example gradients from Opacus's `sampler`. Return zeros to Opacus in their place."""
         names = {id(p): name for name, p in layer.named_parameters()}
         found: Found = sampler(layer, *_in_full_precision(layer, *given))
         for p, rows in found.items():
@@ -237,7 +240,7 @@ class GhostGradients:
         return [rows.new_zeros(len(rows), 1) for rows in found]
 
     def _add(self, key: int, name: str, rows: torch.Tensor) -> None:
-        """Add per-example gradients from one use of a layer. Recurrent layers have fewer rows when sequences end."""
+        """Add per-example gradients from one use of a layer. Recurrent layers have fewer rows after a sequence ends."""
         kept = self._rows.setdefault(key, {})
         if name in kept:
             shorter, longer = sorted((kept[name], rows), key=len)
@@ -251,8 +254,9 @@ def _in_full_precision(
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Convert the inputs and output gradients of a layer to the dtype of its parameters, if that is more precise.
 
-    Under autocast they may have been rounded to bfloat16 or float16. This does not affect privacy: the rounded values
-    define the gradient of an example, and its norm and the sum are both computed from them in full precision.
+    Under autocast, they may have been rounded to bfloat16 or float16. This does not affect privacy: the rounded values
+    define the gradient of an example, and both its norm and the sum are computed from these values in full precision.
+    The rounding does not depend on the number of examples, because `backward` starts from the sum of the losses.
     """
     kinds = [p.dtype for p in layer.parameters()]
     for kind in kinds:
@@ -276,12 +280,12 @@ def tied_products(embedding: Kept, linear: Kept, e_square: torch.Tensor, l_squar
 
     E and L are the gradients of the two uses. The gradient of the weight is E + L, and ||E + L||^2 = ||E||^2 + ||L||^2
     + 2 <E, L>. Row v of E is the sum of the output gradients of the embedding where the token is v. Row v of L is
-    sum_s g_s[v] a_s over the positions s of the linear layer. So <E, L> = sum_v sum_s g_s[v] <E_v, a_s>, where v need
-    only run over the tokens of the example.
+    sum_s g_s[v] a_s over the positions s of the linear layer. Here g_s is the output gradient and a_s the input at
+    position s. So <E, L> = sum_v sum_s g_s[v] <E_v, a_s>, where only the tokens v of the example contribute.
 
-    If E and L cancel, their sum is much smaller than both, but its rounding errors are not. So the squared norm is
-    raised to at least a fraction of (||E|| + ||L||)^2, as in `not_below`. The products here are computed in float64,
-    and the margin covers their rounding errors.
+    If E and L cancel, E + L is much smaller than E and L, but the rounding errors of the sum are not. So the squared
+    norm is raised to at least a fraction of (||E|| + ||L||)^2, as in `not_below`. The products are computed in float64,
+    and a margin is added that covers their rounding errors.
 
     Args:
         embedding: embedding layer, its tokens and its output gradients.
@@ -312,7 +316,7 @@ def tied_products(embedding: Kept, linear: Kept, e_square: torch.Tensor, l_squar
 
 
 def _skippable(module: nn.Module) -> set[int]:
-    """Return the ids of weights that `needed_gradients` leaves out: those of layers with a trainable bias.
+    """Return the ids of the weights that `needed_gradients` leaves out: weights of layers with a trainable bias.
 
     Weights sharded by FSDP are not left out, since FSDP replaces the parameters during a pass. Weights that several
     layers share are not left out either, since the pass reaches an Embedding only through its weight.
@@ -331,11 +335,18 @@ def _skippable(module: nn.Module) -> set[int]:
 def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Found:
     """Return per-example gradients from Opacus's convolution function, called with contiguous inputs.
 
-    Opacus's function assumes row-major memory when it reads patches. With another memory format, such as channels last,
-    it would read wrong values, even from another example. PyTorch calls a one-pixel image contiguous even in channels
-    last format, but a padded copy of it is not. So the input is flattened and reshaped.
+    Opacus's function assumes row-major memory when it reads patches. With a different memory format, such as channels
+    last, it would read wrong values, even from a different example. Calling `contiguous` is not enough: PyTorch
+    considers a one-pixel image contiguous even in channels last format, but a padded copy of the image is not. So the
+    input is also flattened and reshaped.
+
+    Opacus's function also ignores `padding_mode` and pads with zeros, so any other padding is added first.
     """
     inputs = activations[0]
+    if layer.padding_mode != "zeros":
+        inputs = nn.functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+        layer = copy.copy(layer)
+        layer.padding = (0,) * len(layer.kernel_size)
     in_order = inputs.contiguous().view(-1).view(inputs.shape)
     found: Found = compute_conv_grad_sample(layer, [in_order], backprops)
     return found
@@ -358,7 +369,7 @@ def conv_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> t
 
 
 def conv_sums(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor, factors: torch.Tensor) -> Sums:
-    """Return the clipped sums of a convolution. Only one layer's per-example gradients are in memory at a time."""
+    """Return the clipped sums of a convolution. Only this layer's per-example gradients are in memory."""
     rows = _conv_rows(layer, inputs, gradients)
     return {name: weighted_sum(factors, row) for name, row in rows.items()}
 
@@ -397,10 +408,11 @@ def _table_rows(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> tu
 
 
 def linear_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-    """Return the squared gradient norms of a linear layer; its input may have dimensions between batch and features.
+    """Return the squared gradient norms of a linear layer, shape (examples,).
 
-    These dimensions are the positions t, with inputs a_t and output gradients g_t. The gradient of an example is
-    G = sum_t g_t a_t^T, so ||G||^2 = sum_{s,t} <g_s, g_t> <a_s, a_t>.
+    The input may have dimensions between batch and features. These dimensions are the positions t, with inputs a_t and
+    output gradients g_t. The gradient of an example is G = sum_t g_t a_t^T, so
+    ||G||^2 = sum_{s,t} <g_s, g_t> <a_s, a_t>.
     """
     a, square = inputs.to(gradients.dtype), widen(gradients.new_zeros(len(gradients)))
     if gradients.dim() < 3:
@@ -439,9 +451,9 @@ def _has_bias(layer: Any) -> bool:
 
 
 def _gram(x: torch.Tensor) -> torch.Tensor:
-    """Return the dot products of all pairs of positions, per example, in float64 where the device has it.
+    """Return the dot products of all pairs of positions, per example, in float64 if the device supports it.
 
-    Float32 is not enough: an example can be chosen such that all rounding errors have the same sign.
+    Float32 is not enough, because an adversary can choose an example for which all rounding errors have the same sign.
     Products of two float32 numbers are exact in float64 and do not underflow.
     """
     found = x.new_zeros(len(x), x.shape[1], x.shape[1], dtype=widen(x[:0]).dtype)
@@ -454,10 +466,11 @@ def _gram(x: torch.Tensor) -> torch.Tensor:
 def not_below(square: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
     """Return the squared norm of a sum over positions, but at least 1e-4 times (sum of the norms of its terms)^2.
 
-    If the terms cancel, the clipped sum over the batch, which is computed in the dtype of the gradients, has rounding
-    errors that are relative to the terms. So an example whose terms are more than a hundred times longer than their sum
-    is clipped further: its terms add up to at most a hundred times the clipping norm. Independent positions
-    reach this limit only if there are about 10,000 of them.
+    The clipped sum over the batch is computed in the dtype of the gradients. Its rounding errors are proportional to
+    the norms of the terms, even if the terms cancel. So if the norms of an example's terms add up to more than a
+    hundred times the norm of their sum, the example is clipped further. The norms of its clipped terms then add up to
+    at most a hundred times the clipping norm. Independent positions reach this limit only if there are about 10,000 of
+    them.
 
     Args:
         square: squared norm, shape (examples,).
@@ -470,8 +483,8 @@ def with_margin(square: torch.Tensor, terms: torch.Tensor, dtype: torch.dtype) -
     """Add a rounding margin to the computed squared norm of a sum over positions.
 
     The norm and the clipped sum are computed in different ways. The rounding errors of both are proportional to the
-    terms of the sum over positions. If the terms cancel, they are far larger than the sum, and without a margin the
-    computed norm could be far too small.
+    norms of the terms of the sum over positions. If the terms cancel, these norms are far larger than the norm of the
+    sum. Without a margin, the computed norm could then be far too small.
 
     Args:
         square: squared norm as computed, shape (examples,).

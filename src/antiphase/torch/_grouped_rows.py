@@ -1,7 +1,7 @@
-"""Several rows per example: the gradients of all rows of a user are added before they are clipped.
+"""Several rows per example: the gradients of all rows of a user are added before the sum is clipped.
 
-A model processes users * k rows, such as sequences, where rows i * k to (i + 1) * k - 1 belong to user i. Every layer
-treats the rows separately, so the gradient of a user is the sum of the gradients of the k rows.
+With k rows (such as sequences) per user, a model processes users * k rows, and rows i * k to (i + 1) * k - 1 belong to
+user i. Every layer treats the rows separately, so the gradient of a user is the sum of the gradients of the k rows.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def add_rows(module: Any, rows: int) -> None:
 def group_inputs(module: Any, rows: int) -> None:
     """Make ghost clipping treat the rows of an example as positions of one row. Call it after `GhostGradients`.
 
-    The formulas for `Linear` and `Embedding` add over positions. Convolutions use per-example gradients instead.
+    This works because the formulas for `Linear` and `Embedding` add over positions. Convolutions use per-example
+    gradients instead.
     """
     module.NORM_SAMPLERS = {
         kind: partial(_grouped, keep, rows)
@@ -90,7 +91,7 @@ def _grouped(keep: Any, rows: int, layer: Any, activations: list[torch.Tensor], 
 
 
 def _rearranged(rearrange: Any, rows: int, *, module: Any, loss_reduction: str, **given: Any) -> Any:
-    """Call Opacus's `rearrange_grad_samples`, then correct the number of examples that it has counted.
+    """Call Opacus's `rearrange_grad_samples`, then correct Opacus's count of the examples.
 
     With a mean over the users, the gradients must be multiplied by the number of users, but Opacus multiplies by the
     number of rows.
@@ -113,6 +114,6 @@ def _by_group(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     if len(tensor) % rows:
         raise Refused(
             f"The number of rows of a layer is not a multiple of rows_per_example={rows}.",
-            hint="call every layer with all rows of the batch; look positions up for every row",
+            hint="call every layer with all rows of the batch; look up positions for every row",
         )
     return tensor.unflatten(0, (-1, rows))  # type: ignore[no-untyped-call]

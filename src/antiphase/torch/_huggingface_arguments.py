@@ -1,4 +1,4 @@
-"""Checks the arguments of `PrivateTrainer`: those that would change the mechanism raise an error."""
+"""Checks the arguments of `PrivateTrainer`. Arguments that would change the mechanism raise an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphase._errors import InvalidArgument
 from antiphase._plan import Plan
 from antiphase.torch.users import UserDataset
 
-# Training arguments that must keep their default, with the reason or the remedy.
+# Training arguments that must keep their default value. The text of each says why, or what to do instead.
 DEFAULTS = {
     "gradient_accumulation_steps": "the batch of a step comes from the plan: Problem(batch_size=...); to save memory, "
     "set per_device_train_batch_size, the number of examples that are processed at a time",
@@ -23,9 +23,9 @@ DEFAULTS = {
     "auto_find_batch_size": "set per_device_train_batch_size yourself",
     "torch_compile": "per-example gradients are computed by hooks, which compilation would remove",
     "deepspeed": "use one process",
-    "fsdp": "use one process; for a training loop of your own, see grad_sample_mode='ghost_fsdp' of make_private",
+    "fsdp": "use one process; for your own training loop, see grad_sample_mode='ghost_fsdp' of make_private",
     "dataloader_persistent_workers": "epochs that share workers could get each other's batches",
-    "dataloader_in_order": "a step could get the batch of another step",
+    "dataloader_in_order": "a step could get the batch of a different step",
     "include_num_input_tokens_seen": "the number of tokens has no noise, and would be stored in checkpoints",
 }
 
@@ -87,7 +87,7 @@ def check_arguments(
 
 
 def check_users(dataset: Any, rows_per_user: int | None) -> None:
-    """Raise `InvalidArgument` unless a data set of users and `rows_per_user` are used together, and agree.
+    """Raise `InvalidArgument` if `rows_per_user` is missing or too small for users, or given for a set of examples.
 
     Args:
         dataset: training data set.
@@ -114,25 +114,34 @@ def check_users(dataset: Any, rows_per_user: int | None) -> None:
 
 
 def check_directories(args: Any, run_directory: str | Path) -> None:
-    """Raise `InvalidArgument` if the run directory, which holds the secret, is inside the output directory."""
+    """Raise `InvalidArgument` if the output directory contains the run directory, or is inside run/private."""
     output, run = Path(args.output_dir).resolve(), Path(run_directory).resolve()
     if run.is_relative_to(output) or output.is_relative_to(run / "private"):
         raise InvalidArgument(
-            f"The run directory {str(run_directory)!r} is inside the output directory {args.output_dir!r}. It holds "
-            "the secret and the noise state, and must not be stored or published with the model.",
+            f"The run directory {str(run_directory)!r} overlaps with the output directory {args.output_dir!r}. It "
+            "holds the secret and the noise state, and must not be stored or published with the model.",
             hint="use a run_directory next to the output directory",
         )
 
 
 def check_collator(collator: Any, processing_class: Any) -> None:
-    """Raise `InvalidArgument` if examples are padded on the left to the length of the longest example.
+    """Raise `InvalidArgument` if the collator has a seed, or pads on the left to the length of the longest example.
 
-    Models that count positions from the left would then see positions that depend on the other examples.
+    With a known seed, leaving out one example would change the random numbers of later examples; see
+    `_random_state.py`. With padding on the left, models that count positions from the left would see positions that
+    depend on the other examples.
     """
+    if getattr(collator, "seed", None) is not None:
+        raise InvalidArgument(
+            f"{type(collator).__name__}(seed={collator.seed}) draws random numbers from a known seed. One example "
+            "would change the random numbers of all others, which clipping does not cover.",
+            hint="leave seed=None: the random numbers then come from the run's secret, and are the same on resume",
+        )
     tokenizer = getattr(collator, "tokenizer", None) or processing_class
     if getattr(tokenizer, "padding_side", "right") == "left" and getattr(collator, "padding", True) != "max_length":
         raise InvalidArgument(
-            "The tokenizer pads on the left, so the positions of an example depend on the longest one of the batch.",
+            "The tokenizer pads on the left, so the positions of an example depend on the longest example of the "
+            "batch.",
             hint="set tokenizer.padding_side = 'right', or pad to a fixed length with padding='max_length'",
         )
 

@@ -21,7 +21,7 @@ class LogitsLoss(nn.Module):
 
     Args:
         kind: "classes" for cross entropy, "regression" for the squared error, "multi_label" for binary cross entropy.
-            As in the models themselves, labels that are not integers turn "classes" into "multi_label".
+            As in the models themselves, "classes" becomes "multi_label" if the labels are not integers.
         label_smoothing: as in `torch.nn.CrossEntropyLoss`.
     """
 
@@ -31,7 +31,7 @@ class LogitsLoss(nn.Module):
         self.ignore_index = -100
 
     def forward(self, output: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Return the mean over the examples, or one value per example if `reduction` is "none"."""
+        """Return one value per example, or their sum or mean, as `reduction` says."""
         logits = output.logits.float()
         if self.kind == "classes" and not labels.is_floating_point():
             each = nn.functional.cross_entropy(
@@ -45,7 +45,7 @@ class LogitsLoss(nn.Module):
 
 
 def loss_for(model: Any, label_smoothing: float = 0.0) -> nn.Module:
-    """Return the per-example loss for a model, by the name of its class.
+    """Return the per-example loss for a model, chosen by the name of the model's class.
 
     Args:
         model: Hugging Face model, not in a PEFT wrapper.
@@ -66,8 +66,8 @@ def loss_for(model: Any, label_smoothing: float = 0.0) -> nn.Module:
     raise InvalidArgument(
         f"There is no per-example loss for {name}. The loss that the model computes itself may be a mean over all "
         "tokens of the batch.",
-        hint="pass loss=..., a module with a `reduction` attribute that maps (output, labels) to one value per example "
-        "for reduction 'none', such as antiphase.torch.losses.TokenLoss()",
+        hint="pass loss=..., a module with a `reduction` attribute that, for reduction 'none', maps (output, labels) "
+        "to one value per example, such as antiphase.torch.losses.TokenLoss()",
     )
 
 

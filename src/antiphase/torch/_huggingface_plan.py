@@ -15,7 +15,7 @@ from antiphase.torch._loader import check_dataset
 
 
 class Goal(NamedTuple):
-    """What to plan for.
+    """The settings to make a plan for.
 
     Args:
         epsilon: epsilon of the budget.
@@ -62,8 +62,8 @@ def plan_for(goal: Goal, args: Any, dataset: Any, run_directory: str | Path) -> 
     stored = Plan.load(path)
     if stored.problem != problem:
         raise InvalidArgument(
-            f"The run in {str(run_directory)!r} was planned for other settings: {stored.problem}.",
+            f"The run in {str(run_directory)!r} was planned with different settings: {stored.problem}.",
             hint="use the same epsilon, delta, batch_size, clip_norm, data set and number of steps to resume, or "
-            "another run_directory for another run",
+            "a different run_directory for a new run",
         )
     return stored

@@ -1,8 +1,8 @@
 """`check_independence`: checks that the gradient of an example does not depend on the other examples of its batch.
 
-Clipping bounds the influence of an example on the sum only if the example changes no gradient but its own. This is not
-so with a mean over all tokens of a batch, a contrastive loss or statistics over the batch. A single gradient does not
-show the problem, so the check compares the gradients from several batches.
+Clipping bounds the influence of an example on the sum only if the example changes no gradient but its own. A mean over
+all tokens of a batch, a contrastive loss and statistics over the batch violate this condition. A single gradient does
+not show the problem, so the check compares the gradients from several batches.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from torch.overrides import TorchFunctionMode
 from antiphase._errors import InvalidArgument, Refused
 from antiphase.torch._batches import batch_size_of, select, tensors_in
 from antiphase.torch._criterion import backward_per_example, is_private_loss
+from antiphase.torch._names import unwrapped_name
 
 Loss = Callable[[Any], Any]
-# Different batches sum the same numbers in a different order, which causes small rounding differences. A dependence
-# between examples changes gradients by far more. Tolerances are relative to the gradient of each example, since
-# clipping may give all examples the same weight.
+# In different batches, the same numbers are summed in a different order, which causes small rounding differences. A
+# dependence between examples changes gradients by far more. Tolerances are relative to the gradient of each example,
+# since clipping may give all examples the same weight.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
 LOWEST_PRECISION = 0.1
-SHORTEST = 1e-4  # relative to the median of the norms: smaller gradients may be rounding errors
-HARMLESS = 1e-6  # a change of one gradient, relative to the clipping norm
-NO_GRADIENT = 1e-10  # a norm, relative to the clipping norm
+SHORTEST = 1e-4  # norms below this multiple of the median norm may be rounding errors
+HARMLESS = 1e-6  # a change of one gradient by this multiple of the clipping norm is ignored
+NO_GRADIENT = 1e-10  # a norm below this multiple of the clipping norm counts as no gradient
 DROPOUTS = {
     nn.functional.dropout,
     nn.functional.dropout1d,
@@ -46,11 +47,11 @@ LOSS_HINT = (
     "contrastive terms, mixup, and statistics over the batch"
 )
 LAYER_HINT = (
-    "replace statistics over the batch by those of single examples (GroupNorm or LayerNorm), and remove mixup, "
-    "in-batch attention and the like"
+    "replace statistics over the batch by statistics of single examples (GroupNorm or LayerNorm), and remove mixup, "
+    "in-batch attention and similar methods"
 )
 ROWS_HINT = (
-    "give the layer one row per example: look positions up for every example, with "
+    "give the layer one row per example: look up positions for every example, with "
     "position_ids=torch.arange(length).expand(len(tokens), -1), and keep the examples in the first dimension"
 )
 
@@ -70,10 +71,11 @@ class Measured(NamedTuple):
 def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], loss: Loss, batch: Any) -> bool:
     """Raise `Refused` if the gradient of an example changes when other examples are left out of the batch.
 
-    The batch is processed as a whole, and split in two in several ways, without dropout. The gradient norms of the
-    examples must be the same each time, and so must randomly weighted sums of the gradients, scaled to length 1.
+    The batch is processed as a whole, and in two parts, for several ways to split it, without dropout. Each time, the
+    gradient norms of the examples must be the same. Randomly weighted sums of the gradients, each scaled to norm 1,
+    must also be the same.
 
-    Returns False if fewer than two examples have a gradient, because nothing was checked then.
+    Returns whether at least two examples have a gradient. If it returns False, nothing was checked.
 
     Args:
         module: model, wrapped by Opacus.
@@ -90,14 +92,20 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
     weights *= torch.where(torch.rand(size, generator=generator) < 0.5, -1.0, 1.0)
     measure = _Measurement(module, optimizer, reset, loss)
     with measure.restored():
-        before = measure.parameter_sums()
+        before, buffers = measure.parameter_sums(), measure.buffers()
         norms = measure(batch, weights).norms
         if changed := measure.changed_since(before):
             raise Refused(
-                f"The forward pass changes the parameter {changed!r}, from the data and without noise, as layers do "
-                "that are initialized from the first batch.",
+                f"The forward pass changes the parameter {changed!r}, from the data and without noise. Layers that are "
+                "initialized from the first batch do this.",
                 hint="initialize the model before make_private, from public data or without data; start again with a "
                 "new model",
+            )
+        if name := measure.buffer_of_data(buffers, select(batch, [0] * size, size), weights):
+            raise Refused(
+                f"The forward pass computes the buffer {unwrapped_name(name)!r} from the data, without noise, as "
+                "layers with running means or codebooks with moving averages do.",
+                hint="remove the layer, or compute its statistics before make_private, from public data",
             )
         present = norms[norms > NO_GRADIENT * measure.clip_norm]
         usual = float(present.median()) if len(present) else measure.clip_norm
@@ -108,8 +116,8 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
                 found = [measure(select(batch, part, size), weights[part]) for part in parts]
             except Exception as error:
                 raise Refused(
-                    "The model can process the whole batch but not part of it, so its rows are not the examples. For a "
-                    f"part, it raised {type(error).__name__}, which caused this error.",
+                    "The model can process the whole batch but not part of it, so its rows are not the examples. For "
+                    f"part of the batch, the model raised {type(error).__name__}, which caused this error.",
                     hint=ROWS_HINT,
                 ) from error
             if wrong := measure.differing(whole, found, parts):
@@ -128,7 +136,7 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
 
 
 def _splits(size: int, generator: torch.Generator) -> Iterator[list[list[int]]]:
-    """Yield ways to split a batch into two parts. At least one of them separates any two given examples."""
+    """Yield ways to split a batch into two parts. For any two examples, at least one of the splits separates them."""
     places = torch.randperm(size, generator=generator)
     for bit in range((size - 1).bit_length()):
         yield [((places >> bit) % 2 == side).nonzero().flatten().tolist() for side in (0, 1)]
@@ -138,7 +146,7 @@ def _coupled(module: Any, wrong: list[str], layer: str | None, *, all_parameters
     if layer is not None:
         kind = type(dict(module.named_modules())[layer]).__name__
         return Refused(
-            f"Layer {layer!r} ({kind}) mixes the examples of a batch: its output for an example depends on the others.",
+            f"Layer {layer!r} ({kind}) mixes the examples of a batch: its output for one example depends on others.",
             hint=LAYER_HINT,
         )
     if all_parameters:
@@ -148,10 +156,16 @@ def _coupled(module: Any, wrong: list[str], layer: str | None, *, all_parameters
             hint=LOSS_HINT,
         )
     return Refused(
-        f"The gradient of {wrong[0]!r} is not computed per example, although the outputs are. Number of such "
+        f"The gradient of {wrong[0]!r} is not computed per example, unlike the outputs. Number of such "
         f"parameters: {len(wrong)}.",
         hint=ROWS_HINT,
     )
+
+
+def _differ(first: torch.Tensor, second: torch.Tensor | None) -> bool:
+    if second is None or first.shape != second.shape:
+        return True
+    return not torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
 @final
@@ -167,25 +181,49 @@ class _Measurement:
     @contextmanager
     def restored(self) -> Iterator[None]:
         """On exit, restore buffers and random generators, and delete all gradients."""
-        buffers = {name: value.clone() for name, value in self._module.named_buffers()}
+        buffers = self.buffers()
         devices = [p.device for p in self._optimizer.params if p.device.type == "cuda"]
         with torch.random.fork_rng(devices=devices):
             try:
                 yield
             finally:
                 self._clear()
-                for name, value in self._module.named_buffers():
-                    if name in buffers:
-                        value.copy_(buffers[name])
+                self._restore(buffers)
 
     def parameter_sums(self) -> dict[str, float]:
-        """Return the sum of the entries of every parameter, also of frozen ones."""
+        """Return the sum of the entries of every parameter, including frozen parameters."""
         return {name: float(p.detach().sum(dtype=torch.float64)) for name, p in self._module.named_parameters()}
 
     def changed_since(self, before: dict[str, float]) -> str | None:
-        """Return the name of a parameter whose sum is not the same as in an earlier `parameter_sums`, or None."""
+        """Return the name of a parameter whose sum differs from `before`, which `parameter_sums` returned, or None."""
         now = self.parameter_sums()
         return next((name for name in now if now[name] != before.get(name) and not math.isnan(now[name])), None)
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return copies of all buffers."""
+        return {name: value.clone() for name, value in self._module.named_buffers()}
+
+    def buffer_of_data(self, before: dict[str, torch.Tensor], other: Any, weights: torch.Tensor) -> str | None:
+        """Return the name of a buffer that depends on the data of the last forward pass, or None.
+
+        Args:
+            before: buffers before the last forward pass.
+            other: batch with different data and as many examples as the last batch. Used only if the last pass changed
+                a buffer.
+            weights: weights of the examples.
+        """
+        first = self.buffers()
+        if not any(_differ(value, before.get(name)) for name, value in first.items()):
+            return None
+        self._restore(before)
+        self(other, weights)
+        second = self.buffers()
+        return next((name for name, value in first.items() if _differ(value, second.get(name))), None)
+
+    def _restore(self, buffers: dict[str, torch.Tensor]) -> None:
+        for name, value in self._module.named_buffers():
+            if name in buffers and buffers[name].shape == value.shape:
+                value.copy_(buffers[name])
 
     def __call__(self, batch: Any, weights: torch.Tensor, seed: int = 0) -> Measured:
         loss = self._forward(batch, seed)
@@ -208,7 +246,7 @@ class _Measurement:
         loss.backward()  # type: ignore[no-untyped-call]
         pairs = zip(self._names, self._optimizer.params, strict=True)
         found = [self._rows(name, p, len(weights)) for name, p in pairs]
-        squares = torch.stack([rows.flatten(1).double().square().sum(1).cpu() for rows in found]).sum(0)
+        squares = torch.stack([rows.reshape(len(rows), -1).double().square().sum(1).cpu() for rows in found]).sum(0)
         if not (finite := torch.isfinite(squares)).all():  # such an example counts as zero in training, too
             squares[~finite] = 0.0
             for rows in found:
@@ -233,8 +271,8 @@ class _Measurement:
         """Return the names of parameters whose gradients differ between the whole batch and its parts.
 
         Args:
-            whole: result for the whole batch; each gradient was scaled to length 1 in the sums.
-            parts: results for the parts.
+            whole: result for the whole batch. In the sums, each gradient was scaled to norm 1.
+            parts: results for the parts into which the batch was split.
             places: for each part, the indices of its examples in the whole batch.
         """
         wrong = []
@@ -256,7 +294,7 @@ class _Measurement:
         return wrong
 
     def mixing_layer(self, whole: Any, part: Any, rows: list[int], size: int) -> str | None:
-        """Return the first layer whose outputs for a part of the batch differ from those in the whole batch, or None.
+        """Return the first layer whose outputs differ between the whole batch and a part of it, or None.
 
         Args:
             whole: whole batch.

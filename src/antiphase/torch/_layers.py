@@ -16,6 +16,7 @@ from opacus.layers.dp_rnn import DPRNNBase, RNNLinear
 from opacus.utils.module_utils import requires_grad, trainable_parameters
 from opacus.utils.tensor_utils import sum_over_all_but_batch_and_last_n
 from torch import nn
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.rnn import PackedSequence
 
 from antiphase._errors import Refused
@@ -33,8 +34,11 @@ def patch_samplers(module: Any, parameters: list[torch.Tensor], rows_per_example
     """Install the functions of this file and of `_ghost.py` in one wrapped module. Opacus itself is not patched."""
     if hasattr(module, "GRAD_SAMPLERS"):
         more = {
+            nn.Conv1d: conv_gradients,
             nn.Conv2d: conv_gradients,
+            nn.Conv3d: conv_gradients,
             nn.Embedding: embedding_gradients,
+            nn.EmbeddingBag: embedding_bag_gradients,
             nn.LayerNorm: layer_norm_gradients,
         }
         module.GRAD_SAMPLERS = {**module.GRAD_SAMPLERS, **more}
@@ -46,20 +50,65 @@ def patch_samplers(module: Any, parameters: list[torch.Tensor], rows_per_example
         module.ghost_gradients = GhostGradients(module, parameters)
         if rows_per_example > 1:
             group_inputs(module, rows_per_example)
+    elif hasattr(module, "layer_inputs"):
+        module.GRAD_SAMPLERS = {kind: partial(stored_gradients, f) for kind, f in module.GRAD_SAMPLERS.items()}
     for layer in module.modules():
         if isinstance(layer, DPRNNBase):
             layer.register_forward_pre_hook(check_sequences, with_kwargs=True)
 
 
+def order_gradients(module: nn.Module) -> None:
+    """Make the gradients of the outputs of InstanceNorm layers contiguous. Call it after Opacus's hooks are registered.
+
+    On a CPU, PyTorch 2.13 computes wrong gradients for the inputs of `InstanceNorm2d` and `InstanceNorm3d` if the
+    gradient of the output is in the memory order (positions, examples, channels). Recurrent layers and sequences with
+    the positions first cause this order. The gradient of one example then depends on the other examples.
+    """
+    for layer in module.modules():
+        if isinstance(layer, _InstanceNorm):
+            layer.register_forward_hook(_order_gradient, prepend=True)  # before Opacus reads the gradient
+
+
+@untraced
+def _order_gradient(_layer: nn.Module, _inputs: Any, output: Any) -> None:
+    if isinstance(output, torch.Tensor) and output.requires_grad:
+        output.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
+
+
 def embedding_gradients(
     layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor
 ) -> dict[torch.Tensor, torch.Tensor]:
-    """Return per-example gradients of Embedding. Unlike in Opacus's own function, the padding row is not trained."""
+    """Return per-example gradients of Embedding. Unlike Opacus's own function, this does not train the padding row."""
     found: dict[torch.Tensor, torch.Tensor] = compute_embedding_grad_sample(layer, activations, backprops)
     if layer.padding_idx is not None:
         for rows in found.values():
             rows[:, layer.padding_idx] = 0.0
     return found
+
+
+def embedding_bag_gradients(
+    layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor
+) -> dict[torch.Tensor, torch.Tensor]:
+    """Return per-example gradients of EmbeddingBag. Opacus's own function counts a repeated token only once."""
+    if layer.mode == "max":
+        raise Refused(
+            "The gradients of an EmbeddingBag with mode='max' cannot be computed for each example.",
+            hint="use mode='sum' or 'mean', or an Embedding and torch.amax",
+        )
+    tokens, count = activations[0], len(backprops)
+    if len(activations) > 1:
+        places = torch.arange(len(tokens), device=tokens.device)
+        bags = torch.searchsorted(activations[1].contiguous(), places, right=True) - 1
+    else:
+        bags = torch.arange(count, device=tokens.device).repeat_interleave(tokens.shape[1])
+    tokens = tokens.flatten()
+    used = torch.ones_like(tokens, dtype=torch.bool) if layer.padding_idx is None else tokens != layer.padding_idx
+    tokens, bags = tokens[used], bags[used]
+    if layer.mode == "mean":
+        sizes = torch.bincount(bags, minlength=count).clamp(min=1)
+        backprops = backprops / sizes[:, None]
+    rows = backprops.new_zeros(count, *layer.weight.shape)
+    return {layer.weight: rows.index_put_((bags, tokens), backprops[bags], accumulate=True)}
 
 
 def layer_norm_gradients(
@@ -75,8 +124,30 @@ def layer_norm_gradients(
     return found
 
 
+def stored_gradients(
+    sampler: Any, layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor
+) -> dict[torch.Tensor, torch.Tensor]:
+    """Store the per-example gradients of a layer without copying them. Return the gradients that Opacus must copy.
+
+    The gradients are computed by `sampler(layer, activations, backprops)`. Opacus adds all of them to a tensor of
+    zeros, which takes a tenth of the time of a step. The addition is needed only if the layer was called with some of
+    the examples, if the parameter already has gradients from another use, or if the gradients are in memory that
+    autograd still uses.
+    """
+    used = {part.untyped_storage().data_ptr() for part in (*activations, backprops)}
+    copied = {}
+    for p, rows in sampler(layer, activations, backprops).items():
+        is_first = p.requires_grad and not hasattr(p, "_current_grad_sample")
+        is_whole = len(rows) == layer.max_batch_len and rows.is_contiguous()
+        if is_first and is_whole and rows.untyped_storage().data_ptr() not in used:
+            p._current_grad_sample = rows
+        else:
+            copied[p] = rows
+    return copied
+
+
 class Inputs(list[torch.Tensor]):
-    """Inputs of one call of a layer, with the id of the backward pass that made the call, or -1 for none."""
+    """Inputs of one call of a layer, with the id of the backward pass during which the call was made; -1 for none."""
 
     backward_pass = -1
 
@@ -85,9 +156,10 @@ class Inputs(list[torch.Tensor]):
 class LayerInputs:
     """Records the inputs of each call of a layer, and passes them to Opacus with the gradient of the call's output.
 
-    This replaces Opacus's hooks on layers, except with FSDP. The gradient is observed on the output itself, so the
-    inputs always belong to the same call, and the output may be changed in place afterwards. Inputs may be passed by
-    keyword. Calls that torch.utils.checkpoint repeats in the backward pass are recognized. Errors name the layer.
+    This replaces Opacus's hooks on layers, except with FSDP. The hook for the gradient is on the output itself. So
+    inputs and gradient always belong to the same call, and the output may be changed in place afterwards. Inputs may be
+    passed by keyword. Calls that torch.utils.checkpoint repeats in the backward pass are recognized. Errors name the
+    layer.
     """
 
     def __init__(self, module: Any, parameters: list[torch.Tensor]) -> None:
@@ -98,11 +170,13 @@ class LayerInputs:
         self._last: nn.Module | None = None
         self._is_pass_open = self._is_warned = False
         self._versions: list[Any] | None = None
+        self._rows: dict[int, int] = {}  # number of rows of the inputs in the last use of each parameter
         self._rearrange = module.rearrange_grad_samples
         module.rearrange_grad_samples = self.take
         if type(module) in (GradSampleModule, Ghost):
             self._forward = module.forward
-            module.forward = partial(self.forward)  # Accelerate would mistake a bound method for the module's own
+            # A partial, because Accelerate would mistake a bound method for the module's own forward.
+            module.forward = partial(self.forward)
             self._replace_hooks()
 
     __reduce_ex__ = refuse_pickle
@@ -149,7 +223,8 @@ class LayerInputs:
         held = vars(layer).setdefault("activations", [])
         backward_pass = torch._C._current_graph_task_id()
         if held and self._is_repeated(layer, held, backward_pass):
-            first.register_hook(partial(self._refuse_repeated, layer))  # not called if the output is only recomputed
+            # The hook is not called for an output that checkpointing recomputes, since no gradient flows into it.
+            first.register_hook(partial(self._refuse_repeated, layer))
             return
         inputs = Inputs(self._tensors(layer, _in_order(layer, given, named)))
         inputs.backward_pass = backward_pass
@@ -169,24 +244,30 @@ class LayerInputs:
             kinds = ", ".join(sorted({type(value).__name__ for value in inputs} - {"Tensor"}))
             raise Refused(
                 f"Layer {self._names[id(layer)]!r} ({type(layer).__name__}) has trained parameters of its own, and was "
-                f"called with inputs that are not tensors ({kinds}). Opacus would compute its gradients without them.",
+                f"called with inputs that are not tensors ({kinds}). Opacus would ignore them in its gradients.",
                 hint="pass only tensors to the layer, or move its parameters into layers such as Linear and LayerNorm",
+            )
+        if isinstance(layer, nn.EmbeddingBag) and (layer.include_last_offset or len(inputs) > 3 - inputs[0].dim()):
+            raise Refused(
+                f"Layer {self._names[id(layer)]!r} (EmbeddingBag) was called with per_sample_weights, or has "
+                "include_last_offset=True. Its gradients cannot be computed for each example.",
+                hint="leave both out; or multiply the output of an Embedding by the weights, and sum over the tokens",
             )
         is_copied = self._module.force_functorch or type(layer) not in self._module.GRAD_SAMPLERS
         if is_copied and len(inputs) > 1:
             raise Refused(
                 f"Layer {self._names[id(layer)]!r} ({type(layer).__name__}) has trained parameters of its own, and was "
-                f"called with {len(inputs)} inputs. Opacus would compute its gradients from the first one alone.",
+                f"called with {len(inputs)} inputs. Opacus would compute its gradients from the first input alone.",
                 hint="call the layer with one tensor, move its parameters into layers such as Linear and LayerNorm, or "
                 "register its per-example gradients with opacus.grad_sample.register_grad_sampler",
             )
         return [value.detach() for value in inputs]
 
     def _is_repeated(self, layer: nn.Module, held: list[Inputs], backward_pass: int) -> bool:
-        """Return whether a call repeats a recorded one, as torch.utils.checkpoint with use_reentrant=False does.
+        """Return whether a call repeats a recorded call, as torch.utils.checkpoint with use_reentrant=False does.
 
-        Such calls are made during a backward pass, while the recorded call was not. Raises `Refused` if ghost clipping
-        does not allow the layer to be called again.
+        A repeated call is made during a backward pass, but the recorded call was made in a forward pass. Raises
+        `Refused` if the call is not a repetition and ghost clipping does not allow a second call of the layer.
         """
         if backward_pass != -1 and any(inputs.backward_pass == -1 for inputs in held):
             return True
@@ -207,14 +288,14 @@ class LayerInputs:
         places = [place for place, other in enumerate(held) if other is inputs]
         if not places:
             raise self._unmatched(layer)
-        held.append(held.pop(places[0]))  # Opacus takes the last one
+        held.append(held.pop(places[0]))  # Opacus takes the last inputs in the list
         options = {"loss_reduction": self._module.loss_reduction, "batch_first": self._module.batch_first}
         self._module.capture_backprops_hook(layer, None, (gradient.reshape(shape),), **options)
 
     def _unmatched(self, layer: nn.Module) -> Refused:
         return Refused(
-            f"The backward pass reached layer {self._names.get(id(layer), type(layer).__name__)!r}, but there is no "
-            "forward pass left to match.",
+            f"The backward pass reached layer {self._names.get(id(layer), type(layer).__name__)!r}, but no recorded "
+            "forward pass of the layer matches it.",
             hint="call backward once for each forward pass, without retain_graph; run a new forward pass after "
             "load_state_dict, restart or an interrupted batch",
         )
@@ -230,18 +311,19 @@ class LayerInputs:
         raise Refused(
             f"Layer {self._names[id(layer)]!r} is used both inside and outside torch.utils.checkpoint with "
             "use_reentrant=True, so its inputs cannot be matched to its gradients.",
-            hint="pass use_reentrant=False to torch.utils.checkpoint; with transformers, it is the default",
+            hint="pass use_reentrant=False to torch.utils.checkpoint; False is the default of transformers",
         )
 
     def take(self, *, module: nn.Module, **given: Any) -> Any:
         """Call Opacus's `rearrange_grad_samples`, which returns the inputs and output gradients of a layer.
 
-        Raises `Refused` if a layer was called with only part of the batch, or in evaluation mode: Opacus records no
-        inputs then, and would use those of an earlier pass.
+        Raises `Refused` if a layer was called in evaluation mode, where Opacus records no inputs and would use the
+        inputs of an earlier pass. Also raises `Refused` if a layer was called with only part of the batch.
 
         If a layer is used several times, Opacus adds row i of each use to example i. If one use had only some of the
-        examples, their gradients would be added to the wrong examples. Recurrent layers are an exception: they process
-        fewer rows when sequences end, and the rows of the sequences that continue come first.
+        examples, their gradients would be added to the wrong examples. Recurrent layers are an exception: at
+        positions that some sequences do not reach, they process fewer rows. These are the first rows of the batch, so
+        row i still belongs to example i.
         """
         if not module.training:
             self._refuse_evaluation(module)
@@ -253,10 +335,26 @@ class LayerInputs:
         whole: Any = module.max_batch_len
         if len(backprops) != whole and not isinstance(module, RNNLinear):
             raise _some(module, self._names.get(id(module), ""))
+        self._check_rows(module, whole)
         return activations, backprops
 
+    def _check_rows(self, layer: nn.Module, rows: int) -> None:
+        """Raise `Refused` if another layer used a parameter of this layer with a different number of rows in this pass.
+
+        Opacus would add the gradients of the first rows, although they do not belong to the first examples.
+        """
+        for _, p in trainable_parameters(layer):
+            if self._rows.setdefault(id(p), rows) != rows and hasattr(p, "_current_grad_sample"):
+                raise Refused(
+                    f"The parameter {self._parameter_names[id(p)]!r} is shared by layers that were called with "
+                    "different numbers of rows, so the rows cannot be matched to examples.",
+                    hint="call every layer with one row per example; if all examples share an input, expand it to the "
+                    "batch: tokens.expand(examples, -1)",
+                )
+            self._rows[id(p)] = rows
+
     def _check_first(self, layer: nn.Module) -> None:
-        """Raise `Refused` if the layer already has per-example gradients, of this batch or of the last one."""
+        """Raise `Refused` if the layer already has per-example gradients, of this batch or of the last batch."""
         if self._is_ghost or self._module.grad_accumulation_allowed:
             return
         for _, p in trainable_parameters(layer):
@@ -288,7 +386,7 @@ class LayerInputs:
         torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def warn_changed(self) -> None:
-        """Warn once if `p.grad` was changed since the backward pass: that has no effect on the step."""
+        """Warn once if `p.grad` was changed since the backward pass, because the change has no effect on the step."""
         versions, self._versions = self._versions, None
         if versions is None or self._is_warned:
             return
@@ -317,7 +415,7 @@ def _is_opacus(hook: Any, module: Any, name: str) -> bool:
 
 
 def _outputs(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in the output of a layer. Opacus uses the gradient of the first one."""
+    """Yield the tensors in the output of a layer. Opacus uses the gradient of the first tensor."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -326,10 +424,10 @@ def _outputs(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _computed_output(layer: nn.Module, output: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose gradient equals that of a layer's output, even if the output is changed in place later.
+    """Return a tensor with the same gradient as a layer's output, even if the output is changed in place later.
 
     For an input with more than two dimensions, the output of a Linear is a view of a matrix product. An in-place change
-    gives the view a new autograd history, but the product keeps its own.
+    gives the view a new autograd history, but the product keeps its own history.
     """
     base = output._base
     if type(layer) is not nn.Linear or base is None or base.grad_fn is None or not base.requires_grad:
@@ -339,7 +437,7 @@ def _computed_output(layer: nn.Module, output: torch.Tensor) -> torch.Tensor:
 
 
 def _in_order(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of a call of a layer as positional arguments, without those that equal their defaults."""
+    """Return the arguments of a call of a layer as positional arguments, without arguments that equal the default."""
     if not named and len(given) == 1:
         return given
     signature = inspect.signature(layer.forward)
@@ -366,13 +464,14 @@ def check_sequences(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, 
 def refuse_another_order(layer: nn.Module, given: Any) -> None:
     """Raise `Refused` if packing has sorted the sequences by length, so that row i is not example i in this layer.
 
-    The norm of row i would then combine the gradients of two examples, and neither would be clipped correctly.
+    The norm of row i would then combine the gradients of two different examples, so neither of them would be clipped
+    correctly.
     """
     order = given.sorted_indices if isinstance(given, PackedSequence) else None
     if order is not None and not torch.equal(order, torch.arange(len(order), device=order.device)):
         raise Refused(
-            f"The input of {type(layer).__name__} was sorted by length, so the order of the examples differs from the "
-            "other layers.",
+            f"The input of {type(layer).__name__} was sorted by length, so the order of the examples differs from that "
+            "in the other layers.",
             hint="sort the whole batch by length before the model is called, for example in collate_fn, and pack it "
             "with enforce_sorted=True",
         )

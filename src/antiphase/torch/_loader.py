@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Sampler, Subset
 
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._run import refuse_pickle
 from antiphase.torch._accelerate import accelerate_device, to_device
 from antiphase.torch._optimizer import PrivateOptimizer
+from antiphase.torch._random_state import SeededCollate, StepGenerators
 from antiphase.torch._step_tracker import StepTracker
 
 T = TypeVar("T")
@@ -30,10 +32,14 @@ class PlanBatchSampler(Sampler[list[int]]):
         tracker: provides the batch of each step on this rank.
         length: number of steps per epoch.
         optimizer: private optimizer, which takes the steps.
+        one_at_a_time: whether to yield the examples of a batch one by one, as plans with a lattice need.
     """
 
-    def __init__(self, tracker: StepTracker, length: int, optimizer: PrivateOptimizer) -> None:
+    def __init__(
+        self, tracker: StepTracker, length: int, optimizer: PrivateOptimizer, *, one_at_a_time: bool = False
+    ) -> None:
         self._tracker, self._length, self._optimizer = tracker, length, optimizer
+        self._one_at_a_time = one_at_a_time
         self._epoch: int | None = None
         self._prefetched: range | None = None
         self.yields_empty = False
@@ -59,22 +65,32 @@ class PlanBatchSampler(Sampler[list[int]]):
         return self._examples(self._prefetched)
 
     def checked(self, read: Callable[[range], Iterable[T]]) -> Iterator[T]:
-        """Yield the batches of an epoch from `read`, and check that each step is taken before the next batch.
+        """Yield the batches of an epoch from `read`, and check that each step is taken before the next batch is read.
 
         Args:
             read: function that maps the steps of the epoch to one batch for each step that has examples, in order. It
-                may prefetch. For a step without examples, the batch is an empty list, if it is yielded at all.
+                may prefetch. For a step without examples, `checked` yields an empty list or nothing.
         """
         steps = self._begin()
-        batches = iter(read(steps))
-        for step in steps:
-            if not self._tracker.yields(step):
-                continue
-            found: Any = next(batches) if self._tracker.examples(step)[0] else []
-            self._tracker.start_batch(step)
-            yield found
-            del found  # tracebacks may show local variables, and batches may be secret
-            self._tracker.check_taken(step)
+        batches, started = iter(read(steps)), 0
+        try:
+            for step in steps:
+                if not self._tracker.yields(step):
+                    continue
+                for part in self._parts(step):
+                    indices = self._tracker.examples(step)[0]
+                    started = self._tracker.generators.start(step, None if part is None else indices[part])
+                    found: Any = next(batches) if indices else []
+                    self._tracker.start_batch(step, part)
+                    yield found
+                    del found  # tracebacks may show local variables, and batches may be secret
+                    self._tracker.check_taken(step, part)
+        finally:  # also if the loop ends in the middle of a step
+            self._tracker.generators.end(started)
+
+    def worker_start(self, steps: range, then: Callable[[int], None] | None) -> Callable[[int], None]:
+        """Return the function that worker processes call when they start, before they load the batches of `steps`."""
+        return self._tracker.generators.worker_start(steps.start, then)
 
     @contextmanager
     def prefetch(self, steps: range) -> Iterator[None]:
@@ -86,17 +102,26 @@ class PlanBatchSampler(Sampler[list[int]]):
             self._prefetched = None
 
     def yield_empty(self) -> None:
-        """Yield an empty list for a step without examples. The optimizer's `step` then needs no gradients."""
+        """From now on, yield one item for every step: its whole batch, or an empty list for a step without examples.
+
+        If the batch is empty, the optimizer's `step` needs no gradients.
+        """
         self._tracker.yield_empty_batches()
-        self.yields_empty = True
+        self.yields_empty, self._one_at_a_time = True, False
 
     def _examples(self, steps: range) -> Iterator[list[int]]:
-        return (found for step in steps if (found := self._tracker.examples(step)[0]))
+        batches = (found for step in steps if (found := self._tracker.examples(step)[0]))
+        return ([i] for batch in batches for i in batch) if self._one_at_a_time else batches
+
+    def _parts(self, step: int) -> Iterable[int | None]:
+        """Return the positions of the examples in a batch if they are yielded one by one; (None,) for a whole batch."""
+        return range(len(self._tracker.examples(step)[0])) if self._one_at_a_time else (None,)
 
     def _begin(self) -> range:
         """Start an epoch and return its steps."""
         epoch = self.epoch
-        # Steps without examples may end the run one pass early. An interrupted pass does not end it.
+        # Raise only if both the passes and the steps are used up. If the last steps have no examples, all steps may be
+        # taken one pass early. After an interrupted pass, steps may remain although all passes have started.
         if min(epoch * self._length, self._tracker.step) >= self._tracker.steps:
             raise Refused(
                 f"The run has ended: all {self._tracker.steps} steps of the plan have been taken.",
@@ -112,19 +137,30 @@ class PlanBatchSampler(Sampler[list[int]]):
 
 @final
 class PlanLoader(DataLoader[Any]):
-    """PyTorch's DataLoader for the plan's batches. Worker processes may prefetch; a batch is checked when yielded."""
+    """PyTorch's DataLoader for the plan's batches. Workers may prefetch; a batch is checked when it is yielded."""
 
     _device: torch.device | None = None
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Accelerate reads this in `prepare`, and then returns this loader instead of one that reads ahead."""
+        """Accelerate reads this in `prepare`, and then returns this loader instead of a loader that reads ahead."""
         self._device = accelerate_device()
         return True
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
         """Accelerate sets this on everything that it has prepared."""
+
+    def seed_collation(self, generators: StepGenerators) -> None:
+        """If this process collates the batches, make it seed the generators before each batch is collated."""
+        if self.num_workers == 0:
+            self.collate_fn = SeededCollate(self.collate_fn, generators)
+
+    @property
+    def own_collate(self) -> Any:
+        """The collate function of the user."""
+        found = self.collate_fn
+        return found.collate if isinstance(found, SeededCollate) else found
 
     def __iter__(self) -> Any:
         """Iterate over one epoch."""
@@ -134,27 +170,38 @@ class PlanLoader(DataLoader[Any]):
         return found if self._device is None else (to_device(batch, self._device) for batch in found)
 
     def _read(self, steps: range) -> Any:
+        check_order(self.in_order)  # PyTorch allows changes of this attribute
         batches: Any = self.batch_sampler
-        with batches.prefetch(steps):
-            return super().__iter__()
+        given = self.worker_init_fn
+        self.worker_init_fn = batches.worker_start(steps, given)
+        try:
+            with batches.prefetch(steps):
+                return super().__iter__()
+        finally:
+            self.worker_init_fn = given
 
 
 def check_loader_options(options: Mapping[str, Any]) -> None:
-    """Raise `InvalidArgument` for options that determine the batches, or could mix up the batches of steps."""
+    """Raise `InvalidArgument` for options that set the batches, or could give a step the batch of a different step."""
     taken = [name for name in SET_BY_PLAN if name in options]
     if taken:
         raise InvalidArgument(
             f"The loader options {', '.join(taken)} cannot be set: batches come from the plan.",
             hint="remove them; set batch_size and participation in the Problem that you plan for",
         )
-    if not options.get("in_order", True):
-        raise InvalidArgument(
-            "With in_order=False, a step could get the batch of another step.", hint="leave in_order=True"
-        )
+    check_order(options.get("in_order", True))
     if options.get("persistent_workers", False):
         raise InvalidArgument(
             "With persistent_workers=True, epochs share workers, so one epoch could get the batches of another.",
             hint="leave persistent_workers=False",
+        )
+
+
+def check_order(in_order: Any) -> None:
+    """Raise `InvalidArgument` if worker processes may return batches in another order than that of the steps."""
+    if not in_order:
+        raise InvalidArgument(
+            "With in_order=False, a step could get the batch of another step.", hint="leave in_order=True"
         )
 
 
@@ -171,4 +218,40 @@ def check_dataset(dataset: Any) -> int:
             f"The 'dataset' parameter of make_private must have a length. Got {type(dataset).__name__} instead.",
             hint="use a map-style data set: the plan draws batches by index",
         )
+    if kind := _repeated(dataset):
+        raise InvalidArgument(
+            f"The data set lists the same example of a {kind} several times. The plan protects each item as if it were "
+            "a different example.",
+            hint="list each example once; to see examples more often, train for more epochs",
+        )
     return len(dataset)
+
+
+def _repeated(dataset: Any) -> str | None:
+    """Return the type of a data set if Subset or ConcatDataset lists one of its items several times, otherwise None."""
+    if not isinstance(dataset, (Subset, ConcatDataset)):
+        return None
+    places: dict[int, list[Any]] = {}
+    kinds: dict[int, str] = {}
+    for source, found in _sources(dataset, np.arange(len(dataset))):
+        places.setdefault(id(source), []).append(found)
+        kinds[id(source)] = type(source).__name__
+    for key, parts in places.items():
+        listed = np.concatenate(parts)
+        if len(np.unique(listed)) < len(listed):
+            return kinds[key]
+    return None
+
+
+def _sources(dataset: Any, places: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each data set inside Subset and ConcatDataset, and the indices in it of the items at `places`."""
+    if isinstance(dataset, Subset):
+        indices = np.array([int(i) for i in dataset.indices], np.int64)
+        yield from _sources(dataset.dataset, indices[places] % len(dataset.dataset))  # type: ignore[arg-type]
+    elif isinstance(dataset, ConcatDataset):
+        ends = np.array(dataset.cumulative_sizes)
+        which = np.searchsorted(ends, places, side="right")
+        for i, part in enumerate(dataset.datasets):
+            yield from _sources(part, places[which == i] - (ends[i] - len(part)))  # type: ignore[arg-type]
+    else:
+        yield dataset, places

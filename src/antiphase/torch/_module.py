@@ -23,12 +23,12 @@ TIED: list[type[nn.Module]] = [nn.Embedding, nn.Linear]
 def check_module(module: nn.Module, *, ghost: bool, functorch: bool = False) -> None:
     """Raise `InvalidArgument` if a layer mixes examples, changes without noise, or does not support ghost clipping.
 
-    Frozen layers are checked too; Opacus checks only trainable ones.
+    Frozen layers are also checked, whereas Opacus checks only trainable layers.
 
     Args:
         module: model, not wrapped yet.
         ghost: whether ghost clipping is used.
-        functorch: whether the gradients of all layers are computed with copies of the layers.
+        functorch: whether Opacus computes the gradients of all layers with copies of the layers.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
@@ -38,7 +38,7 @@ def check_module(module: nn.Module, *, ghost: bool, functorch: bool = False) -> 
             )
         if getattr(layer, "max_norm", None) is not None and isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             raise InvalidArgument(
-                f"Layer {name!r} has max_norm, so it changes the rows that it looks up, without noise.",
+                f"Layer {name!r} has max_norm, so each lookup changes the trained rows, without noise.",
                 hint="leave max_norm=None",
             )
         _check_computed(name, layer)
@@ -64,7 +64,7 @@ def _check_computed(name: str, layer: nn.Module) -> None:
         kind = type(layer).__name__.removeprefix("Parametrized")
         raise InvalidArgument(
             f"The weight of layer {name!r} ({kind}) is computed from other parameters, as weight_norm and "
-            "spectral_norm do, so its per-example gradients are not those of the trained parameters.",
+            "spectral_norm do, so its per-example gradients are not the gradients of the trained parameters.",
             hint="remove the reparametrization from the layer, for example with torch.nn.utils.remove_weight_norm or "
             "torch.nn.utils.parametrize.remove_parametrizations",
         )
@@ -77,7 +77,7 @@ def _check_inner_sharing(name: str, layer: nn.Module) -> None:
     language models is an example.
     """
     if type(layer).__module__.startswith("opacus."):
-        return  # its recurrent layers list the weights of their cells under PyTorch's names too
+        return  # recurrent layers of Opacus also list the weights of their cells under PyTorch's names
     own = {id(p): key for key, p in layer._parameters.items() if p is not None and p.requires_grad}
     for inner, part in layer.named_modules():
         for key, p in part._parameters.items():
@@ -95,8 +95,8 @@ def _check_ghost(module: nn.Module) -> None:
     """Raise `InvalidArgument` if ghost clipping would compute a wrong gradient norm for a layer.
 
     A trainable weight may be shared by one Embedding and one Linear (the input and output embedding of a language
-    model). For other shared weights, the norm would need further cross terms between the uses. For a layer without
-    a formula, Opacus uses a copy of the layer; with FSDP, that copy has only part of the parameters.
+    model). For other shared weights, the norm would need the inner products between the gradients of all uses. For a
+    layer without a formula, Opacus uses a copy of the layer; with FSDP, that copy has only part of the parameters.
     """
     for shared, layers in _shared(module).items():
         kinds = sorted(type(layer).__name__ for _, layer in layers)
@@ -109,7 +109,8 @@ def _check_ghost(module: nn.Module) -> None:
                 "clipping supports only a weight shared by one Embedding and one Linear, without FSDP. Neither may be "
                 "inside a layer with trained parameters of its own, which Opacus treats as one layer.",
                 hint="use grad_sample_mode='hooks' for other tied weights, or freeze the weight with "
-                "requires_grad_(False); move a parameter next to the Embedding or Linear into a layer of its own",
+                "requires_grad_(False); if a layer contains the Embedding or Linear and has trained parameters of its "
+                "own, move these parameters into a separate layer",
             )
     for name, layer in module.named_modules():
         if isinstance(layer, nn.EmbeddingBag) or _pads_with_data(layer) or getattr(layer, "scale_grad_by_freq", False):
@@ -141,13 +142,15 @@ def _pads_with_data(layer: nn.Module) -> bool:
 def _check_whole_layers(module: nn.Module, *, functorch: bool) -> None:
     """Raise `InvalidArgument` for layers whose gradients Opacus would compute wrongly, or twice.
 
-    If a layer has trained parameters of its own but no formula for their gradients, Opacus processes it together with
-    all layers inside it. It does this with a copy of the layer. The copy does not preserve weights that inner layers
-    share, and Opacus cannot copy a layer that has several names. If an inner layer is also registered outside, its
-    gradients would be computed a second time.
+    If a layer has trained parameters of its own but no formula for their gradients, Opacus processes a copy of the
+    layer, together with all layers inside it. In the copy, inner layers no longer share weights, and Opacus cannot copy
+    a layer that has several names. If an inner layer is also registered outside, its gradients would be computed a
+    second time.
     """
     places: dict[int, list[tuple[str, bool]]] = {}
     for name, layer, outer in _places(module):
+        if outer is None and isinstance(layer, (nn.ParameterDict, nn.ParameterList)):
+            _refuse_collection(name, layer)
         if any(p.requires_grad for p in layer.parameters(recurse=False)):
             found = places.setdefault(id(layer), [])
             found.append((name, outer is None))
@@ -155,10 +158,10 @@ def _check_whole_layers(module: nn.Module, *, functorch: bool) -> None:
             if len(found) > 1 and (0 < outside < len(found) or (outside > 1 and (functorch or _is_whole(layer)))):
                 raise InvalidArgument(
                     f"The same layer is registered as {' and '.join(repr(place) for place, _ in found)}, so its "
-                    "gradients would be computed twice: it has parameters that Opacus has no formula for, or is inside "
-                    "a layer with trained parameters of its own.",
-                    hint="register the layer once; or move the parameters next to it into layers such as Linear, and "
-                    "use grad_sample_mode='hooks'",
+                    "gradients would be computed twice: Opacus has no formula for its parameters, or it is inside a "
+                    "layer with trained parameters of its own.",
+                    hint="register the layer once; or move the parameters of the layer around it into layers such as "
+                    "Linear, and use grad_sample_mode='hooks'",
                 )
         if outer is None and _is_whole(layer):
             slots = [p for part in layer.modules() for p in part._parameters.values() if p is not None]
@@ -174,8 +177,23 @@ def _check_whole_layers(module: nn.Module, *, functorch: bool) -> None:
                 )
 
 
+def _refuse_collection(name: str, parameters: nn.ParameterDict | nn.ParameterList) -> None:
+    """Raise `InvalidArgument` if a collection of parameters has trained parameters.
+
+    Call it only for a collection that is not inside a layer with parameters of its own.
+    """
+    trained = [f"{name}.{key}" for key, p in parameters.named_parameters(recurse=False) if p.requires_grad]
+    if trained:
+        raise InvalidArgument(
+            f"The parameter {trained[0]!r} is in a {type(parameters).__name__}, which is not a layer that is called, "
+            "so its gradient cannot be computed for each example.",
+            hint="assign the parameter to an attribute of the layer that uses it, such as self.scale = "
+            "nn.Parameter(...); with PEFT, use LoRA without DoRA",
+        )
+
+
 def _shared(module: nn.Module) -> dict[str, list[tuple[str, nn.Module]]]:
-    """Return the trainable parameters that several layers share, by name, with these layers and their names.
+    """Return the trainable parameters that several layers share: a dict from parameter name to layers and their names.
 
     A layer with trained parameters of its own and no formula counts as one layer, with all layers inside it.
     """
@@ -193,7 +211,7 @@ def _shared(module: nn.Module) -> dict[str, list[tuple[str, nn.Module]]]:
 def _places(
     module: nn.Module, name: str = "", outer: tuple[str, nn.Module] | None = None
 ) -> Iterator[tuple[str, nn.Module, tuple[str, nn.Module] | None]]:
-    """Yield each layer under all its names, with the outermost layer around it that Opacus processes as a whole."""
+    """Yield each layer under all its names, with the outermost enclosing layer that Opacus processes as a whole."""
     yield name, module, outer
     inside = (name, module) if outer is None and _is_whole(module) else outer
     for key, layer in module._modules.items():

@@ -1,4 +1,4 @@
-"""NoiseAdder: adds a plan's noise to gradients in place, in a training loop of your own."""
+"""NoiseAdder: adds a plan's noise to gradients in place, in your own training loop."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from antiphase._check import invalid, shown
 from antiphase._errors import InvalidArgument, Refused
+from antiphase._lattice import Lattice
 from antiphase._noise import Leaf, check_sizes
 from antiphase._plan import Plan, require_plan
 from antiphase._run import (
@@ -36,13 +37,15 @@ from antiphase._traceback import without_locals
 from antiphase.torch._compile import untraced
 from antiphase.torch._device import DeviceReplay, check_device_noise
 from antiphase.torch._distributed import TorchDistributed
+from antiphase.torch._lattice import check_lattice_source, refuse_float_sums, set_released, summed_over_ranks
+from antiphase.torch._random_state import StepGenerators
 from antiphase.torch._run_methods import RunMethods
 from antiphase.torch._shards import flat_gradient, is_sharded, is_vmapped, noise_dtype, own_leaves, whole_leaves
 
 
 @final
 class NoiseAdder(RunMethods):
-    """Adds a plan's noise to the sum of clipped gradients, once per step, in a training loop of your own.
+    """Adds a plan's noise to the sum of clipped gradients, once per step, in your own training loop.
 
     In step t, `add` changes each `p.grad` from S to S + clip_norm * noise_std * (N z)_t. Here z holds independent
     standard normals, and N is the noising matrix of the plan's mechanism.
@@ -51,10 +54,10 @@ class NoiseAdder(RunMethods):
     clipped gradient per example (or user) in the step's batch. The norm of each clipped gradient, over all parameters
     together, must be at most the plan's `clip_norm`.
 
-    With torch.distributed, each process makes only part of the noise. If parameters are sharded by FSDP2, a process
-    makes the noise of its own shard. If parameters are replicated, each process makes the noise for an equal slice of
-    the model, so the noise is complete only after the gradients have been *summed* over the processes. Call `add`, then
-    all-reduce, then `commit`.
+    With torch.distributed, each process generates only part of the noise. If parameters are sharded by FSDP2, a process
+    generates the noise of its own shard. If parameters are replicated, each process generates the noise for an equal
+    slice of the model. The noise is then complete only after the gradients have been *summed* over the processes. Call
+    `add`, then all-reduce, then `commit`.
 
     Update the parameters only after `commit` has returned, so that every update is in the ledger.
 
@@ -63,12 +66,12 @@ class NoiseAdder(RunMethods):
         plan: plan to train with.
         directory: run directory. It holds the secret and the noise state, so do not store it with the model.
         examples: number of examples in the data set, if batches come from `batch`; required if the guarantee relies on
-            random batches. None if batches come from elsewhere; the report then says so.
-        secret: secret that all noise is derived from. If None, one is generated and stored in the directory.
+            random batches. None if batches come from elsewhere, which the report mentions.
+        secret: secret that all noise is derived from. If None, a secret is generated and stored in the directory.
         source: "host" for noise from AES-256 on the CPU, or "device" for PyTorch's generator on the device of the
             parameters, which is not cryptographic. The report names the source.
         background_noise: whether `batch` starts to compute the step's noise on a background thread (host noise only).
-            The noise is the same, and takes no more memory.
+            This does not change the noise, and it needs no extra memory.
 
     >>> import tempfile, antiphase as ap
     >>> plan = ap.plan(ap.Problem(steps=4, budget=ap.Budget(4.0, 1e-6), participation=ap.EveryStep()))
@@ -94,8 +97,39 @@ class NoiseAdder(RunMethods):
         source: Literal["host", "device"] = "host",
         background_noise: bool = False,
     ) -> None:
-        self.parameters = _checked(parameters)
         require_plan("NoiseAdder", plan)
+        refuse_float_sums(plan)
+        self._open(parameters, plan, directory, examples, secret, source, background_noise)
+
+    @classmethod
+    def _for_engine(
+        cls,
+        parameters: Iterable[torch.Tensor],
+        plan: Plan,
+        directory: str | Path,
+        *,
+        examples: int,
+        secret: Secret | None,
+        source: Literal["host", "device"],
+        background_noise: bool,
+    ) -> NoiseAdder:
+        """Return a NoiseAdder for an engine. Unlike the constructor, this accepts a plan with a lattice."""
+        made = cls.__new__(cls)
+        made._open(parameters, plan, directory, examples, secret, source, background_noise)
+        return made
+
+    def _open(
+        self,
+        parameters: Iterable[torch.Tensor],
+        plan: Plan,
+        directory: str | Path,
+        examples: int | None,
+        secret: Secret | None,
+        source: Literal["host", "device"],
+        background_noise: bool,
+    ) -> None:
+        self.parameters = _checked(parameters)
+        check_lattice_source(plan, source)
         self.plan, self.transport = plan, TorchDistributed.current()
         self._is_sharded = is_sharded(self.parameters)
         self._own = own_leaves(self.parameters, self.transport)
@@ -110,16 +144,18 @@ class NoiseAdder(RunMethods):
             device_noise=None if like is None else partial(_device_replay, plan, self._own, like),
             examples=examples,
             secret=secret,
-            dtype=dtype,
+            dtype=dtype if plan.mechanism.lattice is None else "int64",
             background_noise=background_noise,
         )
         self._step: int | None = 0 if self._run.committed == 0 else None
-        self._is_adding = self._is_added = False  # if only the first is True, some gradients have noise, some do not
+        self._is_adding = self._is_added = False  # only the first is True while noise is being added, or if that failed
+        self._watches: list[Any] = []  # hooks on the parameters between add and commit
+        self._is_accumulated = False  # whether one of these hooks was called
         self._noisy: list[Any] = []  # the gradient tensors that noise was added to; commit requires the same tensors
         self._is_reserved = False
         self._exclusive = Exclusive("A step of NoiseAdder")
         self._requested: set[int] = set()  # uncommitted steps whose batches were requested
-        self._expected: str | None = None  # required digest of the parameters at the next step; None for any
+        self._expected: str | None = None  # digest that the parameters must have at the next step, if not None
 
     @property
     def _open_run(self) -> Run:
@@ -170,23 +206,82 @@ class NoiseAdder(RunMethods):
         self._requested.add(int(step))
         return found
 
+    def _generators_for_engine(self) -> StepGenerators:
+        """Return an object that seeds the random generators of each step."""
+        return StepGenerators(self._run, self.transport.rank, self.parameters)
+
     def _start_for_engine(self) -> None:
-        """Begin to compute the noise of the next step: its batch is about to be processed."""
+        """Start computing the noise of the next step, because its batch is about to be processed."""
         start_noise(self._run, self.step)
 
     @untraced
     def add(self) -> None:
-        """Add the step's noise to the gradients in place. If `p.grad` is None, it is set to zero first."""
+        """Add the step's noise to the gradients in place. If `p.grad` is None, it is set to zero first.
+
+        Raises `Refused` if replicated gradients are already equal on all ranks: each rank must have the sum over its
+        own examples, and the sum over the ranks follows after `add`.
+        """
         self._refuse_engine("add")
+        self._refuse_equal_sums()
         self._add_for_engine()
+        for p in self.parameters:
+            if p.requires_grad and p.is_leaf:
+                watch = p.register_post_accumulate_grad_hook(self._note_backward)  # type: ignore[no-untyped-call]
+                self._watches.append(watch)
+
+    def _note_backward(self, _parameter: torch.Tensor) -> None:
+        """Hook that PyTorch calls if a backward pass changes a gradient between `add` and `commit`."""
+        self._is_accumulated = True
+
+    def _end_watch(self) -> None:
+        for watch in self._watches:
+            watch.remove()
+        self._watches.clear()
+        self._is_accumulated = False
+
+    def _refuse_equal_sums(self) -> None:
+        if self._is_sharded or self.transport.size == 1:
+            return
+        gradients = [flat_gradient(p) for p in self.parameters]
+        mine = self._run.digest(self.step, gradients) if any(bool(g.any()) for g in gradients) else b""
+        found = self.transport.all_gather(mine)
+        if mine and all(other == mine for other in found):
+            raise Refused(
+                f"All {self.transport.size} ranks have the same gradients before the noise is added. After the sum "
+                "over the ranks, every example would count several times.",
+                hint="process different examples on each rank, and sum the gradients over the ranks only once, after "
+                "add",
+            )
 
     @untraced
     def _add_for_engine(self) -> None:
-        """Do the same as `add`, for the private optimizer of an engine, which has clipped the gradients."""
+        """Do the same as `add`. Only for the private optimizer of an engine, which has clipped the gradients."""
         with self._exclusive:
             self._add()
 
-    def _add(self) -> None:
+    @untraced
+    def _release_for_engine(self, sums: list[torch.Tensor], lattice: Lattice) -> None:
+        """Add the step's noise to exact integer sums, add the sums of all ranks, and set the gradients to the result.
+
+        Args:
+            sums: sums of this rank's contributions. These tensors are overwritten.
+            lattice: lattice of the plan.
+        """
+        with self._exclusive:
+            self._check_add()
+            flat, noise = [total.view(-1) for total in sums], read_noise(self._run, self.step)
+            if any(total.numel() != p.numel() for total, p in zip(flat, self.parameters, strict=True)):
+                raise _changed()
+            self._is_adding = True
+            for total, part, made in zip(flat, self._own.values(), noise, strict=True):
+                total[slice(*part.box[0])].add_(torch.from_numpy(made))  # modulo 2^64, as in Run.release
+            ranks = self.transport.size
+            released = [summed_over_ranks(t, p.device, ranks) for t, p in zip(flat, self.parameters, strict=True)]
+            set_released(self.parameters, released, lattice)
+            self._noisy = [p.grad for p in self.parameters]
+            self._is_added = True
+
+    def _check_add(self) -> None:
         if self._is_adding:
             raise Refused(
                 f"The noise of step {self.step} has already been added.", hint="call add once per step, then commit"
@@ -202,6 +297,9 @@ class NoiseAdder(RunMethods):
                 "NoiseAdder.add was called inside torch.func.vmap, where all gradients would get the same noise.",
                 hint="sum the gradients and call add outside vmap; each model of an ensemble needs its own run",
             )
+
+    def _add(self) -> None:
+        self._check_add()
         noise = [torch.as_tensor(part) for part in read_noise(self._run, self.step)]
         pairs = list(zip(self._own_gradients(), noise, strict=True))
         if any(gradient.numel() != part.numel() or gradient.dtype != part.dtype for gradient, part in pairs):
@@ -216,15 +314,15 @@ class NoiseAdder(RunMethods):
     def commit(self) -> None:
         """Record the step in the ledger. Call it after `add` and the all-reduce, before you update the parameters.
 
-        Raises `Refused` if a `p.grad` is no longer the tensor that `add` added noise to, so change gradients only in
-        place between the two calls. If `commit` raises an error, do not use the gradients.
+        Between `add` and `commit`, change gradients only in place: `commit` raises `Refused` if a `p.grad` is no longer
+        the tensor that noise was added to. If `commit` raises an error, do not use the gradients.
         """
         self._refuse_engine("commit")
         self._commit_for_engine()
 
     @untraced
     def _commit_for_engine(self) -> None:
-        """Do the same as `commit`, for the private optimizer of an engine."""
+        """Do the same as `commit`. Only for the private optimizer of an engine."""
         with self._exclusive:
             self._commit()
 
@@ -235,10 +333,10 @@ class NoiseAdder(RunMethods):
     def _refuse_engine(self, name: str) -> None:
         if self._is_reserved:
             raise Refused(
-                f"{name} cannot be called on the NoiseAdder of a PrivacyEngine, since it cannot know whether the "
+                f"{name} cannot be called on the NoiseAdder of a PrivacyEngine, since {name} cannot know whether the "
                 "gradients are clipped.",
-                hint="call step() of the optimizer that make_private returned; for a training loop of your own, create "
-                "a NoiseAdder",
+                hint="call step() of the optimizer that make_private returned; for your own training loop, create a "
+                "NoiseAdder",
             )
 
     def _commit(self) -> None:
@@ -249,6 +347,7 @@ class NoiseAdder(RunMethods):
             )
         self._check_gradients()
         commit_after(self._run, self.step, self._digest(), self._check_parameters)
+        self._end_watch()
         self._is_adding, self._is_added, self._noisy = False, False, []
         self._expected = None
         self._requested.discard(self.step)
@@ -257,8 +356,8 @@ class NoiseAdder(RunMethods):
     def state_dict(self) -> dict[str, Any]:
         """Return the state to store in the model's checkpoint. It contains nothing secret.
 
-        It has the run id, the next step, a digest of the outputs of all earlier steps, and a digest of the parameters
-        (None with FSDP). The ledger and the noise state are written to disk first.
+        The state has the run id, the next step, a digest of the outputs of all earlier steps, and a digest of the
+        parameters (None with FSDP). The ledger and the noise state are written to disk first.
         """
         if self._is_adding:
             raise Refused(f"Step {self.step} is not committed.", hint="make checkpoints after commit, before add")
@@ -274,8 +373,8 @@ class NoiseAdder(RunMethods):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the checkpoint that contained `state`. Steps taken after the checkpoint are replayed.
 
-        Load the parameters from the same checkpoint: if they differ when the first replayed step is committed, `commit`
-        raises `Refused`. With FSDP, the parameters are not checked.
+        Load the parameters from the same checkpoint. `commit` compares them with the checkpoint when the first replayed
+        step is committed, and raises `Refused` if they differ. With FSDP, the parameters are not checked.
         """
         run_id, step = _position(state)
         if run_id != self.run_id:
@@ -286,8 +385,8 @@ class NoiseAdder(RunMethods):
         if not 0 <= step <= self._run.committed:
             raise Refused(
                 f"The checkpoint is from step {step}, but the ledger has {self._run.committed} steps.",
-                hint="if the run directory is an older copy, restore the newest one; otherwise, the checkpoint is from "
-                "steps that were replaced later, and cannot be used",
+                hint="if the run directory is an older copy, restore the newest one; otherwise, the checkpoint cannot "
+                "be used, because its steps were replaced later",
             )
         if state.get("branch") != outputs_digest(self._run, step):
             raise Refused(
@@ -329,18 +428,24 @@ class NoiseAdder(RunMethods):
                 hint="between add and commit, do not call zero_grad or backward, and change gradients only in place: "
                 "p.grad.div_(n) instead of p.grad = p.grad / n",
             )
+        if self._is_accumulated:
+            raise Refused(
+                f"backward was called after the noise of step {self.step} was added, so a part of the gradients has no "
+                "noise.",
+                hint="compute all gradients of a step before add",
+            )
 
     def _check_parameters(self) -> None:
-        """Raise `Refused` if a step is replayed on a model that already contains its noise.
+        """Raise `Refused` if a step is replayed on a model that already contains the step's noise.
 
-        Called on rank 0, before the step is recorded. With FSDP, where each rank has only part of each parameter,
-        nothing is checked.
+        Called on rank 0, before the step is recorded. Nothing is checked with FSDP, because each rank has only part of
+        each parameter.
         """
         if self._is_sharded:
             return
         if self.step == 0:
             check_lineage(self._run, 0, bytes.fromhex(self._parameters_digest()))
-        elif self._expected not in (None, self._parameters_digest()):
+        elif self._expected is not None and self._expected != self._parameters_digest():
             raise Refused(
                 f"Step {self.step} is being replayed, but the parameters differ from those in the checkpoint.",
                 hint="load the model and the state for load_state_dict from the same checkpoint",
@@ -356,7 +461,8 @@ class NoiseAdder(RunMethods):
             self._requested.clear()
 
     def _withdraw(self) -> None:
-        """Record in the ledger that a noisy output was dropped without a commit: the same noise may be used again."""
+        """If a noisy output is dropped without a commit, record this in the ledger: its noise may be used again."""
+        self._end_watch()
         if self._is_adding:
             record_withdrawal(self._run, self.step)
         self._is_adding, self._is_added, self._noisy = False, False, []
@@ -364,8 +470,8 @@ class NoiseAdder(RunMethods):
     def _digest(self) -> bytes:
         """Return a digest of the step's noisy gradients.
 
-        If parameters are replicated, check that the gradients are equal on all ranks. If they are sharded, combine the
-        digests of all ranks.
+        If parameters are replicated, check that the gradients are equal on all ranks. If parameters are sharded,
+        combine the digests of all ranks.
         """
         mine = self._run.digest(self.step, [flat_gradient(p) for p in self.parameters])
         if self._is_sharded:
@@ -429,7 +535,7 @@ def _check_noise(plan: Plan, dtype: str, like: torch.Tensor | None) -> None:
     """Raise an error if the plan's noise times its clipping norm cannot be represented accurately in this dtype."""
     if like is not None:
         check_device_noise(plan, like)
-    else:
+    elif plan.mechanism.lattice is None:  # for a lattice, opening the run does this check
         mechanism, clip_norm = plan.mechanism, plan.problem.clip_norm
         check_sizes(mechanism.strategy, mechanism.noise_std, np.dtype(dtype), clip_norm=clip_norm)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from antiphase._errors import InvalidArgument, Refused
 from antiphase._run import refuse_pickle
 from antiphase.torch._clipping_checks import Clipping
 from antiphase.torch._compile import untraced
-from antiphase.torch._precision import full_precision, widen
+from antiphase.torch._precision import full_precision
 from antiphase.torch._step_tracker import StepTracker
 
 READ_ONLY = {
@@ -50,7 +53,27 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         self._schedulers: list[Any] = []
         self.original_optimizer.register_step_pre_hook(self._commit)
         self.original_optimizer.register_step_post_hook(self._end_update)
+        # This hook runs before a step of any optimizer of the process.
+        self._watch = register_optimizer_step_pre_hook(partial(_refuse_other_optimizer, weakref.ref(self)))
+        weakref.finalize(self, self._watch.remove)
         self._is_read_only = True
+
+    def release(self) -> None:
+        """Allow other optimizers to update the parameters: the run is closed."""
+        self._watch.remove()
+
+    def refuse_other(self, other: torch.optim.Optimizer) -> None:
+        """Raise `Refused` if `other` is about to update trained parameters of this optimizer."""
+        if other in (self, self.original_optimizer) or self._is_updating:  # an optimizer may call another one
+            return
+        ours = {id(p) for p in self.params}
+        if any(id(p) in ours and p.grad is not None for group in other.param_groups for p in group["params"]):
+            raise Refused(
+                f"Another optimizer ({type(other).__name__}) is about to update parameters of the private model, with "
+                "gradients that may have no noise.",
+                hint="use only the optimizer that make_private returned; to train on public data with a different one, "
+                "do so before make_private or after engine.close()",
+            )
 
     @property
     def clip_norms(self) -> tuple[float, ...]:
@@ -70,7 +93,7 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
                 hint="call step() of the optimizer that make_private returned",
             )
         if self._is_updating and not self._tracker.noise.is_added and self._is_sealed():
-            return  # step() of the optimizer has called step() of its base class
+            return  # already committed: step() of the optimizer has called step() of its base class
         if not self._tracker.noise.is_added:
             raise Refused(
                 "The optimizer that was passed to make_private would take a step without noise.",
@@ -93,20 +116,19 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         super().__setattr__(name, value)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Add the clipped gradients of a physical batch to the sum. After the last one of a step, also add noise.
+        """Add the clipped gradients of a physical batch to the sum. After a step's last physical batch, also add noise.
 
-        Returns whether the step is complete. If it is, the parameters should now be updated.
+        Returns whether the step is complete. If it is complete, the caller should update the parameters.
         """
         self.check_unchanged()
         with full_precision(self.params):
             batch = self._clipping.take()
-            self._tracker.count(batch.examples)  # first, so that the sum never has more gradients than counted
+            self._tracker.count(batch.examples)  # before adding, so that no gradient in the sum is uncounted
             if self._total is None:
                 self._total = batch.sums
-            else:  # in float64: see `weighted_sum`
-                pairs = zip(self._total, batch.sums, strict=True)
-                self._total = [widen(total).add_(more) for total, more in pairs]
-            self._is_last_step_skipped = bool(self._check_skip_next_step())
+            else:
+                self._total = list(map(self._clipping.add, self._total, batch.sums))
+            self._is_last_step_skipped = self._is_unfinished()
             if self._is_last_step_skipped:
                 return False
             self._finish_sum()
@@ -114,6 +136,11 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
                 self.step_hook(self)
             self._seal()
         return True
+
+    def _is_unfinished(self) -> bool:
+        """Return whether more physical batches of the step follow."""
+        is_skipped = bool(self._check_skip_next_step())
+        return is_skipped if self._clipping.lattice is None else not self._tracker.has_all_gradients
 
     def clip_and_accumulate(self) -> None:
         """Always raise `Refused`: gradients are summed only in `step`, which counts them."""
@@ -134,21 +161,24 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         total, self._total = self._total, None
         if total is None:
             raise Refused("There are no clipped gradients to add noise to.", hint="call step() instead of add_noise()")
+        if self._clipping.lattice is not None:
+            self._tracker.noise._release_for_engine(total, self._clipping.lattice)
+            return
         for p, value in zip(self.params, total, strict=True):
             p.grad = value.to(p.dtype).contiguous()
         self._tracker.noise._add_for_engine()
 
     def scale_grad(self) -> None:
-        """If the loss reduction is "mean", divide the gradients by the plan's batch size, not by the physical one."""
+        """If the loss reduction is "mean", divide the gradients by the plan's batch size, not by the actual size."""
         if self.loss_reduction == "mean":
             for p in self.params:
                 p.grad /= self.expected_batch_size
 
     @untraced
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Process one physical batch. After the last one of a step, update the parameters.
+        """Process one physical batch. After the last physical batch of a step, update the parameters.
 
-        If the following steps have no examples, they are taken too, unless the loader yields empty batches for them.
+        If the following steps have no examples, this call also takes them, unless the loader yields empty batches.
         """
         if self._tracker.is_empty_yielded:
             self._take_empty_step()
@@ -191,16 +221,17 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         self._tracker.reset_count()
 
     def take_empty_steps(self) -> None:
-        """Take all steps before the next one that has examples: add noise and update, without forward and backward.
+        """Take all steps up to the next step that has examples.
 
-        With several ranks, stop at the end of the pass through the loader.
+        Each of them adds noise and updates the parameters, without a backward pass. With several ranks, stop at the
+        end of the pass through the loader.
         """
         while self._tracker.is_empty:
             self._take_empty_step()
 
     def _take_empty_step(self) -> None:
         self._tracker.start_empty_batch()
-        self._total = [torch.zeros_like(p).detach() for p in self.params]
+        self._total = self._clipping.zeros()
         self._finish_sum()
         self._seal()
         if hasattr(self, "reduce_gradients"):
@@ -238,13 +269,19 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
             )
 
     def _check_committed(self) -> None:
-        """If the optimizer did not run the hook that commits the step, commit it now and raise `Refused`."""
+        """If the optimizer did not run the hook that commits the step, commit the step now and raise `Refused`."""
         if self._tracker.noise.is_added:
             self._tracker.commit()
             raise Refused(
                 f"{type(self.original_optimizer).__name__} updated the parameters before the step was recorded.",
                 hint="use an optimizer whose step() runs the hooks of torch.optim.Optimizer",
             )
+
+
+def _refuse_other_optimizer(ours: weakref.ref[PrivateOptimizer], other: Any, *_: Any) -> None:
+    found = ours()
+    if found is not None:
+        found.refuse_other(other)
 
 
 def private_class(base: type[DPOptimizer]) -> type[PrivateOptimizer]:
@@ -254,14 +291,16 @@ def private_class(base: type[DPOptimizer]) -> type[PrivateOptimizer]:
 
 
 def _reduce_gradients(self: Any) -> None:
-    """Sum the noisy gradients over the ranks."""
+    """Sum the noisy gradients over the ranks. For a lattice, `add_noise` has already summed them, in integers."""
     self._check_sealed()
-    self._base.reduce_gradients(self)
+    if self._clipping.lattice is None:
+        self._base.reduce_gradients(self)
     self._seal()
 
 
 def _by_hand(name: str) -> Refused:
     return Refused(
         f"{name} of a private optimizer cannot be called directly.",
-        hint="call step() for every physical batch; before it, call signal_skip_step(), except for a step's last batch",
+        hint="call step() for every physical batch; before every physical batch of a step except the last one, call "
+        "signal_skip_step()",
     )

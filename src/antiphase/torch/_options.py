@@ -1,4 +1,4 @@
-"""Checks the options of `make_private`, and rejects the options of Opacus that the plan determines."""
+"""Checks the options of `make_private`, and rejects options of Opacus whose values come from the plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPACUS = {
     "poisson_sampling": "remove it; set how batches are drawn in the plan: Problem(participation=...)",
     "noise_generator": "remove it: the noise is derived from the run's secret",
     "secure_mode": "remove it: source='host' draws the noise with AES-256; the guarantee does not account for "
-    "floating-point rounding",
+    "floating-point rounding, except with Problem(lattice=True)",
     "accountant": "remove it: the plan states the guarantee; report() and get_epsilon(delta) cover the steps so far",
     "expected_batch_size": "set the batch size in the plan: Problem(batch_size=...)",
     "rand_on_empty": "remove it: steps without examples need no forward and backward pass",
@@ -35,9 +35,9 @@ OPACUS = {
     "sample_rate": "set how batches are drawn in the plan: Problem(participation=...)",
     "clipping_mode": "use clipping='flat' or 'per_layer'",
 }
-# What to pass for the arguments that Opacus's engine does not have.
+# What to pass for required arguments that Opacus's engine does not have.
 NEEDED = {
-    "directory": "PrivacyEngine('run'): a directory for the ledger and the secret, apart from the model",
+    "directory": "PrivacyEngine('run'): a directory for the ledger and the secret; keep the model elsewhere",
     "dataset": "dataset=...: a map-style data set with one item per example",
     "plan": "plan=antiphase.plan(antiphase.Problem(steps, antiphase.Budget(epsilon, delta), examples=..., "
     "batch_size=..., clip_norm=...)); or call make_private_with_epsilon, which makes the plan",
@@ -46,7 +46,7 @@ NEEDED = {
     "epochs": "epochs=...: the number of passes over the data set",
     "batch_size": "batch_size=...: the expected number of examples per step",
 }
-# Attributes and methods of Opacus's engine that have another name here.
+# Attributes and methods of Opacus's engine that have a different name here.
 MOVED = {
     "accountant": "call get_epsilon(delta) of the engine instead of engine.accountant.get_epsilon(delta)",
     "save_checkpoint": "put state_dict() of the module, the optimizer and the engine into your checkpoint",
@@ -58,7 +58,7 @@ MOVED = {
 
 
 def refuse_options(owner: str, options: Mapping[str, Any], missing: Sequence[str] = ()) -> None:
-    """Raise one `InvalidArgument` that lists all options that cannot be used, and all required ones that are missing.
+    """Raise one `InvalidArgument` that lists all unusable options and all missing required arguments.
 
     Args:
         owner: name of the function that was called.
@@ -106,8 +106,8 @@ def check_mode(clipping: str, mode: str, loss_reduction: str) -> tuple[str, str,
 def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float] | None) -> list[float]:
     """Return the clipping norm of each parameter tensor, or a single norm for flat clipping.
 
-    The root sum of squares of the norms must not exceed the plan's `clip_norm`, since it bounds the norm of an
-    example's whole gradient.
+    The root of the sum of the squared norms bounds the norm of an example's whole gradient. So it must not exceed the
+    plan's `clip_norm`.
 
     Args:
         plan: plan with the total `clip_norm`.
@@ -150,7 +150,7 @@ def batch_size(plan: Plan, examples: int) -> float:
 def epoch_length(plan: Plan, examples: int) -> int:
     """Return the number of steps per epoch.
 
-    If the plan's participation does not define it, it is the number of examples divided by the batch size.
+    If the plan's participation does not define this number, it is the number of examples divided by the batch size.
     """
     given = getattr(plan.mechanism.participation, "steps_per_epoch", None)
     return int(given) if given is not None else max(1, round(examples / batch_size(plan, examples)))

@@ -1,10 +1,10 @@
-"""Gives position embeddings one row per example, although models look them up once for the whole batch.
+"""Gives position embeddings one row per example, although models look up positions once for the whole batch.
 
 GPT-2, BERT, DistilBERT and others look up `position_ids` of shape (1, length) and add the result to all examples. The
-gradient of such a table has one row, the sum over the examples, so it cannot be clipped per example.
+gradient of such a table has only one row, the sum over the examples, so it cannot be clipped per example.
 
-Only embeddings in the models of transformers get more rows, since these models add the row to all examples. Other code
-may use only the first row. All gradients would then be attributed to the first example.
+The input is repeated only for embeddings in the models of transformers, since these models add the row to all examples.
+Other code may use only the first row, and all gradients would then be attributed to the first example.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from antiphase.torch._batches import tensors_in
 RELATIVE = ("relative_attention_bias", "rel_attn_embed")
 # PEFT's prompt tuning, p-tuning and prefix tuning compute one prompt and repeat it for all examples.
 PROMPTS = ("PromptEmbedding", "MultitaskPromptEmbedding", "CPTEmbedding", "PromptEncoder", "PrefixEncoder")
-LEAST = 1e-12  # smallest squared norm that counts as a gradient, relative to the largest
-HINT = "look positions up for every example, with position_ids=torch.arange(length).expand(len(tokens), -1)"
+LEAST = 1e-12  # a squared norm below this multiple of the largest squared norm counts as no gradient
+HINT = "look up positions for every example, with position_ids=torch.arange(length).expand(len(tokens), -1)"
 CONTAINERS = ("torch.", "peft.", "opacus.")
 
 
@@ -33,7 +33,7 @@ def check_positions(module: nn.Module) -> None:
             raise InvalidArgument(
                 f"Layer {name!r} ({type(layer).__name__}) computes one prompt for all examples, so its gradient cannot "
                 "be computed for each example.",
-                hint="use another PEFT method, such as LoRA",
+                hint="use a different PEFT method, such as LoRA",
             )
         if name.rpartition(".")[2] in RELATIVE and any(p.requires_grad for p in layer.parameters()):
             raise InvalidArgument(
@@ -45,7 +45,7 @@ def check_positions(module: nn.Module) -> None:
 
 
 def expand_positions(module: nn.Module, *, batch_first: bool = True) -> None:
-    """Make trained embeddings of transformers repeat an input of one row for all examples, while `module` is trained.
+    """During training, make trained embeddings of transformers repeat an input of one row for all examples.
 
     The outputs of the model do not change, because PyTorch would broadcast the single row of the output anyway. A
     forward hook of `module` counts the examples, so nothing happens if only a part of the module is called.
@@ -64,12 +64,12 @@ def expand_positions(module: nn.Module, *, batch_first: bool = True) -> None:
 
 
 def check_repeated(name: str, parameter: torch.Tensor, squares: torch.Tensor, total: torch.Tensor) -> None:
-    """Raise `Refused` if the model ignores repeated rows of a lookup, so that some examples have no gradient there.
+    """Raise `Refused` if the model ignores repeated rows of a lookup, so that some examples have no gradient for it.
 
     Args:
         name: name of the parameter.
-        parameter: any trained parameter; only the tables of repeated lookups are checked.
-        squares: squared norm of each example's gradient of the parameter, or a little more, shape (examples,).
+        parameter: any trained parameter. Only tables whose lookups were repeated are checked.
+        squares: upper bound on the squared norm of each example's gradient of the parameter, shape (examples,).
         total: squared norm of each example's whole gradient, shape (examples,).
     """
     if not getattr(parameter, "_is_repeated", False):
@@ -77,8 +77,8 @@ def check_repeated(name: str, parameter: torch.Tensor, squares: torch.Tensor, to
     unused = squares <= 2 * parameter.numel() * torch.finfo(parameter.dtype).tiny
     if not unused.all() and bool((unused & (total > LEAST * total.max())).any()):
         raise Refused(
-            f"Positions are looked up once for all examples, in {name!r}, but then used for only some of them. The "
-            "gradients of all examples would be attributed to one of them.",
+            f"Positions are looked up once for all examples, in {name!r}, but then used for only some of the examples. "
+            "The gradients of all examples would be attributed to one of them.",
             hint=HINT,
         )
 

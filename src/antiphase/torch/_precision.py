@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from typing import Any, final
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from antiphase._errors import InvalidArgument, Refused
+from antiphase.torch._batches import tensors_in
+from antiphase.torch._compile import untraced
 
 NORM_BLOCK = 256
-SUM_BLOCK = 512  # rows added up in their own dtype; blocks are added in float64
+ENOUGH_VALUES = 8  # if so many different numbers all fit into 16 bits, they were rounded
+MOST_VALUES = 2**16  # number of values that are looked at
+SUM_BLOCK = 512  # number of rows that are added in their own dtype; blocks are added in float64
 
 
 def full_precision(parameters: Iterable[torch.Tensor]) -> ExitStack:
@@ -30,53 +35,151 @@ def full_precision(parameters: Iterable[torch.Tensor]) -> ExitStack:
 def refuse_rounding(module: nn.Module, *_: Any) -> None:
     """Forward hook for ghost clipping: raise `Refused` if gradients would be summed in lower precision.
 
-    Rounding errors grow with the whole sum, so with rounding one example could change the sum by more than `clip_norm`.
-    Autocast is allowed: norms and sums are computed outside of it, in the dtype of the parameters.
+    Rounding errors grow with the whole sum, so in lower precision one example could change the sum by more than
+    `clip_norm`. Autocast is allowed: norms and sums are computed outside of it, in the dtype of the parameters.
     """
     if module.training and torch.is_grad_enabled() and not _has_full_products():
         raise Refused(
             "Ghost clipping would compute rounded norms, because float32 matrix products use lower precision.",
             hint="call torch.set_float32_matmul_precision('highest') and leave torch.backends.fp32_precision at its "
-            "default, or use grad_sample_mode='hooks'",
+            "default, or use grad_sample_mode='hooks' with loss_reduction='sum'",
+        )
+
+
+def check_rounding(module: Any) -> None:
+    """Make a wrapped module raise `Refused` if the gradient of a mean over the batch would be rounded.
+
+    This is the case if float32 matrix products use lower precision, or if a layer has an output of low precision that
+    needs a gradient. Layers have such outputs under autocast, or if frozen layers have low precision. The first
+    training pass is also checked for casts in the code of the model or the loss.
+    """
+    module.register_forward_pre_hook(_check_products)
+    module.register_forward_hook(_FirstPass().check)
+    for layer in module.modules():
+        layer.register_forward_hook(partial(_check_output, module))
+
+
+def _check_products(module: Any, *_: Any) -> None:
+    if module.training and torch.is_grad_enabled() and not _has_full_products():
+        refuse_rounded_mean(module, torch.bfloat16)
+
+
+def _check_output(module: Any, layer: nn.Module, _inputs: Any, output: Any) -> None:
+    if module.training and torch.is_grad_enabled():
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
+                refuse_rounded_mean(module, tensor.dtype)
+
+
+@final
+class _FirstPass:
+    """Checks the graph of the first training pass, and the gradients of the model's outputs, for low precision."""
+
+    def __init__(self) -> None:
+        self._is_checked = self._is_seen = False
+
+    @untraced
+    def check(self, module: Any, _inputs: Any, output: Any) -> None:
+        """Forward hook of the wrapped module."""
+        if not (module.training and torch.is_grad_enabled()) or module.loss_reduction != "mean":
+            return
+        outputs = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        if not self._is_checked:
+            self._is_checked = True
+            for dtype in graph_dtypes(outputs):
+                refuse_rounded_mean(module, dtype)
+        for tensor in () if self._is_seen else outputs:
+            tensor.register_hook(partial(self._check_gradient, module))  # type: ignore[no-untyped-call]
+
+    def _check_gradient(self, module: Any, gradient: torch.Tensor) -> None:
+        """Hook of an output: raise `Refused` if all values fit into 16 bits.
+
+        If the number of examples is a power of two, nothing is checked: whole numbers, such as gradients of a squared
+        error, fit into 16 bits even after they are divided by a power of two.
+        """
+        if len(gradient).bit_count() == 1:
+            return
+        values = gradient.detach().flatten()[:MOST_VALUES].unique()  # type: ignore[no-untyped-call]
+        if len(values) >= ENOUGH_VALUES:
+            self._is_seen = True
+            for dtype in (torch.bfloat16, torch.float16):
+                if torch.equal(values.to(dtype).to(values.dtype), values):
+                    refuse_rounded_mean(module, dtype)
+
+
+def graph_dtypes(outputs: Iterable[torch.Tensor]) -> set[torch.dtype]:
+    """Return the dtypes of all gradients that the backward pass of some tensors computes."""
+    found: set[torch.dtype] = set()
+    nodes: list[Any] = [tensor.grad_fn for tensor in outputs]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node is not None:
+            found |= {value.dtype for value in getattr(node, "_input_metadata", ())}
+            more = {following for following, _ in node.next_functions} - seen
+            seen |= more
+            nodes.extend(more)
+    return found
+
+
+def refuse_rounded_mean(module: Any, dtype: torch.dtype) -> None:
+    """Raise `Refused` if the loss is a mean over the batch, and `dtype` has less precision than float32.
+
+    The backward pass of a mean starts with 1 / n, for n examples. Rounding g / n gives different errors from rounding g
+    / (n - 1), so every example would change the gradients of all others. For 1,000 equal examples in bfloat16, one of
+    them changed the clipped sum by three times the clipping norm. The backward pass of a sum does not depend on n.
+    """
+    if module.loss_reduction == "mean" and dtype.is_floating_point and dtype.itemsize < 4:
+        raise Refused(
+            "The loss is a mean over the batch, and part of its gradient would be computed in lower precision than "
+            "float32. The rounding errors would depend on the number of examples, so one example could change the "
+            "gradients of all others.",
+            hint="use a loss with reduction='sum' and make_private(..., loss_reduction='sum'), and divide the learning "
+            "rate by the batch size (not with Adam); or use grad_sample_mode='ghost'; or compute in float32, without "
+            "autocast, bfloat16 weights and lower precision of matrix products",
         )
 
 
 def squared_norms(rows: torch.Tensor) -> torch.Tensor:
     """Return the squared norm of each row over all other dimensions, with a relative error below 2e-5 for any size.
 
-    On a CPU, PyTorch's own norm adds up squares one by one in float32, so over 2^28 entries it can be 29 percent too
+    On a CPU, PyTorch's own norm adds squares one by one in float32, so over 2^28 entries it can be 29 percent too
     small. Here, PyTorch's norm is used only for blocks of 256 entries, and the squares of the block norms are added in
-    float64. In any order of summation, the relative error is about 256 roundings of 2^-24 each. Squares of entries
-    below 1e-19 underflow to zero; the result includes the most that they can add.
+    float64. In any order of summation, the relative error is about 256 times 2^-24. Squares of entries below 1e-19
+    underflow to zero, so the result includes an upper bound on their sum.
 
     Args:
         rows: tensor of shape (examples, ...).
     """
     rows = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
     whole = rows.shape[1] // NORM_BLOCK * NORM_BLOCK
-    blocks = rows[:, :whole].reshape(len(rows), whole // NORM_BLOCK, NORM_BLOCK)
-    found = widen(blocks.norm(dim=2)).square().sum(1) + widen(rows[:, whole:].norm(dim=1)).square()
-    return found + rows.shape[1] * underflow(rows.dtype)
+    found = widen(torch.linalg.vector_norm(rows[:, whole:], dim=1)).square_()
+    if whole:
+        blocks = rows[:, :whole].reshape(len(rows), whole // NORM_BLOCK, NORM_BLOCK)
+        found += widen(torch.linalg.vector_norm(blocks, dim=2)).square_().sum(1)
+    return found.add_(rows.shape[1] * underflow(rows.dtype))
 
 
 def underflow(dtype: torch.dtype) -> float:
-    """Return the largest product that may be computed as zero, if denormal numbers are flushed to zero."""
+    """Return an upper bound on any product that is computed as zero if denormal numbers are flushed to zero."""
     return torch.finfo(dtype).tiny
 
 
 def weighted_sum(factors: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return the sum over i of factors[i] * rows[i], in the dtype of the rows.
 
-    If thousands of rows were added one by one in float32, rows could be chosen such that the presence of one row
-    decides how all later rows are rounded. That row could then change the sum by twice its own length.
+    Rows are added in blocks. If thousands of rows were added one by one in float32, rows could be chosen such that the
+    presence of one row decides how all later sums are rounded. That row could then change the sum by twice its own
+    norm.
     """
     return blockwise_sum(lambda f, r: torch.einsum("i,i...", f, r), factors_like(factors, rows), rows)
 
 
 def blockwise_sum(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
-    """Return `function(*rows)`, which must be a sum over rows, by adding its values for blocks of rows in float64.
+    """Return `function(*rows)`, which must be a sum over rows. The sums of blocks of rows are added in float64.
 
-    With n rows per block, one row changes the roundings of a sum by at most about n^2 / 4 roundings of 2^-24.
+    With n rows per block, one row changes the rounding error of a block's sum by at most about n^2 / 4 times 2^-24,
+    relative to the largest norm of a row.
     """
     if len(rows[0]) <= SUM_BLOCK or rows[0].dtype == torch.float64:
         return function(*rows)
@@ -88,9 +191,9 @@ def blockwise_sum(function: Callable[..., torch.Tensor], *rows: torch.Tensor) ->
 
 
 def factors_like(factors: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return clipping factors with the dtype and device of `like`; factors below its normal range become zero.
+    """Return clipping factors with the dtype and device of `like`; factors below the dtype's normal range become zero.
 
-    Rounding to a denormal number could double such a factor, and the gradient that it multiplies is huge.
+    Rounding to a denormal number could double such a factor, and the gradient that the factor multiplies is huge.
     """
     found = factors.to(like)
     return torch.where(found.abs() < torch.finfo(found.dtype).tiny, 0.0, found)

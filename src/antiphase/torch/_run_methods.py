@@ -38,26 +38,31 @@ class RunMethods(ABC):
         """Record in the ledger that results are published. Call it on every rank, before you release anything.
 
         With several processes and Opacus's DifferentiallyPrivateDistributedDataParallel, call it between two passes
-        through the loader. Within a pass, ranks may be at different steps.
+        through the loader, since ranks may be at different steps within a pass.
 
         Args:
-            label: name of what is published.
+            label: a few words that name the published results.
         """
         self._transport.check_operation(f"publish {label!r}")
         self._open_run.publish(label)
 
     def report(self) -> PrivacyReport:
-        """Return a report of the guarantee of the steps that ran, compared with the plan. Call it on rank 0 only."""
+        """Return the guarantee of the steps that ran, together with the planned guarantee. Call it on rank 0 only."""
         return self._open_run.report()
 
     def get_epsilon(self, delta: float) -> float:
         """Return an upper bound on the epsilon of the steps taken so far; 0 before the first step.
 
-        The bound is proved, rounded up, and covers every step in the ledger. It is for the plan's participation,
-        adjacency and unit of privacy, as in `report`, but you can choose delta and call it on every rank. As in the
-        report, three things are assumed. Steps that were replaced did not influence their replacements. Noise from
-        `source="device"` is normally distributed. If you stop training here, you did not choose this step by looking at
-        the outputs; if you did, use the epsilon of the plan.
+        The bound is proved, rounded up, and covers every step in the ledger. Like `report`, it is for the plan's
+        participation, adjacency and unit of privacy. Unlike `report`, you can choose delta and call it on every rank.
+
+        The bound relies on the same three assumptions as the report:
+
+        - If you went back to an older checkpoint, or discarded a noisy gradient, neither this decision nor the new
+          outputs depended on the old outputs.
+        - Noise from `source="device"` is normally distributed.
+        - If you stop training here, you did not decide to stop by looking at the outputs. If you did, use the epsilon
+          of the plan.
 
         Args:
             delta: any number between 0 and 1, exclusive.

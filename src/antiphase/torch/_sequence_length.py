@@ -44,7 +44,7 @@ def _refuse_long(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any
 
 
 def _limits(layer: Any) -> Iterator[tuple[str, int]]:
-    """Yield each type of a rotary embedding that can depend on the batch, with the length up to which it does not."""
+    """Yield each type of rotary embedding that can depend on the batch, and the longest input for which it does not."""
     kinds = getattr(layer, "rope_type", None)
     for part, kind in kinds.items() if isinstance(kinds, dict) else [(None, kinds)]:
         if kind == "longrope":
@@ -56,4 +56,4 @@ def _limits(layer: Any) -> Iterator[tuple[str, int]]:
             yield (
                 kind,
                 original - 1 if grown else original,
-            )  # a longer input stays cached until an input is shorter than `original`
+            )  # frequencies of a longer input stay cached until an input is shorter than `original`

@@ -1,7 +1,8 @@
-"""Determines which part of each parameter's noise this process makes, and prepares gradients sharded by FSDP.
+"""Determines which part of each parameter's noise this process generates, and prepares gradients sharded by FSDP.
 
-Noise is addressed by leaf. Parameter i of the list is the leaf named str(i): a flat array of all its entries, in C
-order. The noise of an entry depends only on the leaf name and the flat index, so it is the same for every sharding.
+Noise is generated for leaves. Parameter i of the list is the leaf named str(i): a flat array of the parameter's
+entries, in C order (last axis fastest). The noise of an entry depends only on the leaf name and the flat index, so it
+is the same for every sharding.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FIXED_REDUCTION = (
 
 
 def whole_leaves(parameters: Sequence[torch.Tensor]) -> Leaves:
-    """Return one leaf per parameter, covering the whole parameter. A run is opened with these on every process.
+    """Return one leaf per parameter, covering the whole parameter. Every process opens the run with these leaves.
 
     >>> whole_leaves([torch.zeros(2, 3)])["0"].size
     6
@@ -42,9 +43,10 @@ def whole_leaves(parameters: Sequence[torch.Tensor]) -> Leaves:
 
 
 def own_leaves(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
-    """Return the part of each leaf that this rank makes noise for.
+    """Return the part of each leaf that this rank generates noise for.
 
-    These are the rank's own shards of sharded parameters, or an equal slice of all replicated parameters.
+    If parameters are sharded, these are the rank's own shards. If parameters are replicated, each rank gets an equal
+    slice of all parameters.
     """
     if is_sharded(parameters):
         return {str(i): _shard(p, ranks) for i, p in enumerate(parameters)}
@@ -75,7 +77,7 @@ def _slices(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
 
 
 def _shard(parameter: Any, ranks: Transport) -> Leaf:
-    """Return the rows that FSDP2 gives this rank: each rank in turn gets ceil(rows / size), until none are left."""
+    """Return the rows that FSDP2 gives this rank: ranks in order get ceil(rows / size) rows, until none are left."""
     if parameter.device_mesh.ndim != 1 or parameter.placements != (Shard(0),):
         raise Refused(
             f"Parameters with placements {parameter.placements} are not supported.",
@@ -135,11 +137,11 @@ def flat_gradient(parameter: Any) -> torch.Tensor:
 
 
 def zero_padding(module: Any, is_padded: Callable[[], bool], optimizer: DPOptimizer) -> None:
-    """Give weight 0 to padding: examples repeated so that all FSDP ranks process equally many.
+    """Give weight 0 to padding: an example that is repeated so that all FSDP ranks process the same number of examples.
 
     Args:
         module: model, wrapped by Opacus for ghost clipping.
-        is_padded: returns whether the last example of the current batch is a repeated one.
+        is_padded: returns whether the last example of the current batch is a repeated example.
         optimizer: private optimizer, which knows whether this is the last physical batch of the step.
     """
     ghost = module.ghost_gradients
@@ -149,7 +151,7 @@ def zero_padding(module: Any, is_padded: Callable[[], bool], optimizer: DPOptimi
 def fix_reduction(module: nn.Module, ranks: int) -> None:
     """Set how FSDP reduces gradients over the ranks, and make later changes raise `Refused`.
 
-    A later change would scale or skip gradients, but not the noise that is calibrated to their sum.
+    A later change would scale or skip gradients without changing the noise, which is calibrated to their sum.
     """
     for part in module.modules():
         if isinstance(part, FSDPModule):

@@ -1,18 +1,91 @@
-"""Tracks the current training step on one rank: which examples it has, and whether all of them were processed."""
+"""Tracks the current training step on one rank: its examples, and whether all of them were processed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import final
+from typing import Any, NamedTuple, final
 
+import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from antiphase._errors import Refused
 from antiphase._samplers import shard
 from antiphase._traceback import without_locals
+from antiphase.torch._names import layer_names, parameter_names, unwrapped_name
 from antiphase.torch._noise_adder import NoiseAdder
 
 CACHED_BATCHES = 64  # enough for the batches that the workers of a data loader prefetch
+
+
+class Version(NamedTuple):
+    """State of a tensor that a model stores.
+
+    Args:
+        tensor: the tensor itself.
+        changes: number of times that the tensor was changed in place. PyTorch does not count changes of `tensor.data`.
+        values: copy of the tensor's values, or for trained parameters a fingerprint of the values; None for frozen
+            parameters, which may be too large to read in every step.
+    """
+
+    tensor: Any
+    changes: int
+    values: torch.Tensor | None
+
+    def is_same(self, other: Version) -> bool:
+        """Return whether the tensor was neither changed nor replaced between the two states."""
+        if self.tensor is not other.tensor or self.changes != other.changes:
+            return False
+        return self.values is None or other.values is None or _equal(self.values, other.values)
+
+
+Versions = dict[str, Version]
+
+
+@final
+class StoredTensors:
+    """Detects changes of the tensors that a model stores: its parameters, including frozen ones, and its buffers.
+
+    Parameters sharded by FSDP are left out, since FSDP changes them in every pass. Values of buffers and of trained
+    parameters are also compared: codebooks, running means and layers that are initialized from the first batch often
+    change `tensor.data`.
+
+    Args:
+        module: model.
+        every_buffer: whether to include buffers that checkpoints do not contain, which are often caches, and buffers of
+            integers, in which some layers count their calls.
+    """
+
+    def __init__(self, module: nn.Module, *, every_buffer: bool = False) -> None:
+        names, self._layers = parameter_names(module), layer_names(module)
+        self._module, self._every_buffer = module, every_buffer
+        self._parameters = [(names[id(p)], p) for p in module.parameters() if not isinstance(p, DTensor)]
+        self.trained = {name for name, p in self._parameters if p.requires_grad}
+
+    def versions(self) -> Versions:
+        """Return the current state of each tensor."""
+        found = {
+            name: Version(p, _count(p), _fingerprint(p) if name in self.trained else None)
+            for name, p in self._parameters
+        }
+        return found | {name: Version(b, _count(b), b.detach().clone()) for name, b in self._buffers()}
+
+    def _buffers(self) -> Iterator[tuple[str, Any]]:
+        for layer in self._module.modules():
+            for key, buffer in layer._buffers.items():
+                is_stored = key not in layer._non_persistent_buffers_set
+                if buffer is not None and (self._every_buffer or (is_stored and buffer.is_floating_point())):
+                    layer_name = self._layers.get(id(layer), type(layer).__name__)
+                    yield unwrapped_name(f"{layer_name}.{key}".lstrip(".")), buffer
+
+    def changed_since(self, before: Versions) -> str | None:
+        """Return the name of a tensor that was changed or replaced since `versions` returned `before`, or None."""
+        now = self.versions()
+        for name in {**before, **now}:
+            if name not in before or name not in now or not now[name].is_same(before[name]):
+                return name
+        return None
 
 
 @final
@@ -23,20 +96,26 @@ class StepTracker:
 
     Args:
         noise: adds the noise and commits the steps.
+        module: model. None of its parameters and stored buffers may change while gradients are computed. On a lattice,
+            other buffers may not change either: examples are computed one after another, and no example may depend on
+            an earlier one.
         even: whether all ranks must process equally many examples, as FSDP requires. If so, a rank with one example
-            fewer repeats an example, whose gradient gets weight 0.
+            fewer than others repeats an example, and the gradient of the repeated example gets weight 0.
     """
 
-    def __init__(self, noise: NoiseAdder, *, even: bool) -> None:
+    def __init__(self, noise: NoiseAdder, module: nn.Module, *, even: bool) -> None:
         self.noise = noise
         noise._reserve_for_engine()
         self._even = even
+        self.generators = noise._generators_for_engine()
         self._gradients = 0
+        self._allowed: int | None = None  # number of examples yielded in this step so far, if yielded one at a time
         self._yielded: int | None = None
-        self._versions: list[int] | None = None  # of the parameters, when the loader yielded the batch
+        self._held = StoredTensors(module, every_buffer=noise.plan.mechanism.lattice is not None)
+        self._versions: Versions | None = None  # versions of the model's tensors when the loader yielded the batch
         self._yields_empty = False
-        # With several ranks, a pass through the loader ends at the same step on all of them. Otherwise a rank without
-        # examples could start the next pass while another rank publishes results, for example.
+        # With several ranks, a pass through the loader ends at the same step on all ranks. Otherwise, a rank without
+        # examples could start the next pass while, for example, another rank publishes results.
         self._pass_end = self.steps if noise.transport.size == 1 else 0
         self.examples = lru_cache(maxsize=CACHED_BATCHES)(self._examples)
 
@@ -52,7 +131,7 @@ class StepTracker:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the optimizer takes the next step by itself, because this rank has no examples in it.
+        """Whether the optimizer takes the next step by itself, because this rank has no examples in that step.
 
         False after the last step. With several ranks, also False after the last step of a pass through the loader.
         """
@@ -60,7 +139,7 @@ class StepTracker:
 
     @property
     def is_empty_yielded(self) -> bool:
-        """Whether the loader has yielded the batch of the next step, which has no examples."""
+        """Whether the batch of the next step has no examples and the loader has yielded it."""
         return self._yields_empty and self._yielded == self.step and not self.examples(self.step)[0]
 
     def yields(self, step: int) -> bool:
@@ -68,16 +147,16 @@ class StepTracker:
         return self._yields_empty or bool(self.examples(step)[0])
 
     def yield_empty_batches(self) -> None:
-        """Make the loader yield batches without examples too, so that every step is an iteration of the loop."""
+        """Make the loader also yield batches without examples, so that every step is an iteration of the loop."""
         self._yields_empty = True
 
     def is_padded(self) -> bool:
-        """Return whether the last example of the next step is a repeated one, with weight 0."""
+        """Return whether the last example of the next step is a repeated example with weight 0."""
         return self.examples(self.step)[1]
 
     @without_locals
     def _examples(self, step: int) -> tuple[list[int], bool]:
-        """Return this rank's examples in a step, and whether the last one is repeated to make the ranks even."""
+        """Return this rank's examples in a step, and whether the last example is repeated to make the ranks even."""
         indices, mask = self.noise._draw_for_engine(step)
         used, ranks = indices[mask], self.noise.transport
         mine = shard(used, mask[mask], ranks.rank, ranks.size).indices.tolist()
@@ -86,26 +165,46 @@ class StepTracker:
         return mine, False
 
     def start_pass(self, end: int) -> None:
-        """Record that a pass through the loader starts, which ends before step `end` on all ranks."""
+        """Record that a pass through the loader starts. It ends before step `end` on all ranks."""
         if self.noise.transport.size > 1:
             self._pass_end = end
 
-    def start_batch(self, step: int) -> None:
-        """Record that the loader yields the batch of `step`. Raise `Refused` if it is not the next step."""
+    @property
+    def has_all_gradients(self) -> bool:
+        """Whether the sum has as many gradients as the step has examples."""
+        return self._gradients >= len(self.examples(self.step)[0])
+
+    def start_batch(self, step: int, part: int | None = None) -> None:
+        """Record that the loader yields the batch of `step`. Raise `Refused` if it is not the next step.
+
+        Args:
+            step: index of the step.
+            part: index of the example that is yielded, if examples are yielded one at a time.
+        """
         if step != self.step:
             raise Refused(
                 f"The loader is about to yield the batch of step {step}, but the next step is {self.step}.",
-                hint="use one iterator of the loader at a time, and a new one after load_state_dict",
+                hint="use one iterator of the loader at a time, and a new iterator after load_state_dict",
             )
-        self._yielded, self._versions = step, self._parameter_versions()
+        self._allowed = None if part is None else part + 1
+        if part:
+            return
+        self._yielded, self._versions = step, self._held.versions()
         self.noise._start_for_engine()
 
     def start_empty_batch(self) -> None:
         """Record that the next step's batch, which is empty, needs no gradients."""
         self._yielded, self._gradients, self._versions = self.step, 0, None
 
-    def check_taken(self, step: int) -> None:
-        """Raise `Refused` if `step` was not taken; the loader calls this before it yields the next batch."""
+    def check_taken(self, step: int, part: int | None = None) -> None:
+        """Raise `Refused` if `step` was not taken; the loader calls this before it yields the next batch.
+
+        Args:
+            step: index of the step.
+            part: index of the example that was yielded, if examples are yielded one at a time.
+        """
+        if part is not None and self.step == step and self._gradients == part + 1 and not self.has_all_gradients:
+            return
         if self.step <= step:
             raise Refused(
                 f"The next batch was requested, but step {step} was not taken.",
@@ -115,6 +214,11 @@ class StepTracker:
 
     def count(self, gradients: int) -> None:
         """Add the number of clipped gradients of a physical batch to the step's count."""
+        if self._allowed is not None and self._gradients + gradients > self._allowed:
+            raise Refused(
+                f"The gradient of an example was added twice in step {self.step}.",
+                hint="call optimizer.step() once for each item of the loader",
+            )
         self._gradients += gradients
 
     def reset_count(self) -> None:
@@ -129,13 +233,9 @@ class StepTracker:
                 f"The batch of step {self.step} is not from the private data loader.",
                 hint="train on the data loader that make_private returned: the guarantee relies on its batches",
             )
-        if self._versions is not None and self._versions != self._parameter_versions():
-            raise Refused(
-                f"The parameters were changed while the gradients of step {self.step} were computed, for example by "
-                "another optimizer. Gradients without noise may be in them.",
-                hint="change parameters only after step() and before the next batch; remove other optimizers of the "
-                "same parameters, and methods such as SAM that move the weights by gradients without noise",
-            )
+        self.generators.check()
+        if self._versions is not None and (changed := self._held.changed_since(self._versions)):
+            raise _changed(changed, self.step, is_trained=changed in self._held.trained)
         if self._gradients != wanted:
             words = "More" if self._gradients > wanted else "Fewer"
             raise Refused(  # without the numbers: the size of a batch may be secret
@@ -143,17 +243,52 @@ class StepTracker:
                 hint="compute one gradient for every example of the batch, and call optimizer.step() once per batch",
             )
 
-    def _parameter_versions(self) -> list[int] | None:
-        """Return how often each parameter was changed in place; None with FSDP, which changes them in every pass."""
-        parameters = self.noise.parameters
-        return None if any(isinstance(p, DTensor) for p in parameters) else [p._version for p in parameters]
-
     def commit(self) -> None:
-        """Record the step in the ledger and advance to the next one."""
+        """Record the step in the ledger and advance to the next step."""
         self.noise._commit_for_engine()
+        self.generators.end()
         self._gradients = 0
 
     def reset(self) -> None:
-        """Forget the batch that was yielded and the count, in order to continue at another step."""
+        """Forget the yielded batch and the count, so that training can continue at another step."""
         self._yielded, self._gradients, self._versions = None, 0, None
+        self._allowed = None
         self.examples.cache_clear()
+
+
+def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the bits of a tensor, read as integers, modulo 2^64. It changes if almost any value changes."""
+    flat = tensor.detach().reshape(-1)
+    if flat.element_size() == 4 and len(flat) % 2 == 0 == flat.storage_offset() % 2:
+        return flat.view(torch.int64).sum()  # ten times as fast as summing integers of 32 bits
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+    return flat.view(kinds[flat.element_size()]).sum(dtype=torch.int64)
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether all values are equal; NaN equals NaN."""
+    if first.shape != second.shape or first.dtype != second.dtype or first.device != second.device:
+        return False
+    return torch.equal(first, second) or bool(((first == second) | (first.isnan() & second.isnan())).all())
+
+
+def _count(tensor: Any) -> int:
+    """Return how often a tensor was changed in place; -1 for None, and for tensors that do not count changes."""
+    return -1 if tensor is None or tensor.is_inference() else int(tensor._version)
+
+
+def _changed(name: str, step: int, *, is_trained: bool) -> Refused:
+    if is_trained:
+        return Refused(
+            f"The parameters were changed while the gradients of step {step} were computed, for example {name!r}. "
+            "They may contain gradients without noise.",
+            hint="change parameters only after step() and before the next batch; remove methods such as SAM that move "
+            "the weights by gradients without noise",
+        )
+    return Refused(
+        f"{name!r}, which is not trained, was changed while the gradients of step {step} were computed. If the change "
+        "depends on the data, the model contains data without noise.",
+        hint="remove layers that collect statistics of the data, such as running means, codebooks with moving averages "
+        "and ranges for quantization; if a tensor does not depend on the data, change it after step() and before the "
+        "next batch",
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
+from opacus.grad_sample import AbstractGradSampleModule
 from opacus.grad_sample.utils import prepare_module
 from opacus.validators import ModuleValidator
 from torch import nn
@@ -17,11 +18,13 @@ from torch.nn.parallel import DistributedDataParallel
 from antiphase._errors import InvalidArgument
 from antiphase._run import refuse_pickle
 from antiphase.torch._distributed import TorchDistributed
-from antiphase.torch._layers import patch_samplers
+from antiphase.torch._layers import LayerInputs, order_gradients, patch_samplers
 from antiphase.torch._module import check_module, replace_in_place
 from antiphase.torch._positions import check_positions, expand_positions
 from antiphase.torch._precision import check_policy, refuse_rounding
 from antiphase.torch._sequence_length import check_lengths
+
+NEW_MODEL = "make a new model, and copy the weights with new_model.load_state_dict(model.state_dict())"
 
 
 def wrap_module(
@@ -34,6 +37,7 @@ def wrap_module(
     rows_per_example: int,
 ) -> Any:
     """Return the module in Opacus's wrapper, which computes per-example gradients."""
+    _check_unhooked(module)
     check_module(module, ghost="ghost" in mode, functorch=mode == "functorch")
     _check_valid(module)
     replace_in_place(module)
@@ -41,13 +45,15 @@ def wrap_module(
     check_positions(module)
     check_lengths(module)
     ghost = {"max_grad_norm": norm} if "ghost" in mode else {}
-    wrapped = prepare_module(module, mode, batch_first=batch_first, loss_reduction=loss_reduction, **ghost)
+    reduction = "sum" if ghost else loss_reduction  # the criterion for ghost clipping adds the losses up
+    wrapped = prepare_module(module, mode, batch_first=batch_first, loss_reduction=reduction, **ghost)
     wrapped.forbid_grad_accumulation()
     expand_positions(module, batch_first=batch_first)
     patch_samplers(wrapped, parameters, rows_per_example)
+    order_gradients(module)
     if ghost:
         wrapped.register_forward_pre_hook(refuse_rounding)
-    # A pickle would contain per-example gradients. Set on the object, since the class belongs to Opacus.
+    # A pickle would contain per-example gradients. This is set on the object, since the class belongs to Opacus.
     wrapped.__reduce_ex__ = partial(refuse_pickle, wrapped)
     return wrapped
 
@@ -62,7 +68,7 @@ def check_processes(module: nn.Module, mode: str) -> None:
     if isinstance(module, FSDPModule) != (mode == "ghost_fsdp"):
         raise InvalidArgument(
             f"grad_sample_mode={mode!r} cannot be used with a {type(module).__name__}.",
-            hint="use 'ghost_fsdp' for modules sharded by fully_shard, and only for those",
+            hint="use 'ghost_fsdp' for modules sharded by fully_shard, and only for such modules",
         )
     ranks = TorchDistributed.current().size
     if ranks > 1 and not isinstance(module, (DPDDP, FSDPModule)):
@@ -73,7 +79,7 @@ def check_processes(module: nn.Module, mode: str) -> None:
 
 
 def trained_parameters(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the trainable parameters in the optimizer's order; check that they are exactly those of the module."""
+    """Return the trainable parameters in the optimizer's order. Raise an error unless they are the module's."""
     known = {id(p) for p in module.parameters()}
     listed = [p for group in optimizer.param_groups for p in group["params"]]
     ours = {id(p) for p in listed}
@@ -104,6 +110,36 @@ def check_closure(optimizer: torch.optim.Optimizer) -> None:
                 "compute more gradients in the same step, without noise.",
                 hint="use an optimizer that takes one gradient per step, such as SGD or Adam",
             )
+
+
+def _check_unhooked(module: nn.Module) -> None:
+    """Raise `InvalidArgument` if a trained layer has hooks of an earlier `make_private`, or of Opacus.
+
+    These hooks stay on the layers when the run is closed. Both sets of hooks would add the gradients of the layer, each
+    with the `loss_reduction` of its own wrapper. For a mean, they are multiplied by the number of examples, so one
+    example could change the gradients of all others.
+    """
+    if isinstance(module, AbstractGradSampleModule):
+        raise InvalidArgument(
+            f"The module is already in Opacus's wrapper {type(module).__name__}, which computes per-example gradients.",
+            hint=f"pass the model itself, not the result of another make_private or wrapper; {NEW_MODEL}",
+        )
+    is_hooked = hasattr(module, "autograd_grad_sample_hooks")
+    found = [name for name, layer in module.named_modules() if _is_hooked(layer)]
+    if is_hooked or found:
+        which = f"Layer {found[0]!r}" if found and found[0] else "The module"
+        raise InvalidArgument(
+            f"{which} was already used in another make_private, or in Opacus's wrapper. Its hooks would compute the "
+            "gradients of its parameters a second time.",
+            hint=NEW_MODEL,
+        )
+
+
+def _is_hooked(layer: nn.Module) -> bool:
+    """Return whether hooks of an earlier wrapper would compute gradients of a layer. They ignore frozen layers."""
+    owners = [getattr(hook, "__self__", None) for hook in layer._forward_hooks.values()]
+    is_ours = any(isinstance(owner, (LayerInputs, AbstractGradSampleModule)) for owner in owners)
+    return is_ours and any(p.requires_grad for p in layer.parameters())
 
 
 def _check_valid(module: nn.Module) -> None:

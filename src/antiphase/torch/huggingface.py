@@ -32,7 +32,6 @@ from antiphase.torch._engine import PrivacyEngine
 from antiphase.torch._huggingface_arguments import check_arguments, check_collator, check_directories, check_users
 from antiphase.torch._huggingface_loss import loss_for, model_inputs
 from antiphase.torch._huggingface_plan import Goal, plan_for
-from antiphase.torch._random_state import reseed
 from antiphase.torch.users import UserCollate, UserLoss, check_unit, flatten_users
 
 __all__ = ["PrivateTrainer"]
@@ -47,17 +46,18 @@ class PrivateTrainer(Trainer):
     The batches come from the plan, and `per_device_train_batch_size` is only the number of examples (or users) that are
     processed at a time. Each step of the trainer is one step of the plan, and `max_steps` is the plan's number of steps
     unless you choose fewer. Checkpoints contain the state of the engine. After a crash, call
-    `train(resume_from_checkpoint=True)`; it also works if there is no checkpoint yet.
+    `train(resume_from_checkpoint=True)`, which also works if there is no checkpoint yet.
 
-    The loss of each example is computed separately, because the losses of most models are means over all tokens of a
-    batch. Before the first step, the trainer checks that examples do not influence one another. `loss` and `grad_norm`
-    have no noise, so they are not logged; the log shows epsilon instead. To log the loss, set `log_training_loss`.
+    The loss is computed separately for each example. The built-in losses of most models are means over all tokens of a
+    batch, which cannot be used. Before the first step, the trainer checks that examples do not influence one another.
+    `loss` and `grad_norm` have no noise, so they are not logged; the log shows epsilon instead. To log the loss, set
+    `log_training_loss`.
 
-    **Guarantee**: as for `PrivacyEngine`.
+    **Guarantee**: the same as for `PrivacyEngine`.
 
     Args:
         model: model to train; only parameters with `requires_grad` are trained, so PEFT adapters work.
-        args: training arguments. Those that would change the mechanism raise an error.
+        args: training arguments. Arguments that would change the mechanism raise an error.
         plan: plan to train with. Alternatively, pass epsilon, delta and batch_size.
         run_directory: run directory. It holds the secret and the noise state, so it must not be inside
             `args.output_dir`.
@@ -71,11 +71,12 @@ class PrivateTrainer(Trainer):
         grad_sample_mode: "hooks", "functorch" or "ghost", as in `PrivacyEngine.make_private`.
         clipping: "flat" or "per_layer".
         clip_norms: for "per_layer", one clipping norm per parameter tensor.
-        rows_per_user: for user-level privacy, the largest number of examples per user. `train_dataset` must then be an
-            `antiphase.torch.users.UserDataset`; the data collator collates examples, not users.
-        log_training_loss: whether to log the training loss, which has no noise. Checkpoints contain the log, so do not
-            publish them in that case.
-        secret: secret that all noise is derived from. If None, one is generated and stored in the run directory.
+        rows_per_user: for user-level privacy, the number of examples that every user is padded to, at least the `limit`
+            of the data set. `train_dataset` must then be an `antiphase.torch.users.UserDataset`; the data collator
+            collates examples, not users.
+        log_training_loss: whether to log the training loss, which has no noise. If True, do not publish checkpoints,
+            because they contain the log.
+        secret: secret that all noise is derived from. If None, a secret is generated and stored in the run directory.
         source: source of the noise, "host" or "device".
         trainer: other arguments of `Trainer`, such as train_dataset, eval_dataset and data_collator.
     """
@@ -114,7 +115,8 @@ class PrivateTrainer(Trainer):
             plan = plan_for(goal, args, trainer.get("train_dataset"), run_directory)
         elif epsilon is not None or delta is not None or batch_size is not None:
             raise InvalidArgument(
-                "PrivateTrainer takes either a plan, or epsilon, delta and batch_size.", hint="leave one of them out"
+                "PrivateTrainer takes either a plan, or epsilon, delta and batch_size.",
+                hint="pass only the plan, or only epsilon, delta and batch_size",
             )
         require_plan("PrivateTrainer", plan)
         check_unit(plan, trainer.get("train_dataset"))
@@ -149,8 +151,8 @@ class PrivateTrainer(Trainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
         """Train to the end of the plan, or for `max_steps` steps. Return Trainer's `TrainOutput`.
 
-        The training loss, which has no noise, is not in it unless `log_training_loss` is set: scripts often write it to
-        a file next to the model.
+        Unless `log_training_loss` is set, the result does not contain the training loss, which has no noise: scripts
+        often write the result to a file next to the model.
 
         Args:
             resume_from_checkpoint: True to continue from the last complete checkpoint in `output_dir`, or from the
@@ -159,7 +161,7 @@ class PrivateTrainer(Trainer):
         """
         if options.get("trial") is not None:
             raise Refused(
-                "Hyperparameter search trains several models on the same data, and one run covers only one of them.",
+                "Hyperparameter search trains several models on the same data, but a run covers only one model.",
                 hint="create a PrivateTrainer with its own plan and run directory for each trial",
             )
         self._is_restart = resume_from_checkpoint is True
@@ -173,7 +175,7 @@ class PrivateTrainer(Trainer):
         return found._replace(training_loss=float("nan"), metrics=metrics)
 
     def report(self) -> PrivacyReport:
-        """Return a report of the guarantee of the steps that ran, compared with the plan."""
+        """Return the guarantee of the steps that ran, together with the planned guarantee."""
         self._make_private()
         return self.engine.report()
 
@@ -193,40 +195,49 @@ class PrivateTrainer(Trainer):
         self.close()
 
     def get_train_dataloader(self) -> Any:
-        """Return the private data loader. An item is a list with the physical batches of a step."""
+        """Return the private data loader. Each item is the list of physical batches of one step."""
         self._make_private()
         self._check_start()
         return self._loader
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Compute, clip and add the gradients of all physical batches of a step; return the mean loss.
+        """Compute and clip the gradients of all physical batches of a step, add them, and return the mean loss.
 
-        For a step without examples, the previous loss is returned again, so that the mean loss in the log is not
-        distorted.
+        For a step without examples, return the previous loss again. A loss of zero would distort the mean in the log.
         """
         model.train()
-        if not self._is_checked:
-            self._check_independence(model)
+        with self.engine._backpropagating_sums():  # training_step of a subclass may backpropagate the mean
+            if not self._is_checked:
+                self._check_independence(model)
+            losses = self._add_gradients(model, inputs)
+        if losses:
+            self._last_loss = torch.stack(losses).mean().to(self.args.device)
+        return self._last_loss.to(self.args.device)
+
+    def _add_gradients(self, model: nn.Module, inputs: Any) -> list[torch.Tensor]:
+        """Add the clipped gradients of all physical batches of a step, and return the mean loss of each."""
         optimizer, losses = self._private_optimizer, []
+        tracker, size = self.engine._started, self._physical_size
+        indices = tracker.examples(self.engine.step)[0]
         for i, batch in enumerate(inputs):
+            examples = len(indices[i * size : (i + 1) * size])
+            if self.plan.mechanism.lattice is not None:
+                tracker.generators.seed(self.engine.step, indices[i])
             optimizer.zero_grad(set_to_none=True)
             with self.compute_loss_context_manager():
                 loss = self._loss_of(model, self._prepare_inputs(batch))
-            loss.backward()
+            _summed(loss, examples).backward()
             losses.append(_value(loss))
             is_last = i == len(inputs) - 1
             optimizer.signal_skip_step(do_skip=not is_last)
             if not is_last:
                 optimizer.step()  # adds to the sum of clipped gradients
-        reseed(self.args.seed, self.engine.step + 1)
-        if losses:
-            self._last_loss = torch.stack(losses).mean().to(self.args.device)
-        return self._last_loss.to(self.args.device)
+        return losses
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the mean over the examples of the per-example loss, for evaluation and prediction."""
+        """Return the mean of the per-example losses, for evaluation and prediction."""
         inputs, labels = model_inputs(_base_model(self.model), inputs, self.label_names)
         outputs = model(**inputs)
         loss = self._criterion(outputs, labels)
@@ -264,11 +275,11 @@ class PrivateTrainer(Trainer):
             self.plan,
             criterion=self._training_loss,
             loader_options={
-                "collate_fn": _PhysicalBatches(self._collator(), self._train_batch_size),
+                "collate_fn": _PhysicalBatches(self._collator(), self._physical_size),
                 "num_workers": self.args.dataloader_num_workers,
                 "pin_memory": self.args.dataloader_pin_memory and self.args.device.type != "cpu",
                 "prefetch_factor": self.args.dataloader_prefetch_factor,
-                # If the loader drew its seed from PyTorch's own generator, dropout would differ after a resume.
+                # If the loader drew its seed from PyTorch's own generator, it would change that generator's state.
                 "generator": torch.Generator().manual_seed(self.args.seed),
             },
             **self._options,
@@ -282,12 +293,17 @@ class PrivateTrainer(Trainer):
         self.optimizer = self._private_optimizer
         self.model_wrapped = self._private_model
 
+    @property
+    def _physical_size(self) -> int:
+        """Number of examples per pass. On a lattice, gradients are computed one example at a time."""
+        return self._train_batch_size if self.plan.mechanism.lattice is None else 1
+
     def _collator(self) -> Callable[[list[Any]], Any]:
         collator = self._get_collator_with_removed_columns(self.data_collator, description="training")
         return collator if self._rows is None else UserCollate(collator, self._rows, labels=self.label_names)
 
     def _check_start(self) -> None:
-        """If the run has steps but there is no checkpoint, restart the run if requested, or else raise `Refused`."""
+        """If the run has steps but no checkpoint was given, restart the run if requested, or else raise `Refused`."""
         if self._checkpoint is not None:
             return
         try:
@@ -298,7 +314,7 @@ class PrivateTrainer(Trainer):
             raise Refused(
                 "The run directory has steps of an earlier training, but this training would start again.",
                 hint="to continue, call train(resume_from_checkpoint=True), which also works if there is no checkpoint "
-                "yet; for another training, use another run_directory",
+                "yet; to start a new training, use a different run_directory",
             )
         if is_started:
             self.engine.restart()
@@ -312,11 +328,11 @@ class PrivateTrainer(Trainer):
 
     @without_locals
     def _check_independence(self, model: nn.Module) -> None:
-        """Check on examples of the first batch that examples do not influence one another.
+        """Check, with some examples of the first batch, that examples do not influence one another.
 
-        The examples are collated again for every part of the batch, so padding is checked too. If the collator is
-        random, as for masked language models, they are collated only once, and parts of the batch are cut to the
-        lengths that their examples have alone. Whether the collator itself mixes examples is checked first.
+        First, check that the collator itself does not mix examples. Then compare gradients. The examples are collated
+        again for every part of the batch, so padding is also checked. If the collator is random, as for masked language
+        models, the examples are collated only once, and each part is cut to the length of its longest example.
         """
         indices = self.engine._started.examples(self.engine.step)[0]
         size = min(CHECKED_EXAMPLES, max(2, self._train_batch_size))
@@ -326,9 +342,9 @@ class PrivateTrainer(Trainer):
         load = loader_of(self.train_dataset, self._collator())
         check_collation(load, indices)
 
-        def loss(batch: Any) -> Any:
+        def loss(batch: Any, examples: int) -> Any:
             with self.compute_loss_context_manager():
-                return self._loss_of(model, self._prepare_inputs(batch))
+                return _summed(self._loss_of(model, self._prepare_inputs(batch)), examples)
 
         with torch.random.fork_rng():
             once, again = dict(load(indices)), dict(load(indices))
@@ -340,9 +356,9 @@ class PrivateTrainer(Trainer):
             return select_padded(once, rows.tolist(), alone)
 
         whole = torch.arange(len(indices))
-        # The check of a pair compares its gradients with those of each example alone, without the padding of the pair.
+        # The check of a pair compares the pair with each of its two examples alone, which needs no padding.
         parts = (whole, *whole[: len(whole) // 2 * 2].view(-1, 2))
-        checks = [self.engine._is_independent(lambda rows: loss(part(rows)), rows) for rows in parts]
+        checks = [self.engine._is_independent(lambda rows: loss(part(rows), len(rows)), rows) for rows in parts]
         self._is_checked = checks[0]
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
@@ -415,6 +431,14 @@ def _value(loss: Any) -> torch.Tensor:
     """Return the mean loss of a physical batch, which may be a private loss of ghost clipping."""
     found = loss if isinstance(loss, torch.Tensor) else loss.loss_per_sample.mean()
     return found.detach().float()
+
+
+def _summed(loss: Any, examples: int) -> Any:
+    """Return the sum of the losses of a physical batch from their mean; a private loss of ghost clipping is unchanged.
+
+    The backward pass of the sum does not depend on the number of examples; see `refuse_rounded_mean`.
+    """
+    return loss * examples if isinstance(loss, torch.Tensor) else loss
 
 
 def _same(first: Any, second: Any) -> bool:

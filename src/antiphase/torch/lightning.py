@@ -28,22 +28,22 @@ from antiphase._secret import Secret
 from antiphase.torch._batches import batch_size_of, select, tensors_in
 from antiphase.torch._collation import CHECKED_EXAMPLES, check_collation, loader_of
 from antiphase.torch._engine import PrivacyEngine
+from antiphase.torch._lattice import refuse_lightning
 from antiphase.torch._loader import check_dataset
 from antiphase.torch._options import epoch_length
 from antiphase.torch._positions import expand_positions
-from antiphase.torch._random_state import reseed
 
 __all__ = ["PrivateTraining"]
 
-NEGLIGIBLE = 1e-6  # a probability, relative to delta
+NEGLIGIBLE = 1e-6  # the probability of an empty batch is ignored if it is below this multiple of delta
 
 
 @final
 class PrivateTraining(Callback):
-    """Lightning callback that trains with a plan: its batches, clipping, noise and ledger.
+    """Lightning callback that makes training private, with the batches, clipping, noise and ledger of a plan.
 
-    Pass the callback to the trainer and its `loader` to `fit`. Everything else stays as it is: `training_step` returns
-    the mean over the examples of a loss, and `configure_optimizers` returns one optimizer.
+    Pass the callback to the trainer and its `loader` to `fit`. Nothing else changes: `training_step` returns the mean
+    loss of the examples in the batch, and `configure_optimizers` returns one optimizer.
 
     ```python
     privacy = PrivateTraining(plan, "run", train_set)
@@ -53,24 +53,24 @@ class PrivateTraining(Callback):
     privacy.close()
     ```
 
-    The callback stops the trainer after the last step of the plan, so the trainer needs no limit of its own. Before the
-    first step, the callback checks that examples do not influence one another. Checkpoints contain the state
-    of the engine, so `fit(..., ckpt_path=...)` continues the run. After every step, the random generators are seeded
-    from their first seed and the step, so a resumed run has the same dropout. Epsilon is logged as "epsilon"
-    every `log_every_n_steps` steps.
+    The callback stops the trainer after the last step of the plan, so you need not set max_steps or max_epochs. Before
+    the first step, the callback checks that examples do not influence one another. Checkpoints contain the state of the
+    engine, so `fit(..., ckpt_path=...)` continues the run. Epsilon is logged as "epsilon" every
+    `log_every_n_steps` steps.
 
-    **Guarantee**: as for `PrivacyEngine`.
+    **Guarantee**: the same as for `PrivacyEngine`.
 
     Args:
-        plan: plan to train with. If its guarantee relies on random batches, they must be so large that none is empty.
+        plan: plan to train with. If its guarantee relies on random batches, the batches must be so large that none is
+            empty.
         run_directory: run directory. It holds the secret and the noise state, so do not store it with the model.
         dataset: map-style data set, with one item for each example (or user) that the plan protects.
         grad_sample_mode: "hooks" or "functorch".
         clipping: "flat" or "per_layer".
         clip_norms: for "per_layer", one clipping norm per parameter tensor.
         loader_options: options of PyTorch's DataLoader, such as collate_fn, num_workers or pin_memory.
-        restart: whether to replay the run from the initial model, after a crash before the first checkpoint.
-        secret: secret that all noise is derived from. If None, one is generated and stored in the run directory.
+        restart: whether to replay the run from the initial model. Use this after a crash before the first checkpoint.
+        secret: secret that all noise is derived from. If None, a secret is generated and stored in the run directory.
         source: source of the noise, "host" or "device".
     """
 
@@ -89,7 +89,8 @@ class PrivateTraining(Callback):
         source: Literal["host", "device"] = "host",
     ) -> None:
         require_plan("PrivateTraining", plan)
-        hint = "ghost clipping needs a loss that Lightning does not accept; write a training loop of your own"
+        refuse_lightning(plan)
+        hint = "ghost clipping needs a loss that Lightning does not accept; for ghost clipping, write your own loop"
         one_of("PrivateTraining", "grad_sample_mode", grad_sample_mode, ("hooks", "functorch"), hint)
         self.plan, self.dataset = plan, dataset
         examples = check_dataset(dataset)
@@ -101,15 +102,14 @@ class PrivateTraining(Callback):
             "clipping": clipping,
             "clip_norms": clip_norms,
         }
-        # If the loader drew its seed from PyTorch's own generator, dropout would differ after a resume.
+        # If the loader drew its seed from PyTorch's own generator, it would change that generator's state.
         self._loader_options = {"generator": torch.Generator().manual_seed(0), **(loader_options or {})}
         self._is_restart = restart
         self._is_checked = self._is_made = False
         self._loaded: dict[str, Any] | None = None
-        self._seed, self._is_resumed = 0, False
 
     def report(self) -> PrivacyReport:
-        """Return a report of the guarantee of the steps that ran, compared with the plan."""
+        """Return the guarantee of the steps that ran, together with the planned guarantee."""
         return self.engine.report()
 
     def get_epsilon(self, delta: float) -> float:
@@ -128,14 +128,16 @@ class PrivateTraining(Callback):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Make the module, its optimizer and the loader private."""
-        self._seed = torch.initial_seed()
         if self._is_made:
-            raise Refused("This callback has already been used in fit.", hint="create another one, with the same plan")
+            raise Refused(
+                "This callback has already been used in fit.", hint="create another callback with the same plan"
+            )
         _check_trainer(trainer, pl_module)
         made = self.engine.make_private(
             pl_module, trainer.optimizers[0], self.dataset, self.plan, loader_options=self._loader_options, **self._mode
         )
         self._is_made = True
+        self.engine._backpropagate_sums()
         for child in pl_module.children():  # Lightning does not call the module itself
             expand_positions(child)
         trainer.strategy.optimizers = [made[1]]
@@ -145,8 +147,7 @@ class PrivateTraining(Callback):
         """Continue from the checkpoint, if there is one."""
         if self._loaded is not None:
             self.engine.load_state_dict(self._loaded["engine"])
-            self._seed, self._loaded = self._loaded["seed"], None
-            self._is_resumed = True
+            self._loaded = None
             return
         if self._is_restart:
             self.engine.restart()
@@ -162,24 +163,23 @@ class PrivateTraining(Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Before the first step, check that examples do not influence one another."""
-        if self._is_resumed:
-            reseed(self._seed, self.engine.step)
-            self._is_resumed = False
         if self._is_checked or batch_size_of(batch) < 2:
             return
 
         def loss(part: Any) -> Any:
             with trainer.precision_plugin.train_step_context():
                 found = pl_module.training_step(part, batch_idx)
-            return found["loss"] if isinstance(found, Mapping) else found
+            mean = found["loss"] if isinstance(found, Mapping) else found
+            return mean * batch_size_of(part)
 
         self._check_batches(trainer, pl_module, batch, batch_idx)
-        with _without_logging(pl_module):
+        with _without_logging(pl_module) as logged:
             self._is_checked = self.engine._is_independent(loss, batch)
+        _check_monitors(trainer, {name for name, values in logged.items() if len(values) > 1})
 
     def _check_batches(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Check that neither collation nor the hooks of the module that change batches mix examples."""
-        load = loader_of(self.dataset, self.loader.loader.collate_fn)
+        """Check that examples are not mixed by collation, or by hooks of the module that change batches."""
+        load = loader_of(self.dataset, self.loader.loader.own_collate)
 
         def transferred(indices: list[int]) -> Any:
             found = trainer.precision_plugin.convert_input(load(indices))
@@ -201,9 +201,13 @@ class PrivateTraining(Callback):
                 hint="change the batch in training_step",
             )
 
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Start the backward pass from the sum of the losses instead of their mean; see `refuse_rounded_mean`."""
+        examples = len(self.engine._started.examples(self.engine.step)[0])
+        loss.register_hook(lambda gradient: gradient * examples)
+
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log epsilon, and stop after the last step of the plan."""
-        reseed(self._seed, self.engine.step)
         if (batch_idx + 1) % trainer.log_every_n_steps == 0:
             pl_module.log("epsilon", self.engine.get_epsilon(self.plan.problem.budget.delta), batch_size=1)
         if self.engine.step >= self.plan.steps:
@@ -213,7 +217,7 @@ class PrivateTraining(Callback):
         """Return the state of the engine, for the checkpoint. It is not secret."""
         if not self._is_made:
             return {}
-        return {"engine": self.engine.state_dict(), "seed": self._seed}
+        return {"engine": self.engine.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state from a checkpoint until the model and the optimizer are loaded."""
@@ -223,8 +227,8 @@ class PrivateTraining(Callback):
 def _check_empty_batches(plan: Plan, examples: int) -> None:
     """Raise `InvalidArgument` if a secret batch may be empty.
 
-    Lightning counts the batches that have examples. Its step numbers, which its logs and checkpoints contain, would
-    reveal which batches are empty, and the guarantee assumes that nobody knows the batches.
+    Lightning counts only batches that have examples. Its logs and checkpoints contain step numbers, which would reveal
+    which batches are empty. But the guarantee assumes that nobody knows the batches.
     """
     participation = plan.mechanism.participation
     if isinstance(participation, (Deterministic, FixedSize)):
@@ -233,9 +237,9 @@ def _check_empty_batches(plan: Plan, examples: int) -> None:
     if chance > NEGLIGIBLE * plan.problem.budget.delta:
         raise InvalidArgument(
             f"Batches of this plan may be empty (with probability {min(chance, 1.0):.2g}). Lightning's step numbers "
-            "would reveal which ones, and the guarantee assumes that nobody knows the batches.",
+            "would reveal which batches are empty, but the guarantee assumes that nobody knows the batches.",
             hint="use an expected batch size of 40 or more, or a participation whose batches are not secret, such as "
-            "MinSeparation; or train with PrivateTrainer or a loop of your own",
+            "MinSeparation; or train with PrivateTrainer or your own training loop",
         )
 
 
@@ -244,7 +248,8 @@ def _step_rates(participation: Participation, steps: int) -> Iterator[float]:
     if not isinstance(participation, PoissonMinSeparation) or participation.warm_start:
         yield from repeat(participation.expected_batch(1, steps), steps)
         return
-    waiting, recent = 0.0, deque[float]()  # share of the examples that were drawn in the last steps
+    recent = deque[float]()  # expected fraction of the examples drawn in each of the last separation - 1 steps
+    waiting = 0.0  # sum of the fractions in `recent`
     for _ in range(steps):
         rate = participation.rate * (1 - waiting)
         yield rate
@@ -308,15 +313,43 @@ def _check_trainer(trainer: Any, module: Any) -> None:
         )
 
 
+def _check_monitors(trainer: Any, metrics: set[str]) -> None:
+    """Raise `InvalidArgument` if a callback or scheduler depends on a metric of the training data, which has no noise.
+
+    Args:
+        trainer: trainer with callbacks and schedulers.
+        metrics: names of the metrics that `training_step` logs and that depend on the data.
+    """
+    names = {name + ending for name in metrics for ending in ("", "_step", "_epoch")}
+    plateaus = [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+    found = [(type(callback).__name__, getattr(callback, "monitor", None)) for callback in trainer.callbacks]
+    found += [(type(config.scheduler).__name__, config.monitor) for config in plateaus]
+    for kind, monitor in found:
+        if monitor in names:
+            raise InvalidArgument(
+                f"{kind} monitors {monitor!r}, which training_step computes from the private data, without noise. The "
+                "guarantee covers no choice that depends on it.",
+                hint="monitor a metric of public validation data, or use a fixed schedule and a fixed number of steps",
+            )
+
+
 @contextmanager
-def _without_logging(module: Any) -> Iterator[None]:
-    """Inside this context, `log` and `log_dict` of a module do nothing."""
-    vars(module).update(log=_ignore, log_dict=_ignore)
+def _without_logging(module: Any) -> Iterator[dict[str, set[object]]]:
+    """Inside this context, `log` and `log_dict` of a module only record the values of each metric."""
+    found: dict[str, set[object]] = {}
+
+    def log(name: str, value: Any, *_: Any, **__: Any) -> None:
+        value = value.detach() if isinstance(value, torch.Tensor) else value
+        is_number = isinstance(value, (int, float, torch.Tensor))
+        # Anything else, such as an object of torchmetrics, counts as a new value every time.
+        found.setdefault(name, set()).add(float(value) if is_number else object())
+
+    def log_dict(values: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        for name, value in values.items():
+            log(name, value)
+
+    vars(module).update(log=log, log_dict=log_dict)
     try:
-        yield
+        yield found
     finally:
         del module.log, module.log_dict
-
-
-def _ignore(*_: Any, **__: Any) -> None:
-    return None

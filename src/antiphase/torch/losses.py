@@ -6,7 +6,8 @@ of the other examples. So one example changes the gradients of all others, and c
 The losses here take the mean over the tokens of each example first.
 
 With `reduction="mean"` (the default), they then return the mean over the examples. Use this with
-`loss_reduction="mean"` in `make_private`. As the criterion for ghost clipping, they return one value per example.
+`loss_reduction="mean"` in `make_private`. With ghost clipping, pass the loss as `criterion`; Opacus then uses one value
+per example.
 
 >>> import torch
 >>> from antiphase.torch.losses import CausalLMLoss
@@ -71,7 +72,7 @@ class CausalLMLoss(_PerExample):
         """Return the loss.
 
         Args:
-            output: logits (examples, length, vocabulary), or the output of a Hugging Face model, which has them.
+            output: logits (examples, length, vocabulary), or the output of a Hugging Face model, which has `logits`.
             labels: token ids (examples, length); position t is predicted from the logits at t - 1.
         """
         logits = _logits(output, labels)
@@ -95,8 +96,8 @@ class TokenLoss(_PerExample):
         """Return the loss.
 
         Args:
-            output: logits (examples, length, classes), or the output of a Hugging Face model, which has them.
-            labels: (examples, length).
+            output: logits (examples, length, classes), or the output of a Hugging Face model, which has `logits`.
+            labels: label of each token, shape (examples, length).
         """
         return self._reduced(_logits(output, labels), labels)
 

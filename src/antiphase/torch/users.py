@@ -1,9 +1,9 @@
-"""User-level privacy for models that process sequences or images one by one, such as those of Hugging Face.
+"""User-level privacy for models that process one sequence or image per row, such as Hugging Face models.
 
-An item of the data set is a user with up to k examples. Each user is padded to k examples, the model processes all of
-them, and the gradients of a user are added before they are clipped. Use `UserDataset` and `UserCollate` for the data,
-`UserLoss` for the loss, and `make_private(..., rows_per_example=k)`. `PrivateTrainer(..., rows_per_user=k)` does all of
-this except for the data set.
+An item of the data set is a user with up to k examples. Each user is padded to k examples, and the model processes all
+of them. The gradients of a user's examples are added before the sum is clipped. Use `UserDataset` and `UserCollate` for
+the data, `UserLoss` for the loss, and `make_private(..., rows_per_example=k)`. `PrivateTrainer(..., rows_per_user=k)`
+does all of this except for the data set.
 
 >>> from antiphase.torch.users import UserDataset
 >>> users = UserDataset(["a1", "b1", "a2", "a3"], ["a", "b", "a", "a"], limit=2)
@@ -36,7 +36,7 @@ class UserDataset(Dataset[list[Any]]):
         dataset: map-style data set of examples.
         users: user of each example, in the order of the data set, as strings, integers or other ids that can be
             compared. A missing id (None or NaN) raises an error.
-        limit: largest number of examples per user. The first ones are used; others are left out.
+        limit: largest number of examples per user. The first `limit` examples of a user are used; others are left out.
     """
 
     def __init__(self, dataset: Any, users: Iterable[Hashable], limit: int) -> None:
@@ -63,10 +63,10 @@ class UserDataset(Dataset[list[Any]]):
 
 @final
 class UserCollate:
-    """Collates users to tensors of shape (users, limit, ...). Missing examples are padded, and have no loss.
+    """Collates users to tensors of shape (users, limit, ...). Users with fewer examples are padded.
 
-    A missing example is a copy of the user's first one, with all labels set to `ignore_index`. So its loss and gradient
-    are zero with the losses in `antiphase.torch.losses` and with `torch.nn.CrossEntropyLoss`.
+    A padding example is a copy of the user's first example, with all labels set to `ignore_index`. So its loss and
+    gradient are zero with the losses in `antiphase.torch.losses` and with `torch.nn.CrossEntropyLoss`.
 
     Args:
         collate: function that collates a list of examples to a dict of tensors.
@@ -100,8 +100,8 @@ class UserCollate:
             if name not in found or found[name].is_floating_point():
                 raise InvalidArgument(
                     f"The labels {name!r} must be integers, so that padding can be ignored.",
-                    hint="pass the names of the label tensors as labels=; for other labels, give every user the same "
-                    "number of examples",
+                    hint="pass the names of the label tensors as labels=; for labels that are not integers, give every "
+                    "user the same number of examples",
                 )
             found[name] = found[name].clone()
             found[name][padding.flatten()] = self.ignore_index
@@ -120,11 +120,11 @@ class UserCollate:
 
 @final
 class UserLoss(nn.Module):
-    """The loss of each user: the sum or mean of the losses of the user's examples, then a mean over the users.
+    """The loss of a batch of users: the sum or mean over the examples of each user, then a reduction over the users.
 
     Args:
-        loss: loss with a `reduction` attribute that gives one value per example for "none", such as
-            `antiphase.torch.losses.CausalLMLoss()` or `torch.nn.CrossEntropyLoss()`.
+        loss: loss with a `reduction` attribute. With "none", it must return one value per example, as
+            `antiphase.torch.losses.CausalLMLoss()` and `torch.nn.CrossEntropyLoss()` do.
         limit: number of examples per user, as in `UserCollate`.
         reduction: "mean" or "sum" over the users, or "none" for one value per user.
         within: "sum" or "mean" over the examples of a user; padding does not count.
@@ -170,7 +170,7 @@ def flatten_users(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user_id(user: Any) -> Hashable:
-    """Return the id of a user. Raise `InvalidArgument` if ids of the same user might not compare equal."""
+    """Return the id of a user. Raise `InvalidArgument` if two ids of the same user might not compare equal."""
     found: Hashable = user.item() if isinstance(user, torch.Tensor) else user
     if isinstance(found, (tuple, frozenset)):
         for part in found:
@@ -193,7 +193,7 @@ def _not_comparable(user: Any) -> InvalidArgument:
     return InvalidArgument(
         f"The id of a user is missing, or cannot be compared with others ({type(user).__name__}). Examples of one user "
         "would count as several users.",
-        hint="use strings or integers as ids, and leave out examples without one",
+        hint="use strings or integers as ids, and leave out examples without an id",
     )
 
 

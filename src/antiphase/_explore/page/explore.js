@@ -1,4 +1,4 @@
-// The explorer's page: it sends the settings to the planner on this machine and shows what comes back.
+// The script of the explorer's page. It sends the settings to the planner on this machine and shows the answers.
 // Text is set as text, and drawings are parsed as SVG; nothing is inserted as HTML.
 "use strict";
 

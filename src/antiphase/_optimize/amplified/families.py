@@ -1,7 +1,8 @@
 """The families that can be optimised under amplification.
 
-Each family maps coordinates to strategies, and can minimise the tangent of the true objective at the current point:
-log error + log <H, G> / 2 for fixed weights H and the Gram matrix G of the modes (see `weighted_gram`).
+Each family maps coordinates to strategies, and can minimise the tangent of the true objective at the current point: log
+error + log <H, G> / 2. Here H are fixed weights and G is the Gram matrix of the modes (sums of columns of the strategy
+matrix C, see `weighted_gram`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from antiphase._workload import Workload
 from antiphase.strategies import Banded, Strategy, Toeplitz
 
 MAX_POWER = 64.0  # exponent of the power mean of the variances that replaces "max"
-LBFGS_ITERATIONS = 40  # for each set of weights H
+LBFGS_ITERATIONS = 40  # iterations for each set of weights H
 NEWTON_ITERATIONS = 4
 
 
@@ -45,7 +46,7 @@ class Family(ABC):
 
     @abstractmethod
     def minimize_tangent(self, point: Array, weights: Array) -> Array:
-        """Return a point with a smaller log error + log <weights, G> / 2 than `point`, after some iterations."""
+        """Start at `point`, lower the tangent (log error + log <weights, G> / 2), and return the final point."""
 
 
 @final
@@ -63,9 +64,9 @@ class ToeplitzFamily(Family):
         self._iterations = iterations
 
     def point(self, coefficients: Array, bands: int) -> Array:
-        """Return the coordinates of coefficients, made non-increasing, plus a small tail up to `bands`.
+        """Make the coefficients non-increasing, append small coefficients up to `bands`, and return their coordinates.
 
-        Without the tail, the search would start with coefficients of exactly 0.
+        Otherwise the search would start with trailing coefficients of exactly 0.
         """
         c = np.zeros(bands)
         c[: len(coefficients)] = np.minimum.accumulate(np.maximum(coefficients, 0.0))
@@ -129,7 +130,7 @@ class BandedFamily(Family):
     """Banded strategies. A point holds the columns of C, divided by a scale factor for each column, as in `banded`.
 
     If the objective counts only the last steps, all columns have norm 1. With free norms, the optimum would add far too
-    much noise at the beginning of the run: the objective assumes that the last iterate forgets this noise, but a real
+    much noise at the beginning of the run. The objective assumes that the last iterate forgets this noise, but a real
     model would not recover from it.
     """
 
@@ -141,7 +142,7 @@ class BandedFamily(Family):
         self._shape = steps, bands
 
     def point(self, columns: Array) -> Array:
-        """Return the coordinates of columns."""
+        """Return the coordinates of the given columns."""
         return (columns / self._stretch).ravel()
 
     def strategy(self, point: Array) -> Banded:
@@ -161,7 +162,7 @@ class BandedFamily(Family):
                 return math.inf
             modes, by_modes = square(columns)
             slope = by_error + 0.5 * by_modes / modes
-            if self._equal:  # project the gradient onto columns of norm 1, and apply the scale of each column
+            if self._equal:  # columns have norm 1, so remove the part of the gradient along each column
                 slope = (slope - _row_products(columns, slope) * columns) * self._scales(x)
             gradient[:] = (slope * self._stretch).ravel()
             return value + 0.5 * math.log(modes)
@@ -173,7 +174,7 @@ class BandedFamily(Family):
         return columns * self._scales(point) if self._equal else columns
 
     def _scales(self, point: Array) -> Array:
-        """Return 1 / norm of every column before normalisation."""
+        """Return 1 / norm for every column of C before the columns are normalised."""
         columns = point.reshape(self._shape) * self._stretch
         return 1.0 / np.sqrt(_row_products(columns, columns))
 

@@ -1,11 +1,12 @@
 """Optimise strategies under amplification by balls-in-bins: minimise noise_std x error for a privacy budget.
 
-The noise_std that a budget requires depends on C only through the Gram matrix G of its modes (see `weighted_gram`). The
-gradient of log noise_std with respect to G is H / 2 (see `noise_estimate`). At the current C, the function
-log error + log <H, G> / 2, called the tangent, has the same gradient as the true objective, log(noise_std x error).
-Evaluating the tangent takes no samples. Each iteration minimises the tangent, moves to its minimum (or only part of the
-way, if the true objective would increase), and estimates H again. All iterations of a stage use the same samples. The
-noise of the result is calibrated with independent samples.
+The noise_std (standard deviation of the noise) that a budget requires depends on the strategy matrix C only through a
+Gram matrix G. It is the Gram matrix of the modes of C, which are sums of columns (see `weighted_gram`). The gradient of
+log noise_std with respect to G is H / 2 (see `noise_estimate`). At the current C, the function log error + log
+<H, G> / 2, called the tangent, has the same gradient as the true objective, log(noise_std x error). Evaluating the
+tangent takes no samples. Each iteration minimises the tangent, moves to its minimum (or only part of the way, if the
+true objective would increase), and estimates H again. All iterations of a stage use the same samples. The noise of the
+result is calibrated with independent samples.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ from antiphase.strategies import Banded, Strategy, Toeplitz
 
 STAGES = ((1 << 11, 1), (1 << 13, 2))  # number of samples and seed of each stage
 STEP_FRACTIONS = (1.0, 0.5, 0.25, 0.1)  # fractions of the way to the minimum of the tangent, tried in turn
-MIN_LOG_LOSS_GAIN = 5e-5  # a stage ends when an iteration lowers log(loss) by less
-MAX_BANDED_WORK = 1 << 26  # largest steps x bands^2 by default; a search of this size takes about a minute
+MIN_GAIN = 5e-5  # a stage ends when an iteration lowers log(loss) by less than this
+MAX_BANDED_WORK = 1 << 26  # largest steps x bands^2 for the default number of bands; takes about a minute
 MIN_DEFAULT_BANDS = 32
 QUICK_START_ITERATIONS = 10
 QUICK_STAGES = ((1 << 11, 1), (1 << 12, 2))
-LOG_LOSS_MARGIN = 0.01  # estimates that differ by less are compared by calibrated noise
+QUICK_MIN_GAIN = 1e-4
+LOG_LOSS_MARGIN = 0.01  # strategies whose estimates differ by less than this are compared by calibrated noise
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class AmplifiedProblem:
         steps: number of steps, n.
         participation: balls-in-bins participation, with the number of bins and epochs.
         workload: the workload matrix, A.
-        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
         budget: the privacy budget, (epsilon, delta).
     """
 
@@ -107,8 +109,9 @@ def amplified_banded(problem: AmplifiedProblem, limits: SearchLimits, *, bands: 
     Args:
         problem: the problem to solve.
         limits: when to stop early.
-        bands: number of bands, at most the number of bins. By default, the number of bins is halved until the search is
-            fast enough, but not below 32. For a large epsilon, more bands lower the loss a lot.
+        bands: number of bands, at most the number of bins. The default is the number of bins. If the search would
+            then be too slow, the default is halved until the search is fast enough, but not below 32. For a large
+            epsilon, more bands lower the loss a lot.
     """
     n, bins = problem.steps, problem.participation.steps_per_epoch
     count = check_bands("optimize('banded')", _default_bands(n, bins) if bands is None else bands, n, bins)
@@ -140,17 +143,19 @@ def amplified_blt(problem: AmplifiedProblem, limits: SearchLimits, *, buffers: i
         buffers: number of buffers, d, from 1 to 10.
     """
     if not 1 <= _check.positive_integer("optimize('blt')", "buffers", buffers) <= 10:
-        raise _check.invalid("optimize('blt')", "buffers", "at most 10", buffers, "3 buffers are nearly optimal")
+        raise _check.invalid(
+            "optimize('blt')", "buffers", "at most 10", buffers, "use 3 buffers, which are nearly optimal"
+        )
     known, points = blt_starts(problem, buffers)
     family = BLTFamily(problem.steps, problem.workload, problem.objective)
     return _optimize(problem, family, known, points, limits)
 
 
 def quick_amplified_blt(problem: AmplifiedProblem, buffers: int) -> tuple[Strategy, float]:
-    """Return nearly the strategy of `amplified_blt` and its estimated loss, without calibrating it.
+    """Return a strategy that is nearly as good as the result of `amplified_blt`, and its estimated loss.
 
-    The searches that only provide starts stop early, there are fewer samples, and the estimated loss decides between
-    the starts and the end.
+    Three shortcuts save time. All searches stop early. Each stage uses fewer samples. The result is the starting point
+    or end point with the smallest estimated loss, without calibration.
 
     Args:
         problem: the problem to solve.
@@ -159,7 +164,7 @@ def quick_amplified_blt(problem: AmplifiedProblem, buffers: int) -> tuple[Strate
     known, points = blt_starts(problem, buffers, QUICK_START_ITERATIONS)
     family = BLTFamily(problem.steps, problem.workload, problem.objective)
     with single_threaded():
-        starts, end = _search(problem, family, known, points, SearchLimits(), QUICK_STAGES)
+        starts, end = _search(problem, family, known, points, SearchLimits(), QUICK_STAGES, QUICK_MIN_GAIN)
     best = min([end, *starts], key=lambda found: found.log_loss)
     return best.strategy, math.exp(best.log_loss)
 
@@ -167,7 +172,7 @@ def quick_amplified_blt(problem: AmplifiedProblem, buffers: int) -> tuple[Strate
 def _optimize(
     problem: AmplifiedProblem, family: Family, known: Sequence[Strategy], points: Sequence[Array], limits: SearchLimits
 ) -> Solution:
-    """Search from the best of the known strategies, and return the strategy with the smallest calibrated loss.
+    """Search from the best of the known strategies, and return the strategy with the smallest loss after calibration.
 
     The candidates are the end of the search and the known strategies whose estimated loss is not clearly larger.
     """
@@ -187,10 +192,11 @@ def _search(
     points: Sequence[Array],
     limits: SearchLimits,
     stages: Sequence[tuple[int, int]] = STAGES,
+    min_gain: float = MIN_GAIN,
 ) -> tuple[list[EvaluatedPoint], EvaluatedPoint]:
     """Evaluate the known strategies, and search from the best of them.
 
-    Returns the evaluated known strategies and the end of the search.
+    Returns the known strategies with their evaluations, and the final point of the search.
     """
     estimator = NoiseEstimator(problem.budget, *stages[0])
     starts = [
@@ -198,23 +204,44 @@ def _search(
     ]
     end = min(starts, key=lambda start: start.log_loss)
     for samples, seed in stages:
-        end = descend(problem, family, end, NoiseEstimator(problem.budget, samples, seed), limits)
+        end = descend(problem, family, end, NoiseEstimator(problem.budget, samples, seed), limits, min_gain)
     return starts, end
 
 
 def descend(
-    problem: AmplifiedProblem, family: Family, start: EvaluatedPoint, estimator: NoiseEstimator, limits: SearchLimits
+    problem: AmplifiedProblem,
+    family: Family,
+    start: EvaluatedPoint,
+    estimator: NoiseEstimator,
+    limits: SearchLimits,
+    min_gain: float = MIN_GAIN,
 ) -> EvaluatedPoint:
-    """Move to the minimum of the tangent, or part of the way there, until the gain becomes too small."""
+    """Repeatedly move to the minimum of the tangent, or part of the way there, until an iteration gains too little."""
     current = evaluate_point(problem, start.strategy, start.point, estimator)
     while not limits.reached:
         goal = family.minimize_tangent(current.point, current.noise.weights)
+        if _predicted_gain(problem, current, family.strategy(goal)) < min_gain:
+            limits.tick(math.exp(current.log_loss))
+            break
         better = _line_search(problem, family, current, goal, estimator)
         gained = 0.0 if better is None else current.log_loss - better.log_loss
         current = better or current
-        if limits.tick(math.exp(current.log_loss)) or gained < MIN_LOG_LOSS_GAIN:
+        if limits.tick(math.exp(current.log_loss)) or gained < min_gain:
             break
     return current
+
+
+def _predicted_gain(problem: AmplifiedProblem, current: EvaluatedPoint, strategy: Strategy) -> float:
+    """Return by how much `strategy` would lower the log loss of `current` according to the tangent, without samples."""
+    if not math.isfinite(current.log_loss):
+        return math.inf
+    noise = _predicted_noise(current.noise, bins_gram(strategy, problem.participation))
+    return current.log_loss - noise - problem.log_error(strategy)
+
+
+def _predicted_noise(noise: NoiseEstimate, gram: Array) -> float:
+    """Return log noise_std for a Gram matrix, to first order around the matrix of the estimate."""
+    return noise.log_noise + 0.5 * math.log(float((noise.weights * gram).sum()))
 
 
 def _line_search(
@@ -239,11 +266,7 @@ def evaluate_point(
     """Estimate the loss at a point. The tangent at the previous point, if any, gives the initial guess of noise_std."""
     gram = bins_gram(strategy, problem.participation)
     is_known = previous is not None and math.isfinite(previous.log_noise)
-    guess = (
-        None
-        if previous is None or not is_known
-        else previous.log_noise + 0.5 * math.log(float((previous.weights * gram).sum()))
-    )
+    guess = None if previous is None or not is_known else _predicted_noise(previous, gram)
     with np.errstate(over="ignore", invalid="ignore"):  # far from the optimum, an estimate may overflow
         noise = estimator(gram, guess)
     if not (math.isfinite(noise.log_noise) and np.isfinite(noise.weights).all()):
@@ -275,8 +298,8 @@ def blt_starts(
 ) -> tuple[list[Strategy], list[Array]]:
     """Return BLTs that are best without amplification, and their coordinates.
 
-    They are optimised for the whole run and for shorter runs. BLTs for shorter runs have a shorter memory, so that the
-    modes of different bins overlap less.
+    They are optimised for the whole run and for shorter runs. BLTs for shorter runs have smaller decays, so the modes
+    of different bins overlap less.
     """
     n, points = problem.steps, []
     for steps in (n, *(length for length in (n // 8, n // 64) if length > 2 * buffers)):

@@ -1,8 +1,9 @@
-"""<H, G> for the Gram matrix G of the modes of balls-in-bins, with its gradient with respect to C.
+"""Weighted sum <H, G> of the entries of the Gram matrix of the balls-in-bins modes, and its gradient.
 
-The mode of a bin is the sum of the columns of |C| (entrywise) over the steps of that bin. With the weights H from
-`noise_estimate`, log noise_std and log <H, G> / 2 have the same gradient with respect to C. So <H, G>, a quadratic form
-in the modes, takes the place of the squared sensitivity.
+Under balls-in-bins, an example in bin i of b bins takes part in steps i, i + b, i + 2b, and so on. The mode of the bin
+is the sum of the columns of |C|, the absolute values of the strategy matrix, over these steps. G is the Gram matrix of
+all modes. With the weights H from `noise_estimate`, log noise_std and log <H, G> / 2 have the same gradient with
+respect to C. So <H, G>, a quadratic form in the modes, takes the place of the squared sensitivity.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class BLTWeightedGram:
         self._square, self._lags = ToeplitzWeightedGram(H, steps), np.arange(steps - 1.0)
 
     def __call__(self, rate: Array, scale: Array) -> tuple[Array, Array, Array]:
-        """Return the values, of shape (batch,), and their derivatives for rate and scale, of shape (batch, d)."""
+        """Return the values, of shape (batch,), and the derivatives for rate and scale, of shape (batch, d)."""
         values, by_rate, by_scale = np.empty(len(rate)), np.empty_like(rate), np.empty_like(scale)
         for s in range(len(rate)):
             powers = np.exp(-rate[s][:, None] * self._lags)
@@ -82,7 +83,7 @@ class BLTWeightedGram:
 class BandedWeightedGram:
     """Computes <H, G> as a function of the columns of a banded C, in O(n b^2) for b bins.
 
-    C has at most b bands, so each row of C has at most one nonzero entry in the columns of each bin.
+    C has at most b bands, so each row of C has at most one nonzero entry in the columns for the steps of a bin.
 
     Args:
         H: the weights, a symmetric b x b matrix.

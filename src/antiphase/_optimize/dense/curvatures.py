@@ -1,11 +1,12 @@
 """The dense problem for `Curvatures`: minimise tr(V X^-1) with V = sum_i p_i A_i^T diag(g^2) A_i.
 
-Here p_i are the weights of the curvatures, and g_t^2 = 1 / m for the m steps whose error counts and 0 for the others.
-If only the last steps count, V is singular; for the last iterate, its rank is the number of curvatures. The best X is
-then singular too, and the dual ascent has no fixed point. So the ascent replaces V by V + share x V_all + c I. V_all is
-the matrix V if all steps count; it keeps the noise of earlier iterates from growing too large. The identity bounds the
-condition number. Loss and bound are computed for V itself: the bound of `dual` holds for any positive semidefinite V,
-at any multiplier U. If loss and bound do not agree to the tolerance, the ascent continues with a smaller share.
+Here X = C^T C for the strategy C, p_i are the weights of the curvatures, and g_t^2 = 1 / m for the m steps whose error
+counts and 0 for all other steps. If only the last steps count, V is singular; for the last iterate, its rank is the
+number of curvatures. The best X is then singular too, and the dual ascent has no fixed point. So the ascent uses
+V + share x V_all + c I instead of V. V_all is the matrix V for the case that all steps count; it keeps the noise of
+earlier iterates from growing too large. The identity bounds the condition number. Loss and bound are computed for V
+itself: the bound of `dual` holds for any positive semidefinite V, at any multiplier U. If loss and bound do not agree
+to the tolerance, the ascent continues with a smaller share.
 """
 
 from __future__ import annotations
@@ -107,7 +108,11 @@ def _dual(V: Array, classes: ResidueClasses, equal_norms: bool, tolerance: float
 
 
 def gram(workload: Workload, objective: Curvatures, steps: int) -> Array:
-    """Return V: from the last rows, or over all steps by a recursion for each curvature in O(n^2)."""
+    """Return the matrix V defined at the top of this module.
+
+    If only the last iterate counts, V is computed from the last rows of the workloads. If all steps count, one O(n^2)
+    recursion per curvature computes it.
+    """
     from antiphase._kernels import workload_gram
 
     if objective.way is not None:
@@ -124,10 +129,10 @@ def gram(workload: Workload, objective: Curvatures, steps: int) -> Array:
 
 
 def gram_factor(workload: Workload, objective: Curvatures, steps: int) -> Array:
-    """Return F such that F F^T is V, or smaller than V by an allowance for rounding errors.
+    """Return F such that F F^T is the V of `gram`, or is smaller than V by an allowance for rounding errors.
 
     For the last iterate, the columns of F are the last rows of the workloads. Otherwise F is computed from the
-    eigenvalues of V, each reduced by the allowance: every entry of V is a sum of up to n rounded products per
+    eigenvalues of V, each reduced by the allowance. Every entry of V is a sum of up to n rounded products per
     curvature.
     """
     if objective.counted_steps(steps) == 1 and objective.way is None:

@@ -1,7 +1,7 @@
 """The dual function of the dense problem, which gives a proved lower bound and a corresponding primal point.
 
-The dense problem minimises the error over X = C^T C. For weights w of the steps and a multiplier U = R R^T, every
-feasible X satisfies
+The dense problem minimises the error over X = C^T C for strategies C and a workload A. For weights w of the steps and a
+multiplier U = R R^T, every feasible X satisfies
 
     tr(A^T diag(w) A X^-1) >= (sum of the singular values of diag(w)^1/2 A R)^2 / mass(U),
 
@@ -41,7 +41,7 @@ class SortedWorkload:
         self._gram = self.columns.T @ self.columns
 
     def gram(self, rows: RowWeights, weights: Array) -> Array:
-        """Return V = A^T diag(w) A."""
+        """Return A^T diag(w) A, for the weights w of the steps."""
         return self._gram / len(weights) if rows.fixed else (self.columns.T * weights) @ self.columns
 
     def variances(self, factor: Array, sigma: Array) -> Array:
@@ -63,8 +63,8 @@ class BlockDual:
 
     Args:
         workload: the workload matrix, A.
-        multipliers: the coordinates of U.
-        rows: the weights w.
+        multipliers: object that maps coordinates to the multiplier U.
+        rows: object that maps coordinates to the weights w of the steps.
         rounding: largest fraction of the bound that rounding errors may cost. If they would cost more, the slower
             singular value decomposition is used.
     """
@@ -104,14 +104,15 @@ class BlockDual:
         return float(np.maximum(sigma - slack, 0.0).sum()) ** 2 / self._mass(root)
 
     def _root(self, point: Array) -> tuple[Blocks, Blocks]:
-        """Return the square root R of U, and U."""
+        """Return the square root R of the multiplier U at a point, and U itself."""
         blocks = self._multipliers.blocks(point[: self._size])
         return spectral_function(np.sqrt, blocks), blocks
 
     def _mass(self, root: Blocks) -> float:
         """Return an upper bound on tr(U X) over all feasible X, for U = R R^T.
 
-        The bound allows for rounding errors in the computed product R R^T, about k^2 of them for classes of k steps.
+        The bound includes an allowance for rounding errors in the product R R^T. This allowance grows with k^2 for
+        classes of k steps.
         """
         classes = self._workload.classes
         slack = (64 * classes.largest**2 + 16 * classes.steps) * EPS
@@ -149,17 +150,18 @@ class BlockDual:
     def _spectrum(self, root: Blocks, weights: Array) -> tuple[Array, Array, float] | None:
         """Return singular values and right singular vectors of M = diag(w)^1/2 A R, and a bound on the sum of values.
 
-        The third result is a lower bound on the sum of the singular values. If it is accurate enough, the eigenvalue
-        decomposition of M^T M is used. Rounding changes M^T M by a matrix E, and its eigenvalues v_i by d_i with
-        |d|_2 <= |E|_F (Hoffman and Wielandt 1953). The square root of v_i then changes by at most |d_i| / sqrt(v_i),
-        and the sum of all square roots by at most |E|_F (sum_i 1 / v_i)^1/2.
+        The third result is a lower bound on the sum of the singular values. If the eigenvalue decomposition of M^T M
+        gives an accurate enough bound, it is used. Otherwise the slower singular value decomposition of M is used.
+        Rounding changes M^T M by a matrix E, and its eigenvalues v_i by d_i with |d|_2 <= |E|_F (Hoffman and Wielandt
+        1953). The square root of v_i then changes by at most |d_i| / sqrt(v_i), and the sum of all square roots by at
+        most |E|_F (sum_i 1 / v_i)^1/2.
         """
         classes = self._workload.classes
         V = self._workload.gram(self._rows, weights)
         absolute = [np.abs(block) for block in root]
         norm = float(np.linalg.norm(_congruence(classes, absolute, np.abs(V))))
-        M = _congruence(classes, root, V)
-        values, vectors = np.linalg.eigh((M + M.T) / 2.0)
+        square = _congruence(classes, root, V)
+        values, vectors = np.linalg.eigh((square + square.T) / 2.0)
         if values[0] > 0.0:
             sigma = np.sqrt(values)
             rounding = 4 * classes.steps * EPS * norm * float(np.linalg.norm(1.0 / sigma))
@@ -182,8 +184,8 @@ class NonnegativeDual:
 
     Args:
         workload: the workload matrix, A.
-        multipliers: the coordinates of the block diagonal.
-        rows: the weights w.
+        multipliers: object that maps coordinates to the block diagonal of U.
+        rows: object that maps coordinates to the weights w of the steps.
     """
 
     def __init__(self, workload: SortedWorkload, multipliers: OrthogonalMultipliers, rows: RowWeights) -> None:
@@ -239,7 +241,7 @@ class NonnegativeDual:
         """Return a feasible point near X, and its variances.
 
         The entries of X are clipped at 0 and scaled, and X is mixed with its diagonal in several proportions. The
-        result is the mixture with the smallest error among those that are positive definite.
+        result is the positive definite mixture with the smallest error.
         """
         clipped = np.where(self._same, 0.0, np.maximum(X, 0.0))
         scales = np.sqrt(self._multipliers.columns(np.diag(X)) / np.diag(X))
@@ -273,7 +275,7 @@ def _congruence(classes: ResidueClasses, root: Blocks, V: Array) -> Array:
 
 
 def _gram(classes: ResidueClasses, factor: Blocks, vectors: Array, sigma: Array) -> Callable[[], Array]:
-    """Return a function that computes X. X is computed only for the best point."""
+    """Return a function that computes X, so that X is computed only for the best point."""
 
     def make() -> Array:
         Z = classes.times(factor, vectors)

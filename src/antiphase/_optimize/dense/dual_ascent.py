@@ -1,4 +1,4 @@
-"""Fixed-point ascent on a dual function with Anderson acceleration, with a proved gap at every iteration."""
+"""Fixed-point ascent on a dual function, with Anderson acceleration. Every iteration has a proved optimality gap."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class DualEvaluation:
         bound: a proved lower bound on the squared loss.
         square: the squared loss of the corresponding primal point.
         state: the dual point, normalised.
-        successor: the image of the dual point under the fixed-point map.
-        gram: function that computes the primal point, X.
+        successor: the image of the dual point under the fixed-point map (see `multipliers`).
+        gram: function that computes the primal point, X = C^T C for a strategy C.
     """
 
     bound: float
@@ -46,7 +46,7 @@ class AscentResult:
         bound: the largest proved lower bound on the squared loss.
         square: the squared loss of the best primal point.
         state: the last dual point.
-        gram: function that computes the best primal point, X.
+        gram: function that computes X = C^T C for the best primal point.
         converged: whether loss and bound agree to the tolerance.
     """
 
@@ -62,8 +62,8 @@ def ascend(
 ) -> AscentResult:
     """Iterate the fixed-point map until loss and bound agree to a relative `tolerance`.
 
-    Steps are extrapolated from the last few steps (Anderson 1965). The dual function is concave and has to increase, so
-    a step that lowers it or leaves its domain is undone and replaced by a shorter plain step.
+    Steps are extrapolated from the last few steps (Anderson 1965). The dual function is concave, and every step must
+    increase it. A step that lowers it or leaves its domain is undone and replaced by a shorter plain step.
 
     Args:
         evaluate: the dual function; returns None outside its domain.
@@ -131,7 +131,7 @@ class _AndersonHistory:
         self._steps: list[Array] = []
 
     def add(self, point: Array, step: Array) -> None:
-        """Add a pair of point and step, and drop the oldest pair."""
+        """Add a pair of point and step, and drop the oldest pair if the history is full."""
         self._points = [*self._points[-ANDERSON_MEMORY:], point]
         self._steps = [*self._steps[-ANDERSON_MEMORY:], step]
 

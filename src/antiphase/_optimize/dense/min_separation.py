@@ -1,10 +1,10 @@
-"""The dense problem under minimum separation b, where X = C^T C has at most b bands.
+"""The dense problem under minimum separation b, where X = C^T C has at most b bands for the strategy C.
 
 With at most b bands, the columns of C for the steps of a participation pattern are orthogonal. Let x_i be the squared
 norm of column i. Then
 
-    sens^2 = max over patterns p of sum_{i in p} x_i
-           = min { sum_w cost_w q_w : x_i <= sum of q_w over all windows w that contain i }.
+    sensitivity^2 = max over patterns p of sum_{i in p} x_i
+                  = min { sum_w cost_w q_w : x_i <= sum of q_w over all windows w that contain i }.
 
 The windows are all intervals of b steps, at cost 1, and the interval of all steps, at cost k (the number of
 participations). The maximum and the minimum are equal by linear programming duality: the constraints of the pattern
@@ -68,7 +68,7 @@ class MinSeparationProblem:
                 self._error = RegularizedError(self._error, workload, objective, steps, separation)
 
     def start(self) -> Array:
-        """Return the starting point: the truncated square root of the prefix sum.
+        """Return the starting point: the square root of the prefix-sum matrix, truncated to `separation` bands.
 
         Half of the weight is on the window of all steps. The other half is spread equally over the other windows.
         """
@@ -99,7 +99,7 @@ class MinSeparationProblem:
         return result
 
     def loss(self, point: Array) -> float:
-        """Return the error, an upper bound on the loss because the sensitivity is at most 1."""
+        """Return the error: an upper bound on the loss, because the columns have a sensitivity of at most 1."""
         columns = self.columns(point)
         if not isinstance(self._error, BandedError):
             error = self._error.error if isinstance(self._error, RegularizedError) else self._error
@@ -131,7 +131,7 @@ class MinSeparationProblem:
         return nuclear**2 / (self._mass(np.diag(U)) * (1.0 + 16 * n * EPS) + rounding)
 
     def _tangent(self, inverse: Array, power: float) -> tuple[Array, Array]:
-        """Return F with V = F F^T, and C^-T F'. F' is F, or the factor of the regularised V if the error has one."""
+        """Return F with F F^T = V (see `bound`), and C^-T F', where F' is F or `RegularizedError.factor(F)`."""
         from antiphase._kernels import filter_columns
 
         if self._factor is not None:
@@ -146,7 +146,7 @@ class MinSeparationProblem:
         return (roots[:, None] * self._workload.matrix(self._steps)).T, (roots[:, None] * B).T
 
     def _split(self, vector: Array) -> tuple[Array, Array]:
-        """Return views of the columns and of the weights."""
+        """Return views of the columns and of the square roots of the weights."""
         size = self._steps * self._width
         return vector[:size].reshape(self._steps, self._width), vector[size:]
 
@@ -166,7 +166,7 @@ class MinSeparationProblem:
         return 2.0 * roots / total * (inner - (roots**2 @ inner) / total)
 
     def _mass(self, diagonal: Array) -> float:
-        """Return the largest sum_i x_i u_i over all feasible x, where u is the diagonal of U."""
+        """Return the largest sum_i x_i u_i over all feasible squared column norms x, where u is `diagonal`."""
         if self._equal:
             return float(diagonal.sum()) / self._count
         sums = np.concatenate([[0.0], np.cumsum(diagonal)])
@@ -176,8 +176,9 @@ class MinSeparationProblem:
 class RegularizedError:
     """Computes the error of the last steps plus a small multiple of the error of all steps.
 
-    If only the last training steps count, V is singular: most of C would be undetermined, and the search slow. The
-    error of all steps is computed for one direction only, which has the mean curvature.
+    If only the last training steps count, the matrix V of `MinSeparationProblem.bound` is singular. Without the second
+    term, most of C would be undetermined, and the search would be slow. The error of all steps is computed for one
+    direction only, which has the mean curvature.
 
     Args:
         error: the error of the last steps.

@@ -1,9 +1,10 @@
 """Multipliers of the constraints of the dense problem, and the fixed-point maps that find the optimal multipliers.
 
-Let X_r be the block of X for residue class r. The contributions of one example in this class have a correlation matrix
-K over the steps of the class, and the constraint on the sensitivity is tr(X_r K) <= 1 for every K. So a multiplier
-U_r = v_r K with v_r >= 0 can be any positive semidefinite matrix with constant diagonal. The multipliers of the
-constraint "X_r is diagonal with trace 1" are the same matrices.
+The dense problem minimises the error over X = C^T C for strategies C. Let X_r be the block of X for residue class r,
+the steps of one example. The contributions of this example have a correlation matrix K over the steps of the class, and
+the constraint on the sensitivity is tr(X_r K) <= 1 for every K. So a multiplier U_r = v_r K with v_r >= 0 can be any
+positive semidefinite matrix with constant diagonal. The multipliers of the constraint "X_r is diagonal with trace 1"
+are the same matrices.
 """
 
 from __future__ import annotations
@@ -54,27 +55,27 @@ class Multipliers(ABC):
 
     @abstractmethod
     def successor(self, state: Array, blocks: Blocks, gram: Blocks) -> Array:
-        """Return the coordinates of the next U, given U and the blocks of X(U)."""
+        """Return the coordinates of the next U, given U and the blocks of its primal point X(U) (see `dual`)."""
 
     @abstractmethod
     def repair(self, blocks: Blocks, gram: Blocks) -> Blocks:
-        """Return a block-diagonal W such that W X W is feasible."""
+        """Return a block-diagonal W such that W X W is feasible, given the blocks of X."""
 
 
 @final
 class OrthogonalMultipliers(Multipliers):
-    """Multipliers for columns that are orthogonal within a class. Their squared norms sum to 1, or are all equal.
+    """Multipliers for columns that are orthogonal within a class. The squared column norms sum to 1, or are all equal.
 
     Let # be the geometric mean of two matrices. Then X_r = U_r^-1 # V_r with V_r = X_r U_r X_r. If V_r did not depend
     on U_r, the best U_r would be D^-1 V_r D^-1. Here D is the optimal X_r, a diagonal matrix with entries proportional
-    to the square roots of the diagonal of V_r, or all equal. The fixed-point map uses this matrix as the next U_r; its
-    fixed points have X_r = D. For classes of one step, it is the square of the map of Choquette-Choo et al. 2023
-    (multi-epoch), Cor. 3.1.
+    to the square roots of the diagonal of V_r, or all equal. The fixed-point map uses D^-1 V_r D^-1 as the next U_r;
+    its fixed points have X_r = D. For classes of one step, the map is the square of the map of Choquette-Choo et al.
+    2023 (multi-epoch), Cor. 3.1.
 
     Args:
         classes: the residue classes.
         equal_norms: whether all columns must have the same norm.
-        floor: fraction by which U is mixed with its diagonal. It lowers the bound by at most the same fraction.
+        floor: fraction by which U is mixed with its diagonal. Mixing lowers the bound by at most the same fraction.
     """
 
     def __init__(self, classes: ResidueClasses, equal_norms: bool, floor: float) -> None:
@@ -94,7 +95,7 @@ class OrthogonalMultipliers(Multipliers):
         return flatten(spectral_function(lambda values: np.log(values * scale), blocks))
 
     def mass(self, blocks: Blocks) -> float:
-        """Return the sum over the classes of the diagonal value of U; for equal norms, tr(U) / k, k the class size."""
+        """Return the sum over all classes of the constant on the diagonal of U; for equal norms, tr(U) / class size."""
         if self._equal:
             return sum(float(d.sum()) for d in diagonals(blocks)) / self.classes.largest
         return sum(float(d.max(axis=1).sum()) for d in diagonals(blocks))
@@ -169,7 +170,7 @@ class SignMultipliers(Multipliers):
     def successor(self, state: Array, blocks: Blocks, gram: Blocks) -> Array:
         """Return the logarithms of v_s (s^T X s)^2, following Cor. 3.1 of Choquette-Choo et al. 2023 (multi-epoch).
 
-        Most v_s tend to 0. Their logarithms, relative to the largest, are at least MIN_LOG_MULTIPLIER.
+        Most v_s tend to 0. Their logarithms, minus the largest one, are kept at or above MIN_LOG_MULTIPLIER.
         """
         following = state + 2.0 * np.log(np.concatenate([form.ravel() for form in self._forms(gram)]))
         return np.maximum(following, following.max() + MIN_LOG_MULTIPLIER)
@@ -200,7 +201,7 @@ class RowWeights:
 
     Args:
         steps: number of steps, n.
-        objective: the error over the steps to minimise, "rms" or "max".
+        objective: the error to minimise, "rms" or "max" over the steps.
         floor: fraction by which the weights are mixed with equal weights.
     """
 

@@ -48,31 +48,34 @@ def optimize_dense(
 ) -> Solution:
     """Minimise sensitivity x error over all matrices, and prove how close the result is to the optimum.
 
-    For a single participation, participation in every step and fixed epochs, the search minimises tr(A^T A X^-1) over
-    X = C^T C by ascent on the dual. The columns of C are constrained to be orthogonal within a residue class of steps.
-    This constraint does not increase the loss: its multipliers are the same matrices as those of the sensitivity to
-    vector contributions, so the result is the optimum for vector contributions. For minimum separation, X is
-    constrained to as many bands as the separation, and the search is a descent on C.
+    For a single participation, participation in every step, and fixed epochs, the search minimises tr(A^T A X^-1) over
+    X = C^T C by ascent on the dual problem. The columns of C for the steps of one example (a residue class) are
+    constrained to be orthogonal. This constraint does not increase the loss, because its multipliers are the same
+    matrices as the multipliers of the sensitivity constraint for vector contributions, such as gradients. So the result
+    is the optimum for vector contributions. For minimum separation, X is constrained to as many bands as the
+    separation, and the search is a descent on C.
 
-    **Guarantee**: `lower_bound` is the dual function at a feasible point, minus an allowance for rounding. Under fixed
-    epochs, it holds for every matrix C if constraint="pattern", for every C with X >= 0 if "nonnegative", and for every
-    C even against scalar contributions if "scalar". With equal_norms, it holds for every C whose columns have equal
-    norms and are orthogonal within a residue class. Under minimum separation, it holds for every C with as many bands
-    as the separation. `converged` says whether loss and bound agree to the tolerance.
+    **Guarantee**: `lower_bound` is the value of the dual function at a feasible point, minus an allowance for rounding.
+    Under fixed epochs, `constraint` determines for which matrices C the bound holds. With "pattern", these are all
+    matrices. With "nonnegative", they are the matrices with X >= 0 in every entry. With "scalar", they are all
+    matrices, and the bound holds even if the loss is computed from the smaller sensitivity to scalar contributions.
+    With equal_norms, the bound holds for every C whose columns have equal norms and are orthogonal within a residue
+    class. Under minimum separation, the bound holds for every C with as many bands as the separation. `converged` says
+    whether loss and bound agree to the tolerance.
 
     Args:
         steps: number of steps, n, at most 8192.
         participation: the steps in which an example can take part.
         workload: the workload matrix, A.
-        objective: the error over the steps to minimise: "rms", "max" or `Curvatures`.
+        objective: the error to minimise: "rms" or "max" over the steps, or `Curvatures`.
         limits: when to stop early.
-        constraint: "pattern" for the optimum; "nonnegative" for X >= 0 in every entry; "scalar" for the optimum against
+        constraint: "pattern" for the optimum; "nonnegative" for X >= 0 in every entry; "scalar" for the optimum under
             scalar contributions. "scalar" is for comparison only: compare its `lower_bound`. Its `loss` is for vector
             contributions, and its strategy cannot be used for training.
         equal_norms: whether all columns of C must have the same norm. With equal_norms=False and `Curvatures` for the
             last iterate, early steps get much more noise than late steps, because the last iterate forgets early noise.
-        tolerance: stop when loss / lower_bound - 1 is at most this; by default 1e-4, 2e-3 for "max" and 0.02 for
-            `Curvatures`.
+        tolerance: stop when loss / lower_bound - 1 is at most this; by default 1e-4 for "rms", 2e-3 for "max" and
+            0.02 for `Curvatures`.
 
     Reference: Choquette-Choo et al. 2023 (multi-epoch), Thm 3.1, Cor. 3.1 and Eqs. 34 to 36; Choquette-Choo et al.
     2023 (amplified banded), Problem 2.
@@ -84,11 +87,11 @@ def optimize_dense(
     """
     allowed = worst_case_limits(OWNER, participation, steps)
     names: tuple[Constraint, ...] = get_args(Constraint)
-    constraint = _check.one_of(OWNER, "constraint", constraint, names, "'pattern' is the default")
+    constraint = _check.one_of(OWNER, "constraint", constraint, names, "use 'pattern', the default")
     _check_options(steps, participation, allowed, constraint, equal_norms, objective)
     standard = CURVATURES_TOLERANCE if isinstance(objective, Curvatures) else DEFAULT_TOLERANCES[objective]
     accuracy = standard if tolerance is None else tolerance
-    _check.real(OWNER, "tolerance", accuracy, 1e-12, 1.0, "1e-4 means 0.01 %")
+    _check.real(OWNER, "tolerance", accuracy, 1e-12, 1.0, "use for example 1e-4, which means 0.01 %")
     strategy: Dense | Banded
     if isinstance(participation.worst_case, MinSeparation) and allowed.count > 1:
         problem = MinSeparationProblem(steps, allowed.separation, allowed.count, workload, equal_norms, objective)
@@ -115,7 +118,7 @@ def optimize_dense(
 @final
 @record
 class ScalarOnly(Strategy):
-    """The optimal C for scalar contributions, for comparison with vector contributions only.
+    """The optimal C for scalar contributions. It is only for comparison with vector contributions.
 
     The sensitivity that this C was optimised for holds only if each contribution is a single number. The sensitivity to
     gradients, which are vectors, can be larger. So this strategy has no sensitivity, error, noise stream or mechanism:
@@ -194,7 +197,8 @@ def _factor(X: Array) -> Array:
     """Return the lower-triangular C with C^T C = X.
 
     The Cholesky factor L of X satisfies L L^T = X instead; using L as C would understate the sensitivity. So the rows
-    and columns of X are reversed before the factorization, and those of the factor afterwards.
+    and columns of X are reversed before the factorization, and the rows and columns of the factor are reversed
+    afterwards.
     """
     L = np.linalg.cholesky(X[::-1, ::-1])
     return np.ascontiguousarray(L.T[::-1, ::-1])

@@ -1,8 +1,8 @@
 """Residue classes of the steps, and matrices that are block diagonal over them.
 
 Under fixed epochs of b steps, an example takes part in the steps of one residue class modulo b. If the steps are sorted
-by residue class, the multiplier matrix of the sensitivity constraint is block diagonal. Blocks of the same size are
-stacked in one array.
+by residue class, the matrix of Lagrange multipliers of the sensitivity constraint is block diagonal. Blocks of the same
+size are stacked in one array.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ResidueClasses:
         return self.times(blocks, np.eye(self.steps))
 
     def in_order(self, matrix: Array) -> Array:
-        """Return a matrix that is sorted by class with its rows and columns in the order of the steps."""
+        """Reorder a matrix that is sorted by class, so that its rows and columns are in the order of the steps."""
         out = np.empty_like(matrix)
         out[np.ix_(self.order, self.order)] = matrix
         return out
@@ -83,7 +83,7 @@ def diagonals(blocks: Blocks) -> list[Array]:
 
 
 def scaled(blocks: Blocks, scales: list[Array]) -> Blocks:
-    """Return diag(s) block diag(s) for every block."""
+    """Return diag(s) block diag(s) for every block, with the vector s from `scales`."""
     return [s[:, :, None] * block * s[:, None, :] for block, s in zip(blocks, scales, strict=True)]
 
 

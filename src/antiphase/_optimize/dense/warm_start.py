@@ -1,8 +1,8 @@
 """Warm start for the dense problem: the optimum for half as many steps, interpolated.
 
-The best multipliers for n steps in residue classes modulo b are similar to those for n / 2 steps in classes modulo
-b / 2, where class r corresponds to class r / 2. With this start, the first evaluation is within a few tenths of a
-percent of the optimum. An evaluation with half as many steps takes an eighth of the time.
+The best multipliers for n steps in residue classes modulo b are similar to the best multipliers for n / 2 steps in
+classes modulo b / 2. Here class r corresponds to class r / 2. With this start, the first evaluation is within a few
+tenths of a percent of the optimum. An evaluation with half as many steps takes an eighth of the time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MIN_WARM_START_STEPS = 256  # up to this many steps, the search is fast from any
 def can_halve(steps: int, period: int, workload: Workload) -> bool:
     """Return whether the optimum for half the steps and half the period is a useful starting point.
 
-    It requires the same class sizes and a prefix sum workload. With momentum, the optimum for half the steps is
-    different, and a search that starts there converges no faster.
+    It is useful if halving both leaves the class sizes unchanged and the workload is a prefix sum. With momentum, the
+    optimum for half the steps is different, and a search that starts there converges no faster.
 
     >>> [can_halve(n, b, PrefixSum()) for n, b in [(1024, 64), (1024, 1), (1001, 2), (64, 8)]]
     [True, False, False, False]
@@ -43,7 +43,7 @@ def interpolate(state: Array, classes: ResidueClasses) -> Array:
 
 
 def _doubled(values: Array) -> Array:
-    """Return twice as many values along the first axis."""
+    """Return twice as many values, interpolated along the first axis."""
     middles = np.clip((np.arange(2 * len(values)) - 0.5) / 2.0, 0.0, max(len(values) - 1.0, 0.0))
     before = middles.astype(np.int64)
     after = np.minimum(before + 1, max(len(values) - 1, 0))

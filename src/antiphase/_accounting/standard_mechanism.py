@@ -11,12 +11,12 @@ from antiphase._accounting.loss_accountant import GaussianSteps
 
 
 @dataclass(frozen=True)
-class Release(ABC):
+class StandardMechanism(ABC):
     """A standard mechanism with its noise multiplier.
 
     Args:
         multiplier: standard deviation of the noise, divided by the largest change that one example can cause in the
-            value that the noise is added to. For replace adjacency, that change is twice the norm of a contribution.
+            noise-free value. For replace adjacency, that change is twice the norm of a contribution.
     """
 
     multiplier: float
@@ -40,12 +40,12 @@ class Release(ABC):
         """Return a noise multiplier close to the one that meets the budget (epsilon, delta)."""
         return 1.0 / gaussian.shift(epsilon, delta)
 
-    def coarse(self) -> Release:
+    def coarse(self) -> StandardMechanism:
         """Return the same mechanism, with an epsilon that is faster to compute and looser."""
         return self
 
     def participation_probability(self) -> float:
-        """Return the probability that an example takes part in any step. If delta is larger, no noise is needed."""
+        """Return the probability that an example takes part at least once. A delta this large needs no noise."""
         return 1.0
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float] | None:
@@ -56,13 +56,13 @@ class Release(ABC):
         return None
 
     def with_multiplier(self, multiplier: float) -> Self:
-        """Return the same mechanism with another noise multiplier."""
+        """Return the same mechanism with a different noise multiplier."""
         return replace(self, multiplier=multiplier)
 
 
 @final
 @dataclass(frozen=True)
-class Gaussian(Release):
+class Gaussian(StandardMechanism):
     """One Gaussian mechanism.
 
     Reference: Balle and Wang 2018, Thm 8.
