@@ -124,7 +124,11 @@ def demo_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots go; SCREENSHOTS=docs/images renews those of the documentation."""
-    given = os.environ.get("SCREENSHOTS")
-    return Path(given).absolute() if given else tmp_path_factory.mktemp("screenshots")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where screenshots go. SCREENSHOTS=docs/images then replaces the pictures that this folder already has."""
+    folder = tmp_path_factory.mktemp("screenshots")
+    yield folder
+    if given := os.environ.get("SCREENSHOTS"):
+        for old in Path(given).glob("*.png"):
+            if (folder / old.name).exists():
+                shutil.copyfile(folder / old.name, old)
