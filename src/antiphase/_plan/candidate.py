@@ -41,7 +41,7 @@ class Candidate:
         per_step: standard deviation of the noise in the model after each of `curve_steps`, for clipping norm 1; empty
             if not computed.
         size: number of bands, buffers or repeats; see `size_unit`. None for families without a size.
-        variant: text that distinguishes the candidate from other candidates of the same family and size.
+        variant: short text that tells apart candidates of the same family and size.
         rms_error: root mean square of the noise in the model over all steps, computed as if gradients did not depend on
             the parameters; None if an older plan file does not state it.
         name: display name. Omit this argument: the name is derived from family, size and variant.
@@ -112,7 +112,7 @@ def curve_steps(steps: int) -> Array:
 
 
 def digestible(candidate: Candidate) -> dict[str, Any]:
-    """Return the fields of a candidate that the digest in a ledger covers.
+    """Return the fields of a candidate that the digest in a run's ledger covers.
 
     The fields have the form of version 0.1.0, so that digests in older ledgers still match. The name determines family,
     size and variant, so the digest covers these as well.
@@ -151,7 +151,7 @@ def _identity_of_stored(name: str) -> tuple[str, int | None, str]:
 
 
 def _participation_of_stored(text: str) -> Any:
-    """Return the JSON of a participation that is stored as its `repr`, or the text unchanged if it is anything else."""
+    """Convert the `repr` of a participation to its JSON. Any other text is returned unchanged."""
     call = re.fullmatch(r"(\w+)\((.*)\)", text)
     if call is None:
         return text

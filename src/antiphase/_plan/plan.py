@@ -23,8 +23,8 @@ from antiphase._record import fingerprint, from_json, json_digest, parse_json, r
 
 FORMAT = 1
 # Relative tolerances.
-BETWEEN_MACHINES = 2e-3  # between epsilons from samples that different machines drew with the same entropy
-BETWEEN_SAMPLES = 1e-2  # between epsilons of the same mechanism from independent samples
+BETWEEN_MACHINES = 2e-3  # difference between two epsilons that machines compute from samples with the same entropy
+BETWEEN_SAMPLES = 1e-2  # difference between two epsilons of one mechanism from independent samples
 ABOVE_BUDGET = 1e-8  # rounding may put a guarantee above the budget by this much
 
 
@@ -51,10 +51,10 @@ class Plan:
         candidates: all mechanisms that were tried, the chosen one first. No guarantee depends on them.
         notes: advice for the user. No guarantee depends on it.
         root: fingerprint of the original plan if this plan extends one, else empty. Noise keys depend on the root, so
-            that an extended run continues with the same noise. The root is not authenticated: a file can name any plan
-            whose fingerprint the author of the file knows, even a plan with different coefficients or a different
-            noise_std. `Run.open` still never repeats noise, because every new run has a new run id, and a resumed run
-            must extend its own plan. With `NoiseStream`, use a new run id for a plan from someone else.
+            that an extended run continues with the same noise. The root is not authenticated: whoever writes a plan
+            file can put the fingerprint of any known plan there, even of a plan with different coefficients or a
+            different noise_std. `Run.open` still never repeats noise, because every new run has a new run id, and a
+            resumed run must extend its own plan. With `NoiseStream`, use a new run id for a plan from someone else.
         deviation: why the mechanism differs from the problem, if a server enforces a different participation or adds
             different noise; otherwise empty. With a deviation, `guarantee` is still the guarantee of the mechanism, but
             it may exceed the budget.
@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def pareto(self) -> tuple[Candidate, ...]:
-        """The Pareto front: candidates that no other candidate beats in both error and memory, smallest error first."""
+        """The Pareto front: candidates that no other candidate beats in both error and memory, by increasing error."""
         front: list[Candidate] = []
         for candidate in sorted(self.candidates, key=lambda c: (c.error, c.memory_copies)):
             if not front or candidate.memory_copies < front[-1].memory_copies:
@@ -163,12 +163,12 @@ class Plan:
     def load(cls, path: str | Path) -> Plan:
         """Read a plan, check its format and fingerprint, and recompute its guarantee.
 
-        Raises `Corrupted` if the file was truncated, or if problem, mechanism or root were edited or contradict each
-        other. Also raises `Corrupted` if the stated guarantee is better than the guarantee of the mechanism. Error,
-        candidates and notes are not authenticated: anyone who can write the file can change them. A guarantee based on
-        samples is certified again with the entropy stored in the file, so the result is the same every time. The author
-        of the file could have chosen that entropy. Before you rely on a plan from someone else, call `verify`, which
-        draws fresh entropy.
+        Raises `Corrupted` if the file was truncated, or if its problem, mechanism or root were edited or contradict
+        each other. Also raises `Corrupted` if the guarantee stated in the file is better than the recomputed one. The
+        error, candidates and notes are not authenticated: anyone who can write the file can change them. A guarantee
+        based on samples is certified again with the entropy stored in the file, so the result is the same every time.
+        The author of the file could have chosen that entropy. Before you rely on a plan from someone else, call
+        `verify`, which draws fresh entropy.
         """
         return cls._load(path)
 
@@ -205,8 +205,9 @@ class Plan:
         outputs. If this decision might depend on them, plan for the largest number of steps from the start, and stop
         early.
 
-        Plans with these strategies can be extended: Identity, Toeplitz without column normalization, BLT, BandedInverse
-        and the online Tree. Extend a Tree before its last step, because that step completes the tree.
+        Plans with these strategies can be extended: Identity, Toeplitz without column normalization, BLT,
+        BandedInverse, and Tree with the online decoder. Extend a Tree before its last step, because that step completes
+        the tree.
 
         Args:
             steps: new total number of steps.
@@ -264,7 +265,8 @@ def contradictions(plan: Plan) -> list[str]:
     | candidates | empty, if there is a root |
     | mechanism.lattice | given if and only if problem.lattice is true; fits the clipping norm and parameters |
 
-    The rows with an asterisk do not apply to a plan that states a deviation.
+    Rows with an asterisk do not apply to a plan that states a deviation (a reason why its mechanism differs from its
+    problem).
 
     Budget.delta, unit, clipping norm, workload and objective appear only once, in the problem, so they cannot
     contradict anything. This function does not check whether the mechanism has the stated guarantee, because that may
@@ -292,7 +294,7 @@ def contradictions(plan: Plan) -> list[str]:
 
 
 def _impossible_extension(plan: Plan) -> Iterator[str]:
-    """Yield reasons why a plan with a root cannot have come from `Plan.extend`."""
+    """Yield reasons why a plan with a root (the fingerprint of the plan it extends) cannot come from `Plan.extend`."""
     strategy = plan.mechanism.strategy
     if plan.root and not strategy.is_extensible:
         yield f"root names a plan that this plan extends, but a {type(strategy).__name__} strategy cannot be extended"
@@ -315,7 +317,7 @@ def _wrong_lattice(plan: Plan) -> Iterator[str]:
 
 
 def _unsuitable_participation(plan: Plan) -> Iterator[str]:
-    """Yield a description if the participation does not fit the problem's steps, examples or batch size.
+    """Yield a contradiction if the participation does not fit the problem's steps, examples or batch size.
 
     This is checked only for problems that name no participation.
     """
@@ -366,8 +368,8 @@ def with_derived_guarantee(plan: Plan) -> Plan:
     """Return the plan with its guarantee computed again from the mechanism.
 
     Raises `InvalidArgument` if the stated guarantee is better than the guarantee of the mechanism. This can happen in a
-    plan built by hand. A guarantee based on samples is compared up to sampling error. This detects made-up numbers, but
-    does not certify the guarantee again.
+    plan built by hand. A guarantee based on samples is compared up to sampling error. This check detects made-up
+    numbers, but it does not certify the guarantee again.
     """
     derived = restated(plan.mechanism, plan.guarantee, plan.problem.budget.delta)
     share = BETWEEN_SAMPLES if derived.kind == "confident" else _tolerance(plan.mechanism)

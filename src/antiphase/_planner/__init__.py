@@ -1,4 +1,4 @@
-"""The planner tries the mechanisms that fit a problem and chooses the best of them by error and memory."""
+"""The planner: tries the mechanisms that fit a problem, and chooses one with a small error and little memory."""
 
 from antiphase._planner.advice import affordable_copies
 from antiphase._planner.families import FAMILIES

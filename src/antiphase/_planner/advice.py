@@ -1,4 +1,4 @@
-"""The notes of a plan: how candidates were ranked, and how the chosen one compares with the others."""
+"""The notes of a plan: how its candidates were ranked, and how the chosen candidate compares with the others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _ranking(problem: Problem) -> str:
 
 
 def _memory(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """Yield notes on a candidate with less error but more memory, and on candidates with much less memory."""
+    """Yield notes on more accurate candidates that need more memory, and on candidates that need much less memory."""
     chosen, least = candidates[0], min(candidates, key=lambda c: c.error)
     if least.error < chosen.error:
         gain = 100.0 * (1.0 - least.error / chosen.error)
@@ -72,7 +72,7 @@ def _in_words(copies: int, problem: Problem) -> str:
 def memory_in_words(copies: int, parameters: int | None, item_bytes: int = 4) -> str:
     """Return the number of model-sized buffers as text, with their size if the parameter count is known.
 
-    `item_bytes` is the size of a number: 4 for float32, 8 on a lattice.
+    `item_bytes` is the size of one number in bytes: 4 for float32, 8 for integer noise on a lattice.
 
     >>> memory_in_words(3, None), memory_in_words(1, 7_000_000_000)
     ('3 model-sized buffers', '1 model-sized buffer (28 GB)')
@@ -115,7 +115,7 @@ def affordable_copies(parameters: int, memory_bytes: int, machines: int = 1) -> 
 
 
 def _gain(candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
-    """Yield a comparison of the chosen candidate with independent noise, each with its own participation."""
+    """Yield a comparison of the chosen candidate with independent noise (DP-SGD), each under its own sampling."""
     plain = next((c for c in candidates if c.family == "identity"), None)
     if plain is not None and not isinstance(best.strategy, Identity):
         less = 100.0 * (1.0 - candidates[0].error / plain.error)

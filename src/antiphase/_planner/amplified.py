@@ -1,11 +1,12 @@
-"""Search for banded strategies with amplification by sampling from groups of examples, one group for each band.
+"""Search for banded strategies whose privacy is amplified by sampling: one group of examples for each band.
 
-The examples are split into groups that take turns, and each step samples from one group. More bands cancel more
-noise, but need more groups, so the sampling rate within a group is higher. With n steps, N examples, batch size B, b
-bands and b groups, the rate is b B / N, and each group is sampled n / b times. The search evaluates the best Toeplitz
-strategy for several b. It starts with powers of two and with the rule of thumb epsilon sqrt(n) / k for k epochs. Then
-it tries numbers between the neighbours of the best b. For the best b, the search then optimizes every column of the
-strategy matrix separately.
+The examples are split into groups that take turns, and each step samples its batch from one group. A strategy with more
+bands (diagonals of the strategy matrix) cancels more noise, but it needs more groups. The groups are then smaller, so
+the sampling rate within a group is higher and amplifies privacy less. With n steps, N examples, batch size B, b bands
+and b groups, the rate is b B / N, and each group is sampled n / b times. The search evaluates the best Toeplitz
+strategy for several values of b. It starts with powers of two and with the rule of thumb b = epsilon sqrt(n) / k for k
+epochs. Next, it tries values between the best b and its neighbours. Finally, it optimizes every column of the strategy
+matrix separately for the best b.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ParticipationForBands = Callable[[int], Participation]
 def try_amplified(search: Search, families: set[str], pipelines: tuple[str, ...]) -> None:
     """Try mechanisms with amplification by sampling.
 
-    If the problem names no participation, sampling with as many groups as bands is tried.
+    If the problem names no participation, the planner tries sampling with as many groups as bands.
     """
     problem, given = search.problem, search.problem.participation
     if given is not None:
@@ -47,7 +48,7 @@ def try_amplified(search: Search, families: set[str], pipelines: tuple[str, ...]
 
 
 def rule_of_thumb(problem: Problem) -> int:
-    """Return epsilon sqrt(n) / k, rounded, as a number of bands for n steps and k epochs; k = 1 if unknown.
+    """Return epsilon sqrt(n) / k, rounded: a good number of bands for n steps and k epochs. If k is unknown, it is 1.
 
     Reference: McKenna 2024, section 4.4.
     """
@@ -79,7 +80,7 @@ def _search(search: Search, families: set[str], chosen: ParticipationForBands, m
 
 
 def _refine(tried: dict[int, Evaluation], attempt: Callable[[int], None]) -> None:
-    """Bisect the gaps next to the best number of bands until they are at most an eighth of that number."""
+    """Try numbers of bands next to the best one, until the gaps to its neighbours are at most an eighth of it."""
     for _ in range(MAX_REFINEMENTS):
         known = sorted(tried)
         best = known.index(min(known, key=lambda b: tried[b].candidate.error))
@@ -113,7 +114,8 @@ def _free_columns(search: Search, families: set[str], chosen: ParticipationForBa
 def _best(family: str, problem: Problem, **options: Any) -> Strategy:
     """Return the best strategy of a family for a single participation.
 
-    Its sensitivity is the largest column norm, which is the quantity that amplification by sampling uses.
+    Under a single participation, the sensitivity is the largest column norm. The accounting for sampling uses the same
+    norm.
     """
     return optimize(
         family,

@@ -1,4 +1,4 @@
-"""For each family, the strategies that the planner tries under a participation without amplification."""
+"""For each family of strategies, the members that the planner tries when sampling does not amplify privacy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 # Limits on the work of optimizing one strategy: on the steps, on steps x bands, or on steps x bands^2 (the cost of
 # evaluating a banded strategy once). A banded strategy with free columns has separate coefficients for every column;
 # all columns of a Toeplitz strategy have the same coefficients.
-QUICK_DENSE_STEPS = 512  # for more steps, the dense family is first optimized to within COARSE_TOLERANCE
+QUICK_DENSE_STEPS = 512  # with more steps, the dense family is first optimized only to within COARSE_TOLERANCE
 COARSE_TOLERANCE = 0.01
 MAX_FOURIER_STEPS = 16_384
 QUICK_BANDED_WORK = 1 << 23  # steps x bands^2; takes seconds
 MINUTE_BANDED_WORK = 1 << 26  # steps x bands^2; takes about a minute
-MAX_BANDED_WORK = 1 << 30  # steps x bands^2; takes minutes, and is tried only if free columns may win
+MAX_BANDED_WORK = 1 << 30  # steps x bands^2; takes minutes; used only if free columns may give the least error
 MAX_TOEPLITZ_WORK = 1 << 30  # steps x bands
 MAX_INVERSE_WORK = 1 << 24  # steps x bands
 
@@ -142,13 +142,13 @@ def _dense(search: Search, participation: Participation) -> None:
     if n > QUICK_DENSE_STEPS and _has_rivals(search, participation):
         share = COARSE_TOLERANCE
         found = search.attempt(_optimized("dense", search, participation, variant=f"to {share:.0%}", tolerance=share))
-        if found is None or found.candidate.error > (1.0 + share) * others:  # then the exact optimum cannot win either
+        if found is None or found.candidate.error > (1.0 + share) * others:  # even the exact optimum cannot win
             return
     search.attempt(_optimized("dense", search, participation))
 
 
 def _ruled_out(search: Search, participation: Participation) -> bool:
-    """Return whether the closed-form lower bound for prefix sums proves that no matrix beats the best candidate."""
+    """Return whether no matrix can beat the best candidate, as the closed-form lower bound for prefix sums proves."""
     noise, problem = search.least_multiplier(participation), search.problem
     if noise is None or problem.objective not in ("rms", "max") or not isinstance(problem.workload, PrefixSum):
         return False
@@ -200,7 +200,8 @@ def least_copies(family: str, steps: int, participation: Participation | None = 
 def band_counts(problem: Problem, participation: Participation) -> list[int]:
     """Return the numbers of bands to try: powers of two up to the separation, and the separation itself.
 
-    With more bands than the separation, the columns of the strategy matrix for the steps of one example would overlap.
+    The separation is the smallest number of steps between two participations of an example. With more bands than that,
+    the columns of the strategy matrix for the steps of one example would overlap.
     """
     widest = participation.worst_case.spacing(problem.steps)
     widest = min(widest, problem.steps, MAX_TOEPLITZ_WORK // problem.steps)
@@ -211,7 +212,7 @@ def band_counts(problem: Problem, participation: Participation) -> list[int]:
 
 
 def affords(problem: Problem, copies: int) -> bool:
-    """Return whether `copies` model-sized buffers are within the memory limit."""
+    """Return whether the memory limit allows this number of model-sized buffers."""
     return problem.memory_copies is None or copies <= problem.memory_copies
 
 
@@ -224,7 +225,7 @@ def _optimized(
     variant: str = "",
     **options: Any,
 ) -> Proposal:
-    """Return a proposal for the best strategy of a family under the worst case of the participation."""
+    """Return a proposal for the strategy of a family that is best under the worst case of the participation."""
     problem, name = search.problem, display_name(family, size, variant)
 
     def make() -> Strategy:

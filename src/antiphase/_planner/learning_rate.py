@@ -5,13 +5,13 @@ learning rate x T x g. A gradient that always has the clipping norm moves the mo
 
     path = learning rate x clipping norm x T.
 
-The bias that remains after training depends on the path alone: directions with a curvature below 1 / path have not
-converged. The noise in the model is path x nu, where nu = error / (T x batch size) is the noise per unit of path. Given
-path and nu, neither bias nor noise depends on the learning rate, the number of steps or the units of the schedule. So
-the best path depends only on nu. If bias and noise are powers of the path, the best path is a power of nu. The two
-constants of this power law were fitted to the tuned rates of the image task in docs/training.md, which also compares
-the predictions with the tuned rates of the other tasks. The model does not predict at which rates the steepest
-directions diverge.
+The bias that remains after training depends only on the path: directions with a curvature below 1 / path have not
+converged. The noise in the model is path x nu. Here nu = error / (T x batch size) is the noise per unit of path, and
+`error` is the rms error at clipping norm 1. Given path and nu, neither bias nor noise depends on the learning rate, the
+number of steps or the units of the schedule. So the best path depends only on nu. If bias and noise are both powers of
+the path, the best path is a power of nu. The two constants of this power law were fitted to the tuned learning rates of
+the image task in docs/training.md. That page also compares the predictions with the tuned rates of the other tasks. The
+model does not predict the learning rates at which the steepest directions diverge.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def rates_to_try(rate: float) -> tuple[float, float, float]:
 
 
 def total_reach(workload: Workload, steps: int) -> float:
-    """Return the sum of the last row of A, which is how far a constant gradient of 1 moves the model.
+    """Return the sum of the last row of the workload matrix: how far a constant gradient of 1 moves the model.
 
     >>> from antiphase import PrefixSum
     >>> total_reach(PrefixSum(), 10)

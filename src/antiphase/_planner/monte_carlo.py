@@ -1,13 +1,15 @@
-"""Participations with Monte Carlo accounting: balls-in-bins and Poisson sampling with a minimum separation.
+"""Search under sampling schemes with Monte Carlo accounting: balls-in-bins, and Poisson with a minimum separation.
 
-Accounting for one mechanism takes seconds, so only a few mechanisms are compared. Under balls-in-bins, their strategies
-are optimized for the noise that the budget requires with amplification. For the objectives "rms" and "max", or if the
-problem names the participation, the planner also tries the strategy of each family that is best without amplification.
-It first compares all strategies with few samples, and then calibrates the promising ones with many samples.
+Accounting for one mechanism takes seconds, so the planner compares only a few mechanisms. Under balls-in-bins, it
+optimizes their strategies for the noise that the budget requires after amplification by sampling. For the objectives
+"rms" and "max", or if the problem names the participation, the planner also tries the strategy of each family that is
+best without amplification. It first compares all strategies with few samples. Then it calibrates the promising ones
+with many samples.
 
-For objectives other than "rms" and "max", BLTs with one, two and three buffers are tried. The search stops if one more
-buffer reduces the error by less than 0.5 %, or if another participation is so far ahead that more buffers cannot catch
-up. Toeplitz strategies took longer to optimize and were no better, so they are tried only if BLTs are excluded.
+For objectives other than "rms" and "max", the planner tries BLTs (strategies with a few memory buffers) with one, two
+and three buffers. It stops early if one more buffer reduces the error by less than 0.5 %. It also stops if another
+participation has so much less error that more buffers cannot catch up. Toeplitz strategies took longer to optimize and
+were no better, so they are tried only if BLTs are excluded.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ TRAINING_BUFFERS = (1, 2, 3)
 TRAINING_BANDS = 64
 ESTIMATE_ERROR = 0.02  # allowed relative error of an estimate from few samples
 HOPELESS = 1.2  # measured: more buffers never reduced the error by this factor
-NEAR = 1.05  # if memory also decides, candidates within this factor of the least error get many samples
+NEAR = 1.05  # if memory also affects the choice, candidates within this factor of the least error get many samples
 MAX_BINS = 1024  # the accountant works with bins x bins matrices
 MAX_STEPS = 1 << 17
 MAX_BINS_WORK = 1 << 21  # steps x bands
@@ -70,9 +72,9 @@ def try_monte_carlo(search: Search, families: set[str], participation: Participa
 def _try_for_training(search: Search, families: set[str], participation: Participation) -> None:
     """Optimize a few strategies. Calibrate those that can still win, with many samples.
 
-    The errors of all BLTs are estimated from the same few samples. The estimates decide which BLTs can still win, and
-    whether another buffer is worth trying. If none can, the best one is calibrated with few samples, for the table of
-    candidates.
+    The errors of all BLTs are estimated from the same few samples. The estimates show which BLTs can still win, and
+    whether another buffer is worth trying. If no BLT can win, the best one is calibrated with few samples, so that it
+    appears in the table of candidates.
     """
     drafts: list[tuple[float, Proposal]] = []
     tolerance = (1.0 + search.memory_tolerance) * (1.0 + ESTIMATE_ERROR)
@@ -89,7 +91,7 @@ def _try_for_training(search: Search, families: set[str], participation: Partici
         if drafts and estimate > (1.0 - MIN_BUFFER_GAIN) * drafts[-1][0]:
             break
         drafts.append((estimate, replace(proposal, make=partial(_same, strategy))))
-        # So far, each buffer reduced the error by a smaller factor than the one before; we assume that this goes on.
+        # In all measurements, each buffer reduced the error by less than the one before. We assume that this continues.
         next_gain = HOPELESS if len(drafts) == 1 else drafts[-2][0] / estimate
         if estimate > next_gain * tolerance * search.least_error:
             break
@@ -136,7 +138,7 @@ def _contenders(found: list[Evaluation], near: float) -> list[Evaluation]:
 
 
 def _unamplified(search: Search, families: set[str], participation: Participation) -> list[Proposal]:
-    """Return proposals for the best strategy of each family under the worst case, which is quick to account for."""
+    """Return proposals for the best strategy of each family without amplification, which is quick to compute."""
     problem = replace(search.problem, adjacency="zero-out", participation=participation.worst_case, batch_size=None)
     kept = []
     for name, family in FAMILIES.items():
@@ -191,6 +193,6 @@ def _best(family: str, problem: Problem, participation: Participation, **options
 
 
 def _again(found: Evaluation, participation: Participation) -> Proposal:
-    """Return a proposal for the strategy of an earlier evaluation."""
+    """Return a proposal that reuses the strategy of an earlier evaluation."""
     candidate, strategy = found.candidate, found.mechanism.strategy
     return Proposal(candidate.family, lambda: strategy, participation, candidate.size, candidate.variant)

@@ -21,7 +21,7 @@ from antiphase._problem import Problem
 
 NOT_FOR_TRAINING = {"banded", "banded-inverse", "dense", "fourier", "stamped", "tree"}
 NOT_ON_A_LATTICE = {"banded", "dense", "fourier", "stamped", "tree"}
-MEMORY_TOLERANCE = 0.01  # fraction by which the error may exceed the least error to save memory
+MEMORY_TOLERANCE = 0.01  # fraction by which the error may exceed the least error, in exchange for less memory
 
 
 def plan(
@@ -34,19 +34,20 @@ def plan(
 ) -> Plan:
     """Find the mechanism with the least expected error within the privacy budget and the memory limit.
 
-    The error is measured by the problem's objective. The objective "training" uses the curvatures that matter at the
-    problem's learning rate, or at a predicted learning rate if the problem states none. The plan's notes state the
-    range of curvatures. Among all mechanisms whose error is within `memory_tolerance` of the least error, the plan uses
-    the one that needs the least memory.
+    The problem's objective defines the error. The objective "training" uses the curvatures of the training loss that
+    matter at the problem's learning rate. If the problem states no learning rate, the planner predicts one. The plan's
+    notes state the range of curvatures. Among all mechanisms whose error is within `memory_tolerance` of the least
+    error, the planner chooses the one that needs the least memory.
 
     The planner tries every family in `families` that the participation allows, with the amplification that the
-    participation provides. If the problem does not specify a participation, the planner compares all participations in
-    `pipelines`, given the number of examples and the batch size.
+    participation provides. The participation states which steps can use one example. If the problem does not specify
+    it, the planner compares all participations in `pipelines`; the problem must then state the number of examples and
+    the batch size.
 
-    **Guarantee**: the plan is within the budget, as proved by the accountant that the table in docs/accounting.md
-    names. The expected error of the chosen mechanism exceeds the error of any other candidate by at most the fraction
-    `memory_tolerance`. Up to the accuracy of the search, calling `plan` with only one of the `families` does not give a
-    better mechanism. The optimizers are accurate to 0.01 % (2 % for the dense family under `Curvatures`). If the
+    **Guarantee**: the plan is within the budget. The table in docs/accounting.md names the accountant that proves this.
+    The expected error of the chosen mechanism exceeds the error of any other candidate by at most the fraction
+    `memory_tolerance`. Calling `plan` with only one of the `families` does not give a better mechanism, up to the
+    accuracy of the search. The optimizers are accurate to 0.01 % (2 % for the dense family under `Curvatures`). If the
     accounting draws samples, candidates are first compared with few samples, so the search is no more accurate than
     this comparison. A family in `families` is skipped only if a proved bound shows that it cannot win.
 
@@ -73,8 +74,9 @@ def plan(
             "shuffled-epochs"; None tries the first four. For the objective "training" or `Curvatures`, None also tries
             balls-in-bins if its accounting takes only seconds. Leave out "balls-in-bins" to save about half of the
             time.
-        memory_tolerance: fraction by which the error may exceed the least error to save memory; 0 takes the least
-            error. By default 0.01 for the objective "training" or `Curvatures`, and 0 for "rms" and "max".
+        memory_tolerance: fraction by which the error may exceed the least error, in exchange for less memory; 0 always
+            chooses the least error. By default 0.01 for the objective "training" or `Curvatures`, and 0 for "rms" and
+            "max".
         progress: called with the name of the next candidate and the fraction of the work that is done.
 
     >>> import antiphase as ap
@@ -146,9 +148,9 @@ def least_memory(evaluations: Sequence[Evaluation], tolerance: float) -> Evaluat
 
 
 def _certified(best: Evaluation, problem: Problem) -> Evaluation:
-    """Return the evaluation with a newly certified guarantee, if its guarantee is based on samples.
+    """Certify the guarantee of the evaluation again if it is based on samples, and return the result.
 
-    Certification draws fresh entropy, because the earlier samples were used to choose the mechanism.
+    Certification draws new samples from fresh entropy, because the earlier samples were used to choose the mechanism.
     """
     if best.guarantee.kind != "confident":
         return best
@@ -211,7 +213,7 @@ def _default_families(problem: Problem) -> set[str]:
 
 
 def _nothing_fits(search: Search, families: set[str]) -> AntiphaseError:
-    """Return the error to raise if no mechanism fits. If possible, its hint names the nearest problem that works."""
+    """Return the error to raise if no mechanism fits. If possible, its hint says how to change the problem."""
     problem = search.problem
     limit = problem.memory_copies
     least = min(least_copies(family, problem.steps, problem.participation) for family in families)

@@ -1,7 +1,8 @@
-"""Published BLTs that were used in production; they need no optimization.
+"""Published BLTs (strategies with a few memory buffers) that were used in production. They need no optimization.
 
-Reference: McMahan, Xu and Zhang 2024, App. F. The BLTs have four buffers and were optimized for 4,000 steps at three
-separations. The authors found the BLT for separation 400 competitive over a wide range of separations.
+Reference: McMahan, Xu and Zhang 2024, App. F. The BLTs have four buffers and were optimized for 4,000 steps. There is
+one BLT for each of three separations (the smallest number of steps between two participations of one example). The
+authors found the BLT for separation 400 competitive over a wide range of separations.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PARAMETERS = {
 
 
 def nearest(separation: int) -> int:
-    """Return the published separation whose ratio to `separation` is nearest to 1.
+    """Return the published separation that is nearest to `separation` on a logarithmic scale.
 
     >>> nearest(1), nearest(250), nearest(5000)
     (100, 400, 1000)

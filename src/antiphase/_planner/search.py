@@ -34,7 +34,7 @@ class Proposal:
         make: function that creates the strategy; it may take a while.
         participation: participation to calibrate for.
         size: number of bands, buffers or repeats, for families that have a size.
-        variant: text that distinguishes the strategy from other proposals of the same family and size.
+        variant: short text that tells apart proposals of the same family and size.
     """
 
     family: str
@@ -64,7 +64,8 @@ class Search:
     Args:
         problem: problem to plan for.
         progress: called with the name of the next proposal and the fraction of the work that is done.
-        memory_tolerance: fraction by which the error of the chosen mechanism may exceed the least error to save memory.
+        memory_tolerance: fraction by which the chosen mechanism's error may exceed the least error, in exchange for
+            less memory.
     """
 
     def __init__(self, problem: Problem, progress: Progress | None, memory_tolerance: float = 0.0) -> None:
@@ -153,7 +154,7 @@ def evaluate(proposal: Proposal, problem: Problem, sampling: MonteCarlo) -> Eval
 
 
 def _curve(mechanism: Mechanism, size: ErrorProfile) -> tuple[float, ...]:
-    """Return the error after each of `curve_steps`; empty for long runs, for which this would take too long."""
+    """Return the error after each step in `curve_steps`. Empty for long runs, where this would take too long."""
     n = mechanism.strategy.steps
     if n > MAX_STEPS_FOR_CURVE:
         return ()

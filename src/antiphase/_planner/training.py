@@ -1,8 +1,8 @@
-"""Replaces the objective "training" by `Curvatures` objectives, which depend on the learning rate.
+"""Replaces the objective "training" with a `Curvatures` objective, which depends on the learning rate.
 
 If the problem does not state the learning rate, it is predicted from the error of reference strategies (see
-`reference_strategy`) under the sampling that the pipelines allow. The prediction only needs to be right to a factor of
-about two.
+`reference_strategy`) under the sampling that the pipelines allow. The prediction only needs to be accurate to a factor
+of about two.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def expected_rate(problem: Problem, pipelines: Sequence[str]) -> float | None:
 
 
 def _references(problem: Problem, pipelines: Sequence[str]) -> list[tuple[Participation, int]]:
-    """Return participations to predict from, each with the number of bands of its reference strategy."""
+    """Return the participations to use for the prediction, each with the number of bands of its reference strategy."""
     given, few = problem.participation, rule_of_thumb(problem)
     numbers = (few, MORE_BANDS * few)
     if given is not None:
@@ -83,7 +83,7 @@ def _error(problem: Problem, participation: Participation, bands: int) -> float:
 
 
 def reference_strategy(workload: Workload, steps: int, bands: int) -> Toeplitz:
-    """Return the square root of the workload for a constant learning rate, truncated to `bands` coefficients.
+    """Return the matrix square root of the workload for a constant learning rate, truncated to `bands` coefficients.
 
     This strategy is near the optimum and quick to compute.
 
@@ -100,7 +100,7 @@ def reference_strategy(workload: Workload, steps: int, bands: int) -> Toeplitz:
 def _sampled(groups: int, spacing: int) -> Poisson | CyclicPoisson:
     """Return Poisson sampling with the batch size at which an epoch takes `spacing` steps.
 
-    It serves to estimate the gain from amplification.
+    The planner uses this participation to estimate how much amplification helps.
     """
     rate = min(1.0, groups / spacing)
     return Poisson(rate) if groups == 1 else CyclicPoisson(groups, rate)
