@@ -77,7 +77,10 @@ def test_lattice_noise_is_audited_in_units_of_the_clipping_norm(tmp_path):
         lattice=True,
         parameters=1000,
     )
-    plan = ap.plan(problem, families=["toeplitz"])
+    lattice = ap.plan(problem, families=["toeplitz"]).mechanism.lattice
+    strategy = ap.strategies.Toeplitz([1.0, 0.5], 6)
+    given = ap.Mechanism(strategy, problem.participation, 4.0, lattice=lattice)
+    plan = ap.Plan(problem, given, ap.epsilon(given, 1e-5), error=1.0)
     plan.save(tmp_path / "plan.json")
     with ap.Run.open(plan, tmp_path / "run", leaves=[(1000,)], examples=400):
         pass
