@@ -66,7 +66,7 @@ class Participation(ABC):
         return 1.0
 
     def distinct_batches(self, steps: int) -> int:
-        """Return an upper bound on the number of distinct batches: `steps`, or fewer if a participation repeats batches."""
+        """Return an upper bound on the number of distinct batches. It is below `steps` if the batches repeat."""
         return steps
 
     def for_steps(self, steps: int) -> Participation:
