@@ -7,7 +7,7 @@ independently of the given example, so T has the same probability for both data 
 truncated, whichever steps the given example is assigned to. The outputs for both data sets then have the same
 distributions as without truncation. Since divergences are jointly convex,
 
-    delta(truncated) <= (1 - Pr T) delta(not truncated) + Pr T.
+    delta(truncated) <= (1 - Pr T) * delta(not truncated) + Pr T.
 
 If Pr T is not small, no amplification is proved for truncated batches. `tests/montecarlo/test_truncation.py` contains a
 case in which the delta of a truncated mechanism exceeds the amplified delta, even under zero-out adjacency.
@@ -21,7 +21,7 @@ shows that the mechanism on the lattice is
 (epsilon + epsilon', max(e^epsilon' delta + delta', delta + e^epsilon delta'))-private. Here (epsilon', delta') is a
 guarantee of one Gaussian mechanism with shift mu = eta / sigma, where sigma is the standard deviation of the noise.
 `Coupling` uses epsilon' = mu (40 + mu / 2), for which delta' <= Phi(-40) < e^-800. For an epsilon of at most 50, both
-e^epsilon delta' and delta' are then below e^-750, that is, below 10^-12 delta for every delta of at least 1e-200.
+e^epsilon delta' and delta' are then below e^-750, that is, below 10^-12 * delta for every delta of at least 1e-200.
 Larger epsilons are accounted for without amplification.
 
 **Randomness.** Every seed is a hash of all arguments, including the caller's seed, and of fresh entropy if any was
@@ -200,7 +200,7 @@ def _unamplified(mechanism: Mechanism, delta: float) -> Bound:
 
 
 def _has_unamplified(mechanism: Mechanism) -> bool:
-    """Return True if a guarantee without amplification is proved. It needs that no added example displaces another."""
+    """Return True if a guarantee without amplification is proved: no added example can displace another one."""
     return mechanism.adjacency == "zero-out" or mechanism.participation.max_batch is None
 
 

@@ -128,7 +128,7 @@ def _largest(
 
 
 def _interval(parts: Sequence[GaussianSteps], resolution: float, log_tail: float) -> float:
-    """Return the grid spacing: `resolution` x standard deviation of a loss, or more if there were too many points."""
+    """Return the grid spacing: `resolution` x standard deviation of a loss, or more if that needs too many points."""
     variance = sum(part.count * loss_grid.deviation(part.mu, part.rate) ** 2 for part in parts)
     widest = max(loss_grid.span(2.0 * part.mu if part.overflow else part.mu, part.rate, log_tail) for part in parts)
     return max(

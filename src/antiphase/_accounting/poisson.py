@@ -5,10 +5,11 @@ example can therefore displace another one, even if its own contribution is zero
 that are sampled.
 
 - If K < max_batch, no example is displaced, and the step is plain Poisson sampling.
-- If K >= max_batch, the batch without the given example is a uniform subset of the other examples. If the example is in
-  the data set, it replaces a member of that subset with probability at most `rate`. For contributions of norm at most
-  1, the replacement moves the sum by at most 2 if the example contributes, and by at most 1 if it is zeroed out. The
-  two moved sums differ by at most 1. This is the pair `substitution` of `loss_grid.py` with a shift of at most 2 mu.
+- If K >= max_batch, the batch without the given example is a uniform subset of these K examples. If the given example
+  is in the data set, it replaces a member of that subset with probability at most `rate`. For contributions of norm at
+  most 1, the replacement moves the sum by at most 2 if the example contributes, and by at most 1 if it is zeroed out.
+  The two moved sums differ by at most 1. This is the pair `substitution` of `loss_grid.py` with a shift of at most
+  2 mu.
 
 K does not depend on the given example, so the step is a mixture of the two cases, with weights Pr(K < max_batch) and
 Pr(K >= max_batch).
@@ -138,7 +139,7 @@ def central_limit(epsilon: float, delta: float, rate: float, count: int) -> floa
     """Return an approximate noise multiplier m for the budget (epsilon, delta), from the central limit theorem.
 
     The composition of all steps is close to a single Gaussian mechanism whose shift mu satisfies
-    mu^2 = rate^2 count (e^(1/m^2) - 1).
+    mu^2 = rate^2 * count * (e^(1/m^2) - 1).
 
     Reference: Bu et al. 2020.
     """

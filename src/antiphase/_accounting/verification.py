@@ -54,7 +54,8 @@ def verify(
 
     **Guarantee**: a program that runs the mechanism only if this function returns, and otherwise releases nothing, is
     (epsilon, delta)-differentially private under the mechanism's adjacency. Delta includes the failure probability of a
-    "confident" bound. Over all attempts, for removal and addition together, it is at most a thousandth of delta.
+    "confident" bound. This probability is at most a thousandth of delta, over all attempts and for removal and addition
+    together.
 
     Args:
         planned: a plan or a mechanism. A plan claims its own guarantee at the delta of its budget.

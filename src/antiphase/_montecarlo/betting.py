@@ -6,7 +6,7 @@ probability at most beta. The product increases with u, so the u at which it equ
 probability at most beta. That u is the confidence limit.
 
 In the code, `shares` are the weights divided by their bound, W / c, which lie in [0, 1]. `limit` is u / c, and `stake`
-is lambda c. `log_wealth` is the logarithm of the product.
+is lambda * c. `log_wealth` is the logarithm of the product.
 
 Reference: Waudby-Smith and Ramdas 2024, section 4 (betting confidence intervals).
 """
@@ -40,7 +40,7 @@ def upper_limit(shares: Array, stake: float, log_inverse: float, precision: floa
 
     Args:
         shares: weights divided by their bound.
-        stake: the stake, which is lambda c in the module docstring, in (0, 1].
+        stake: the stake, which is lambda * c in the module docstring, in (0, 1].
         log_inverse: log(1 / beta), where beta is the probability that the limit fails.
         precision: relative precision of the root search.
 

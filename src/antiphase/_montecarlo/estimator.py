@@ -8,7 +8,7 @@ where D is the hockey-stick divergence of the Gaussian mechanism with squared di
 bins, rho is the squared length of the part that all modes have in common (`split.py`); otherwise, rho is 0. The ratio
 and the shift of a sample do not depend on epsilon. It follows that
 
-    0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y),        delta = E W <= c.
+    0 <= W <= c = exp(log_factor) sup_y exp(slope * y) D(epsilon + y),        delta = E W <= c.
 
 To allow for rounding errors, weights are computed at epsilon - `loss_error`, and c is multiplied by exp(`allowance`);
 see `rounding.py`. The computed weights divided by c are called shares, and delta <= c (E share + `bias`).

@@ -69,7 +69,7 @@ def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
 
 @lru_cache(maxsize=1 << 14)
 def log_envelope(slope: float, rho: float) -> float:
-    """Return log sup_e exp(slope e) D(e) for slope >= 0, so that D(e) <= exp(log_envelope - slope e) for every e.
+    """Return log sup_e exp(slope * e) D(e) for slope >= 0. Then D(e) <= exp(log_envelope - slope * e) for every e.
 
     Since log D is concave, -D'/D = exp(e) Phi(-r/2 - e/r) / D(e) increases with e. The supremum is at the e where this
     ratio equals `slope`.

@@ -16,7 +16,7 @@ with exponents s and s / (s - 1) gives L <= A R^(1/s), so the weight (L - e^eps)
 A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
 
 **Addition.** For s >= 0 and any distribution q of patterns, draw y ~ N(-s m, I), where m is the mean of m_p over q. The
-weight is (1 - e^eps L)_+ times exp(s <m, y> + s^2 |m|^2 / 2). It is bounded, because Jensen's inequality gives
+weight is (1 - e^eps L)_+ times exp(s <m, y> + s^2 |m|^2 / 2). The weight is bounded, because Jensen's inequality gives
 <m, y> <= Y + (mean of |m_p|^2 / 2 over q) + KL(q || pi). With s = 0 this is plain sampling.
 
 For removal and for addition, the bound on the weights is close to the delta against an adversary who knows the

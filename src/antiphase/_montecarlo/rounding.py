@@ -15,9 +15,9 @@ enough to multiply the standard deviation of the noise by 1 - GRAM.
 
 **Samples.** The weight of a sample is exp(ratio) D(epsilon + shift), where D is the hockey-stick divergence of a
 Gaussian mechanism, and every weight is at most c (`estimator.py`). The shift and the ratio are sums of products. A sum
-of at most k terms whose absolute values add up to S has an error of at most 2 k UNIT S. `loss_error` bounds the error
-of the shift. D is a decreasing function, so the weights are computed for epsilon - loss_error. `ratio_error` bounds the
-errors of the ratio, of the factor exp(log_factor) in c, and of all exponentials. The limit is multiplied by
+of at most k terms whose absolute values add up to S has an error of at most 2 * k * UNIT * S. `loss_error` bounds the
+error of the shift. D is a decreasing function, so the weights are computed for epsilon - loss_error. `ratio_error`
+bounds the errors of the ratio, of the factor exp(log_factor) in c, and of all exponentials. The limit is multiplied by
 exp(ratio_error). Normal numbers from the generator are below LARGEST_NORMAL in absolute value.
 
 **Divergence.** `gaussian.divergence_error` bounds the error of log D, and the limit is multiplied by its exponential.
@@ -27,8 +27,8 @@ To cover underflow, the limit is increased by UNDERFLOW x c.
 distance between the distribution of the samples and the distribution that the weights assume. A weight is at most c, so
 the limit is increased by bias x c.
 
-**Limit.** The sum over N samples in `betting.upper_limit` has an error of at most 2 log2(N) UNIT times the sum of the
-absolute values of its terms.
+**Limit.** The sum over N samples in `betting.upper_limit` has an error of at most 2 * log2(N) * UNIT times the sum of
+the absolute values of its terms.
 
 Remaining assumptions: the numbers from the random generator are independent and uniform or normal, and exp, log, erfcx
 and ndtr are accurate to a few units in the last place (tests compare them with 60 digits).

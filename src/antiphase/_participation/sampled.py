@@ -240,7 +240,7 @@ class PoissonMinSeparation(Participation):
     In each step, every eligible example is drawn independently with probability `rate`. Without a warm start, all
     examples are eligible in step 0, so the first batches are larger than the later ones. With a warm start, each
     example begins in the stationary state, as if training had always been running. Every step then draws a given
-    example with the same overall probability, rate / (1 + (separation - 1) rate).
+    example with the same overall probability, rate / (1 + (separation - 1) * rate).
 
     Args:
         separation: smallest difference between two steps in which an example takes part, b >= 1.

@@ -104,7 +104,7 @@ class Sampler(ABC):
 
 
 def shard(indices: NDArray[np.int64], mask: NDArray[np.bool_], rank: int, world: int) -> Batch:
-    """Return the part of a batch for worker `rank`: entries rank, rank + world, rank + 2 world, and so on.
+    """Return the part of a batch for worker `rank`: entries rank, rank + world, rank + 2 * world, and so on.
 
     **Guarantee**: the parts of all ranks together contain each entry of the batch exactly once, and their sizes differ
     by at most one. Every worker draws the whole batch from the same secret, so no communication is needed.

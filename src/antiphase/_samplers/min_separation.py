@@ -49,9 +49,9 @@ class PoissonMinSeparationSampler(Sampler):
     The cost is proportional to the number of participations.
 
     With a cold start, every example is eligible in step 0. A warm start draws the stationary state instead. An example
-    is then eligible with probability 1 / (1 + (b - 1) rate). Otherwise it becomes eligible after a number of steps that
-    is uniform in 1, ..., b - 1. Each step then draws a given example with the same probability, rate / (1 + (b - 1)
-    rate).
+    is then eligible with probability 1 / (1 + (b - 1) * rate). Otherwise it becomes eligible after a number of steps
+    that is uniform in 1, ..., b - 1. Each step then draws a given example with the same probability,
+    rate / (1 + (b - 1) * rate).
 
     **Guarantee**: participations are at least `separation` steps apart. An eligible example joins with probability
     `rate`, independently of everything else, to the accuracy of `Bernoulli`. Supports zero-out adjacency and, without
