@@ -120,7 +120,7 @@ def _bernstein_exponent(delta: float, tau: float, samples: int) -> float:
 def weighted_mean(
     estimator: Estimator, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int
 ) -> Mean:
-    """Return the mean weight of an estimator's samples at epsilon, which is an unbiased estimate of delta."""
+    """Return the mean weight of an estimator's samples: an unbiased estimate of delta, increased to cover rounding."""
     pieces = collect(estimator, samples, seed, partial(_moments, estimator, epsilon), workers)
     hits, total, squares = (math.fsum(column) for column in zip(*pieces, strict=True))
     mean = total / samples
