@@ -1,30 +1,32 @@
-"""Guarantees of amplified mechanisms that need Monte Carlo: `BallsInBins` and `PoissonMinSeparation`.
+"""Guarantees for `BallsInBins` and `PoissonMinSeparation`, whose amplification is computed from random samples.
 
 **Truncated batches.** With `max_batch`, a sampled example can displace another one from the batch, so the presence of
-an example changes the contributions of other examples. Let T be the event that some batch contains `max_batch` or more
-*other* examples. The other examples are sampled independently of the given example, so T and its probability are the
-same for both neighbouring data sets. If T does not occur, the given example displaces no other example, whichever steps
-it is assigned to, and both mechanisms equal the mechanisms without truncation. Since divergences are jointly convex,
+an example changes the contributions of other examples. Consider the example in which two neighbouring data sets differ.
+Let T be the event that `max_batch` or more *other* examples are sampled for the same batch. They are sampled
+independently of the given example, so T has the same probability for both data sets. If T does not occur, no batch is
+truncated, whichever steps the given example is assigned to. The outputs for both data sets then have the same
+distributions as without truncation. Since divergences are jointly convex,
 
-    delta(truncated) <= (1 - Pr T) delta(not truncated) + Pr T.
+    delta(truncated) <= (1 - Pr T) * delta(not truncated) + Pr T.
 
 If Pr T is not small, no amplification is proved for truncated batches. `tests/montecarlo/test_truncation.py` contains a
 case in which the delta of a truncated mechanism exceeds the amplified delta, even under zero-out adjacency.
 
-**Lattice noise.** Compare a mechanism on a lattice with the same mechanism in real numbers. Given the steps in which
-the example takes part, the means of the two mechanisms differ by a vector of norm at most eta = K sqrt(d R), whatever
-the earlier outputs are. Here d is the number of coordinates, R the number of rows of C in which rounding can make a
-difference, and K a bound on each difference (docs/lattice-noise.md). If the mechanism in real numbers is
-(epsilon, delta)-private, theorem 3 of docs/lattice-noise.md shows that the mechanism on the lattice is
+**Lattice noise.** On a lattice, the noise is computed in exact integers (docs/lattice-noise.md). Compare such a
+mechanism with the same mechanism in real numbers. For given steps in which the example takes part, the means of the two
+mechanisms differ by a vector of norm at most eta = K sqrt(d R), whatever the earlier outputs are. Here d is the number
+of coordinates, R is the number of rows of C in which rounding can make a difference, and K is a bound on the difference
+in one coordinate. If the mechanism in real numbers is (epsilon, delta)-private, theorem 3 of docs/lattice-noise.md
+shows that the mechanism on the lattice is
 (epsilon + epsilon', max(e^epsilon' delta + delta', delta + e^epsilon delta'))-private. Here (epsilon', delta') is a
 guarantee of one Gaussian mechanism with shift mu = eta / sigma, where sigma is the standard deviation of the noise.
 `Coupling` uses epsilon' = mu (40 + mu / 2), for which delta' <= Phi(-40) < e^-800. For an epsilon of at most 50, both
-e^epsilon delta' and delta' are then below e^-750, that is, below 10^-12 delta for every delta of at least 1e-200.
+e^epsilon delta' and delta' are then below e^-750, that is, below 10^-12 * delta for every delta of at least 1e-200.
 Larger epsilons are accounted for without amplification.
 
-**Randomness.** Every seed is a hash of all arguments, the caller's seed, and fresh entropy if there is any. The
-searches of planning and calibration use no fresh entropy, so that the same problem gives the same mechanism. Their
-results are then certified with fresh entropy (`certificate.py`).
+**Randomness.** Every seed is a hash of all arguments, including the caller's seed, and of fresh entropy if any was
+drawn. `plan` and `calibrate` search without fresh entropy, so the same problem gives the same mechanism. Their results
+are then certified with fresh entropy (`certificate.py`).
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ if TYPE_CHECKING:
     from antiphase._accounting.mechanism import Mechanism
     from antiphase._accounting.theorems import Setting
 
-COUPLED_TAIL = 40.0
+COUPLED_TAIL = 40.0  # the 40 in epsilon' = mu (40 + mu / 2); see the module docstring
 LARGEST_COUPLED_EPSILON = 50.0
-NEGLIGIBLE = 1e-12
+NEGLIGIBLE = 1e-12  # bound on delta' / delta and on e^epsilon delta' / delta
 SMALLEST_DELTA = 1e-300
 LARGEST_SHARE = 0.5  # largest share of delta that may be spent on overflowing batches
 _known: dict[str, Bound] = {}
@@ -59,25 +61,25 @@ _known: dict[str, Bound] = {}
 
 @dataclass(frozen=True)
 class Coupling:
-    """The increase of epsilon and delta if an amplified mechanism runs on a lattice instead of in real numbers.
+    """How much epsilon and delta of an amplified mechanism increase if it runs on a lattice, not in real numbers.
 
     Args:
-        epsilon: the increase of epsilon (epsilon' in the module docstring); 0 without a lattice, or if there is nothing
-            to round.
+        epsilon: the increase of epsilon (epsilon' in the module docstring). It is 0 without a lattice, and if there is
+            nothing to round.
     """
 
     epsilon: float
 
     def covers(self, epsilon: float) -> bool:
-        """Return whether a guarantee with real numbers can prove `epsilon` on the lattice."""
+        """Return True if a guarantee for real numbers can imply `epsilon` on the lattice."""
         return self.epsilon == 0.0 or self.epsilon < epsilon <= LARGEST_COUPLED_EPSILON
 
     def real_delta(self, delta: float) -> float:
-        """Return the delta that must hold with real numbers so that `delta` holds on the lattice."""
+        """Return the delta that must hold for real numbers so that `delta` holds on the lattice."""
         return delta * math.exp(-self.epsilon) * (1.0 - NEGLIGIBLE) if self.epsilon else delta
 
     def lattice_delta(self, delta: float) -> float:
-        """Return a delta that holds on the lattice if `delta` holds with real numbers."""
+        """Return a delta that holds on the lattice if `delta` holds for real numbers."""
         return delta * math.exp(self.epsilon) * (1.0 + 4.0 * NEGLIGIBLE) + SMALLEST_DELTA if self.epsilon else delta
 
 
@@ -98,7 +100,7 @@ def fresh_entropy(sampling: MonteCarlo) -> str:
 def amplified_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo, entropy: str = "") -> Bound:
     """Return a bound on epsilon at delta. Without entropy, the bound depends only on the arguments and is cached.
 
-    **Guarantee**: the same as for `_montecarlo.epsilon`, under zero-out and add-or-remove adjacency.
+    **Guarantee**: as for `_montecarlo.epsilon`, under zero-out and add-or-remove adjacency.
     """
     if entropy:
         return _epsilon(mechanism, delta, sampling, entropy)
@@ -126,7 +128,10 @@ def _epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo, entropy: 
 
 
 def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo, entropy: str = "") -> Bound:
-    """Return a bound on delta at epsilon, with the same guarantee as `amplified_epsilon`. It is not cached."""
+    """Return a bound on delta at epsilon. The bound is not cached.
+
+    **Guarantee**: as for `amplified_epsilon`.
+    """
     overflow = overflow_probability(mechanism.reduction.setting)
     drawn, coupling = seeded(sampling, "delta", mechanism, epsilon, entropy), coupling_of(mechanism)
     real = max(epsilon - coupling.epsilon, 0.0)
@@ -141,7 +146,7 @@ def amplified_delta(mechanism: Mechanism, epsilon: float, sampling: MonteCarlo, 
 
 
 def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: MonteCarlo) -> Mechanism | None:
-    """Return the mechanism with noise calibrated to the budget, or None if batches overflow too often."""
+    """Return the mechanism with noise calibrated to the budget, or None if overflows would use over half of delta."""
     overflow = overflow_probability(mechanism.reduction.setting)
     if overflow > LARGEST_SHARE * budget.delta:
         return None
@@ -161,9 +166,10 @@ def amplified_noise(mechanism: Mechanism, budget: Budget, sampling: MonteCarlo) 
 
 
 def overflow_probability(setting: Setting) -> float:
-    """Return an upper bound on the probability that some batch contains max_batch or more examples besides a given one.
+    """Return an upper bound on the probability that max_batch or more examples, besides a given one, share a batch.
 
-    In each step, the other examples are sampled independently with probability at most `step_probability()` each.
+    In each step, the other examples are sampled independently with probability at most `step_probability()` each. The
+    bound is 1 if the number of examples is unknown.
     """
     given: BallsInBins | PoissonMinSeparation = setting.participation
     if given.max_batch is None:
@@ -181,7 +187,7 @@ def _without_amplification(mechanism: Mechanism, delta: float, overflow: float) 
         given = mechanism.participation
         what = "an unknown number of examples" if mechanism.examples is None else f"{mechanism.examples} examples"
         raise NotProved(
-            f"With {what}, a batch of {given} overflows with probability {overflow:.2g}, too often for "
+            f"With {what}, a batch of {given} overflows with probability up to {overflow:.2g}, too often for "
             f"delta = {delta} under {mechanism.adjacency} adjacency.",
             hint="use a larger max_batch or max_batch=None, or pass examples=...",
         )
@@ -194,7 +200,7 @@ def _unamplified(mechanism: Mechanism, delta: float) -> Bound:
 
 
 def _has_unamplified(mechanism: Mechanism) -> bool:
-    """Return whether a guarantee without amplification is proved: added examples must not displace other examples."""
+    """Return True if a guarantee without amplification is proved: no added example can displace another one."""
     return mechanism.adjacency == "zero-out" or mechanism.participation.max_batch is None
 
 
@@ -212,6 +218,6 @@ def untruncated(mechanism: Mechanism) -> BallsInBins | PoissonMinSeparation:
 
 
 def seeded(sampling: MonteCarlo, name: str, mechanism: Mechanism, at: object, entropy: str) -> MonteCarlo:
-    """Return the settings with a hash of all arguments as the seed, so that different calls use different samples."""
+    """Return the settings with a hash of all arguments as the seed, so that each computation has its own samples."""
     asked = [name, mechanism, at, replace(sampling, workers=1), *([entropy] if entropy else [])]
     return replace(sampling, seed=int(fingerprint(asked), 16))

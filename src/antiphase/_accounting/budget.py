@@ -16,7 +16,7 @@ SMALLEST_EPSILON, LARGEST_EPSILON = 1e-100, 1e10  # range in which the accountan
 class Budget:
     """A privacy budget: Pr[E] <= e^epsilon Pr'[E] + delta for every event E.
 
-    Here Pr and Pr' are the probabilities for any two neighbouring data sets.
+    Here Pr and Pr' are the output distributions of a mechanism for any two neighbouring data sets.
 
     Args:
         epsilon: from 1e-100 to 1e10. A smaller epsilon is a stronger guarantee; typical values are between 0.1 and 10.

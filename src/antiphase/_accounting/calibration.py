@@ -22,10 +22,10 @@ from antiphase._participation import Participation
 from antiphase._record import record
 from antiphase.strategies import Strategy
 
-TOLERANCE = 4e-4  # stop when epsilon is at most the budget's epsilon and within this fraction of it
+TOLERANCE = 4e-4  # stop when epsilon is below the budget's epsilon by at most this fraction
 SLOPE = -1.5  # initial guess of d(log epsilon) / d(log noise)
 LONGEST_STEP = 2.0  # largest step of the search, in log noise
-LARGEST_EXCESS = 20.0  # largest absolute value of log(epsilon / budget's epsilon); larger ones are clipped
+LARGEST_EXCESS = 20.0  # log(epsilon / budget's epsilon) is clipped to this absolute value
 MAX_ITERATIONS = 80
 
 Point = tuple[float, float]
@@ -56,12 +56,13 @@ def calibrate(
     """Return the mechanism with the smallest noise that satisfies the budget.
 
     **Guarantee**: the epsilon of the mechanism, as computed by `epsilon`, is at most the budget's epsilon. It is at
-    least 99.9 % of the budget's epsilon, or 99 % if it is computed from samples and there are enough samples.
+    least 99.9 % of the budget's epsilon, or at least 99 % if it is computed from enough samples.
 
     The same arguments give the same mechanism, because the seeds of the search are hashes of the arguments. A guarantee
-    that is based on samples is certified at the end with fresh entropy, which the bound stores. The certified epsilon
-    is then sometimes the budget's epsilon itself. If an example takes part with probability at most delta, the budget
-    needs no noise, and `NotProved` is raised.
+    that is based on samples is certified at the end with fresh entropy, which the bound stores. If fresh samples do not
+    confirm the epsilon that the search found, the budget's epsilon is certified instead.
+
+    Raises `NotProved` if an example takes part with probability at most delta. Such a budget needs no noise at all.
 
     Args:
         strategy: strategy matrix, C.
@@ -93,7 +94,7 @@ def seeded_calibration(
     sampling: MonteCarlo = MonteCarlo(),
     lattice: Lattice | None = None,
 ) -> Calibration:
-    """Return what `calibrate` returns, but without the final certificate, which searches do not need.
+    """Calibrate the noise like `calibrate`, but without the final certificate. Searches do not need a certificate.
 
     All seeds are hashes of the arguments.
     """
@@ -114,7 +115,7 @@ def seeded_calibration(
         )
     log_noise = _least_noise(reduction.before_rounding(), budget)
     value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
-    if value > budget.epsilon:  # possible, because this noise is for the sensitivity before rounding up
+    if value > budget.epsilon:  # possible, because log_noise is for the sensitivity before it was rounded up
         log_noise = _least_noise(reduction, budget)
         value = reduction.release(math.exp(log_noise)).epsilon(budget.delta)
     mechanism = Mechanism(strategy, participation, math.exp(log_noise), adjacency, examples, lattice)
@@ -133,14 +134,15 @@ def _least_noise(reduction: Reduction, budget: Budget) -> float:
 
 
 def _solve(value_at: Callable[[float], float], budget: Budget, start: float) -> Point:
-    """Return a log noise and its epsilon, which is at most the budget's epsilon and usually within TOLERANCE of it.
+    """Return the logarithm of a noise level, and the epsilon at that noise level.
 
-    Takes secant steps inside a bracket, and bisects the bracket in every fourth iteration.
+    This epsilon is at most the budget's epsilon, and usually within TOLERANCE of it. The search takes secant steps
+    inside a bracket, and bisects the bracket in every fourth iteration.
 
     Args:
         value_at: function that returns epsilon for a noise level.
         budget: the privacy budget.
-        start: first guess of the log noise.
+        start: first guess of the logarithm of the noise level.
     """
     at, low, high, value_at_high = start, None, None, math.inf
     for count in range(MAX_ITERATIONS):

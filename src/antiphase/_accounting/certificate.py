@@ -1,15 +1,16 @@
-"""Certificates, which fix a privacy claim first and then confirm it with fresh, reproducible samples.
+"""Certificates: a privacy claim is fixed first, and then confirmed with fresh, reproducible samples.
 
 Planning and calibration compare mechanisms with samples whose seeds are hashes of the arguments. Such seeds are not
 random, so a bound found this way has no proper failure probability. The claim about the chosen mechanism is therefore
 certified afterwards with 256 bits of fresh entropy that influenced no earlier choice. The bound stores the entropy, so
-that the certificate can be recomputed, as `Plan.load` does. The entropy is not secret. It proves nothing to anyone who
-did not draw it, so the public function `verify` draws its own.
+that the certificate can be recomputed, as `Plan.load` does. The entropy is not secret. A reader of the bound cannot
+tell that it was drawn at random, so the public function `verify` draws its own.
 
-In a few percent of all cases a certificate fails by chance although the claim is true. It is then tried again with new
-samples. Attempt r spends a fraction 2^-r of the failure probability, so by a union bound all attempts together spend at
-most a thousandth of delta. The first attempts claim the epsilon that the search found. The later attempts claim the
-budget's epsilon, which is slightly larger, because calibration leaves a margin.
+In a few percent of all cases, the samples do not confirm a claim although it is true. The certificate is then tried
+again with new samples. A thousandth of delta is reserved for the probability that a false claim is confirmed. Attempt r
+may use a fraction 2^-r of that reserve, so by a union bound all attempts together stay within it. The first attempts
+claim the epsilon that the search found. The later attempts claim the budget's epsilon, which is slightly larger,
+because calibration leaves a margin.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ ATTEMPTS_AT_FOUND_EPSILON = 4  # the remaining attempts use the budget's epsilon
 
 
 def certified(mechanism: Mechanism, found: Bound, budget: Budget, sampling: MonteCarlo = MonteCarlo()) -> Bound:
-    """Return an epsilon that was certified with fresh entropy, as a bound.
+    """Certify an epsilon of the mechanism with fresh entropy, and return it as a bound.
 
     Tries to certify `found.value` first, then the budget's epsilon. Raises `NotProved` if both fail.
 
-    **Guarantee**: the mechanism is (epsilon, delta)-differentially private. The failure probability, over the entropy
-    drawn in this call, is included in delta. The mechanism and `found` must not depend on that entropy.
+    **Guarantee**: the mechanism is (epsilon, delta)-differentially private. Delta includes the failure probability over
+    the entropy drawn in this call. The mechanism and `found` must not depend on that entropy.
 
     Args:
         mechanism: mechanism calibrated to the budget.
         found: bound on epsilon from calibration, at most the budget's epsilon.
-        budget: its delta is the delta of the claim; its epsilon is claimed if `found` is not confirmed.
+        budget: privacy budget. The claim uses its delta. Its epsilon is claimed if samples do not confirm `found`.
         sampling: Monte Carlo settings. With a seed, no entropy is drawn and the same arguments give the same result.
     """
     entropy = fresh_entropy(sampling)
@@ -78,7 +79,10 @@ def restated(mechanism: Mechanism, stated: Bound, delta: float) -> Bound:
 
 
 def drawn_like(stated: Bound) -> MonteCarlo:
-    """Return Monte Carlo settings seeded with the bound's entropy, so that related bounds are reproducible."""
+    """Return Monte Carlo settings seeded with the bound's entropy.
+
+    Reports and `antiphase account` use them to compute epsilon for other deltas and numbers of steps reproducibly.
+    """
     return MonteCarlo(seed=int(stated.entropy or "0", 16))
 
 

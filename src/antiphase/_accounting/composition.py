@@ -26,7 +26,7 @@ def compose(mechanisms: Sequence[Mechanism], delta: float) -> Bound:
     **Guarantee**: holds under the adjacency of the mechanisms, which must be the same for all. Gaussian mechanisms
     compose exactly: the squares of their inverse noise multipliers add up. If some mechanisms use Poisson or fixed-size
     sampling, the distribution of the sum of privacy losses gives an upper bound. `BallsInBins` and
-    `PoissonMinSeparation` are accounted for at their worst pattern, without amplification.
+    `PoissonMinSeparation` are accounted for without amplification, at the worst set of steps for one example.
 
     Args:
         mechanisms: one or more mechanisms.

@@ -2,9 +2,9 @@
 
 A sample that does not contain the given example is a uniform subset of the other examples. A sample that contains the
 given example has the same distribution as such a subset after the example replaces one of its members. If contributions
-have norm at most 1, the replacement moves the sum by at most 2 in each of the two neighbouring data sets, and the two
-sums differ by at most 2. This is the substitution of `loss_grid.py` with a shift of 2 and a rate of batch_size / group,
-where `group` is the number of examples from which the batch is drawn.
+have norm at most 1, this replacement moves the sum by at most 2, for each of the two neighbouring data sets. The sums
+for the two data sets then differ by at most 2. This is the pair `substitution` of `loss_grid.py` with a shift of 2 and
+a rate of batch_size / group, where `group` is the number of examples from which the batch is drawn.
 
 Fixed-size sampling is not equivalent to Poisson sampling under any adjacency: if the example is not sampled, the sample
 contains one more of the other examples.
@@ -26,8 +26,8 @@ from antiphase._accounting.standard_mechanism import StandardMechanism
 class FixedSizeSampled(StandardMechanism):
     """`count` Gaussian mechanisms, each on a uniformly random subset of `batch_size` out of `group` examples.
 
-    **Guarantee**: epsilon and delta are upper bounds for replace adjacency. The multiplier is the noise standard
-    deviation divided by twice the largest norm of a contribution.
+    **Guarantee**: epsilon and delta are upper bounds for replace adjacency. The multiplier is the standard deviation of
+    the noise divided by twice the largest norm of a contribution.
 
     Reference: Zhu, Dong and Wang 2022, Thm 11.
     """
@@ -68,5 +68,5 @@ class FixedSizeSampled(StandardMechanism):
         return replace(self, resolution=COARSE)
 
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
-        """Return the steps for the privacy loss accountant, and 0, because no failure probability is needed."""
+        """Return the steps for the privacy loss accountant, and a failure probability of 0."""
         return GaussianSteps(1.0 / self.multiplier, self.batch_size / self.group, self.count, substitutes=True), 0.0

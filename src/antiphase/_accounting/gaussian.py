@@ -1,4 +1,4 @@
-"""The Gaussian mechanism: delta, epsilon and mu, each as a function of the other two, at any scale.
+"""The Gaussian mechanism: computes delta, epsilon or mu from the other two, accurately even for extreme values.
 
 Let mu = sensitivity / noise_std, a = epsilon / mu - mu / 2 and b = a + mu, and let phi and Phi be the density and the
 distribution function of the standard normal distribution. Then
@@ -24,7 +24,7 @@ from antiphase._check import Array
 ROUNDING = 1e-12  # generous bound on the relative error of delta, if `a` and mu are exact
 SHIFT = 1e-14  # relative amount by which `a` is moved to the safe side
 FARTHEST = 100.0  # for larger `a`, delta is below 1e-2000
-NEAREST = -40.0  # for smaller `a`, delta is 1 up to 1e-300
+NEAREST = -40.0  # for smaller `a`, delta differs from 1 by less than 1e-300
 LINEAR = 0.1  # relative changes of delta up to this size are at most twice their linear approximation
 
 
@@ -39,7 +39,7 @@ def delta(mu: float, epsilon: float) -> float:
     if a == math.inf or a - error_of_a > FARTHEST:
         return math.nextafter(0.0, 1.0)
     relative = error_of_a * 2.0 / _mills(max(a, -30.0))
-    if relative > LINEAR:  # the two terms of `a` nearly cancel, so few of its digits are correct, or none
+    if relative > LINEAR:  # the two terms of `a` nearly cancel, so few or none of its digits are correct
         a, relative = a - error_of_a, 0.0
         if a < NEAREST:
             return 1.0
@@ -66,7 +66,7 @@ def epsilon(mu: float, delta: float) -> float:
 def shift(epsilon: float, delta: float) -> float:
     """Return the largest mu for which the Gaussian mechanism is (epsilon, delta)-private, rounded down.
 
-    1 / mu is the smallest noise multiplier.
+    The smallest noise multiplier for (epsilon, delta) is 1 / mu.
 
     >>> round(1.0 / shift(1.0, 1e-6), 4)
     4.2247
@@ -122,7 +122,7 @@ def _legendre() -> tuple[Array, Array]:
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the smallest number where `holds` is true, by bisection; it must be false at `low` and true at `high`."""
+    """Return the smallest number for which `holds`, by bisection. `holds` must be false at `low` and true at `high`."""
     for _ in range(200):
         middle = (low + high) / 2.0
         if not low < middle < high:

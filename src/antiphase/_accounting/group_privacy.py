@@ -22,11 +22,11 @@ def group_epsilon(mechanism: Mechanism, size: int, delta: float) -> Bound:
 
     Without amplification, a group of k examples changes C x by at most k times the sensitivity. The guarantee is then
     the guarantee of a single example with 1 / k of the noise. With Poisson or fixed-size sampling, an (e, d) guarantee
-    for one example gives (k e, d (e^(k e) - 1) / (e^e - 1)) for a group of k, and the best e is used. For k > 1,
+    for one example gives (k e, d (e^(k e) - 1) / (e^e - 1)) for a group of k. The function uses the best e. For k > 1,
     `BallsInBins` and `PoissonMinSeparation` are accounted for without amplification.
 
     **Guarantee**: holds under the mechanism's adjacency, applied to the whole group. Without amplification, the result
-    is exact if all members of a group can have the same participation pattern, as deterministic participations allow.
+    is exact if all members of a group can take part in the same steps. Deterministic participations allow that.
 
     Args:
         mechanism: the mechanism; its participation describes one example.

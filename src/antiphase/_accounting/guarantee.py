@@ -23,13 +23,13 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
 
     - The bound is "exact" for a single Gaussian mechanism with an exact sensitivity, and "upper" for Poisson and
       fixed-size sampling.
-    - For Poisson sampling with a rate of 0.001 or more, the bound is within 1e-4 of the true epsilon. At lower rates
-      the grid is coarser, and the bound is up to 2 % above the true epsilon.
+    - For Poisson sampling with a rate of 0.001 or more, the bound is within 1e-4 of the true epsilon. At lower rates,
+      the accountant uses a coarser grid of privacy losses, and the bound is up to 2 % above the true epsilon.
     - Any delta down to 1e-300 is supported. `BallsInBins` and `PoissonMinSeparation` raise an error for delta below
       1e-200.
-    - For `BallsInBins` and `PoissonMinSeparation` the bound is "confident" if samples certify a smaller epsilon than
-      every bound without samples. A "confident" bound can be below the true epsilon with a small probability over the
-      entropy drawn in this call. Delta includes that probability, even if you choose the best of 1,000 such bounds.
+    - For `BallsInBins` and `PoissonMinSeparation`, the bound is "confident" if samples certify a smaller epsilon than
+      every bound that needs no samples. A "confident" bound can be below the true epsilon with a small probability over
+      the entropy drawn in this call. Delta includes that probability, even if you choose the best of 1,000 such bounds.
     - For `BallsInBins` and `PoissonMinSeparation` with `max_batch`, delta also includes the probability that a batch
       overflows. If that probability is too large, zero-out adjacency is accounted for without amplification, and
       add-or-remove raises an error.
@@ -61,8 +61,8 @@ def epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarl
 def seeded_epsilon(mechanism: Mechanism, delta: float, sampling: MonteCarlo = MonteCarlo()) -> Bound:
     """Return the bound of `epsilon`, but with seeds that are hashes of the arguments instead of fresh entropy.
 
-    The same arguments give the same bound. Use this function in searches, whose result must be certified with fresh
-    entropy, and for plans that were stored without entropy.
+    The same arguments give the same bound. Use this function for plans that were stored without entropy, and in
+    searches. The result of a search must be certified with fresh entropy afterwards.
     """
     if mechanism.reduction.theorem.amplified:
         return amplified_epsilon(mechanism, delta, sampling)
@@ -85,13 +85,14 @@ def epsilon_after(
 
     It is the epsilon of `mechanism.first(steps)` or of the full run, whichever is smaller.
 
-    The guarantee of the full run of n steps also covers its first t steps. The first t outputs are a function of all n
-    outputs, and stopping early does not change their joint distribution: a run samples its batches as for n steps, and
-    each gradient depends only on earlier steps. This also holds if the outputs decide when to stop.
+    The guarantee of the full run of n steps also covers its first t steps, because the first t outputs are a function
+    of all n outputs. Stopping early does not change the joint distribution of the first t outputs, because a run
+    samples its batches as for n steps, and each gradient depends only on earlier steps. This also holds if the outputs
+    decide when to stop.
 
     **Guarantee**: never above the epsilon of the full run. `Mechanism.first` states how t may be chosen. If both
-    epsilons come from samples, taking the smaller is a choice between two bounds; `epsilon` allows for a choice among
-    1,000.
+    epsilons come from samples, taking the smaller one is a choice between two bounds. Delta allows for a choice among
+    1,000 bounds (see `epsilon`).
 
     Args:
         mechanism: the full run as planned.

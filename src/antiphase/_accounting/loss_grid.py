@@ -12,17 +12,17 @@ with probability `rate`. N(v) is the normal distribution with mean v and unit va
     addition        N(0)                           against   (1 - rate) N(0) + rate N(mu)
     substitution    (1 - rate) N(0) + rate N(v)    against   (1 - rate) N(0) + rate N(w)
 
-In a substitution, the example replaces another one. The shifts v and w may have any dimension, and |v|, |w| and |v - w|
-are at most mu. At every epsilon >= 0 and in both directions, the divergence of a substitution is at most the divergence
-of `removal`. To see this, let t = e^epsilon >= 1. The divergence is
+In a substitution, the example replaces another one. The shifts v and w are vectors of any dimension, and the norms |v|,
+|w| and |v - w| are at most mu. At every epsilon >= 0 and in both directions, the divergence of a substitution is at
+most the divergence of `removal`. To see this, let t = e^epsilon >= 1. The divergence of a substitution is
 
     rate E[(1 - a X - b Y)_+],     a = (t - 1) (1 - rate) / rate,     b = t,
 
 with X = dN(0)/dN(v) and Y = dN(w)/dN(v) under N(v). X and Y are log-normal with mean 1, and their logarithms have
 standard deviations |v| and |v - w|. The expectation of a convex function of a X + b Y is largest if X and Y are
-comonotone and have the largest deviations. That is the case for w = 0 and |v| = mu, which is `removal`. The other
-direction follows by exchanging v and w. The function `substitution` therefore returns the symmetric loss distribution
-with the divergence of `removal` at every epsilon >= 0.
+comonotone and have the largest standard deviations. That is the case for w = 0 and |v| = mu, which is `removal`. For
+the other direction, exchange v and w. The function `substitution` therefore returns the symmetric loss distribution
+whose divergence equals that of `removal` at every epsilon >= 0.
 
 Reference: Doroshenko et al. 2022, Alg. 1 (connect the dots); Zhu, Dong and Wang 2022, Def. 7 and Thm 11.
 """
@@ -63,7 +63,7 @@ def removal(mu: float, rate: float, interval: float, log_tail: float) -> LossGri
         mu: size of the shift.
         rate: probability of the shift.
         interval: grid spacing.
-        log_tail: logarithm of the mass that may be moved to infinity.
+        log_tail: logarithm of the probability mass that may be moved to an infinite loss.
 
     >>> grid = removal(1.0, 1.0, 0.01, -30.0)
     >>> round(float(grid.probabilities @ grid.losses), 4)
@@ -75,17 +75,17 @@ def removal(mu: float, rate: float, interval: float, log_tail: float) -> LossGri
 
 
 def addition(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
-    """Return the privacy loss distribution of N(0) against (1 - rate) N(0) + rate N(mu); arguments as for `removal`."""
+    """Return the privacy loss distribution of N(0) against (1 - rate) N(0) + rate N(mu). Arguments as for `removal`."""
     index = _indices(-_loss(LOWER_TAIL, mu, rate), -_loss(-_quantile(log_tail), mu, rate), interval)
     edges = np.concatenate([[np.inf], _position(-index * interval, mu, rate), [-np.inf]])
     return _connect_dots(interval, index, _log_masses(edges, mu, 0.0), _log_masses(edges, mu, rate))
 
 
 def substitution(mu: float, rate: float, interval: float, log_tail: float) -> LossGrid:
-    """Return a symmetric loss distribution with the divergence of `removal` at every epsilon >= 0; same arguments.
+    """Return a symmetric loss distribution with the same divergence as `removal` at every epsilon >= 0.
 
-    Positive losses have the probabilities of `removal`. Negative losses are their mirror image, p(-l) = e^-l p(l). The
-    remaining probability is at zero.
+    Arguments as for `removal`. Positive losses have the same probabilities as in `removal`. Negative losses have
+    p(-l) = e^-l p(l), as symmetry requires. The remaining probability is at zero.
     """
     grid = removal(mu, rate, interval, log_tail)
     positive = grid.probabilities[1 - grid.start :]
@@ -131,7 +131,7 @@ def _connect_dots(interval: float, index: Array, log_p: Array, log_q: Array) -> 
         index: grid points, in units of `interval`.
         log_p: log mass under P of the cell below the grid, of each cell between grid points, and of the cell above the
             grid.
-        log_q: the same under Q.
+        log_q: log masses of the same cells under Q.
     """
     p = np.exp(log_p)
     cells = p[1:-1]
@@ -149,7 +149,7 @@ def _connect_dots(interval: float, index: Array, log_p: Array, log_q: Array) -> 
 
 
 def _log_masses(edges: Array, mu: float, rate: float) -> Array:
-    """Return the log mass of (1 - rate) N(0) + rate N(mu) between adjacent edges."""
+    """Return the log mass of (1 - rate) N(0) + rate N(mu) between each two adjacent edges."""
     with np.errstate(divide="ignore"):
         parts = (np.log1p(-rate) + _log_normal(edges), np.log(rate) + _log_normal(edges - mu))
     if rate == 0.0:
@@ -158,7 +158,7 @@ def _log_masses(edges: Array, mu: float, rate: float) -> Array:
 
 
 def _log_normal(edges: Array) -> Array:
-    """Return the log of the standard normal mass between adjacent edges, accurate in both tails."""
+    """Return the log mass of N(0) between each two adjacent edges, accurate in both tails."""
     from scipy.special import log_ndtr
 
     low, high = np.minimum(edges[:-1], edges[1:]), np.maximum(edges[:-1], edges[1:])
@@ -176,7 +176,7 @@ def _loss(x: Array | float, mu: float, rate: float) -> Array:
 
 
 def _position(loss: Array, mu: float, rate: float) -> Array:
-    """Return the x at which `_loss` has the given value, or -inf below its range."""
+    """Return the x at which `_loss` equals `loss`, or -inf if `loss` is below the range of `_loss`."""
     if rate == 1.0:
         return loss / mu + mu / 2.0
     with np.errstate(divide="ignore"):

@@ -6,9 +6,9 @@ moment generating function. The tilt moves the mean of the sum to the epsilon of
 convolution, so the error is relative to delta. If delta comes from one large loss among many small ones, the tilt does
 not isolate that loss, and the bound on the rounding error may be far above delta.
 
-Every approximation is on the safe side. Infinite losses count fully towards delta. A Chernoff bound on the mass outside
-the window of computed losses counts fully as well. Wrap-around in the transform only adds mass. A bound on the rounding
-error is added.
+Every approximation is on the safe side. Infinite losses count fully towards delta. The distribution of the sum is
+computed on a window of losses, and a Chernoff bound on the mass outside the window counts fully towards delta as well.
+Wrap-around in the transform only adds mass. A bound on the rounding error is added.
 
 Reference: Koskela, Jälkö and Honkela 2020 (transform); Keich 2005 (tilt).
 """
@@ -29,11 +29,11 @@ TAIL = 1e-6  # share of delta that may lie above the window, lie below it, or wr
 UNIT = float(np.finfo(np.float64).eps)
 MARGIN = 1e-8  # share of delta that covers the rounding of sums outside the transform
 MARGIN_PER_LOSS = 2e-13  # additional share of delta for each loss in the sum
-SMALLEST_TILT, LARGEST_TILT = 0.05, 1e9  # the smallest is in units of 1 / standard deviation of the sum
+SMALLEST_TILT, LARGEST_TILT = 0.05, 1e9  # SMALLEST_TILT is in units of 1 / (standard deviation of the sum)
 LARGEST_EXPONENT = 300.0
 SMALLEST_LOG = -740.0
 SMALLEST_FLOAT = 5e-324
-LARGEST_WINDOW = 1 << 21
+LARGEST_WINDOW = 1 << 21  # grid points
 MAX_PASSES = 3
 SMALL_ROUNDING = 1e-4  # a rounding error up to this share of delta is accepted without another pass
 
@@ -81,7 +81,10 @@ class Moments:
 
 
 class LossSum:
-    """The sum of independent losses: `count` losses for each pair (grid, count). All grids have the same interval."""
+    """The sum of independent losses: for each term (grid, count), `count` losses with the distribution `grid`.
+
+    All grids have the same interval.
+    """
 
     def __init__(self, terms: Sequence[tuple[LossGrid, int]]) -> None:
         self._grids = [grid for grid, _ in terms]
@@ -170,8 +173,8 @@ class LossSum:
     def _window(self, at: Moments, log_delta: float, precision: Precision, needed: float = math.inf) -> _Window:
         """Return the tilted sum on a window of losses that cuts off at most a share TAIL of delta on each side.
 
-        Above the window, this holds for the tilted and for the untilted sum. Below the window, it holds for the tilted
-        sum only, because the untilted sum is used only from `needed` upwards.
+        Above the window, this limit holds for the mass of the tilted sum and of the untilted sum. Below the window, it
+        holds for the tilted sum only, because the untilted sum is used only from `needed` upwards.
         """
         lowest, highest = self._bounds()
         tail = math.log(TAIL) + log_delta
@@ -230,7 +233,7 @@ class _Window:
 
         The second result is the part of the divergence that allows for rounding errors, divided by `budget`.
 
-        For an epsilon between two grid points, the divergence is upper - e^epsilon lower. Here `upper` is the mass of
+        For an epsilon between two grid points, the divergence is upper - e^epsilon * lower. Here `upper` is the mass of
         all losses above epsilon, and `lower` is the sum of mass x e^-loss over these losses. In the code, epsilon and
         losses are relative to the mean, and masses are in units of the budget.
         """
@@ -245,7 +248,7 @@ class _Window:
         growth = np.exp(np.minimum(gaps, LARGEST_EXPONENT))  # capping can only increase the divergence
         enough = upper - growth * lower + rounding <= 1.0
         if not enough.any():
-            return max(0.0, float(self.losses[-1])), 1.0  # above the last loss there is only the tail
+            return max(0.0, float(self.losses[-1])), 1.0  # the budget excludes the tail above the last loss
         first = int(np.argmax(enough))
         gap, excess = float(gaps[first]), upper[first] + rounding[first] - 1.0
         if first > 0 and lower[first] > 0.0:
@@ -267,8 +270,8 @@ class _Window:
     def _above(self, log_unit: float) -> tuple[Array, Array, Array]:
         """Return losses minus their mean, logs of the factors that remove the tilt, and tilted masses.
 
-        The factors are in units of exp(log_unit). Losses so low that the factors overflow are omitted; sums from a
-        higher loss to the end do not need them.
+        The factors are in units of exp(log_unit). Losses so low that the factors overflow are omitted. They do not
+        affect sums from a higher loss to the end.
         """
         gaps = self.losses - self.at.mean
         exponents = self.at.log_scale - log_unit - self.at.tilt * gaps
@@ -288,7 +291,7 @@ def _crossing(
     tolerance: Callable[[Moments], float],
     moments: Callable[[float], Moments],
 ) -> Moments:
-    """Return the moments at a tilt where the decreasing function `value` exceeds `target` by at most the tolerance.
+    """Return the moments at a tilt where the decreasing function `value` exceeds `target` by at most `tolerance`.
 
     If no tilt in the allowed range satisfies this, return the moments at the end of the range.
     """
@@ -318,9 +321,9 @@ def _rounding(norm: float, counts: list[int], size: int) -> float:
     """Return a bound on the rounding error of the inverse transform of a product of powers of spectra.
 
     The error is measured in the 2-norm, in units of machine epsilon. Each entry F of the spectrum of a distribution has
-    an error of at most 2 log2(size) machine epsilons. This error enters the product once per factor F, multiplied by
-    the product of all other factors. The product of the other factors is at most 2 |whole product| where |F| >= 1/2,
-    and at most 2^(1 - count) elsewhere. Computing the powers and the inverse transform at most doubles the error.
+    an error of at most 2 log2(size) machine epsilons. This error enters the product once for each factor F, multiplied
+    by the product of all other factors. That product is at most 2 |whole product| where |F| >= 1/2, and at most
+    2^(1 - count) elsewhere. The computation of the powers and the inverse transform at most double the error.
 
     Args:
         norm: 2-norm of the result, which is also the 2-norm of the product of spectra (Parseval's theorem).

@@ -41,8 +41,8 @@ class Mechanism:
         examples: number of examples. Required by `FixedSize`, and by `Poisson` and `CyclicPoisson` with `max_batch`.
             `BallsInBins` and `PoissonMinSeparation` with `max_batch` need it for amplification. With `max_batch`, an
             upper bound on the number is enough. Other mechanisms ignore it.
-        lattice: grid on which the noise is computed in exact integers; None for noise in floating point. The strategy
-            must come from `rounded_strategy`.
+        lattice: grid on which the noise is computed in exact integers; None for noise in floating point. With a
+            lattice, the strategy must come from `rounded_strategy`.
 
     >>> from antiphase import FixedEpochs, strategies
     >>> Mechanism(strategies.Identity(8), FixedEpochs(4, 2), noise_std=3.0).effective_noise_multiplier
@@ -97,8 +97,8 @@ class Mechanism:
         **Guarantee**: the returned mechanism covers the first t outputs if t is fixed in advance or chosen without
         looking at the outputs. If the outputs decide when to stop, the guarantee of the full run applies. The
         sensitivity is never larger than the sensitivity of the full run, but an epsilon computed from samples can be
-        larger because of sampling error. Run reports state the smaller of the two epsilons. Neither of them necessarily
-        increases from t to t + 1.
+        larger because of sampling error. Run reports state the smaller of the two epsilons, and that number may
+        decrease from t to t + 1.
 
         Args:
             steps: number of steps released, from 1 to the number of steps planned.
@@ -119,10 +119,10 @@ class Mechanism:
         full = self.reduction
         # Amplification theorems need lower-triangular blocks.
         triangular = full.theorem.sensitivity == "column" or full.theorem.amplified
-        # Lattice noise of the first steps is the lattice noise of the leading block.
+        # The lattice noise of the first steps is that of the leading block.
         triangular = triangular or self.lattice is not None
         part = replace(self, strategy=_first_steps(self.strategy, t, triangular))
-        # A different strategy class may have a looser bound on its sensitivity.
+        # `part` may have a different strategy class, with a looser bound on its sensitivity.
         return part if part.reduction.sensitivity.value <= full.sensitivity.value else self
 
     def dp_event(self) -> Any:
@@ -147,7 +147,7 @@ def _first_steps(strategy: Strategy, steps: int, triangular: bool) -> Strategy:
     Args:
         strategy: strategy of the full run, C.
         steps: number of steps released, fewer than `strategy.steps`.
-        triangular: whether the accounting needs a lower-triangular matrix even if C has negative entries.
+        triangular: True if the accounting needs a lower-triangular matrix even if C has negative entries.
     """
     if triangular or strategy.first_is_monotone:
         return strategy.first(steps)

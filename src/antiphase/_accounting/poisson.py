@@ -5,15 +5,16 @@ example can therefore displace another one, even if its own contribution is zero
 that are sampled.
 
 - If K < max_batch, no example is displaced, and the step is plain Poisson sampling.
-- If K >= max_batch, the batch without the given example is a uniform subset of the other examples. If the example is in
-  the data set, it replaces a member of that subset with probability at most `rate`. For contributions of norm at most
-  1, this moves the sum by at most 2 if the example contributes and by at most 1 if it is zeroed out, and these two sums
-  differ by at most 1. This is the substitution of `loss_grid.py` with a shift of at most 2 mu.
+- If K >= max_batch, the batch without the given example is a uniform subset of these K examples. If the given example
+  is in the data set, it replaces a member of that subset with probability at most `rate`. For contributions of norm at
+  most 1, the replacement moves the sum by at most 2 if the example contributes, and by at most 1 if it is zeroed out.
+  The two moved sums differ by at most 1. This is the pair `substitution` of `loss_grid.py` with a shift of at most
+  2 mu.
 
 K does not depend on the given example, so the step is a mixture of the two cases, with weights Pr(K < max_batch) and
 Pr(K >= max_batch).
 
-Reference: arXiv:2508.15089 (truncated Poisson sampling), for the same two cases.
+Reference: arXiv:2508.15089 (truncated Poisson sampling), which distinguishes the same two cases.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Truncation:
 
     Args:
         examples: upper bound on the number of examples.
-        groups: number of groups; each example is assigned to one group at random.
+        groups: number of groups. Each example is assigned to a random group.
         max_batch: maximum batch size.
     """
 
@@ -54,7 +55,7 @@ class Truncation:
         return at_least(self.max_batch, self._others(failure), rate)
 
     def _others(self, failure: float) -> int:
-        """Return a number of other group members that is exceeded with probability at most `failure`."""
+        """Return a number that the count of other group members exceeds with probability at most `failure`."""
         low, high = -1, self.examples - 1
         while self.groups > 1 and high - low > 1:
             middle = (low + high) // 2
@@ -66,12 +67,12 @@ class Truncation:
 @final
 @dataclass(frozen=True)
 class PoissonSampled(StandardMechanism):
-    """`count` Gaussian mechanisms, each on a sample that contains an example with probability `rate`.
+    """`count` Gaussian mechanisms, each on a sample that contains each example independently with probability `rate`.
 
     **Guarantee**: epsilon and delta are upper bounds for zero-out and add-or-remove adjacency. Without truncation, the
-    example joins each step by an independent coin flip and nothing else changes. Each step is therefore the pair
-    (1 - rate) N(0) + rate N(mu) against N(0), in both directions, where mu is the inverse of the noise multiplier. The
-    module docstring covers truncation.
+    example joins each step by an independent coin flip, and nothing else changes. Each step is therefore the pair
+    (1 - rate) N(0) + rate N(mu) against N(0), in both directions. Here mu is the inverse of the noise multiplier, and
+    N(v) is the normal distribution with mean v and unit variance. The module docstring covers truncation.
     """
 
     rate: float
@@ -124,7 +125,7 @@ class PoissonSampled(StandardMechanism):
     def loss_part(self, failure: float) -> tuple[GaussianSteps, float]:
         """Return the steps, including their overflow probability, and the failure probability to add to delta.
 
-        The failure probability is zero unless batches are truncated and groups have random sizes.
+        The failure probability is zero unless batches are truncated and there are several groups of random size.
         """
         overflow = 0.0
         if self.truncation is None or self.truncation.groups == 1:
@@ -135,10 +136,10 @@ class PoissonSampled(StandardMechanism):
 
 
 def central_limit(epsilon: float, delta: float, rate: float, count: int) -> float:
-    """Return an approximate noise multiplier m for the budget, from the central limit theorem.
+    """Return an approximate noise multiplier m for the budget (epsilon, delta), from the central limit theorem.
 
     The composition of all steps is close to a single Gaussian mechanism whose shift mu satisfies
-    mu^2 = rate^2 count (e^(1/m^2) - 1).
+    mu^2 = rate^2 * count * (e^(1/m^2) - 1).
 
     Reference: Bu et al. 2020.
     """

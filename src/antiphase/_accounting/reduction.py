@@ -22,13 +22,13 @@ LARGEST_MULTIPLIER = sys.float_info.max  # replaces a multiplier that overflows 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A mechanism without its noise level, and the theorem that reduces it to a standard mechanism.
+    """A mechanism without its noise level, and the theorem that reduces it to a `StandardMechanism`.
 
     Args:
         theorem: the theorem, a row of `theorems.THEOREMS`.
         setting: the mechanism without its noise level.
         sensitivity: sensitivity that the theorem uses, for contributions of norm at most 1.
-        nominal: sensitivity before it was rounded up; used to calibrate the noise.
+        nominal: the sensitivity before it was rounded up. Calibration tries this value first.
     """
 
     theorem: Theorem
@@ -57,7 +57,7 @@ class Reduction:
 
 
 def reduce(setting: Setting) -> Reduction:
-    """Return the reduction by the first theorem that covers the setting; raise `NotProved` if there is none."""
+    """Return the reduction by the first theorem that covers the setting. Raises `NotProved` if there is none."""
     theorem = _theorem(setting)
     return Reduction(theorem, setting, *_sensitivity(theorem, setting))
 
@@ -65,7 +65,7 @@ def reduce(setting: Setting) -> Reduction:
 def check_setting(
     owner: str, strategy: Any, participation: Any, adjacency: Any, examples: Any
 ) -> tuple[Strategy, Participation, Adjacency, int | None]:
-    """Check and return the arguments that describe a mechanism."""
+    """Check the arguments of a mechanism, and return all of them except the owner."""
     if not isinstance(strategy, Strategy):
         raise invalid(owner, "strategy", "a strategy", strategy, "for a matrix use strategies.Dense(matrix)")
     if not isinstance(participation, Participation):
@@ -98,7 +98,7 @@ def _theorem(setting: Setting) -> Theorem:
 
 
 def _covers(theorem: Theorem, setting: Setting) -> bool:
-    """Return whether the theorem covers the strategy."""
+    """Return True if the theorem covers the strategy of the setting."""
     from antiphase._montecarlo import is_separated
 
     match theorem.strategies:
@@ -159,7 +159,7 @@ def _sensitivity(theorem: Theorem, setting: Setting) -> tuple[Bound, float]:
     found, nominal = measured(setting.strategy, SingleParticipation() if one_column else setting.participation)
     if setting.lattice is None:
         return found, nominal
-    # docs/lattice-noise.md: rounding moves the means by at most K sqrt(d R) grid units beyond C dx.
+    # Rounding moves the means by at most K sqrt(d R) grid units in addition to C dx (docs/lattice-noise.md).
     count = 1 if one_column else setting.participation.worst_case.largest_count(setting.strategy.steps)
     rounding = setting.lattice.rounding(setting.strategy, count)
     value = math.nextafter(found.value + rounding, math.inf)

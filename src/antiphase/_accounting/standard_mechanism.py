@@ -16,13 +16,13 @@ class StandardMechanism(ABC):
 
     Args:
         multiplier: standard deviation of the noise, divided by the largest change that one example can cause in the
-            noise-free value. For replace adjacency, that change is twice the norm of a contribution.
+            value to which noise is added. For replace adjacency, that change is twice the norm of a contribution.
     """
 
     multiplier: float
 
     method = ""  # short description of how epsilon is computed
-    tight = False  # whether epsilon is exact for the standard mechanism
+    tight = False  # True if epsilon is exact for the standard mechanism
 
     @abstractmethod
     def epsilon(self, delta: float) -> float:
@@ -41,7 +41,7 @@ class StandardMechanism(ABC):
         return 1.0 / gaussian.shift(epsilon, delta)
 
     def coarse(self) -> StandardMechanism:
-        """Return the same mechanism, with an epsilon that is faster to compute and looser."""
+        """Return the same mechanism with an accountant that is faster and gives a larger epsilon."""
         return self
 
     def participation_probability(self) -> float:

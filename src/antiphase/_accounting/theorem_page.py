@@ -22,27 +22,33 @@ This page is generated from the table in the code, and a test checks that the tw
 
 ## Theorems
 
-n is the number of steps and C is the strategy matrix. The column "epsilon" gives the kind of the bound. An "exact"
-bound requires an exact sensitivity; if the sensitivity is only an upper bound, epsilon is an upper bound as well. An
-"upper" bound is never below the true value. A "confident" bound is an upper bound whose failure probability is included
-in delta. If several rows cover a mechanism, the first one is used.
+n is the number of steps, and C is the strategy matrix. A *pattern* is a set of steps in which one example takes part.
+The worst pattern is the one with the largest sensitivity. The column "accounted as" names a mechanism with a known
+guarantee, and its noise multiplier.
+
+The column "epsilon" gives the kind of the bound. An "exact" bound requires an exact sensitivity; if the sensitivity is
+only an upper bound, epsilon is an upper bound as well. An "upper" bound is never below the true value. A "confident"
+bound is an upper bound whose failure probability is included in delta. If several rows cover a mechanism, the first one
+is used.
 """
 
 _NOTES = """## Notes
 
-**No amplification.** The run is a single Gaussian mechanism that releases C x + z, and everything that the run
-publishes is computed from that output. This also holds if later gradients depend on earlier outputs. Delta may be as
-small as 1e-300. For `BallsInBins` and `PoissonMinSeparation`, a delta below 1e-200 raises an error. `zcdp` and `gdp`
-raise an error for Poisson and fixed-size sampling, and treat every other combination as a single Gaussian mechanism.
+**No amplification.** Without amplification, a run is a single Gaussian mechanism with the output C x + z. Everything
+that the run publishes is computed from this output. This also holds if later gradients depend on earlier outputs. Delta
+may be as small as 1e-300. For `BallsInBins` and `PoissonMinSeparation`, a delta below 1e-200 raises an error. `zcdp`
+and `gdp` raise an error for Poisson and fixed-size sampling, and treat every other combination as a single Gaussian
+mechanism.
 
 **Ideal noise.** All numbers on this page are for ideal noise: real numbers from a normal distribution. The accounting
 functions do not know how a run generates its noise, so they do not account for the generator. The report of a run does.
-Draws made on the host are normal up to 53 standard deviations. The missing tail adds at most (1 + e^epsilon) tau to
-delta, where tau is the number of draws times 2^-2101 (float64) or 2^-2111 (float32). `Run.report` states an epsilon
-that includes the missing tail. It raises an error if the tail needs more than half of delta. This happens only for
-epsilons above about 700 at delta = 1e-300, or 1,400 at delta = 1e-6. Draws made on a device have a much smaller range,
-and the report states that they are assumed to be normal. Rounding of the noise to floating-point numbers is never
-accounted for; [lattice noise](lattice-noise.md) avoids such rounding. `zcdp` and `gdp` always assume ideal noise.
+Draws made on the host are normal up to 53 standard deviations. Beyond that, the tail is missing. The missing tail adds
+at most (1 + e^epsilon) tau to delta, where tau is the number of draws times 2^-2101 (float64) or 2^-2111 (float32).
+`Run.report` states an epsilon that includes the missing tail. It raises an error if the tail needs more than half of
+delta. This happens only for epsilons above about 700 at delta = 1e-300, or above about 1,400 at delta = 1e-6. Draws
+made on a device have a much smaller range, and the report states that they are assumed to be normal. Rounding of the
+noise to floating-point numbers is never accounted for; [lattice noise](lattice-noise.md) avoids such rounding. `zcdp`
+and `gdp` always assume ideal noise.
 
 **Deterministic participation and add-or-remove.** If adding an example moves other examples to other steps, the two
 data sets differ in the contributions of more than one example. A promise such as `FixedEpochs` does not rule that out.
@@ -50,10 +56,9 @@ Under add-or-remove, `EveryStep` is therefore the only deterministic participati
 
 **Shuffling is not amplified.** Shuffled batches are often accounted for as Poisson batches. That is wrong and unsafe:
 shuffled batches can leak far more than Poisson batches of the same size (Chua et al. 2024). The proved bounds for
-shuffling are far from tight at the noise levels of private training, so Antiphase does not use them. `ShuffledEpochs`
-and `FixedEpochs` are accounted for at their worst pattern. That guarantee holds for every order of the examples, even
-if an adversary knows the order. To benefit from randomness, use a participation in which each example draws its own
-steps.
+shuffling are far from tight at the noise levels of private training, so Antiphase does not use them. It accounts for
+`ShuffledEpochs` and `FixedEpochs` at their worst pattern. This guarantee holds for every order of the examples, even if
+an adversary knows the order. To benefit from randomness, use a participation in which each example draws its own steps.
 
 **Poisson and cyclic Poisson.** If a strategy has at most as many bands as there are groups, the participations of one
 example affect disjoint rows of C x. Each participation is then a separate Poisson-sampled Gaussian mechanism. With more
@@ -65,60 +70,61 @@ own contribution is zero can do that. The guarantee of plain Poisson sampling th
 under zero-out. A step whose batch overflows is accounted for as a step that replaces one example with another, weighted
 by the probability of an overflow. The argument `examples`, an upper bound on the number of examples, is required.
 
-**Fixed-size batches** cannot be accounted for like Poisson batches under zero-out or add-or-remove: if an example is
-missing, another one takes its place. They are covered under replace adjacency. The argument `examples` is required,
+**Fixed-size batches** cannot be accounted for like Poisson batches under zero-out or add-or-remove, because another
+example takes the place of a missing one. They are covered under replace adjacency. The argument `examples` is required,
 because the sampling probability depends on the size of the smallest group, floor(examples / groups).
 
 **Balls in bins and random min-separation** (`BallsInBins` and `PoissonMinSeparation`). If an example draws its steps at
-random, the output is a mixture of Gaussians with one mode for each bin or pattern. The delta of such a mechanism is an
-integral in up to thousands of dimensions. There is one integral for removing the example and one for adding it. Both
-are estimated by importance sampling, with weights that are proved to be bounded. The reported "confident" number is a
-confidence limit on the mean weight, and delta includes its failure probability. A second bound, of kind "upper", needs
-no samples and is reported if it is smaller. It is the smallest of up to three bounds: the bound without amplification,
-a moment bound and, for independent noise, a bound computed by convolution. `MonteCarlo` sets the number of samples and
-the precision. If C has negative entries, their absolute values are used. Some mechanisms are accounted for at their
-worst pattern, without amplification: strategies that are not lower triangular, and random min-separation with a
-strategy that has more bands than the separation. `compose`, `group_epsilon`, `zcdp` and `gdp` always account for
-`BallsInBins` and `PoissonMinSeparation` at the worst pattern.
+random, the output is a mixture of Gaussians, with one Gaussian for each bin or pattern. The mean of such a Gaussian is
+called a mode. The delta of the mechanism is an integral in up to thousands of dimensions. There is one integral for
+removing the example and one for adding it. Both are estimated by importance sampling, with weights that are proved to
+be bounded. The reported "confident" number is a confidence limit on the mean weight, and delta includes its failure
+probability. A second bound, of kind "upper", needs no samples and is reported if it is smaller. It is the smallest of
+up to three bounds: the bound without amplification, a moment bound and, for independent noise, a bound computed by
+convolution. `MonteCarlo` sets the number of samples and the precision. If C has negative entries, their absolute values
+are used. Some mechanisms are accounted for at their worst pattern, without amplification: strategies that are not lower
+triangular, and random min-separation with a strategy that has more bands than the separation. `compose`,
+`group_epsilon` for more than one example, `zcdp` and `gdp` always account for `BallsInBins` and `PoissonMinSeparation`
+at the worst pattern.
 
 **Source of the randomness.** On every call, `epsilon` and `delta` draw fresh entropy and store it in `Bound.entropy`.
-If the `MonteCarlo` has a seed, they draw no entropy. In the searches of planning and calibration, seeds are hashes of
-the arguments, so the same problem gives the same mechanism and the same fingerprint. The result is then certified with
-fresh entropy. This entropy is stored with the guarantee and is not part of the fingerprint. `Plan.load` repeats that
-certificate from the stored entropy. `verify` never uses the stored entropy. It draws fresh entropy, unless you pass a
-seed. If a run stopped early, its epsilon is computed with entropy derived from the run's secret, the run id, the plan
-and the number of steps. The secret was drawn at random after the mechanism was chosen, so this is as good as fresh
-entropy, and all reports state the same number. If the secret was made from a known integer, the entropy is not fresh,
-and the report says so. `antiphase verify` also checks the epsilon of a run that stopped early, with its own fresh
-entropy.
+If you pass a `MonteCarlo` with a seed, they draw no entropy. `plan` and `calibrate` search with seeds that are hashes
+of the arguments, so the same problem gives the same mechanism and the same fingerprint. The result is then certified
+with fresh entropy. This entropy is stored with the guarantee and is not part of the fingerprint. `Plan.load` repeats
+that certificate from the stored entropy. `verify` never uses the stored entropy. It draws fresh entropy, unless you
+pass a seed. If a run stopped early, its epsilon is computed with entropy derived from the run's secret, the run id, the
+plan and the number of steps. The secret was drawn at random after the mechanism was chosen, so the derived entropy is
+as good as fresh entropy. All reports of the run state the same number. If the secret was made from a known integer, the
+entropy is not fresh, and the report says so. `antiphase verify` also checks the epsilon of a run that stopped early,
+with its own fresh entropy.
 
 **Cost of repeated calls.** A "confident" number from `epsilon` or `delta` fails with probability at most a millionth of
 delta, and its delta includes that probability. Failure probabilities add up: the probability that any of k numbers is
 wrong is at most k times as large. So if you call the function k times and keep the best result, the failure probability
-is k times as large. After 1,000 calls, the total reaches a thousandth of delta, which is the share reserved for such
-failures. Every further 1,000 calls add another thousandth. If you choose a seed because of its result, the guarantee
-does not hold. The certificates of plans and of `calibrate` are an exception: each may be wrong with probability up to a
-thousandth of delta, the whole share. If, by chance, fresh samples do not confirm a true claim, the certificate is tried
-again, up to 16 times. Attempt r uses a fraction 2^-r of the share, so all attempts together stay within it. Do not base
-the decision to *release* on the best of many numbers. Base it on one `verify`, with an `attempt` that counts every try
-that could have led to the release.
+is k times as large. After 1,000 calls, the total reaches a thousandth of delta, which is the share of delta reserved
+for such failures. Every further 1,000 calls add another thousandth. If you choose a seed because of its result, the
+guarantee does not hold. The certificates of plans and of `calibrate` are an exception: each may be wrong with
+probability up to a thousandth of delta, the whole share. If, by chance, fresh samples do not confirm a true claim, the
+claim is tested again, up to 16 times. Attempt r uses a fraction 2^-r of the share, so all attempts together stay within
+it. Do not base the decision to *release* on the best of many numbers. Base it on one `verify`, with an `attempt` that
+counts every try that could have led to the release.
 
-**Rounding errors in sampled numbers** are bounded and included. Before sampling, modes are made slightly longer,
-epsilon slightly smaller and weights slightly larger. These changes cover the proved bounds on the rounding error of
-each sum and function. The total effect is usually below a millionth of delta; it grows with the number of bins and
-steps. The proof assumes that the random generator returns independent normal numbers.
+**Rounding errors in sampled numbers** are bounded, and delta includes the bounds. The computation uses slightly longer
+modes, a slightly smaller epsilon and slightly larger weights. These changes cover the proved bounds on the rounding
+error of each sum and function. Their total effect is usually below a millionth of delta, and it grows with the numbers
+of bins and steps. The proof assumes that the random generator returns independent normal numbers.
 
 **Balls in bins with `max_batch`.** If a batch can overflow, an example affects which other examples are in the batch.
 The amplified guarantee then no longer holds as stated, under any adjacency. Therefore, delta includes the probability
 that the other examples alone fill some batch. This probability depends on `examples`, an upper bound on the number of
 examples. If it exceeds half of delta, the guarantee for zero-out is computed without amplification, and add-or-remove
-raises an error. A `max_batch` of about seven standard deviations above the mean batch size is enough for usual deltas.
+raises an error. For usual deltas, a `max_batch` about seven standard deviations above the mean batch size is enough.
 The same holds for random min-separation with `max_batch`, where an example that was dropped from a full batch waits
 `separation` steps as if it had taken part.
 
 **Stopping early.** `mechanism.first(t)` is the mechanism of the first t steps, for a t that was fixed in advance. The
 guarantee of the full run also covers its first t steps, even if the outputs decide when to stop. If t was fixed in
-advance, both guarantees hold, and the smaller epsilon is stated. The stated epsilon may decrease from t to t + 1,
+advance, both guarantees hold, and reports state the smaller epsilon. The stated epsilon may decrease from t to t + 1,
 because the bounds for different t are not equally tight, especially if they are computed from samples.
 
 **Extending.** The guarantee of an extended plan holds for a number of steps that was chosen without looking at the
@@ -129,9 +135,9 @@ even if the run was not extended. If the number of extensions is not limited, no
 
 Every theorem, lemma, algorithm and equation cited from five papers was checked against their text: Choquette-Choo et
 al. 2023 (multi-epoch), Choquette-Choo et al. 2023 (amplified banded), Choquette-Choo et al. 2025 (near-exact
-amplification), McKenna 2024 (scaling), and McMahan, Xu and Zhang 2024. The table lists the other works and how their
-theorem numbers were confirmed. An unconfirmed theorem number may differ between editions of a paper. In these cases,
-tests check the cited result against integrals, exhaustive search or another library.
+amplification), McKenna 2024 (scaling), and McMahan, Xu and Zhang 2024. The table lists the other works, and how their
+theorem numbers were confirmed. Theorem numbers that were not confirmed may differ between editions of a paper. Tests
+check the results cited under these numbers against integrals, exhaustive search or another library.
 
 | citation | used for | confirmed by |
 |---|---|---|

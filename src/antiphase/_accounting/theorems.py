@@ -59,20 +59,21 @@ class Theorem:
 
     Args:
         participation: class of the participation.
-        max_batch: whether the theorem is for truncated batches; None if it covers batches with and without truncation.
+        max_batch: True if the theorem covers only truncated batches, False if only batches that are not truncated, None
+            if both.
         adjacency: which data sets are neighbours.
         strategies: strategies that the theorem covers.
         sensitivity: "pattern" for sens(C) under the participation's worst case, or "column" for the largest column
-            norm.
+            norm of C.
         factor: largest change of one contribution between neighbouring data sets, if contributions have norm at most 1.
         release: function from a setting and a noise multiplier to the standard mechanism whose guarantee the theorem
             uses, such as one Gaussian mechanism.
         kind: kind of the bound on epsilon if the sensitivity is exact.
-        account: description of the standard mechanism, for the docs.
+        account: description of the standard mechanism, for docs/accounting.md.
         reference: author, year, theorem.
         remark: text that is appended to `Bound.method` if the bound is computed from `release`.
-        amplified: whether `epsilon` and `delta` are computed by `amplified.py`, which uses `release` as a fallback.
-        lattice: whether the theorem also covers lattice noise; the sensitivity then includes the rounding.
+        amplified: True if `amplified.py` computes `epsilon` and `delta`. It uses `release` as a fallback.
+        lattice: True if the theorem also covers lattice noise. The sensitivity then includes the effect of rounding.
     """
 
     participation: type[Participation]
@@ -158,12 +159,13 @@ _SAMPLED: tuple[tuple[type[Participation], Strategies, str, str], ...] = (
 _EITHER: tuple[Adjacency, ...] = ("zero-out", "add-or-remove")
 _LEMMA = "Choquette-Choo et al. 2025 (near-exact amplification)"
 _CERTIFIED = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
-_OVERFLOW = "; batches that overflow count as delta"
+_OVERFLOW = "; the probability that a batch overflows is added to delta"
 _MIXED: tuple[tuple[type[Participation], Strategies, str, str], ...] = (
     (
         BallsInBins,
         "lower triangular",
-        "equal mixture of Gaussians at the modes (sums of the columns of |C| in each bin) against one Gaussian at 0",
+        "equal mixture of one Gaussian per bin, centred at the sum of the bin's columns of |C|, against one Gaussian "
+        "at 0",
         f"{_LEMMA}, Lemma 3.2 (Lemma C.1 for negative entries); {_CERTIFIED}",
     ),
     (

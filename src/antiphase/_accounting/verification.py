@@ -30,11 +30,11 @@ class Planned(Protocol):
 
     @property
     def guarantee(self) -> Bound:
-        """Epsilon at the budget's delta."""
+        """Bound on epsilon at the delta of the budget."""
 
     @property
     def problem(self) -> _Problem:
-        """The problem, which has the budget."""
+        """The problem. Its budget states delta."""
 
 
 def verify(
@@ -50,11 +50,12 @@ def verify(
     """Verify the privacy claim of a plan or mechanism with fresh samples. Return delta as a bound, or raise `Refused`.
 
     The claim must be fixed before this call, so that the samples influence no part of it. If delta can be computed
-    without samples, the computed delta is compared with the claim instead.
+    without samples, the function compares the computed delta with the claim instead.
 
     **Guarantee**: a program that runs the mechanism only if this function returns, and otherwise releases nothing, is
     (epsilon, delta)-differentially private under the mechanism's adjacency. Delta includes the failure probability of a
-    "confident" bound, which is at most a thousandth of delta over all attempts and both directions.
+    "confident" bound. This probability is at most a thousandth of delta, over all attempts and for removal and addition
+    together.
 
     Args:
         planned: a plan or a mechanism. A plan claims its own guarantee at the delta of its budget.
@@ -64,8 +65,9 @@ def verify(
             inequality, as in Choquette-Choo et al. 2025.
         tau: for "plain", the factor by which the estimate must be below delta.
         attempt: 1 for the first verification, 2 for the second, and so on. Attempt r spends a fraction 2^-r of the
-            failure probability. Count every attempt that could have led to this release, whatever it claimed: trying
-            another epsilon or noise after a refusal is the next attempt. Uncounted attempts void the guarantee.
+            failure probability. Count every attempt that could have led to this release, whatever it claimed. If you
+            try another epsilon or noise after a refusal, that is the next attempt. Uncounted attempts void the
+            guarantee.
         sampling: Monte Carlo settings. Without a seed, fresh entropy is drawn. "plain" always draws all samples.
 
     >>> from antiphase import BallsInBins, strategies

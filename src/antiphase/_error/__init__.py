@@ -56,16 +56,16 @@ class ErrorProfile:
 def error(strategy: Strategy, workload: Workload, objective: Objective = "rms") -> ErrorProfile:
     """Return the error of a strategy on a workload, from the row norms of B = A N.
 
-    The result is exact. For Identity, Banded, Toeplitz, BLT and BandedInverse, a covariance recursion computes it in
-    time linear in the number of steps. For Tree and Fourier, the computation uses the structure of the matrices. For
-    Dense, the computation uses dense algebra. The error of the last iterate (`Curvatures`) needs only the last row of
-    A.
+    The result is exact. For Identity and BLT, and for Toeplitz, Banded and BandedInverse with few bands, recursions
+    compute it in time linear in the number of steps. For Tree and Fourier, the computation uses the structure of the
+    matrices. For Dense and for strategies with many bands, it uses dense algebra or Fourier transforms. The error of
+    the last iterate (`Curvatures`) needs only the last row of A.
 
     Args:
         strategy: strategy matrix, C, with its left inverse N.
         workload: workload matrix, A.
         objective: the error that `value` reports: "rms" or "max" over the steps, `Curvatures`, or "training", which
-            stands for the default `Curvatures` of the planner.
+            stands for default `Curvatures` for an unknown learning rate.
 
     Reference: McKenna 2024 (scaling), section 3, for the objective.
 
@@ -106,8 +106,8 @@ def squared_error(strategy: Strategy, workload: Workload, objective: Curvatures)
 
     For each curvature, the objective selects one number: the variance of the last iterate, the variance of the averaged
     iterate, or the mean variance over all steps. J is the weighted mean of these numbers over the curvatures, plus the
-    trajectory term if the objective has one: `trajectory_weight` times the mean variance over all steps for curvature
-    0.
+    trajectory term if the objective has one. The trajectory term is `trajectory_weight` times the mean variance over
+    all steps for curvature 0.
     """
     if objective.way is not None:
         weight = trajectory_weight(workload, objective, strategy.steps)
@@ -162,7 +162,7 @@ def _mean_variances(strategy: Strategy, workload: Workload, objective: Curvature
 
 
 def _last_iterate_variance(strategy: Strategy, workload: Workload, objective: Curvatures) -> float:
-    """Return the variance of the last iterate, averaged over the curvatures with their weights.
+    """Return the variance of the last (or averaged) iterate, as a weighted mean over the curvatures.
 
     The noise z has standard deviation 1.
     """
@@ -175,11 +175,11 @@ def _last_iterate_variance(strategy: Strategy, workload: Workload, objective: Cu
 
 
 def _closed_sums(strategy: Strategy, workload: Workload, steps: int | None = None) -> tuple[float, float] | None:
-    """Return sum_i w_i^2 and sum_i (n - i) w_i^2, where w is the first column of A C^-1, if A and C are both Toeplitz.
+    """Return sum_i w_i^2 and sum_i (n - i) w_i^2, where w is the first column of A C^-1, if A and C are Toeplitz.
 
     Here n is `steps`, by default the number of steps of the strategy. The first sum is the variance of the last step,
-    and the second is the sum of the variances of all n steps. No arrays of length n are needed. Returns None if A or C
-    is not Toeplitz.
+    and the second sum is the sum of the variances of all n steps. No arrays of length n are needed. Returns None if A
+    or C is not Toeplitz.
     """
     constant, sums = workload.toeplitz_inverse, toeplitz_sums(strategy)
     if constant is None or sums is None:

@@ -15,10 +15,10 @@ from antiphase.strategies import Fourier, wrapped
 def fourier_variances(strategy: Fourier, workload: Workload) -> Array:
     """Return the variance of each row of A N z, where z has standard deviation 1, shape (steps,).
 
-    Let S be the prefix-sum matrix and X = C^T C. N N^T is S^-1 X S^-T for the direct decoder and X^-1 for the optimal
-    decoder (see `Fourier`). Both have the form (P P^T - M M^T) / p_0 with lower-triangular Toeplitz matrices P and M,
-    so A P and A M are computed by filtering the first columns. This takes O(n log n) time if the workload is Toeplitz
-    and O(n^2) otherwise. The optimal decoder also takes O(n^2) once for each n.
+    Let S be the prefix-sum matrix and X = C^T C. The product N N^T is S^-1 X S^-T for the direct decoder and X^-1 for
+    the optimal decoder (see `Fourier`). Both products have the form (P P^T - M M^T) / p_0 with lower-triangular
+    Toeplitz matrices P and M. The variances therefore follow from A P and A M. This takes O(n log n) time if the
+    workload is Toeplitz, and O(n^2) time otherwise. The optimal decoder also takes O(n^2) time once for each n.
 
     Reference: Gohberg and Semencul 1972.
 

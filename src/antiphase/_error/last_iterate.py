@@ -1,8 +1,9 @@
 """The error of the last iterate, which needs only the last row of A.
 
 Let N be the noising matrix, z the white noise, and A the workload matrix. If a is the last row of A, the noise in the
-last iterate is a . (N z), with variance |N^T a|^2. Each curvature has its own A and hence its own a. The functions
-apply N^T to all of these rows at once, as an array of shape (steps, curvatures), and use the structure of the strategy.
+last iterate is a . (N z), with variance |N^T a|^2. Each curvature has its own A and hence its own a. The argument
+`rows` contains these rows as the columns of an array of shape (steps, curvatures). Each function applies N^T to the
+whole array, using the structure of the strategy.
 """
 
 from __future__ import annotations
@@ -92,30 +93,30 @@ def tree(strategy: Tree, rows: Array) -> float:
 def _online_tree(strategy: Tree, rows: Array) -> float:
     """Return ||N^T rows||_F^2 for the online decoder, by applying N^T from the root down.
 
-    For the nodes of one level, `asked` holds the coefficient of each node's estimate in sum_t rows_t (N z)_t. At level
-    l, each estimate is w_l = own_weight(l) times the node's own noise plus (1 - w_l) times the sum of the estimates of
-    its two children.
+    For the nodes of one level, `coefficients` holds the coefficient of each node's estimate in sum_t rows_t (N z)_t. At
+    level l, each estimate is w_l times the node's own noise plus (1 - w_l) times the sum of the estimates of its two
+    children, where w_l = own_weight(l).
     """
     n, total = strategy.steps, 0.0
-    asked = rows[n - 1 :].copy()
+    coefficients = rows[n - 1 :].copy()
     for level in range(strategy.height, -1, -1):
         nodes = np.arange(-(-n >> level))
         last = np.minimum((nodes + 1) << level, n) - 1
         left, right = last[0::2], last[1::2]
-        asked[0::2][: len(right)] -= rows[right]
+        coefficients[0::2][: len(right)] -= rows[right]
         open_ = left < n - 1
-        asked[0::2][open_] += rows[left[open_]]
+        coefficients[0::2][open_] += rows[left[open_]]
         weight = own_weight(level)
-        total += weight**2 * _square(asked)
+        total += weight**2 * _square(coefficients)
         if level:
-            asked = (1.0 - weight) * np.repeat(asked, 2, axis=0)[: -(-n >> (level - 1))]
+            coefficients = (1.0 - weight) * np.repeat(coefficients, 2, axis=0)[: -(-n >> (level - 1))]
     return total
 
 
 def _full_tree(strategy: Tree, rows: Array) -> float:
     """Return the sum of a^T X^-1 a over all rows a, computed from the leaves up.
 
-    X = C^T C, and X_v is the Gram matrix of the subtree of node v alone. The node adds a row of ones to C, so
+    Here X = C^T C, and X_v is the Gram matrix of the subtree of node v alone. Node v adds a row of ones to C, so
     X_v = diag(X_left, X_right) + 1 1^T. Let m_v = 1^T X_v^-1 a and s_v = 1^T X_v^-1 1, with a restricted to the steps
     below v, and let m and s be the sums of these numbers over the two children of v. Then m_v = m / (1 + s),
     s_v = s / (1 + s), and a^T X_v^-1 a is the sum of a^T X^-1 a over the children minus m^2 / (1 + s).
@@ -130,7 +131,7 @@ def _full_tree(strategy: Tree, rows: Array) -> float:
 
 
 def _add_pairs(values: Array) -> Array:
-    """Return the sum of each pair of siblings in a level; nodes beyond the run are zero."""
+    """Return the sum of each pair of siblings in a level. Nodes beyond the end of the run count as zero."""
     out = values[0::2].copy()
     out[: len(values) // 2] += values[1::2]
     return out

@@ -21,7 +21,7 @@ Sums = Callable[[Array, int], tuple[float, float]]
 
 @dataclass(frozen=True)
 class ErrorMethods:
-    """The methods for one class of strategies.
+    """The functions that compute the error for one class of strategies.
 
     Args:
         variances: maps the strategy and a workload to the variances that `per_step_variances` returns.
@@ -124,8 +124,8 @@ def _fourier(strategy: Fourier, workload: Workload) -> Array:
 def _stamped(strategy: Stamped, workload: Workload) -> Array:
     """Add up the variances of the blocks, whose noise is independent.
 
-    Under a prefix sum, the noise that a block has left in the model at its last step stays there until the end of the
-    run. Under other workloads, the noise of each block is propagated to the end of the run.
+    Under a prefix sum, the noise that a block leaves in the model at its last step stays unchanged until the end of the
+    run. For other workloads, the function computes how the noise of each block changes until the end of the run.
     """
     if isinstance(workload, PrefixSum):
         base = per_step_variances(strategy.strategy, workload)

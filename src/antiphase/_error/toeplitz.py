@@ -14,9 +14,8 @@ import numpy as np
 
 from antiphase._check import Array
 
-FIRST_BLOCK = 4096
-LARGEST_BLOCK = 1 << 20
-CONVERGED = 1e-14
+FIRST_BLOCK, LARGEST_BLOCK = 4096, 1 << 20  # how many coefficients of w to compute at once
+CONVERGED = 1e-14  # w has reached its limit if it differs by at most this fraction of its largest value
 LONG_FILTER = 64  # with more coefficients, FFTs are faster than a recursive filter
 TYPICAL_REACH = 32  # w typically reaches its limit after 32 times as many steps as there are coefficients
 
@@ -40,9 +39,9 @@ def response(numerator: Array, denominator: Array, inverse: Array, steps: int) -
 
 
 def response_sums(numerator: Array, denominator: Array, inverse: Array, steps: int) -> tuple[float, float]:
-    """Return sum_i w_i^2 and sum_i (steps - i) w_i^2; arguments as for `response`.
+    """Return sum_i w_i^2 and sum_i (steps - i) w_i^2. Arguments as for `response`.
 
-    Computes w only until it has reached its limit.
+    Computes w only until it has reached its limit, and uses the limit for all later steps.
     """
     limit = _limit(numerator, denominator, inverse)
     order = len(numerator) + len(denominator) + len(inverse)
@@ -76,7 +75,7 @@ def _blocks(numerator: Array, denominator: Array, inverse: Array, steps: int) ->
     while start < steps:
         x = np.zeros(min(size, steps - start))
         x[0] = 1.0 if start == 0 else 0.0
-        # Apply C^-1 first, then A. In a single filter for both, a unit root would accumulate rounding errors.
+        # Apply C^-1 first, then A. A single filter for both would have a unit root, which accumulates rounding errors.
         u, first = lfilter(numerator, denominator, x, zi=first) if len(first) else (x * numerator / denominator, first)
         w, second = lfilter([1.0], inverse, u, zi=second) if len(second) else (u / inverse, second)
         yield w

@@ -32,8 +32,8 @@ def full_tree_variances(strategy: Tree, workload: Workload) -> Array:
     """Return the variance of each row of A N z, where N is the full decoder and z has standard deviation 1.
 
     With X = C^T C, these variances are diag(A X^-1 A^T). X is inverted from the leaves up, with one rank-one correction
-    per node. A completed node affects later steps only through the last few rows of A N z, because A^-1 is banded. So
-    this takes O(n log n) time.
+    per node. A completed node affects later steps only through the last few rows of A N z, because A^-1 is banded. The
+    computation therefore takes O(n log n) time.
 
     >>> from antiphase import PrefixSum
     >>> full_tree_variances(Tree(4, decoder="full"), PrefixSum()).round(6).tolist()
@@ -63,8 +63,8 @@ def stamped_tree_variances(tree: Tree, repeats: int, workload: Workload) -> Arra
     before, out = np.zeros((d, d)), []
     for block in np.split(bands, repeats):
         variances, own = moments(block)
-        # Column i is the response of this block to the i-th latest output before it. These outputs are prepended to
-        # the block as d extra steps.
+        # Column i is the response of this block to the i-th latest output before the block. The last d outputs before
+        # the block are prepended to it as extra steps.
         carried = np.vstack([np.eye(d)[::-1], np.zeros((tree.steps, d))])
         filter_columns(carried, np.vstack([np.tile(np.eye(1, d + 1), (d, 1)), block]))
         out.append(variances + np.einsum("ti,ij,tj->t", carried[d:], before, carried[d:]))

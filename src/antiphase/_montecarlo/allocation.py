@@ -1,16 +1,17 @@
-"""Delta of balls-in-bins with orthogonal modes, such as the modes of C = I, by convolution instead of sampling.
+"""Computes delta of balls-in-bins by convolution instead of sampling, if the modes are orthogonal.
 
-This case is known as random allocation. The mode of a bin is the sum of the columns of |C| at the steps of the bin. Let
-b be the number of bins and k_i the length of mode i divided by noise_std. The likelihood ratio of the dominating pair
-is S / b with S = sum_i L_i, where the L_i = exp(k_i x_i - k_i^2 / 2) are independent under x ~ N(0, I), and
+The mode of a bin is the sum of the columns of |C| at the steps of the bin. For C = I, all modes are orthogonal, which
+is known as random allocation. Let b be the number of bins, and let k_i be the length of mode i divided by noise_std.
+The likelihood ratio of the dominating pair is S / b with S = sum_i L_i, where the L_i = exp(k_i x_i - k_i^2 / 2) are
+independent under x ~ N(0, I), and
 
     delta_remove = E (S - b e^eps)_+ / b,        delta_add = e^eps E (b e^-eps - S)_+ / b.
 
-Both functions under E are convex in every L_i. The probability mass of each L_i is moved to the two neighbouring grid
-points so that its mean is preserved. By Jensen's inequality, this does not decrease either expectation. The error is of
-second order in the grid spacing. All sums have only non-negative terms, so each result has a small relative error. Mass
-beyond the grid is not moved: (S - b e^eps)_+ is linear there, so it is enough to store, for each partial sum and each
-grid point x, the probability of exceeding x and the mean excess over x.
+These are expectations of functions that are convex in every L_i. The probability mass of each L_i is moved to the two
+neighbouring grid points so that its mean is preserved. By Jensen's inequality, this does not decrease either
+expectation. The error is of second order in the grid spacing. All sums have only non-negative terms, so each result has
+a small relative error. Mass beyond the grid is not moved, because (S - b e^eps)_+ is linear there. It is enough to
+store, for each partial sum and each grid point x, the probability of exceeding x and the mean excess over x.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._montecarlo.gaussian import log_divergence
 
-FINE, COARSE = 1 << 12, 1 << 9
+FINE, COARSE = 1 << 12, 1 << 9  # numbers of grid points
 MARGIN = 1e-6  # relative margin for rounding
-TINY = 1e-300
+TINY = 1e-300  # smallest bound that is returned, to cover underflow
 LARGEST_EPSILON = 700.0  # for larger epsilon, e^epsilon overflows and the bound is 1
 SMALLEST = 1e-10  # squared norms of modes are rounded up to at least this
 
@@ -95,7 +96,7 @@ def _rounded_up(value: float) -> float:
 
 
 def _shortfall(modes: Allocation, strike: float, points: int) -> float:
-    """Return E (strike - S)_+."""
+    """Return E (strike - S)_+, where S is the sum of all L_i."""
     grid = np.linspace(0.0, strike, points + 1)
     return float(_total(modes, strike, points).masses @ (strike - grid))
 
@@ -132,7 +133,7 @@ def _multiple(term: _Sum, count: int) -> _Sum:
 def _add(first: _Sum, second: _Sum) -> _Sum:
     """Return the sum of two independent variables.
 
-    If the first variable exceeds x, the sum exceeds x as well, and the excess of the sum is linear in both variables.
+    If the first variable exceeds x, the sum exceeds x as well. The excess of the sum is then linear in both variables.
     """
     from antiphase._kernels import convolve_rows
 
@@ -145,7 +146,7 @@ def _add(first: _Sum, second: _Sum) -> _Sum:
 
 
 def _single(square: float, top: float, points: int) -> _Sum:
-    """Return one L_i, with log L_i ~ N(-square / 2, square), moved to a grid with one extra cell above `top`."""
+    """Return one L_i, with log L_i ~ N(-square / 2, square), on a grid with one extra cell above `top`."""
     x = np.linspace(0.0, top * (1.0 + 1.0 / points), points + 2)
     root = math.sqrt(square)
     with np.errstate(divide="ignore"):
@@ -164,7 +165,7 @@ def _single(square: float, top: float, points: int) -> _Sum:
 
 
 def _masses(edges: Array) -> Array:
-    """Return standard normal masses between adjacent edges, accurate in both tails."""
+    """Return the standard normal mass between each two adjacent edges, accurate in both tails."""
     from scipy.special import ndtr
 
     low, high = edges[:-1], edges[1:]

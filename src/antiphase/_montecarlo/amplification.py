@@ -34,9 +34,11 @@ SMALLEST_NOISE, LARGEST_NOISE = 1e-140, 1e140  # the squares of numbers outside 
 def dominating_pair(strategy: Strategy, participation: Amplified, noise_std: float) -> Pair:
     """Return the pair of distributions that dominates the mechanism, under zero-out and add-or-remove adjacency.
 
+    The delta of the mechanism is at most the delta of this pair, at every epsilon.
+
     Raises `NotProved` if batches are truncated (`max_batch`). A sampled example may then displace another example, even
-    if its own contribution is zero, so neither of the two distributions is pure noise. `_accounting/amplified.py`
-    handles truncation, for which it needs the number of examples.
+    if its own contribution is zero, so neither of the two distributions is pure noise. Truncation is handled by
+    `_accounting/amplified.py`, which knows the number of examples.
 
     Args:
         strategy: strategy matrix, C.
@@ -89,7 +91,7 @@ def epsilon(
     delta: float,
     sampling: MonteCarlo = MonteCarlo(),
 ) -> Bound:
-    """Return the epsilon at which the mechanism is (epsilon, delta)-differentially private; arguments as for `delta`.
+    """Return the epsilon at which the mechanism is (epsilon, delta)-differentially private. Arguments as for `delta`.
 
     **Guarantee**: as for `verify` with the claim (epsilon, delta), where epsilon is the returned value.
     """
@@ -107,8 +109,8 @@ def calibrate(
 ) -> tuple[float, Bound]:
     """Return roughly the smallest noise_std that satisfies (epsilon, delta), and epsilon at that noise as a bound.
 
-    Starts from the noise that a proved bound requires, searches for less noise with common random numbers, and then
-    verifies the result with fresh random numbers.
+    The search starts from the noise that a proved bound requires, and looks for less noise with common random numbers.
+    By default, the result is then verified with fresh random numbers.
 
     **Guarantee**: the returned bound on epsilon is the result of `settle` at the returned noise, and it has the
     guarantee that `settle` gives.
@@ -148,7 +150,7 @@ def verify(
 
     **Guarantee**: a program that releases the mechanism's output only if this function returns is (epsilon,
     delta)-differentially private. Delta includes the failure probability, which is a thousandth of delta for all
-    attempts together. Nothing about the claim may have been chosen with the samples of this call.
+    attempts together. No part of the claim may depend on the samples of this call.
 
     Args:
         strategy: strategy matrix, C.
@@ -169,7 +171,7 @@ def verify(
     attempt = _check.positive_integer("verify", "attempt", attempt, "count attempts from 1")
     if attempt > MAX_ATTEMPTS:
         raise invalid(
-            "verify", "attempt", f"at most {MAX_ATTEMPTS}", attempt, "no failure probability is left; add noise"
+            "verify", "attempt", f"at most {MAX_ATTEMPTS}", attempt, "all failure probability is spent; add noise"
         )
     pair, fresh = dominating_pair(strategy, participation, noise_std), randomness(sampling.seed, VERIFY, attempt)
     if method == "certified":
@@ -190,7 +192,7 @@ def estimate(
     seed: int | None = None,
     workers: int = -1,
 ) -> Bound:
-    """Return an estimate of delta by plain sampling, which is not a proved bound.
+    """Return an estimate of delta from plain sampling. It is not a proved bound.
 
     The result is the larger of the estimates for removal and addition. Raises `AntiphaseError` if no sample has a
     privacy loss above epsilon.
@@ -210,7 +212,7 @@ def estimate(
 
 def _bins_pair(strategy: Strategy, participation: BallsInBins, noise_std: float) -> Pair:
     try:
-        # With negative entries the sensitivity can be smaller than the norms of the modes.
+        # If C has negative entries, its sensitivity can be smaller than the norms of the modes, which use |C|.
         unamplified = sensitivity(strategy, participation.worst_case).value
     except NotProved:
         unamplified = math.inf
@@ -221,7 +223,7 @@ def _separated_pair(strategy: Strategy, participation: PoissonMinSeparation, noi
     return separated_pair(strategy, participation, noise_std, sensitivity(strategy, participation.worst_case).value)
 
 
-# Each entry is covered by a theorem; see `_accounting/theorems.py`.
+# Theorems cover each of these pairs (`_accounting/theorems.py`).
 _PAIRS: dict[type[Participation], Callable[[Strategy, Any, float], Pair]] = {
     BallsInBins: _bins_pair,
     PoissonMinSeparation: _separated_pair,

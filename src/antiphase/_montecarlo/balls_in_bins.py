@@ -1,4 +1,4 @@
-"""The dominating pair of balls-in-bins, with its estimators and bounds."""
+"""The dominating pair of `BallsInBins`, with its estimators and bounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BinsPair(Pair):
 
     Args:
         gram: Gram matrix of the modes, G_ij = <m_i, m_j>.
-        modes: the modes, split into a common part and rests by `split(gram)`.
+        modes: the modes, each split into a common part and a rest by `split(gram)` (see `split.py`).
         noise_std: standard deviation of the noise.
         sensitivity: sensitivity of C without amplification, or infinity if unknown. If C has negative entries, it can
             be smaller than the norm of the largest mode.
@@ -60,12 +60,12 @@ class BinsPair(Pair):
 
     @property
     def samples(self) -> int:  # type: ignore[override]
-        """Default number of samples, fewer for many bins b, because products with b x b matrices are slow."""
+        """Default number of samples. It is smaller for many bins b, because products with b x b matrices are slow."""
         return max(1 << 16, round((1 << 22) * min(1.0, (100.0 / len(self.gram)) ** 1.5)))
 
     @property
     def tight(self) -> bool:  # type: ignore[override]
-        """Whether the upper bound is accurate without samples. This holds only for orthogonal modes."""
+        """True if `upper` is accurate, so that no samples are needed. This holds only for orthogonal modes."""
         return self._allocation is not None
 
     def at(self, noise_std: float) -> BinsPair:
@@ -95,8 +95,8 @@ class BinsPair(Pair):
     def plain(self) -> tuple[Estimator, Estimator]:
         """Return estimators that sample N(G_i, noise_std^2 G), for a random row G_i of G, and N(0, noise_std^2 G).
 
-        The samples are the inner products of the mechanism's output with the modes. The privacy loss depends on nothing
-        else.
+        The samples are the inner products of the mechanism's output with the modes. The privacy loss depends only on
+        these inner products.
         """
         whole = split(self.gram, common=False).outward(self.gram).scaled(self.noise_std)
         return Power(whole, 1), Tilt(whole, 0.0, np.full(whole.bins, 1.0 / whole.bins))
@@ -132,7 +132,7 @@ class BinsPair(Pair):
         return float(parts.mean()) * (1.0 + 1e-9)
 
     def _at_sensitivity(self, epsilon: float) -> float:
-        """Return the bound on the delta of the mechanism at `self.sensitivity`, or 1 if the sensitivity is unknown."""
+        """Return a bound on delta of a Gaussian mechanism with sensitivity `self.sensitivity`; 1 if it is unknown."""
         if not math.isfinite(self.sensitivity):
             return 1.0
         return float(upper_divergence(epsilon, (self.sensitivity / self.noise_std) ** 2)) * (1.0 + 1e-9)
@@ -144,7 +144,7 @@ def bins_pair(gram: Array, noise_std: float, sensitivity: float = math.inf) -> B
 
 
 def best_power(split: Split, epsilon: float) -> int:
-    """Return the power alpha for which the bound on the weights of `Power` is smallest. It is log-convex in alpha."""
+    """Return the alpha for which the bound on the weights of `Power` is smallest. The bound is log-convex in alpha."""
     least, alpha = math.inf, 0
     while alpha < LARGEST_ALPHA:
         bound = log_factor(split, alpha + 1) + log_envelope(float(alpha), split.rho) - alpha * epsilon
@@ -168,8 +168,8 @@ def best_tilt(split: Split, epsilon: float) -> Tilt:
 def best_cores(split: Split, epsilon: float, largest: int) -> list[Cores]:
     """Return `Cores` estimators for the alpha with the smallest bound on the weights and for a slightly larger alpha.
 
-    Each core size (the largest multiplicity in an index tuple, see `cores.py`) has a probability proportional to its
-    bound.
+    The core size is the largest multiplicity in an index tuple (see `cores.py`). Each core size is drawn with a
+    probability proportional to its bound.
 
     Args:
         split: the modes, divided by noise_std.

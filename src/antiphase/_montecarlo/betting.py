@@ -1,11 +1,12 @@
-"""Upper confidence limit for the mean of bounded, non-negative weights, valid for any number of samples.
+"""An upper confidence limit for the mean of bounded, non-negative weights, valid for any number of samples.
 
 Let 0 <= W_t <= c be independent weights with mean E W, and fix 0 < lambda <= 1 / c in advance. For u = E W, the product
 prod_t (1 + lambda (u - W_t)) is non-negative and has mean 1. By Markov's inequality, it is 1 / beta or more with
 probability at most beta. The product increases with u, so the u at which it equals 1 / beta is below E W with
 probability at most beta. That u is the confidence limit.
 
-In the code, weights are given as shares W / c in [0, 1]. The limit is u / c and the stake is lambda c.
+In the code, `shares` are the weights divided by their bound, W / c, which lie in [0, 1]. `limit` is u / c, and `stake`
+is lambda * c. `log_wealth` is the logarithm of the product.
 
 Reference: Waudby-Smith and Ramdas 2024, section 4 (betting confidence intervals).
 """
@@ -23,9 +24,10 @@ LARGEST_STAKE = 1.0 - 1e-9
 
 
 def log_wealth(shares: Array, stake: float, limit: float) -> float:
-    """Return sum_t log(1 + stake (limit - share_t)). If it is at least log(1 / beta), the mean is below the limit.
+    """Return sum_t log(1 + stake (limit - share_t)).
 
-    This conclusion fails with probability at most beta.
+    If the sum is at least log(1 / beta), conclude that the mean share is below the limit. This conclusion is wrong with
+    probability at most beta.
     """
     return float(np.log1p(stake * (limit - shares)).sum())
 
@@ -38,7 +40,7 @@ def upper_limit(shares: Array, stake: float, log_inverse: float, precision: floa
 
     Args:
         shares: weights divided by their bound.
-        stake: the stake, which is lambda c in the module docstring, in (0, 1].
+        stake: the stake, which is lambda * c in the module docstring, in (0, 1].
         log_inverse: log(1 / beta), where beta is the probability that the limit fails.
         precision: relative precision of the root search.
 
@@ -62,9 +64,11 @@ def upper_limit(shares: Array, stake: float, log_inverse: float, precision: floa
 def best_stake(shares: Array, samples: int, log_inverse: float) -> tuple[float, float]:
     """Return the stake with the smallest expected limit for `samples` weights like `shares`, and roughly that limit.
 
+    No guarantee depends on the choice of the stake.
+
     Args:
-        shares: shares from a pilot run, independent of the weights that the stake will be used on.
-        samples: number of weights that the stake will be used on.
+        shares: shares from a pilot run. They must be independent of the weights for which the stake will be used.
+        samples: number of weights for which the stake will be used.
         log_inverse: log(1 / beta), where beta is the probability that the limit fails.
     """
     from scipy.optimize import minimize_scalar

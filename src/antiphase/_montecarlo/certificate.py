@@ -1,4 +1,4 @@
-"""Confidence limits on delta from fresh samples."""
+"""Confidence limits on delta from fresh samples. A run that computes such a limit is called a certified run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphase._montecarlo.rounding import UNDERFLOW
 from antiphase._montecarlo.samples import child, collect
 
 MIN_SAMPLES = 1 << 14
-PILOT_MARGIN = 2.5  # a plan allows for a certified estimate this many standard errors above the pilot run's estimate
+PILOT_MARGIN = 2.5  # a plan allows for a certified estimate above the pilot run's by this many of its standard errors
 ROUNDED_UP = 1e-4  # relative amount by which rounding may increase an estimate
 DEVIATIONS = 8.0  # an estimate this many standard errors above a proved bound cannot be due to chance
 
@@ -30,7 +30,7 @@ class Limit:
         value: the confidence limit.
         estimate: the mean of the weights.
         error: standard error of the estimate.
-        samples: number of samples; 0 if the bound on the weights was enough.
+        samples: number of samples; 0 if the bound on the weights served as the limit.
     """
 
     value: float
@@ -45,7 +45,7 @@ class SamplingPlan:
 
     Args:
         pilot: the pilot run, with its estimator.
-        samples: number of samples to draw; 0 if the bound on the weights is used as the limit.
+        samples: number of samples to draw. It is 0 if the bound on the weights is small enough to serve as the limit.
         stake: stake of the confidence limit; see `betting.py`.
         expected: the expected confidence limit.
     """
@@ -62,7 +62,7 @@ def plan_run(pilot: Pilot, goal: float, effort: Effort, more: int = 1) -> Sampli
     Args:
         pilot: the pilot run.
         goal: the limit to reach.
-        effort: limits on the work; at most `effort.samples` samples are drawn.
+        effort: limits on the work. At most `effort.samples` samples are drawn.
         more: factor by which to multiply the number of samples. More samples reduce the risk that the limit exceeds the
             goal because the pilot run underestimated delta.
     """

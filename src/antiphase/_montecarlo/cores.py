@@ -1,11 +1,12 @@
-"""The second estimator for removal, for nearly orthogonal modes. It draws the most frequent index of a tuple first.
+"""Estimates delta for the removal of an example if the modes are nearly orthogonal.
 
 As in `power.py`, a sample is noise around the sum of the modes of a tuple of bins (i_1, ..., i_alpha), where alpha is
-the power of the likelihood ratio. Each tuple is decomposed into three parts:
+the power of the likelihood ratio. Unlike `power.py`, this estimator draws the most frequent index of a tuple first.
+Each tuple is decomposed into three parts:
 
-1. The core: an index i of largest multiplicity k. If several indices are tied, each gets weight 1 / #ties.
-2. The positions of the core, one of binomial(alpha, k) sets.
-3. The other indices in order, none of them more than k times.
+1. The core: an index i of largest multiplicity k. If several indices are tied, each is the core with weight 1 / #ties.
+2. The positions of the core, which are one of binomial(alpha, k) sets.
+3. The other indices in order. Each of them occurs at most k times.
 
 The estimator draws k with probability w_k, then the core with probability proportional to
 exp(k (k - 1) |m_i|^2 / 2), and then the other indices one after another as in `power.py`. It excludes the core and
@@ -15,8 +16,8 @@ every index that was already drawn k times. The ratio of a tuple's weight in `po
 
 where b is the number of bins, and Z_l is the sum of the weights allowed at the l-th draw, or 0 if none is allowed. The
 m_i are the rests of the modes: what remains after the part common to all modes is subtracted (`split.py`). The bounds
-on Z_l in `steps.py` depend only on k and l. The bounds in `power.py` are larger, because they must allow for one index
-being drawn all alpha times.
+on Z_l in `steps.py` depend only on k and l. The corresponding bounds in `power.py` are larger, because there one index
+may be drawn all alpha times.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Cores(Estimator):
     Args:
         split: the modes, divided by noise_std (see `split.py`).
         alpha: the power of the likelihood ratio, at least 2 (see `power.py`).
-        weights: w_1, ..., w_alpha, the probability of each core size; positive where `log_core_bounds` is finite.
+        weights: w_1, ..., w_alpha, the probability of each core size k. It must be positive where `log_core_bounds` is
+            finite.
         bounds: log B_1, ..., log B_alpha, from `log_core_bounds`.
     """
 
@@ -75,12 +77,12 @@ class Cores(Estimator):
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """Twice the bound of `Power`, because there are twice as many factors."""
+        """Bound on the rounding error of the ratio: twice that of `Power`, because there are twice as many factors."""
         return 2.0 * 2.0 * self.alpha * self.loss_error
 
     @property
     def bias(self) -> float:  # type: ignore[override]
-        """Bound on the total variation distance due to rounding of the probabilities of core size, core and indices."""
+        """Bound on the total variation distance from rounding the probabilities of core sizes, cores and indices."""
         return 8.0 * UNIT * (self.split.bins + self.alpha) * (self.alpha + 2.0)
 
     @cached_property
@@ -153,5 +155,5 @@ def _core_exponents(split: Split, alpha: int) -> Array:
 
 
 def fits(split: Split, alpha: int) -> bool:
-    """Return whether the products of weights stay within floating-point range for this alpha."""
+    """Return True if the products of weights stay within floating-point range for this alpha."""
     return alpha * float(split.rest.max()) <= LARGEST_EXPONENT

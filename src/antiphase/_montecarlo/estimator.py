@@ -4,14 +4,14 @@ For removal and for addition, the weight of a sample is
 
     W = exp(ratio) D(epsilon + shift),        ratio <= log_factor + slope * shift,
 
-where D is the hockey-stick divergence of the Gaussian mechanism with squared distance rho (`gaussian.py`), and rho is
-the squared length of the part common to all modes (`split.py`), or 0. The ratio and the shift of a sample do not depend
-on epsilon. It follows that
+where D is the hockey-stick divergence of the Gaussian mechanism with squared distance rho (`gaussian.py`). For balls in
+bins, rho is the squared length of the part that all modes have in common (`split.py`); otherwise, rho is 0. The ratio
+and the shift of a sample do not depend on epsilon. It follows that
 
-    0 <= W <= c = exp(log_factor) sup_y exp(slope y) D(epsilon + y),        delta = E W <= c.
+    0 <= W <= c = exp(log_factor) sup_y exp(slope * y) D(epsilon + y),        delta = E W <= c.
 
 To allow for rounding errors, weights are computed at epsilon - `loss_error`, and c is multiplied by exp(`allowance`);
-see `rounding.py`. Then delta <= c (E share + `bias`), where the shares are the computed weights divided by c.
+see `rounding.py`. The computed weights divided by c are called shares, and delta <= c (E share + `bias`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphase._montecarlo.rounding import UNDERFLOW
 
 PIECE = 1 << 18  # random numbers to draw at once
 LARGEST_LOG = 700.0
-SLOPES = [0.01 * 1.1**i for i in range(145)]  # up to 9,100
+SLOPES = [0.01 * 1.1**i for i in range(145)]  # candidates for `best_slope`, up to 9,100
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def log_bound(estimator: Estimator, epsilon: float) -> float:
 
 
 def allowance(estimator: Estimator) -> float:
-    """Return an upper bound on how far the computed logs of a weight and of c can be below their exact values."""
+    """Return an upper bound on how far the computed logarithms of a weight and of c can be below the exact values."""
     return estimator.ratio_error + float(divergence_error(estimator.rho))
 
 
@@ -89,7 +89,7 @@ def ceiling(estimator: Estimator, epsilon: float) -> float:
 def best_slope(bound: Callable[[float], float]) -> float:
     """Return the slope from a fixed grid for which the convex function `bound` is smallest.
 
-    With a fixed grid, the cache of `log_envelope` is reused.
+    The grid is fixed so that cached results of `log_envelope` can be reused.
     """
     low, high = 0, len(SLOPES) - 1
     while low < high:

@@ -1,4 +1,4 @@
-"""Estimates the epsilon of a dominating pair from below, for audits."""
+"""Estimates from below the epsilon of the dominating pair of a mechanism (`pair.py`), for audits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HALVINGS = 14
 def epsilon_from_below(
     strategy: Strategy, participation: Amplified, noise_std: float, delta: float, samples: int = SAMPLES
 ) -> float:
-    """Return the largest epsilon found at which the estimated delta is at least four standard errors above `delta`.
+    """Return the largest epsilon found whose estimated delta is at least four standard errors above `delta`.
 
     This function is for audits, so its result must not be above the true epsilon. (Guarantees use `epsilon`, whose
     result must not be below the true epsilon.)

@@ -1,4 +1,4 @@
-"""The hockey-stick divergence D of the Gaussian mechanism, log D, and the tightest exponential upper bound on D.
+"""The hockey-stick divergence D of the Gaussian mechanism, and its envelope, the tightest exponential upper bound on D.
 
 Let rho be the squared distance of the two means divided by the variance, and Phi the standard normal distribution
 function. At e = epsilon, the divergence is
@@ -25,7 +25,7 @@ MARGIN = 1e-9  # added to the logarithm of every bound to allow for rounding
 
 
 def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
-    """Return log D(e), even where D is tiny; the error is at most `divergence_error` unless D underflows.
+    """Return log D(e), even where D is tiny. The error is at most `divergence_error` unless D underflows.
 
     Args:
         e: values of epsilon; any real numbers.
@@ -53,8 +53,8 @@ def log_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
 def divergence_error(rho: ArrayLike) -> Array:
     """Return a bound on the error of log D(e), valid where log D(e) is at least -745.
 
-    With r = sqrt(rho) and a = e / r - r / 2, D is a difference of two numbers whose relative difference is about r, or
-    r / a in the tail, where a < 39. The exponents in these numbers are below r^2 + 800.
+    Let r = sqrt(rho) and a = e / r - r / 2. D is computed as a difference of two numbers. Their relative difference is
+    about r, or about r / a in the tail, where a < 39. The exponents in these numbers are below r^2 + 800.
     """
     r = np.maximum(np.sqrt(np.asarray(rho, dtype=np.float64)), SMALLEST_ROOT)
     return 64.0 * UNIT * (40.0 / r + 100.0 + r)
@@ -69,7 +69,7 @@ def upper_divergence(e: ArrayLike, rho: ArrayLike) -> Array:
 
 @lru_cache(maxsize=1 << 14)
 def log_envelope(slope: float, rho: float) -> float:
-    """Return log sup_e exp(slope e) D(e) for slope >= 0, so that D(e) <= exp(log_envelope - slope e) for every e.
+    """Return log sup_e exp(slope * e) D(e) for slope >= 0. Then D(e) <= exp(log_envelope - slope * e) for every e.
 
     Since log D is concave, -D'/D = exp(e) Phi(-r/2 - e/r) / D(e) increases with e. The supremum is at the e where this
     ratio equals `slope`.

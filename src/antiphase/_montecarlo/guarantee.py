@@ -20,8 +20,8 @@ ATTEMPTS = 8
 MAX_NOISE_INCREASES = 16
 NOISE_EXPONENT = 0.75  # the noise grows by (epsilon / target)^0.75, because epsilon falls faster than 1 / noise
 CHOICES = 1 << 10  # number of bounds from which a calibration or a plan may choose the best one
-# Calibration aims below the budget's epsilon by this fraction, because a bound may exceed its estimate. The first
-# number is for pairs that are `tight`, the second for all others.
+# Calibration aims below the budget's epsilon by this fraction, because a bound may exceed its estimate. TIGHT_MARGIN
+# is for pairs that are `tight` (`pair.py`), SAMPLED_MARGIN for all others.
 TIGHT_MARGIN, SAMPLED_MARGIN = 3e-4, 1.5e-3
 TYPICAL_LOG_INVERSE = 30.0  # log(1 / failure probability), used to choose an estimator before delta is known
 SMALLEST_BOUND = 5e-324  # replaces a bound that underflows to zero
@@ -37,7 +37,8 @@ def pair_delta(pair: Pair, epsilon: float, seed: np.random.SeedSequence, samplin
     """Return delta at epsilon: a proved bound or a confidence limit, whichever is smaller.
 
     **Guarantee**: an "upper" bound is proved. A "confident" bound is limit + p, where delta exceeds the limit with
-    probability at most p over the randomness of this call. This p is SHARE times the delta that a pilot run estimated.
+    probability at most p over the randomness of this call. Here p is SHARE (`verification.py`) times the delta that a
+    pilot run estimated.
     """
     pair = pair.outward
     upper = pair.upper(epsilon)
@@ -92,7 +93,7 @@ def pair_noise(
     """Return roughly the smallest noise for (epsilon, delta), and a bound on epsilon at that noise.
 
     **Guarantee**: the bound is the result of `settle`, a function that returns a bound on epsilon at a noise level.
-    `settle` is called at most MAX_NOISE_INCREASES times.
+    If that bound exceeds `epsilon`, the noise is increased. After MAX_NOISE_INCREASES bounds, `NotProved` is raised.
     """
     aim = epsilon * (1.0 - (TIGHT_MARGIN if pair.tight else SAMPLED_MARGIN))
     noise = upper_noise(pair, aim, delta)
@@ -111,12 +112,12 @@ def pair_noise(
 
 
 def _is_certifiable(pair: Pair, epsilon: float, delta: float, sampling: MonteCarlo) -> bool:
-    """Return whether the allowed number of samples can certify a delta this small."""
+    """Return True if the allowed number of samples may be enough to certify a delta this small."""
     return pair.least(epsilon, sampling.samples or pair.samples, _log_inverse(delta, 1)) < delta
 
 
 def _log_inverse(delta: float, attempt: int) -> float:
-    """Return log(1 / failure probability) for one confidence limit, if the best of CHOICES bounds may be chosen."""
+    """Return log(1 / failure probability) of one confidence limit, if the best of CHOICES bounds may be chosen."""
     return log_inverse_share(max(delta, SMALLEST_DELTA), attempt, CHOICES)
 
 
@@ -125,8 +126,8 @@ def _search_and_verify(
 ) -> tuple[float, Bound] | None:
     """Return a verified epsilon with its bound on delta, or None if all attempts fail.
 
-    Each attempt searches with estimates and verifies the result. It aims at a smaller delta than the previous attempt,
-    and its failure probability is half as large.
+    Each attempt searches with estimates and verifies the result. Each aims at a smaller delta than the previous one,
+    and has half its failure probability.
     """
     goal, aim = delta * (1.0 - SHARE), 1.0 + sampling.slack
     for attempt in range(1, ATTEMPTS + 1):

@@ -1,9 +1,9 @@
 """The dominating pair of `PoissonMinSeparation` with a banded C.
 
 A pattern is the set of steps in which one example participates. These steps are at least `separation` apart. If C has
-at most that many bands, the columns of C at the steps of a pattern are never non-zero in the same row. The likelihood
-ratio of a pattern is then a product over its steps, and the mean over all patterns is computed by a recursion over the
-steps (`_kernels.separation`).
+at most `separation` bands, the columns of C at the steps of a pattern are never non-zero in the same row. The
+likelihood ratio of a pattern is then a product over its steps. A recursion over the steps computes the mean of these
+likelihood ratios over all patterns (`_kernels.separation`).
 
 Below, y is the output divided by noise_std, p is a random pattern with distribution pi, and m_p is the sum of the
 columns of |C| at the steps of p, divided by noise_std. The likelihood ratio L is the mean of
@@ -16,11 +16,11 @@ with exponents s and s / (s - 1) gives L <= A R^(1/s), so the weight (L - e^eps)
 A^s L^-s (L - e^eps)_+. With s = 1 this is plain sampling.
 
 **Addition.** For s >= 0 and any distribution q of patterns, draw y ~ N(-s m, I), where m is the mean of m_p over q. The
-weight is (1 - e^eps L)_+ times exp(s <m, y> + s^2 |m|^2 / 2). It is bounded, because Jensen's inequality gives
+weight is (1 - e^eps L)_+ times exp(s <m, y> + s^2 |m|^2 / 2). The weight is bounded, because Jensen's inequality gives
 <m, y> <= Y + (mean of |m_p|^2 / 2 over q) + KL(q || pi). With s = 0 this is plain sampling.
 
-The bounds on the weights, for removal and for addition, are close to the delta against an adversary who knows the
-pattern. If sampling amplifies privacy a lot, these bounds are far above the true delta.
+For removal and for addition, the bound on the weights is close to the delta against an adversary who knows the
+pattern. If sampling amplifies privacy a lot, this bound is far above the true delta.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _PAIR = "Choquette-Choo et al. 2025 (near-exact amplification), Lemma C.1"
 
 @dataclass(frozen=True)
 class SeparatedPair(Pair):
-    """The pair (P, Q): P is the mixture of N(|C| p, noise_std^2 I) over random patterns p; Q is N(0, noise_std^2 I).
+    """The pair (P, Q). P is the mixture of N(|C| p, noise_std^2 I) over random patterns p. Q is N(0, noise_std^2 I).
 
-    Here a pattern p is a vector of zeros and ones, one entry per step.
+    Here a pattern p is a vector with one entry per step: 1 if the example takes part in the step, and 0 otherwise.
 
     Args:
         columns: entries of |C|, shape (steps, bands): columns[t, r] = |C[t + r, t]|.
-        participation: the participation, with its separation, rate and kind of start.
+        participation: the participation. Its separation, rate and warm_start define the distribution of patterns.
         noise_std: standard deviation of the noise.
         sensitivity: sensitivity of C without amplification.
         counts: probabilities of 0, 1, ... participations, from `count_probabilities`.
@@ -92,7 +92,7 @@ class SeparatedPair(Pair):
 
     @cached_property
     def outward(self) -> SeparatedPair:
-        """The pair with slightly less noise, so that no inner product of scaled columns is below its exact value."""
+        """The pair with slightly less noise. No computed inner product of its columns is below the exact value."""
         return self if self._is_outward else replace(self, noise_std=self.noise_std * (1.0 - GRAM), _is_outward=True)
 
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
@@ -111,7 +111,7 @@ class SeparatedPair(Pair):
         return math.exp(min(0.0, bound)) * log_inverse / samples
 
     def plain(self) -> tuple[Estimator, Estimator]:
-        """Return estimators that sample both distributions directly."""
+        """Return estimators that sample P (for removal) and Q (for addition) directly."""
         return Joined(self, 0.0), Absent(self, 0.0, Law(self.participation, np.zeros(len(self.columns))))
 
     def estimators(self, epsilon: float) -> tuple[Estimator, Estimator]:
@@ -152,9 +152,10 @@ class SeparatedPair(Pair):
     def _known(self, epsilon: float) -> float:
         """Return the mean, over the number of participations k, of the divergence at k times the largest squared norm.
 
-        This bounds delta: the divergence of a mixture is at most the mean over its components, and k columns without
-        common rows have at most k times the largest squared norm. The last entry of `self.counts` also counts all
-        larger k (see `count_probabilities`), so it is combined with the divergence at the largest possible k.
+        This bounds delta for two reasons. The divergence of a mixture is at most the mean divergence of its components,
+        and the sum of k columns without common rows has at most k times the largest squared norm. The last entry of
+        `self.counts` also counts all larger k (see `count_probabilities`), so it is combined with the divergence at the
+        largest possible k.
         """
         counts = np.append(np.arange(len(self.counts) - 1), -(-len(self.columns) // self.participation.separation))
         parts = upper_divergence(epsilon, counts * self.squares.max())
@@ -189,7 +190,7 @@ class Joined(Estimator):
     def loss_error(self) -> float:  # type: ignore[override]
         """Bound on the rounding error of the loss.
 
-        The columns of a pattern share no row, so each |y_t| is at most s times one entry plus the noise.
+        The columns of a pattern share no row, so each |y_t| is at most s times one entry of a column plus the noise.
         """
         s = 1.0 + self.slope
         return self.pair.error(s, LARGEST_NORMAL + s * float(self.pair.scaled.max()))
@@ -281,10 +282,10 @@ class Absent(Estimator):
 
 
 def best_absent(pair: SeparatedPair, slope: float) -> Absent:
-    """Return the better of two `Absent` estimators.
+    """Return the better of two `Absent` estimators, which differ in the distribution q of patterns.
 
-    The first ignores the term s^2 |m|^2 / 2 of `log_factor` and minimizes the other terms over the distribution q of
-    patterns. The second linearizes the ignored term at the mean m of the first.
+    The first q minimizes `log_factor` without its term s^2 |m|^2 / 2. The second q takes this term into account,
+    linearized at the mean m of the first.
     """
     weights = -pair.squares / 2.0
     first = Absent(pair, slope, Law(pair.participation, weights))

@@ -14,9 +14,8 @@ def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
     """Return G_ij = <m_i, m_j>, where mode m_i is the sum of the columns of |C| at the steps i, i + b, i + 2b, ...
 
     Contributions are vectors that an adversary chooses step by step, so the dominating pair of the mechanism uses the
-    entrywise |C| instead of C. With fewer steps than epochs x steps_per_epoch, each mode contains only the steps of the
-    run, and a bin beyond the last step has mode 0. If C has structure, no matrix with one row and one column per step
-    is formed.
+    entrywise |C| instead of C. If the run has fewer steps than epochs x steps_per_epoch, each mode contains only the
+    steps of the run, and a bin without a step has mode 0. If C is structured, no steps x steps matrix is formed.
 
     **Guarantee**: the pair mean_i N(m_i, noise_std^2 I) and N(0, noise_std^2 I) dominates the mechanism, in both
     directions, under zero-out and add-or-remove adjacency. A strategy that the theorem does not cover raises
@@ -46,8 +45,8 @@ def bins_gram(strategy: Strategy, participation: BallsInBins) -> Array:
 def check_causal(strategy: Strategy) -> None:
     """Raise `NotProved` if the output of a step depends on a row of C x + z that a later step completes.
 
-    A step completes a row if it is the last step with a non-zero entry in this row of C. The theorem allows
-    contributions to depend only on rows that earlier steps have completed, so outputs must not reveal other rows.
+    A step completes a row if it is the last step with a non-zero entry in this row of C. In the theorem, contributions
+    may depend only on rows that earlier steps have completed. Outputs must therefore not reveal other rows.
     """
     if not strategy.is_causal:
         raise NotProved(
@@ -57,7 +56,7 @@ def check_causal(strategy: Strategy) -> None:
 
 
 def _toeplitz_gram(column: Array, steps: int, bins: int) -> Array:
-    """Return the Gram matrix G for a Toeplitz C with n steps, where mode i is the first mode m, shifted by i steps.
+    """Return the Gram matrix G for a Toeplitz C with n steps. Mode i is then the first mode m, shifted by i steps.
 
     Uses the recursion G_ij = G_{i+1, j+1} + m[n-1-i] m[n-1-j], in which all terms are non-negative.
     """

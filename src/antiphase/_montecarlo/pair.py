@@ -16,10 +16,11 @@ class Upper:
 
     Args:
         value: the bound.
-        method: short description of how it was computed.
+        method: short description of how the bound was computed.
         reference: author, year, theorem.
-        is_of_pair: whether the bound also holds for the delta of the dominating pair. Only then are estimates compared
-            with it. If C has negative entries, the delta of the pair can exceed the delta at the sensitivity of C.
+        is_of_pair: True if the bound also holds for the delta of the dominating pair. Only then may estimates be
+            checked against it. If C has negative entries, the delta of the pair can exceed the delta of a Gaussian
+            mechanism with the sensitivity of C.
     """
 
     value: float
@@ -35,7 +36,7 @@ class Pair(ABC):
 
     Attributes:
         noise_std: standard deviation of the noise.
-        tight: whether the upper bound is accurate, so that no samples are needed.
+        tight: True if `upper` is accurate, so that no samples are needed.
         pilot: number of samples of a pilot run (see `pilot.py`).
         samples: default number of samples, which take about half a minute on two cores.
         reference: the theorem that proves that the pair dominates the mechanism.
@@ -58,10 +59,10 @@ class Pair(ABC):
 
     @abstractmethod
     def upper(self, epsilon: float, *, fine: bool = True) -> Upper:
-        """Return a bound on delta without samples. If `fine` is false, the bound is faster to compute and looser."""
+        """Return a bound on delta that needs no samples. With `fine=False`, it is faster to compute, but looser."""
 
     def least(self, epsilon: float, samples: int, log_inverse: float) -> float:
-        """Return a lower bound on the confidence limit, or 0 if unknown.
+        """Return a lower bound on every confidence limit from this many samples, or 0 if unknown.
 
         If all sampled weights are 0, the limit is close to this bound. `log_inverse` is log(1 / failure probability).
         """

@@ -1,8 +1,8 @@
 """Distributions of the patterns of `PoissonMinSeparation`, tilted by one exponent per step.
 
-A pattern p has probability pi(p) exp(sum of the exponents at the steps of p) / A, where pi is the untilted distribution
-and A is the mean of the exponentials under pi. The tilted distribution is also a renewal process, but its joining
-probability depends on the step.
+A pattern is the set of steps in which one example takes part ("joins"). The tilted distribution gives pattern p the
+probability pi(p) exp(sum of the exponents at the steps of p) / A, where pi is the untilted distribution, and A is the
+mean of the exponentials under pi. Like pi, it is a renewal process, but its joining probability depends on the step.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from antiphase._check import Array
 from antiphase._participation import PoissonMinSeparation
 
-SURE = 50.0  # cap on the hazard of a step; -log of a 53-bit uniform number never exceeds it
-MAX_OPERATIONS = 2e8
+SURE = 50.0  # cap on the hazard, -log(1 - joining probability); -log of a 53-bit uniform number never exceeds it
+MAX_OPERATIONS = 2e8  # limit for `count_probabilities`, which merges large counts to stay below it
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Law:
 
     @cached_property
     def _logs(self) -> Array:
-        """log f_t for t < n + separation, where f_t is the mean of the exponentials if first eligible in step t."""
+        """log f_t for t < n + separation: f_t is the mean of the exponentials if the example is first eligible at t."""
         from antiphase._kernels import backward_log_means
 
         logs = np.empty(len(self.exponents) + self.sampling.separation)

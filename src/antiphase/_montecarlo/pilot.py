@@ -1,7 +1,8 @@
 """Pilot runs, which choose the estimator and its parameters for a confidence limit.
 
-A bad choice can make the limit loose but never wrong. The choice is fixed before the samples for the limit are drawn,
-and these samples are independent of the pilot run.
+A bad choice can make the limit loose, but never wrong. The choice is fixed before the samples for the limit are drawn,
+and these samples are independent of the pilot run. The slack of a pilot run is the relative amount by which the limit
+is expected to exceed the estimate of delta.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Pilot:
-    """Weights of a pilot run, as shares of their bound.
+    """A pilot run: its estimator, and its weights as shares of their bound.
 
     Args:
         estimator: estimator that drew the samples.
@@ -86,6 +87,7 @@ def run_pilot(estimator: Estimator, epsilon: float, samples: int, effort: Effort
 def best(pilots: Sequence[Pilot], effort: Effort) -> Pilot:
     """Return the pilot with the smallest slack.
 
-    A pilot that missed rare, large weights is not chosen by mistake, because its large bound gives a large slack.
+    A pilot run that missed rare, large weights has a large bound on its weights, and hence a large slack. It is not
+    chosen by mistake.
     """
     return min(pilots, key=lambda pilot: pilot.slack(effort))

@@ -1,4 +1,4 @@
-"""Plain Monte Carlo, which needs about 1 / delta samples for an estimate and many more for a proof.
+"""Plain (unweighted) Monte Carlo. It needs about 1 / delta samples for an estimate, and many more for a proof.
 
 Reference: Choquette-Choo et al. 2025 (near-exact amplification), Thm. 2.2 and App. E.
 """
@@ -26,7 +26,7 @@ class Mean:
     """The mean of the weights for removal or addition, rounded up.
 
     Args:
-        value: the mean. If it is 0, no sample had a positive weight, and 0 is not an estimate of delta.
+        value: the mean. If it is 0, no sample had a positive weight, and the mean says nothing about delta.
         error: standard error of the mean.
         hits: number of samples with a positive weight.
     """
@@ -87,9 +87,10 @@ def verify_plain(
 ) -> Bound:
     """Verify the claim (epsilon, delta) with plain samples, or raise `Refused`.
 
-    The claim passes if both means are at most (delta - p) / tau, where p is the failure probability that delta includes
-    (see `verification.py`). If the true delta for removal or addition exceeds delta - p, the mean for this direction
-    passes with probability at most `bernstein_failure`. This probability must be within the share of this attempt.
+    The claim passes if the means for removal and addition are both at most (delta - p) / tau. Here p is the failure
+    probability that delta includes (see `verification.py`). If the true delta for removal or addition exceeds
+    delta - p, the mean for this direction passes with probability at most `bernstein_failure`. `Refused` is raised if
+    this probability is larger than this attempt may spend.
     """
     threshold = delta * (1.0 - SHARE) / tau
     needs, has = log_inverse_share(delta, attempt), _bernstein_exponent(threshold, tau, samples)
@@ -119,7 +120,7 @@ def _bernstein_exponent(delta: float, tau: float, samples: int) -> float:
 def weighted_mean(
     estimator: Estimator, epsilon: float, samples: int, seed: np.random.SeedSequence, workers: int
 ) -> Mean:
-    """Return the mean weight of an estimator's samples at epsilon, which is an unbiased estimate of delta."""
+    """Return the mean weight of an estimator's samples: an unbiased estimate of delta, increased to cover rounding."""
     pieces = collect(estimator, samples, seed, partial(_moments, estimator, epsilon), workers)
     hits, total, squares = (math.fsum(column) for column in zip(*pieces, strict=True))
     mean = total / samples

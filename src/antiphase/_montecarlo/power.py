@@ -1,6 +1,6 @@
 """Estimates delta for the removal of an example, with samples reweighted by a power of the likelihood ratio.
 
-This is one of two estimators for removal; the other one is in `cores.py`. The power, alpha, is an integer.
+This is one of two estimators for removal; the other one is in `cores.py`. The power is an integer, alpha >= 1.
 
 Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). K is the
 Gram matrix of the rests, b is the number of bins, and Y is the log-likelihood ratio of the mixture mean_i N(m_i, I)
@@ -9,7 +9,7 @@ against N(0, I).
 The measure exp(alpha Y) N(0, I) is a mixture of N(sum_k m_{i_k}, I) over index tuples (i_1, ..., i_alpha), with weights
 b^-alpha exp(sum_{k<l} K_{i_k i_l}). The indices are drawn one after another, each with probability proportional
 to e_j = exp((K n)_j), where n_i counts how often index i was drawn so far. The probability of drawing a tuple is its
-weight divided by the product, over all draws, of the means mean_j e_j. Each mean is convex in n. Over all n with k
+weight divided by the product of mean_j e_j over all draws. Each factor mean_j e_j is convex in n. Over all n with k
 indices in total, it is therefore largest if all k indices are equal.
 """
 
@@ -66,7 +66,7 @@ class Power(Estimator):
 
     @property
     def ratio_error(self) -> float:  # type: ignore[override]
-        """Bound on the rounding error of the ratio: the sum of the logs of the alpha means minus (alpha - 1) loss."""
+        """Bound on the rounding error of the ratio, the sum of the logs of alpha means minus (alpha - 1) * loss."""
         return 2.0 * self.alpha * self.loss_error
 
     @property
@@ -101,7 +101,7 @@ class Power(Estimator):
 
 
 def log_factor(split: Split, alpha: int) -> float:
-    """Return the sum over k < alpha of log max_i mean_j exp(k K_ij); infinite if exponentials would overflow."""
+    """Return the sum over k < alpha of log max_i mean_j exp(k K_ij), or infinity if exponentials would overflow."""
     known = split.known_factors
     while len(known) < alpha:
         k = len(known)

@@ -1,23 +1,23 @@
 """Bounds on the floating-point errors in confidence limits on delta.
 
-A certified delta must not fall below the true value because of floating-point rounding. The limit is the mean of
-sampled weights, plus a statistical margin (`estimator.py`, `betting.py`). Each section below bounds one source of error
-and states how the limit is raised to cover it.
+A certified delta must not fall below the true value because of floating-point rounding. The confidence limit on delta
+is the mean of sampled weights, plus a statistical margin (`estimator.py`, `betting.py`). Each section below bounds one
+source of error and states how the limit is raised to cover it.
 
 **Gram matrix.** In balls-in-bins, the mode of a bin is the sum of the columns of |C| at the steps of the bin. Let K be
 the Gram matrix of the modes, divided by the noise variance. K and its decomposition are rounded, and small eigenvalues
 are dropped. Delta is the mean of a convex function F of the likelihood ratio L = sum_i u_i, where each bin i has a term
 u_i >= 0. Delta increases with every entry of K, because d(delta) = sum_ij E[F''(L) u_i u_j] dK_ij / 2 (`slopes.py`
-defines u_i and F) and F'' >= 0. It is therefore enough that the matrix used for sampling has no entry below the true
+defines u_i and F) and F'' >= 0. It is therefore enough that no entry of the matrix used for sampling is below its true
 value. `Split.outward` adds the same number to all entries: the largest amount by which the decomposition lowered an
 entry, plus GRAM times the largest entry. For `PoissonMinSeparation`, the columns of |C| are non-negative, so it is
 enough to multiply the standard deviation of the noise by 1 - GRAM.
 
 **Samples.** The weight of a sample is exp(ratio) D(epsilon + shift), where D is the hockey-stick divergence of a
 Gaussian mechanism, and every weight is at most c (`estimator.py`). The shift and the ratio are sums of products. A sum
-of at most k terms whose absolute values add up to S has an error of at most 2 k UNIT S. `loss_error` bounds the error
-of the shift. D is a decreasing function, so the weights are computed for epsilon - loss_error. `ratio_error` bounds the
-errors of the ratio, of the factor exp(log_factor) in c, and of all exponentials. The limit is multiplied by
+of at most k terms whose absolute values add up to S has an error of at most 2 * k * UNIT * S. `loss_error` bounds the
+error of the shift. D is a decreasing function, so the weights are computed for epsilon - loss_error. `ratio_error`
+bounds the errors of the ratio, of the factor exp(log_factor) in c, and of all exponentials. The limit is multiplied by
 exp(ratio_error). Normal numbers from the generator are below LARGEST_NORMAL in absolute value.
 
 **Divergence.** `gaussian.divergence_error` bounds the error of log D, and the limit is multiplied by its exponential.
@@ -27,8 +27,8 @@ To cover underflow, the limit is increased by UNDERFLOW x c.
 distance between the distribution of the samples and the distribution that the weights assume. A weight is at most c, so
 the limit is increased by bias x c.
 
-**Limit.** The sum over N samples in `betting.upper_limit` has an error of at most 2 log2(N) UNIT times the sum of the
-absolute values of its terms.
+**Limit.** The sum over N samples in `betting.upper_limit` has an error of at most 2 * log2(N) * UNIT times the sum of
+the absolute values of its terms.
 
 Remaining assumptions: the numbers from the random generator are independent and uniform or normal, and exp, log, erfcx
 and ndtr are accurate to a few units in the last place (tests compare them with 60 digits).
@@ -41,7 +41,7 @@ import math
 UNIT = 2.0**-53
 GRAM = 1e-10  # error of a Gram matrix entry / largest entry; covers sums of a million terms, and FFTs
 LARGEST_NORMAL = 14.0  # the generator's normal numbers are never above 12.3 in absolute value
-UNDERFLOW = 1e-300
+UNDERFLOW = 1e-300  # added to shares and bounds that may have underflowed
 
 
 def modes_error(bins: int, largest: float, power: float) -> float:

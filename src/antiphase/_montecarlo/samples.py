@@ -1,4 +1,4 @@
-"""Draws samples in blocks with separate seeds, so that results do not depend on which worker computes a block.
+"""Draws samples in blocks. Each block has its own seed, so results do not depend on which worker computes a block.
 
 joblib runs the blocks, on threads by default. Inside `joblib.parallel_config(backend=...)`, joblib uses that backend,
 such as Dask or Ray on many machines.
@@ -53,7 +53,7 @@ def collect(
         estimator: estimator that draws the samples.
         samples: total number of samples.
         seed: seed of the samples; block i uses its i-th child.
-        reduce: called on each piece; must be picklable if the backend requires it.
+        reduce: function that is called on each piece. It must be picklable if the backend requires that.
         workers: joblib's n_jobs; -1 for all cores.
     """
     from joblib import Parallel, delayed
@@ -73,8 +73,8 @@ def draws(estimator: Estimator, samples: int, seed: np.random.SeedSequence, work
 def single_threaded() -> AbstractContextManager[Any]:
     """Return a context manager that limits the linear algebra of NumPy and SciPy to one thread.
 
-    The matrix products here are small and already run on joblib's threads. On a busy machine, additional BLAS threads
-    can spend ten times as much time waiting for each other as working.
+    The matrix products of the estimators are small and already run on joblib's threads. On a busy machine, additional
+    BLAS threads can spend ten times as much time waiting for each other as working.
     """
     limit: AbstractContextManager[Any] = _controller().limit(limits=1)
     return limit

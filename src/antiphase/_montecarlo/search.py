@@ -1,7 +1,7 @@
-"""Searches for the epsilon or noise at which delta has a given value, by a proved bound or by estimates.
+"""Searches for the epsilon or noise at which delta has a given value. Delta is a proved bound or an estimate.
 
-Estimates use the same seed throughout a search (common random numbers), so that they are a smooth function of the
-search variable. `Pair.least`, a lower bound on the confidence limit, is added to each estimate. Results from estimates
+Estimates use the same seed throughout a search (common random numbers), so that they are a smooth function of epsilon
+or of the noise. `Pair.least`, a lower bound on the confidence limit, is added to each estimate. Results from estimates
 prove nothing and are verified afterwards with fresh samples.
 """
 
@@ -92,7 +92,7 @@ def estimated_noise(
 ) -> float:
     """Return the noise at which the estimate equals `delta`.
 
-    It is at most about `highest`, the noise that the proved bound needs.
+    The result is not much above `highest`, the noise that the proved bound needs.
     """
     few, many = _samples(pair, sampling)
 
@@ -147,13 +147,13 @@ class _Curve:
 
 
 def _excess(curve: _Curve, pair: Pair, epsilon: float, delta: float, log_inverse: float, sampling: MonteCarlo) -> float:
-    """Return log((estimate of delta + smallest possible limit) / delta)."""
+    """Return log((estimate of delta + `pair.least`) / delta)."""
     least = pair.least(epsilon, sampling.samples or pair.samples, log_inverse)
     return math.log(math.exp(curve.log_delta(epsilon)) + least) - math.log(delta)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return the point where a decreasing function crosses 0, or the nearest end of the interval if it does not."""
+    """Return the point where a decreasing function crosses 0, or the nearer end of the interval if it does not."""
     from scipy.optimize import brentq
 
     if function(low) <= 0.0:

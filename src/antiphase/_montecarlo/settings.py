@@ -15,10 +15,11 @@ class MonteCarlo:
     """Settings for bounds that are computed from samples.
 
     `epsilon`, `delta` and `verify` draw fresh entropy on every call. `calibrate` and `plan` search with seeds that are
-    hashes of their arguments, so that the same arguments give the same mechanism, and certify the result with fresh
-    entropy. If you pass a seed, all of these functions return the same result every time. Failure probabilities add up:
-    if you try many seeds, or many descriptions of the same mechanism, and keep the best result, you spend the failure
-    probability many times.
+    hashes of their arguments, so that the same arguments give the same mechanism. Then they certify the result with
+    fresh entropy. If you pass a seed, all of these functions return the same result every time.
+
+    Failure probabilities add up. If you try many seeds, or many descriptions of the same mechanism, and keep the best
+    result, you spend the failure probability many times.
 
     A confidence limit exceeds the true value by a relative amount proportional to 1 / sqrt(samples). The functions draw
     enough samples that the limit exceeds the estimate of delta by at most the fraction `slack`. A slack of 5 % costs
@@ -27,8 +28,8 @@ class MonteCarlo:
     Args:
         slack: largest relative excess of the confidence limit over the estimate of delta.
         samples: maximum number of samples for each of removal and addition. If they are not enough, the limit is
-            looser, or a bound without samples is returned. None allows as many as fit in about half a minute on two
-            cores.
+            looser, or a bound that needs no samples is returned. None allows as many samples as take about half a
+            minute on two cores.
         workers: joblib's n_jobs; -1 for all cores. Results depend neither on the number of workers nor on joblib's
             backend.
         seed: fixed seed that makes results reproducible, for tests only. None draws fresh entropy. Different functions

@@ -14,7 +14,7 @@ bin i given the sample. Then
     D = e^eps p(Y = eps) E[w w^T | Y = eps] / 2   or   p(Y = -eps) E[w w^T | Y = -eps] / 2,
 
 where p is the density of Y under N(0, I). At constant delta, the noise satisfies d(log noise) = <D, dG> / (2 <D, G>).
-The estimate takes O(samples b^2) time for any number of steps, and needs no derivatives of samples.
+The estimate takes O(samples * b^2) time for any number of steps, and needs no derivatives of samples.
 
 Reference: Price 1958; Choquette-Choo et al. 2025 (near-exact amplification), App. D, differentiates samples instead.
 """
@@ -43,7 +43,7 @@ class Slopes:
         log_delta: logarithm of delta.
         by_gram: derivatives of log delta with respect to the entries of K = G / noise_std^2, which are D / delta.
         by_log_noise: derivative of log delta with respect to log noise_std.
-        alpha: power of the likelihood ratio in the `Power` estimator; 0 if an example is added.
+        alpha: power of the likelihood ratio in the `Power` estimator; 0 for addition, which uses `Tilt`.
     """
 
     log_delta: float
@@ -62,7 +62,7 @@ def delta_slopes(
         epsilon: epsilon of the divergence.
         samples: number of samples; a few thousand are enough.
         seed: seed of the samples; calls with the same seed use common random numbers.
-        adding: whether an example is added instead of removed.
+        adding: True for the addition of an example, False for its removal.
         alpha: power of the likelihood ratio in the `Power` estimator; 0 for the best one. The estimates are a smooth
             function of the noise only if alpha stays the same.
     """

@@ -1,4 +1,4 @@
-"""Splits the modes into a common part, which is integrated exactly, and rests, which are sampled.
+"""Splits each mode into a part common to all modes, which is integrated exactly, and a rest, which is sampled.
 
 In balls-in-bins, the mode of a bin is the sum of the columns of |C| at the steps of the bin. Let K be the Gram matrix
 of the modes divided by noise_std^2, and rho = 1 / (1^T K^-1 1), where 1 is the vector of ones. Every mode is the sum of
@@ -79,15 +79,15 @@ class Split:
 
     @cached_property
     def whole(self) -> Array:
-        """K. Entries that became negative by rounding are replaced by 0."""
+        """The Gram matrix K of the modes. Entries that rounding made negative are replaced by 0."""
         return np.maximum(self.rest + self.rho, 0.0)
 
 
 def split(gram: Array, *, common: bool = True) -> Split:
     """Return the split of modes with the Gram matrix `gram`, with the largest possible common part.
 
-    `gram` may be singular. The Gram matrix of the rests is rebuilt from its non-negligible eigenvalues, so that
-    sampling and weighting use the same matrix. The result differs from `gram` only by rounding errors, which `outward`
+    `gram` may be singular. The Gram matrix of the rests is rebuilt from its non-negligible eigenvalues, so that samples
+    and weights use the same matrix. The rebuilt K differs from `gram` only by rounding errors, for which `outward`
     compensates. If `common` is false, there is no common part.
 
     >>> round(split(np.array([[2.0, 1.0], [1.0, 2.0]])).rho, 12)
@@ -106,5 +106,5 @@ def split(gram: Array, *, common: bool = True) -> Split:
             hint="pass a symmetric positive semidefinite matrix",
         )
     kept = values > floor
-    # Use the symmetric root. Eigenvectors of equal eigenvalues, and samples based on them, would depend on the machine.
+    # Use the symmetric root, because the eigenvectors of equal eigenvalues depend on the machine.
     return Split(rho, (vectors[:, kept] * np.sqrt(values[kept])) @ vectors[:, kept].T)

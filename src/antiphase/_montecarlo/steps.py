@@ -6,12 +6,13 @@ unit vector, n_i = 0, n_j <= k and sum n = m. Index j is allowed as the next one
 exp((Kt N)_j) = exp(-rho (k + m)) exp((K N)_j), where Kt is the Gram matrix of the rests (`split.py`) and
 K = Kt + rho 1 1^T has no negative entry. With v_j = (K N)_j, the sum Z of the weights of all allowed j satisfies
 
-(a) Z <= max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj), since that sum is convex in n;
-(b) Z <= exp(-rho (k + m)) (A + T (e^S - 1) / S), since e^v lies below its chord on [0, S];
-(c) Z <= exp(-rho (k + m)) (A + T + V (e^S - 1 - S) / S^2), since (e^v - 1 - v) / v^2 increases.
+(a) Z <= max over i, t != i of sum_{j != i} exp(k Kt_ij + m Kt_tj), because that sum is convex in n.
+(b) Z <= exp(-rho (k + m)) (A + T (e^S - 1) / S), because e^v lies below its chord on [0, S].
+(c) Z <= exp(-rho (k + m)) (A + T + V (e^S - 1 - S) / S^2), because (e^v - 1 - v) / v^2 increases with v.
 
 Here A is a bound on the number of allowed j, S on the largest v_j, T on the sum of the v_j, and V on the sum of the
-v_j^2. S and T are computed by a greedy fill, which takes the largest coefficients first, each as often as allowed.
+v_j^2. S and T are largest sums under the limits on n. They are computed by a greedy fill, which takes the largest
+coefficients first, each as often as allowed.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class _Fills:
 
     def log_bound(self, k: int, m: int) -> float:
         """Return the log of the smaller of the bounds (b) and (c), without the factor exp(-rho (k + m))."""
-        if k == 1:  # an allowed j has not been drawn yet, so fewer j are allowed, and K_jj does not contribute
+        if k == 1:  # the m drawn indices are not allowed again, and K_jj does not contribute to v_j of an allowed j
             allowed, moments = max(self.bins - 1 - m, 0), self.moments_of_others
         else:
             allowed, moments = self.bins - 1, self.moments
@@ -86,7 +87,7 @@ class _Fills:
         return math.log(allowed + min(chord, parabola) + UNDERFLOW)
 
     def _largest(self, k: int, m: int) -> float:
-        """Return S, given that j was drawn at most k - 1 times. The fill takes indices with larger entries first."""
+        """Return S. An allowed j was drawn at most k - 1 times. The fill takes indices with larger entries first."""
         own = np.clip(k + m - k * self.larger, 0, k - 1)
         return float((own * self.own + self.beside.fill(k, k + m - own)).max())
 
@@ -140,7 +141,7 @@ def _without_diagonal(matrix: Array) -> Array:
 
 
 def _curvature(s: float) -> float:
-    """Return (e^s - 1 - s) / s^2, or for small s, where the difference would cancel, an upper bound from its series."""
+    """Return (e^s - 1 - s) / s^2. For small s, where the difference would cancel, return an upper bound."""
     if s < 1e-2:
         return 0.5 + s / 6.0 + s**2 / 24.0 + s**3 / 60.0
     return (math.expm1(s) - s) / s**2

@@ -1,9 +1,9 @@
-"""The estimator of delta for adding an example, which shifts samples away from a weighted mean of the modes.
+"""Estimates delta for the addition of an example, with samples shifted away from a weighted mean of the modes.
 
 Here m_i is the rest of mode i: what remains after the part common to all modes is subtracted (`split.py`). For
 probabilities p_i and s >= 0, draw x ~ N(-s m, I) with m = sum_i p_i m_i. If Y is the log-likelihood ratio of the
-mixture at x, the weight is D(epsilon + Y) times exp(s <m, x> + s^2 |m|^2 / 2), with D as in `estimator.py`. It is
-bounded, because Jensen's inequality gives <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
+mixture at x, the weight is D(epsilon + Y) times exp(s <m, x> + s^2 |m|^2 / 2), with D as in `estimator.py`. The weight
+is bounded, because Jensen's inequality gives <m, x> <= Y + sum_i p_i |m_i|^2 / 2 + KL(p || uniform).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Tilt(Estimator):
 
 
 def log_tilt_factor(split: Split, slope: float, weights: Array) -> float:
-    """Return an upper bound on s <m, x> + s^2 |m|^2 / 2 - s Y over all x, for slope s, as in the module docstring."""
+    """Return an upper bound on s <m, x> + s^2 |m|^2 / 2 - s Y over all x, for s = slope (see the module docstring)."""
     positive = weights[weights > 0.0]
     divergence = float(positive @ np.log(positive)) + math.log(split.bins)
     return float(slope**2 * (weights @ split.rest @ weights) / 2.0 + slope * (weights @ split.half + divergence))

@@ -3,12 +3,12 @@
 Let the claim be (epsilon, delta), and let p be the failure probability that all attempts together may spend. Attempt r
 passes if the confidence limits on delta for removal and addition, each with failure probability p / 2^r / 2, are at
 most delta - p. A mechanism whose true delta exceeds delta - p therefore passes in some attempt with probability at most
-p. The procedure that releases the output only if an attempt passes is therefore (epsilon, (delta - p) +
-p)-differentially private: the randomness of the verification is part of the mechanism, and delta includes its failure
+p. Consider the procedure that releases the output only if an attempt passes. The randomness of the verification is part
+of this procedure, which is therefore (epsilon, (delta - p) + p)-differentially private. Its delta includes the failure
 probability.
 
-With a single attempt, max(delta - p, p) would be enough. With several attempts, the sum is needed: some attempts may
-test a mechanism that satisfies the claim, while others test a mechanism that does not.
+With a single attempt, max(delta - p, p) would be enough. With several attempts, the sum (delta - p) + p is needed,
+because some attempts may test a mechanism that satisfies the claim, while others test a mechanism that does not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from antiphase._montecarlo.samples import child
 from antiphase._montecarlo.settings import MonteCarlo
 
 SHARE = 1e-3  # share of delta that verification may spend as its failure probability
-FRESH_FACTOR = 4  # with fresh entropy, verification draws this multiple of the samples that it probably needs
+FRESH_FACTOR = 4  # with fresh entropy, verification plans to draw this multiple of the samples that it probably needs
 RELEASE = "Wang et al. 2023, Thm. 9; Waudby-Smith and Ramdas 2024"
 
 
@@ -101,7 +101,7 @@ def try_claim(
 
 
 def pair_effort(pair: Pair, log_inverse: float, seed: np.random.SeedSequence, sampling: MonteCarlo) -> Effort:
-    """Return the settings for sampling a pair, within the limits of `sampling`. `seed` is for the pilot run."""
+    """Return the limits on the work for a pair, from the settings in `sampling`. `seed` is for the pilot run."""
     return Effort(sampling.samples or pair.samples, log_inverse, seed, sampling.workers, sampling.slack / 4.0)
 
 
@@ -121,7 +121,7 @@ def verify_pair(
 
     **Guarantee**: see the module docstring. `attempt` counts, from 1, all verifications that could lead to the release.
     """
-    # A seed means that a certificate of a stored plan is repeated, with its original number of samples.
+    # With a seed, the certificate of a stored plan is repeated with its original number of samples.
     more = 1 if sampling.seed is not None else FRESH_FACTOR
     outcome = try_claim(pair, epsilon, delta, attempt, seed, sampling, more=more)
     if outcome.bound is not None:

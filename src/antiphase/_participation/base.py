@@ -23,7 +23,7 @@ class Participation(ABC):
     @property
     @abstractmethod
     def worst_case(self) -> Deterministic:
-        """A deterministic participation that allows every pattern that is possible here; `self` if deterministic."""
+        """A deterministic participation that allows every pattern of this one; `self` if this one is deterministic."""
 
     @abstractmethod
     def expected_batch(self, examples: int, steps: int) -> float:
@@ -55,7 +55,7 @@ class Participation(ABC):
 
     @property
     def sampling_groups(self) -> int | None:
-        """Number of groups, if groups take turns and each step samples independently from one group; otherwise None."""
+        """Number of groups, if groups take turns and each step draws a new sample from one group; otherwise None."""
         return None
 
     def step_probability(self) -> float:
@@ -66,7 +66,7 @@ class Participation(ABC):
         return 1.0
 
     def distinct_batches(self, steps: int) -> int:
-        """Return an upper bound on the number of distinct batches in `steps` steps: `steps` unless batches repeat."""
+        """Return an upper bound on the number of distinct batches. It is below `steps` if the batches repeat."""
         return steps
 
     def for_steps(self, steps: int) -> Participation:
@@ -82,7 +82,7 @@ class Participation(ABC):
         Args:
             examples: number of examples to sample from, or of users for user-level privacy. They are numbered from 0.
             steps: number of batches.
-            secret: determines the batches; use one secret per run, or `secret.child(run)`.
+            secret: determines the batches. Use a new secret for each run, such as `secret.child(run_id)`.
 
         >>> from antiphase import Secret, SingleParticipation
         >>> SingleParticipation().sampler(examples=4, steps=4, secret=Secret.insecure(1)).batch(0)
@@ -99,7 +99,10 @@ class Participation(ABC):
 
 
 class Deterministic(Participation):
-    """A participation defined by a set of allowed patterns. Every subset of an allowed pattern is also allowed."""
+    """A participation defined by a set of allowed patterns, which are sets of steps in which an example takes part.
+
+    Every subset of an allowed pattern is also allowed.
+    """
 
     @property
     def worst_case(self) -> Deterministic:
@@ -108,7 +111,7 @@ class Deterministic(Participation):
 
     @abstractmethod
     def patterns(self, steps: int) -> Iterator[Pattern]:
-        """Yield all maximal patterns within `steps` steps. Their number can be exponential in `steps`."""
+        """Yield all maximal patterns, which allow no further step. Their number can be exponential in `steps`."""
 
     @abstractmethod
     def largest_count(self, steps: int) -> int:
@@ -116,7 +119,7 @@ class Deterministic(Participation):
 
     @abstractmethod
     def spacing(self, steps: int) -> int:
-        """Return the nominal number of steps from one participation to the next: epoch length or minimum separation."""
+        """Return the nominal distance between participations in steps: the epoch length or the minimum separation."""
 
     @property
     def exact_spacing(self) -> int:

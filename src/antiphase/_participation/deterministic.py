@@ -1,4 +1,4 @@
-"""Deterministic participations, each defined by a set of allowed patterns."""
+"""Deterministic participations, each defined by the patterns (sets of steps) that it allows for an example."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class MinSeparation(Deterministic):
     An example that took part in step s may take part again from step s + separation on.
 
     Args:
-        separation: smallest difference of two step numbers, b >= 1; 1 allows every step.
+        separation: smallest difference between two steps in which an example takes part, b >= 1; 1 allows every step.
         max_participations: largest number of participations, k; by default ceil(steps / separation).
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), section 3.

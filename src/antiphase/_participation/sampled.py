@@ -1,4 +1,4 @@
-"""Random participations, in which the run draws the batches at random."""
+"""Random participations: the run draws its batches at random and keeps them secret."""
 
 from __future__ import annotations
 
@@ -240,13 +240,13 @@ class PoissonMinSeparation(Participation):
     In each step, every eligible example is drawn independently with probability `rate`. Without a warm start, all
     examples are eligible in step 0, so the first batches are larger than the later ones. With a warm start, each
     example begins in the stationary state, as if training had always been running. Every step then draws a given
-    example with the same overall probability, rate / (1 + (separation - 1) rate).
+    example with the same overall probability, rate / (1 + (separation - 1) * rate).
 
     Args:
-        separation: smallest allowed difference between two step numbers, b >= 1.
+        separation: smallest difference between two steps in which an example takes part, b >= 1.
         rate: sampling probability of an eligible example, in (0, 1].
         max_batch: size to which batches are truncated and padded; None keeps their random size.
-        warm_start: whether examples begin in the stationary state.
+        warm_start: True if examples begin in the stationary state.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification).
     """

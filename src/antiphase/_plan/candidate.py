@@ -29,7 +29,8 @@ class Candidate:
 
     Args:
         family: family of the strategy, such as "banded"; "unknown" if an older plan file does not state it.
-        error: expected error under the problem's objective for clipping norm 1: noise_std x error of the strategy.
+        error: expected error under the problem's objective, for clipping norm 1. It is noise_std x error of the
+            strategy.
         noise_std: standard deviation of the noise z in C x + z, for the strategy matrix C and the gradients x.
         noise_multiplier: effective noise multiplier, noise_std / sensitivity (see
             `Mechanism.effective_noise_multiplier`).
@@ -103,7 +104,7 @@ def display_name(family: str, size: int | None = None, variant: str = "") -> str
 
 
 def curve_steps(steps: int) -> Array:
-    """Return the steps at which a candidate records its error: at most 33, evenly spaced, with the first and the last.
+    """Return the steps at which a candidate records its error: at most 33 evenly spaced steps, from first to last.
 
     >>> curve_steps(5).tolist(), len(curve_steps(1000))
     ([1, 2, 3, 4, 5], 33)

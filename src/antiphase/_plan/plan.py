@@ -22,10 +22,10 @@ from antiphase._problem import Problem
 from antiphase._record import fingerprint, from_json, json_digest, parse_json, record, to_json
 
 FORMAT = 1
-# Relative tolerances.
-BETWEEN_MACHINES = 2e-3  # difference between two epsilons that machines compute from samples with the same entropy
-BETWEEN_SAMPLES = 1e-2  # difference between two epsilons of one mechanism from independent samples
-ABOVE_BUDGET = 1e-8  # rounding may put a guarantee above the budget by this much
+# Largest relative differences between epsilons.
+BETWEEN_MACHINES = 2e-3  # between the epsilons that two machines compute from samples with the same entropy
+BETWEEN_SAMPLES = 1e-2  # between two epsilons of one mechanism from independent samples
+ABOVE_BUDGET = 1e-8  # between a guarantee that rounding put above the budget and the budget's epsilon
 
 
 @final
@@ -174,7 +174,7 @@ class Plan:
 
     @classmethod
     def _load(cls, path: str | Path, deviation: str = "") -> Plan:
-        """Load a plan. `deviation` is used if the file has no such field, as in server plans of older versions."""
+        """Load a plan. If its file has no deviation, as in server plans of older versions, use `deviation`."""
         data = _read(Path(path))
         try:
             plan = from_json(_upgraded(data["plan"], deviation))
@@ -201,9 +201,9 @@ class Plan:
     def extend(self, steps: int) -> Plan:
         """Return the plan extended to more steps, with the same strategy and noise.
 
-        The guarantee of the new plan covers the whole longer run if the decision to extend it does not depend on the
-        outputs. If this decision might depend on them, plan for the largest number of steps from the start, and stop
-        early.
+        The guarantee of the new plan covers the whole longer run if the decision to extend does not depend on the
+        outputs. If this decision might depend on the outputs, plan for the largest number of steps from the start, and
+        stop early.
 
         Plans with these strategies can be extended: Identity, Toeplitz without column normalization, BLT,
         BandedInverse, and Tree with the online decoder. Extend a Tree before its last step, because that step completes
@@ -313,7 +313,7 @@ def _wrong_lattice(plan: Plan) -> Iterator[str]:
         if Fraction(lattice.norm) * Fraction(2) ** lattice.exponent > Fraction(problem.clip_norm):
             yield f"problem.clip_norm is {problem.clip_norm}, but mechanism.lattice allows {lattice.clip_norm}"
         if problem.parameters is not None and problem.parameters > lattice.entries:
-            yield f"problem.parameters is {problem.parameters}, but mechanism.lattice allows {lattice.entries}"
+            yield f"problem.parameters is {problem.parameters}, but mechanism.lattice allows at most {lattice.entries}"
 
 
 def _unsuitable_participation(plan: Plan) -> Iterator[str]:
@@ -350,7 +350,7 @@ def _wrong_first_candidate(plan: Plan) -> Iterator[str]:
         ("noise_std", first.noise_std, "mechanism.noise_std", mechanism.noise_std),
         ("participation", first.participation, "mechanism.participation", mechanism.participation),
         ("memory_copies", first.memory_copies, "that of mechanism.strategy", mechanism.strategy.memory_copies),
-        ("error", first.error, "error", plan.error),
+        ("error", first.error, "the error of the plan", plan.error),
     ):
         if stated != made:
             yield f"candidates[0].{name} is {stated}, but {where} is {made}"
@@ -413,7 +413,7 @@ def _short(value: object) -> str:
 
 
 def stored_fingerprint(path: Path) -> str:
-    """Return the fingerprint stated in a plan file, without comparing it with the plan."""
+    """Return the fingerprint stated in a plan file. It is not checked against the plan."""
     return str(_read(path)["fingerprint"])
 
 

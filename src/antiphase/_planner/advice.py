@@ -13,7 +13,7 @@ from antiphase._planner.learning_rate import rate_for_error, rates_to_try
 from antiphase._problem import Problem
 from antiphase.strategies import Identity
 
-FEW_COPIES = 8
+FEW_COPIES = 8  # a plan that needs more model-sized buffers gets a note on its memory
 
 
 def advice(problem: Problem, candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _by_rms(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[str]:
 def affordable_copies(parameters: int, memory_bytes: int, machines: int = 1) -> int:
     """Return the number of model-sized float32 buffers that fit into the memory of all machines together.
 
-    This is about the number of bands that a banded strategy can have.
+    If each machine stores a part of every buffer, this is about the number of bands that a banded strategy can have.
 
     Reference: McKenna 2024, Examples 3.1 to 3.3.
 
@@ -123,7 +123,7 @@ def _gain(candidates: Sequence[Candidate], best: Mechanism) -> Iterator[str]:
 
 
 def _pipelines(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """Yield a comparison of the chosen candidate with the best candidate of every other kind of participation."""
+    """Yield comparisons of the chosen candidate with the best candidate of every other kind of participation."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         best.setdefault(candidate.batches, candidate)

@@ -3,10 +3,10 @@
 The examples are split into groups that take turns, and each step samples its batch from one group. A strategy with more
 bands (diagonals of the strategy matrix) cancels more noise, but it needs more groups. The groups are then smaller, so
 the sampling rate within a group is higher and amplifies privacy less. With n steps, N examples, batch size B, b bands
-and b groups, the rate is b B / N, and each group is sampled n / b times. The search evaluates the best Toeplitz
-strategy for several values of b. It starts with powers of two and with the rule of thumb b = epsilon sqrt(n) / k for k
-epochs. Next, it tries values between the best b and its neighbours. Finally, it optimizes every column of the strategy
-matrix separately for the best b.
+and b groups, the rate is b * B / N, and each group is sampled n / b times. The search evaluates the best Toeplitz
+strategy for several values of b. It starts with powers of two and with the rule of thumb b = epsilon * sqrt(n) / k for
+k epochs. Next, it tries values between the best b and its neighbours. Finally, it optimizes every column of the
+strategy matrix separately for the best b.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def try_amplified(search: Search, families: set[str], pipelines: tuple[str, ...]
 
 
 def rule_of_thumb(problem: Problem) -> int:
-    """Return epsilon sqrt(n) / k, rounded: a good number of bands for n steps and k epochs. If k is unknown, it is 1.
+    """Return epsilon * sqrt(n) / k, rounded: a good number of bands for n steps and k epochs; k = 1 if unknown.
 
     Reference: McKenna 2024, section 4.4.
     """

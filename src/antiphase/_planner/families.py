@@ -1,4 +1,4 @@
-"""For each family of strategies, the members that the planner tries when sampling does not amplify privacy."""
+"""Defines which strategies of each family the planner tries if sampling does not amplify privacy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from antiphase._problem import Problem
 from antiphase._workload import PrefixSum
 from antiphase.strategies import Fourier, Identity, Stamped, Strategy, Tree
 
-# Limits on the work of optimizing one strategy: on the steps, on steps x bands, or on steps x bands^2 (the cost of
-# evaluating a banded strategy once). A banded strategy with free columns has separate coefficients for every column;
-# all columns of a Toeplitz strategy have the same coefficients.
+# These constants limit the work of optimizing one strategy. They limit the number of steps, steps x bands, or
+# steps x bands^2, which is the cost of evaluating a banded strategy once. A banded strategy with free columns has
+# separate coefficients for every column. All columns of a Toeplitz strategy have the same coefficients.
 QUICK_DENSE_STEPS = 512  # with more steps, the dense family is first optimized only to within COARSE_TOLERANCE
 COARSE_TOLERANCE = 0.01
 MAX_FOURIER_STEPS = 16_384
@@ -27,11 +27,11 @@ MAX_BANDED_WORK = 1 << 30  # steps x bands^2; takes minutes; used only if free c
 MAX_TOEPLITZ_WORK = 1 << 30  # steps x bands
 MAX_INVERSE_WORK = 1 << 24  # steps x bands
 
-# Which numbers of bands, buffers and repeats to try.
+# These constants define which numbers of bands, buffers and repeats to try.
 MAX_FREE_COLUMN_GAIN = 0.05  # measured: for equal bands, free columns lower the error by at most this fraction
 MIN_BANDS_PER_STEP = 1e-4  # measured: if bands / steps is smaller, free columns lower the error by only about 0.03 %
 MIN_FREE_COLUMN_BANDS = 8
-BAND_POWERS = 10
+BAND_POWERS = 10  # numbers of bands to try include the powers of two below 2^10
 MAX_BUFFERS = 6
 MIN_BUFFER_GAIN = 0.005  # a further buffer must reduce the error by at least this fraction
 STAMPED_REPEATS = (2, 4, 5, 8, 10, 16, 20)
@@ -92,8 +92,8 @@ def _banded(search: Search, participation: Participation) -> None:
 def _worth_the_time(search: Search, participation: Participation, counts: list[int]) -> list[int]:
     """Return a list with the largest number of bands for which optimizing all columns takes only minutes.
 
-    The list is empty unless the Toeplitz strategy with that number of bands has an error close to the least error so
-    far.
+    The list is empty if optimizing takes only seconds, because `_banded` handles that case itself. It is also empty
+    unless the Toeplitz strategy with that number of bands has an error close to the least error so far.
     """
     steps = search.problem.steps
     bands = max((b for b in counts if free_columns_pay(steps, b)), default=0)
@@ -102,7 +102,7 @@ def _worth_the_time(search: Search, participation: Participation, counts: list[i
 
 
 def free_columns_pay(steps: int, bands: int) -> bool:
-    """Return whether optimizing every column separately takes only minutes and is expected to improve on Toeplitz.
+    """Return True if optimizing every column separately takes only minutes and probably improves on Toeplitz.
 
     >>> free_columns_pay(65_536, 64), free_columns_pay(1_000_000, 8), free_columns_pay(1_000_000, 32)
     (True, True, False)
@@ -148,7 +148,7 @@ def _dense(search: Search, participation: Participation) -> None:
 
 
 def _ruled_out(search: Search, participation: Participation) -> bool:
-    """Return whether no matrix can beat the best candidate, as the closed-form lower bound for prefix sums proves."""
+    """Return True if the closed-form lower bound for prefix sums proves that no matrix beats the best candidate."""
     noise, problem = search.least_multiplier(participation), search.problem
     if noise is None or problem.objective not in ("rms", "max") or not isinstance(problem.workload, PrefixSum):
         return False
@@ -157,9 +157,9 @@ def _ruled_out(search: Search, participation: Participation) -> bool:
 
 
 def _has_rivals(search: Search, participation: Participation) -> bool:
-    """Return whether another candidate may beat the dense optimum.
+    """Return True if another candidate may beat the dense optimum.
 
-    The other candidate may use sampling or, under minimum separation, more bands than the separation.
+    Such a candidate uses sampling or, under minimum separation, more bands than the separation.
     """
     sampled = any(found.candidate.participation != participation for found in search.evaluations)
     return sampled or (isinstance(participation.worst_case, MinSeparation) and bool(search.evaluations))
@@ -212,7 +212,7 @@ def band_counts(problem: Problem, participation: Participation) -> list[int]:
 
 
 def affords(problem: Problem, copies: int) -> bool:
-    """Return whether the memory limit allows this number of model-sized buffers."""
+    """Return True if the problem's memory limit allows this number of model-sized buffers."""
     return problem.memory_copies is None or copies <= problem.memory_copies
 
 

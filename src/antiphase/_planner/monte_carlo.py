@@ -8,8 +8,8 @@ with many samples.
 
 For objectives other than "rms" and "max", the planner tries BLTs (strategies with a few memory buffers) with one, two
 and three buffers. It stops early if one more buffer reduces the error by less than 0.5 %. It also stops if another
-participation has so much less error that more buffers cannot catch up. Toeplitz strategies took longer to optimize and
-were no better, so they are tried only if BLTs are excluded.
+participation has so much less error that more buffers cannot catch up. In measurements, Toeplitz strategies took longer
+to optimize and were no better. The planner therefore tries them only if BLTs are excluded.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from antiphase._problem import Problem
 from antiphase.strategies import Strategy
 
 COARSE = MonteCarlo(slack=0.2)
-OVER_STEPS_BUFFERS = (3,)
-TRAINING_BUFFERS = (1, 2, 3)
-TRAINING_BANDS = 64
+OVER_STEPS_BUFFERS = (3,)  # numbers of buffers of BLTs for the objectives "rms" and "max"
+TRAINING_BUFFERS = (1, 2, 3)  # numbers of buffers of BLTs for other objectives
+TRAINING_BANDS = 64  # number of bands of the Toeplitz strategy for other objectives
 ESTIMATE_ERROR = 0.02  # allowed relative error of an estimate from few samples
 HOPELESS = 1.2  # measured: more buffers never reduced the error by this factor
 NEAR = 1.05  # if memory also affects the choice, candidates within this factor of the least error get many samples
+# Limits for trying balls-in-bins by default.
 MAX_BINS = 1024  # the accountant works with bins x bins matrices
 MAX_STEPS = 1 << 17
 MAX_BINS_WORK = 1 << 21  # steps x bands
 
 
 def needs_monte_carlo(participation: Participation) -> bool:
-    """Return whether the accounting for this participation draws samples."""
+    """Return True if the accounting for this participation draws samples."""
     return isinstance(participation, (BallsInBins, PoissonMinSeparation))
 
 
 def bins_are_quick(problem: Problem, participation: Participation) -> bool:
-    """Return whether balls-in-bins can be accounted for within seconds."""
+    """Return True if balls-in-bins is covered under the problem's adjacency and accounted for within seconds."""
     assert isinstance(participation, BallsInBins)
     quick = participation.steps_per_epoch <= MAX_BINS and problem.steps <= MAX_STEPS
     return quick and problem.adjacency != "replace"
@@ -138,7 +139,10 @@ def _contenders(found: list[Evaluation], near: float) -> list[Evaluation]:
 
 
 def _unamplified(search: Search, families: set[str], participation: Participation) -> list[Proposal]:
-    """Return proposals for the best strategy of each family without amplification, which is quick to compute."""
+    """Return, for each family, a proposal for the strategy that is best without amplification.
+
+    Finding these strategies is quick, because it draws no samples.
+    """
     problem = replace(search.problem, adjacency="zero-out", participation=participation.worst_case, batch_size=None)
     kept = []
     for name, family in FAMILIES.items():

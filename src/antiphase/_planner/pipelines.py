@@ -1,4 +1,4 @@
-"""The ways to draw batches that a data pipeline can enforce, for problems that do not specify one."""
+"""The ways to draw batches that a data pipeline can enforce. They are tried if a problem names no participation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from antiphase._participation import (
 )
 from antiphase._problem import Problem
 
-SAMPLED = ("poisson", "cyclic-poisson", "fixed-size")
-PROMISED = ("fixed-epochs", "balls-in-bins", "shuffled-epochs")
+SAMPLED = ("poisson", "cyclic-poisson", "fixed-size")  # draw a new sample in every step
+PROMISED = ("fixed-epochs", "balls-in-bins", "shuffled-epochs")  # use every example once per epoch
 PIPELINES = (*SAMPLED, *PROMISED)
-# Not "shuffled-epochs", which never beat fixed epochs, nor "balls-in-bins", whose accounting is slow.
+# The default leaves out "shuffled-epochs", which never beat fixed epochs. It also leaves out "balls-in-bins", whose
+# accounting is slow; `default_pipelines` adds it if the accounting takes only seconds.
 DEFAULT = (*SAMPLED, "fixed-epochs")
 
 

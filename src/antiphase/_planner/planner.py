@@ -19,8 +19,8 @@ from antiphase._planner.search import Evaluation, Progress, Search
 from antiphase._planner.training import with_objective
 from antiphase._problem import Problem
 
-NOT_FOR_TRAINING = {"banded", "banded-inverse", "dense", "fourier", "stamped", "tree"}
-NOT_ON_A_LATTICE = {"banded", "dense", "fourier", "stamped", "tree"}
+NOT_FOR_TRAINING = {"banded", "banded-inverse", "dense", "fourier", "stamped", "tree"}  # see `_default_families`
+NOT_ON_A_LATTICE = {"banded", "dense", "fourier", "stamped", "tree"}  # left out by default for lattice noise
 MEMORY_TOLERANCE = 0.01  # fraction by which the error may exceed the least error, in exchange for less memory
 
 
@@ -40,22 +40,22 @@ def plan(
     error, the planner chooses the one that needs the least memory.
 
     The planner tries every family in `families` that the participation allows, with the amplification that the
-    participation provides. The participation states which steps can use one example. If the problem does not specify
-    it, the planner compares all participations in `pipelines`; the problem must then state the number of examples and
-    the batch size.
+    participation provides. The participation states which steps can use one example. If the problem names no
+    participation, the planner compares all participations in `pipelines`. The problem must then state the number of
+    examples and the batch size.
 
     **Guarantee**: the plan is within the budget. The table in docs/accounting.md names the accountant that proves this.
     The expected error of the chosen mechanism exceeds the error of any other candidate by at most the fraction
     `memory_tolerance`. Calling `plan` with only one of the `families` does not give a better mechanism, up to the
     accuracy of the search. The optimizers are accurate to 0.01 % (2 % for the dense family under `Curvatures`). If the
-    accounting draws samples, candidates are first compared with few samples, so the search is no more accurate than
+    accounting draws samples, candidates are first compared with few samples. The search is then no more accurate than
     this comparison. A family in `families` is skipped only if a proved bound shows that it cannot win.
 
     These sizes are not tried, and may give slightly less error:
 
     - numbers of bands between two tried numbers that differ by at most an eighth
-    - more buffers, once a further buffer has reduced the error by less than 0.5 %; under balls-in-bins, also if another
-      participation is so far ahead that more buffers cannot catch up
+    - more buffers, once a further buffer has reduced the error by less than 0.5 %
+    - under balls-in-bins, more buffers if another participation is so far ahead that they cannot catch up
     - banded strategies with separately optimized columns, if optimizing them may take hours (steps x bands^2 above
       2^30) or would gain little (steps x bands^2 above 2^26, with fewer bands than steps / 10,000)
 
@@ -206,7 +206,7 @@ def _checked(families: Iterable[str] | None, problem: Problem) -> set[str]:
 
 
 def _default_families(problem: Problem) -> set[str]:
-    """Return all families; for "training" and `Curvatures`, only those that trained well and were near the best."""
+    """Return all families for "rms" and "max". Other objectives leave out slow families that gave no better models."""
     if problem.objective in ("rms", "max"):
         return set(FAMILIES)
     return set(FAMILIES) - NOT_FOR_TRAINING

@@ -59,7 +59,7 @@ class Evaluation:
 
 
 class Search:
-    """All evaluations so far, and the reasons why other proposals failed.
+    """The state of a search: all evaluations so far, and the reasons why other proposals failed.
 
     Args:
         problem: problem to plan for.
@@ -73,7 +73,7 @@ class Search:
         self.memory_tolerance = memory_tolerance
         self.evaluations: list[Evaluation] = []
         self.refusals: list[AntiphaseError] = []
-        self.share = 0.0
+        self.share = 0.0  # fraction of the work that is done
         self.tell = progress or (lambda name, share: None)
 
     @property
@@ -82,7 +82,7 @@ class Search:
         return min((found.candidate.error for found in self.evaluations), default=math.inf)
 
     def error_of(self, family: str, size: int, participation: Participation) -> float:
-        """Return the error of the candidate with this family and size and no variant; infinite if it was not tried."""
+        """Return the error of the candidate with this family and size and no variant, or infinity if not tried."""
         wanted = (family, size, "", participation)
         tried = (found.candidate for found in self.evaluations)
         return next((c.error for c in tried if (c.family, c.size, c.variant, c.participation) == wanted), math.inf)
@@ -116,7 +116,10 @@ class Search:
 
 
 def evaluate(proposal: Proposal, problem: Problem, sampling: MonteCarlo) -> Evaluation:
-    """Calibrate a proposal: find the smallest noise for which the mechanism is within the budget."""
+    """Find the smallest noise for which the proposal is within the budget, and compute its error.
+
+    Raises `NotEnoughMemory` if the strategy exceeds the problem's memory limit.
+    """
     start = perf_counter()
     strategy = rounded_strategy(proposal.make()) if problem.lattice else proposal.make()
     if problem.memory_copies is not None and strategy.memory_copies > problem.memory_copies:
@@ -153,10 +156,10 @@ def evaluate(proposal: Proposal, problem: Problem, sampling: MonteCarlo) -> Eval
     return Evaluation(candidate, mechanism, found.guarantee)
 
 
-def _curve(mechanism: Mechanism, size: ErrorProfile) -> tuple[float, ...]:
-    """Return the error after each step in `curve_steps`. Empty for long runs, where this would take too long."""
+def _curve(mechanism: Mechanism, over_steps: ErrorProfile) -> tuple[float, ...]:
+    """Return the error after each step in `curve_steps`, or an empty tuple for long runs, which would take too long."""
     n = mechanism.strategy.steps
     if n > MAX_STEPS_FOR_CURVE:
         return ()
-    deviations = mechanism.noise_std * np.sqrt(size.per_step[curve_steps(n) - 1])
+    deviations = mechanism.noise_std * np.sqrt(over_steps.per_step[curve_steps(n) - 1])
     return tuple(float(f"{value:.6g}") for value in deviations)

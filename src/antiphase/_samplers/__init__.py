@@ -1,8 +1,8 @@
 """Samplers, which draw the batches of a participation.
 
-The same arguments give the same batches on every machine: random numbers come from AES-256 in counter mode, each random
-decision uses a fixed number of 128-bit draws, and all arithmetic on them is integer arithmetic. Every key depends on
-`stream.FORMAT`.
+The same arguments give the same batches on every machine. Random numbers come from AES-256 in counter mode. Each random
+decision uses a fixed number of 128-bit draws and only integer arithmetic on them. Every key depends on the format
+number, `stream.FORMAT`.
 """
 
 from antiphase._samplers.base import Batch, Sampler, shard

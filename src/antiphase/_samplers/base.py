@@ -32,18 +32,18 @@ class Sampler(ABC):
     uniformly random subset.
 
     **Guarantee**: the steps of every example form a pattern that `participation.worst_case` allows. The examples that
-    `max_batch` drops depend only on the secret and the step, never on the data. Without amplification, truncation
-    therefore does not change the guarantee under zero-out adjacency. Amplified accounting includes the cost of batches
-    that overflow.
+    `max_batch` drops depend only on the secret and the step, never on the data. Under zero-out adjacency, truncation
+    therefore does not change a guarantee without amplification. Amplified accounting includes the cost of batches that
+    overflow.
 
     Attributes:
         participation: the participation that the batches follow.
         examples: number of examples.
         steps: number of steps.
-        independent_assignment: whether the steps of each example depend only on (secret, example id). If so, adding an
-            example does not change the steps of any other example, as add-or-remove adjacency requires. False with
+        independent_assignment: True if the steps of each example depend only on (secret, example id). Adding an example
+            then does not change the steps of any other example, as add-or-remove adjacency requires. It is False with
             `max_batch`, because one example can displace another.
-        extendable: whether a sampler with more steps (or epochs) begins with the same batches.
+        extendable: True if a sampler with more steps (or epochs) begins with the same batches.
     """
 
     participation: Participation
@@ -104,7 +104,7 @@ class Sampler(ABC):
 
 
 def shard(indices: NDArray[np.int64], mask: NDArray[np.bool_], rank: int, world: int) -> Batch:
-    """Return the part of a batch for worker `rank`: entries rank, rank + world, rank + 2 world, and so on.
+    """Return the part of a batch for worker `rank`: entries rank, rank + world, rank + 2 * world, and so on.
 
     **Guarantee**: the parts of all ranks together contain each entry of the batch exactly once, and their sizes differ
     by at most one. Every worker draws the whole batch from the same secret, so no communication is needed.

@@ -26,9 +26,9 @@ class Bernoulli:
     binomial distribution. Then a uniformly random subset of that size is drawn. The result has the same distribution as
     independent coin flips, at a cost proportional to the number of heads.
 
-    **Guarantee**: the total variation distance from independent coins with probability `rate` is less than 2^-80 per
-    head drawn (the probability of each outcome of each draw is accurate to 2^-128). Whether position i shows heads
-    depends only on (secret, address, i), not on the population.
+    **Guarantee**: the probability of each outcome of each draw is accurate to 2^-128. The total variation distance from
+    independent coins with probability `rate` is less than 2^-80 for each head drawn. The coin of position i depends
+    only on (secret, address, i), not on the population.
 
     Args:
         secret: as for `DrawStream`.
@@ -46,7 +46,7 @@ class Bernoulli:
         """Return the sorted positions below `population` that show heads.
 
         Args:
-            address: number that selects a sequence of coins, such as the step; coins with different addresses are
+            address: number that selects a sequence of coins, such as the step. Coins with different addresses are
                 independent.
             population: number of positions.
         """

@@ -19,9 +19,9 @@ CACHED_EPOCHS = 2  # the current epoch and, for prefetching, the next
 
 @final
 class CycleSampler(Sampler):
-    """Splits the examples into `period` batches, called slots, and repeats them: step t uses slot t mod period.
+    """Splits the examples into `period` batches, called slots, and repeats the slots.
 
-    The secret determines the split.
+    Step t uses slot t mod period. The secret determines the split.
 
     | participation | period |
     |---|---|
@@ -88,11 +88,11 @@ class ShuffledEpochsSampler(Sampler):
 
 @final
 class BallsInBinsSampler(Sampler):
-    """Assigns each example to a random bin once; step t uses bin t mod steps_per_epoch.
+    """Assigns each example to a random bin once. The batch of step t is bin t mod steps_per_epoch.
 
     **Guarantee**: each example has one bin for the whole run. Bins are uniform and independent, as the privacy analysis
     of balls-in-bins batching assumes. Supports zero-out adjacency and, without `max_batch`, add-or-remove. With
-    `max_batch` the bins stay the same, and the examples to drop are drawn independently in each step.
+    `max_batch`, bins do not change, and the examples to drop are drawn independently in each step.
 
     Reference: Choquette-Choo et al. 2025 (near-exact amplification), Def. 3.1 and App. I.
     """

@@ -48,15 +48,15 @@ class PoissonMinSeparationSampler(Sampler):
 
     The cost is proportional to the number of participations.
 
-    With a cold start every example is eligible in step 0. A warm start draws the stationary state instead. An example
-    is then eligible with probability 1 / (1 + (b - 1) rate). Otherwise it becomes eligible after a number of steps that
-    is uniform in 1, ..., b - 1. Each step then draws a given example with the same probability, rate / (1 + (b - 1)
-    rate).
+    With a cold start, every example is eligible in step 0. A warm start draws the stationary state instead. An example
+    is then eligible with probability 1 / (1 + (b - 1) * rate). Otherwise it becomes eligible after a number of steps
+    that is uniform in 1, ..., b - 1. Each step then draws a given example with the same probability,
+    rate / (1 + (b - 1) * rate).
 
     **Guarantee**: participations are at least `separation` steps apart. An eligible example joins with probability
     `rate`, independently of everything else, to the accuracy of `Bernoulli`. Supports zero-out adjacency and, without
-    `max_batch`, add-or-remove. With `max_batch`, a dropped example waits as if it had taken part, so before truncation,
-    the draws of different examples are independent.
+    `max_batch`, add-or-remove. With `max_batch`, a dropped example waits as if it had taken part. Before truncation,
+    the draws of different examples are therefore independent.
 
     Each window is computed from the previous one, and the last two are cached. Consecutive steps take time proportional
     to their batch size. A resumed run recomputes all earlier windows once.
@@ -90,7 +90,7 @@ class PoissonMinSeparationSampler(Sampler):
         return chosen
 
     def _window(self, number: int) -> Window:
-        # `_cached` is replaced in one assignment, so threads that race only repeat the same work.
+        # `_cached` is replaced in one assignment. Threads that race therefore only repeat the same work.
         cached = self._cached
         before = [item for item in cached if item[0] <= number]
         at, window = max(before, key=_number) if before else (-1, self._start())

@@ -33,7 +33,8 @@ class DrawStream:
     Args:
         secret: secret from which the key is derived.
         labels: the name of the participation, the parameters that determine its draws, and the purpose of the stream.
-            The number of steps is not among them, so that a longer run begins with the same batches.
+            They do not contain the number of steps, unless the sampler is not extendable. A longer run therefore begins
+            with the same batches.
     """
 
     __slots__ = ("_key",)

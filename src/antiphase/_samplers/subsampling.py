@@ -42,7 +42,7 @@ class CyclicPoissonSampler(Sampler):
     """Assigns each example to a random group once. Members of group t mod groups join step t with probability `rate`.
 
     **Guarantee**: groups are independent and uniform, and members join independently. The distance between two
-    participations of an example is a multiple of `groups`, and each step is Poisson sampling from one group. Supports
+    participations of an example is a multiple of `groups`. Each step draws a Poisson sample from one group. Supports
     zero-out adjacency and, without `max_batch`, add-or-remove.
 
     The first batch assigns all examples to groups. Each later batch takes time proportional to its size.
@@ -66,10 +66,10 @@ class CyclicPoissonSampler(Sampler):
 class FixedSizeSampler(Sampler):
     """Draws a uniformly random subset of batch_size examples from group t mod groups in step t.
 
-    **Guarantee**: draws are independent across steps. Each group has examples // groups members, or one more, so the
-    largest sampling probability is batch_size / (examples // groups). The group of an example depends only on (secret,
-    example id), so replacing an example does not move any other example. Replace adjacency is supported, but not
-    add-or-remove: an added example can displace a different example from the batch.
+    **Guarantee**: draws are independent across steps. Each group has examples // groups members, or one more. The
+    largest sampling probability is therefore batch_size / (examples // groups). The group of an example depends only on
+    (secret, example id), so replacing an example does not move any other example. Replace adjacency is supported.
+    Add-or-remove is not, because an added example can displace a different example from the batch.
 
     Reference: Choquette-Choo et al. 2023 (amplified banded), Alg. 2.
     """

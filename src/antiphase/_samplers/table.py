@@ -1,8 +1,8 @@
 """Discrete distributions as tables of 128-bit cumulative thresholds, computed without hardware floating point.
 
 A random draw u in [0, 2^128) maps to the number of thresholds that are at most u. The error of each probability is at
-most 2^-128, for any rate. Probabilities are computed as decimals with 400 digits and then stored as integers, called
-masses, in units of 2^-256.
+most 2^-128, for any rate. Probabilities are computed as decimals with 400 digits. They are then converted to integers
+in units of 2^-256, which are called masses.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def at_least_once(trials: int, rate: Decimal) -> Decimal:
 def waiting_rate(separation: int, rate: Decimal) -> Decimal:
     """Return the stationary probability that an example is not eligible under `PoissonMinSeparation`.
 
-    Let pi(r) be the stationary probability that an example becomes eligible in r steps; it is eligible if r = 0. The
-    balance equations give pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
+    Let pi(r) be the stationary probability that an example becomes eligible in r steps, where r = 0 means that it is
+    eligible now. The balance equations give pi(r) = rate * pi(0) for r = 1, ..., separation - 1.
     """
     with localcontext(PRECISE):
         waits = (separation - 1) * rate
@@ -85,7 +85,7 @@ def _geometric_masses(length: int, first: int, ratio: int) -> Iterator[int]:
 def _thresholds(masses: Iterable[int]) -> NDArray[np.uint64]:
     """Return floor(2^128 * cumulative probability) as rows (high, low) of 64-bit words.
 
-    The table ends where the remaining mass is negligible, and the value after the last threshold gets that mass.
+    The table ends where the remaining mass is negligible. Draws above the last threshold get that mass.
     """
     rows, total = [], 0
     for mass in masses:

@@ -19,12 +19,12 @@ from antiphase._samplers.stream import DrawStream, Ids
 from antiphase._secret import Secret, require_secret
 from antiphase._traceback import without_locals
 
-_ONE_TYPE = "convert all of them to one type: 1 and '1' would count as two users"
+_ONE_TYPE = "convert all ids to one type: 1 and '1' would count as two users"
 _MISSING = "give every example a user id, or leave out the examples without one"
 _NUMBERS = "iufcbmM"  # NumPy dtype kinds whose values have a total order, once NaN and NaT are excluded
 _OTHERS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal)
-# Type, its name in errors, and a function that converts an instance of a subclass to the type itself. The order
-# matters: bool is a subclass of int, and datetime is a subclass of date.
+# Each entry has a type, its name in errors, and a function that converts an instance of a subclass to the type itself.
+# The order matters, because bool is a subclass of int, and datetime is a subclass of date.
 _VALUES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (bool, "bool", bool),
     (int, "number", int.__index__),
@@ -49,7 +49,7 @@ class UserIndex:
     """Maps users to their examples. Users are numbered in the order in which they first appear.
 
     Create the participation's sampler with `examples=index.users`, and pass each of its batches to `expand`. To protect
-    users, clip each user's total contribution: add up the gradients with equal `places`, then clip each sum.
+    users, clip the total contribution of each user: add up the gradients with equal `places`, then clip each sum.
 
     **Guarantee**: the sampler draws users, so the participation holds for users. With `max_examples`, a user with more
     examples contributes a uniformly random subset of that size, drawn independently for every step and user. Examples
@@ -61,7 +61,7 @@ class UserIndex:
         user_of_example: the user of each example, in an array or a list: integers, strings, bytes, floats, dates,
             UUIDs, enumerations, or tuples or frozensets of these.
         max_examples: largest number of examples of one user in one batch; None for no limit.
-        secret: secret from which the subsets of examples are drawn; needed only with `max_examples`.
+        secret: determines which examples of a user are drawn; needed only with `max_examples`.
 
     >>> index = UserIndex(["ann", "bob", "ann"])
     >>> index.users
@@ -107,7 +107,7 @@ class UserIndex:
             )
         if np.unique(chosen).size < chosen.size:
             raise InvalidArgument(
-                "The batch contains a user twice, who would contribute twice.",
+                "The batch contains a user twice. That user would contribute twice.",
                 hint="pass indices and mask of a batch as the sampler returned them",
             )
         sizes = self._sizes[chosen]
@@ -247,7 +247,7 @@ def _plain(owner: Any, i: int) -> tuple[str, Any]:
 
 
 def _is_missing(owner: Any) -> bool:
-    """Return whether an id is None, NaN, NaT or pandas.NA. Comparing pandas.NA with itself has no truth value."""
+    """Return True if an id is None, NaN, NaT or pandas.NA. Note that bool(pandas.NA == pandas.NA) raises an error."""
     try:
         return owner is None or not bool(owner == owner)  # noqa: PLR0124
     except (TypeError, ValueError, ArithmeticError):
