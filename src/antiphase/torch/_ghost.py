@@ -1,8 +1,8 @@
 """Ghost clipping in one backward pass: computes the gradient norms and the clipped sums from the same tensors.
 
-Notation in this file: `inputs` are the inputs of a layer, `gradients` are the gradients of the loss with respect to the
-layer's outputs, and `rows` are the per-example gradients of a parameter. The first dimension of each is over the
-examples.
+Notation in this file: `inputs` are the inputs of a layer. `gradients` are the gradients of the loss with respect to the
+outputs of the layer, called output gradients. `rows` are the per-example gradients of a parameter. The first dimension
+of all three is over the examples.
 """
 
 from __future__ import annotations
@@ -324,8 +324,8 @@ def tied_products(embedding: Kept, linear: Kept, e_square: torch.Tensor, l_squar
 def _skippable(module: nn.Module) -> set[int]:
     """Return the ids of the weights that `needed_gradients` leaves out: weights of layers with a trainable bias.
 
-    Two kinds of weights stay in. Weights sharded by FSDP do, since FSDP replaces the parameters during a pass. Weights
-    that several layers share do, since the pass reaches an Embedding only through its weight.
+    Weights sharded by FSDP are not left out, because FSDP replaces the parameters during a pass. Weights that several
+    layers share are not left out either, because the pass reaches an Embedding only through its weight.
     """
     owners = Counter(id(p) for layer in module.modules() for p in layer._parameters.values() if p is not None)
     return {

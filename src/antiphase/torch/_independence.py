@@ -75,12 +75,12 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
     parts must give the same gradient norms of the examples as the whole batch. Each gradient is then scaled to norm 1,
     and a randomly weighted sum of these gradients must also be the same.
 
-    Returns whether at least two examples have a gradient. If it returns False, nothing was checked.
+    Returns whether at least two examples have a gradient. If it returns False, the check shows nothing.
 
     Args:
         module: model, wrapped by Opacus.
         optimizer: private optimizer.
-        reset: deletes the gradients and activations of a forward and backward pass.
+        reset: function that deletes the gradients and activations of a forward and backward pass.
         loss: function that computes the loss of a batch as in training.
         batch: nested tuples, lists and mappings of tensors whose first dimension is the batch.
     """

@@ -68,8 +68,8 @@ class NoiseAdder(RunMethods):
         examples: number of examples in the data set, if batches come from `batch`. Required if the guarantee relies on
             random batches. Pass None if batches come from elsewhere; the report then says so.
         secret: secret that all noise is derived from. If None, a secret is generated and stored in the directory.
-        source: "host" for noise from AES-256 on the CPU, or "device" for PyTorch's generator on the device of the
-            parameters, which is not cryptographic. The report names the source.
+        source: "host" draws the noise with AES-256 on the CPU. "device" draws it with PyTorch's generator on the device
+            of the parameters, which is faster but not cryptographic. The report names the source.
         background_noise: whether `batch` starts to compute the step's noise on a background thread (host noise only).
             This does not change the noise, and it needs no extra memory.
 

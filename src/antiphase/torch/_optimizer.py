@@ -19,7 +19,7 @@ from antiphase.torch._precision import full_precision
 from antiphase.torch._step_tracker import StepTracker
 
 READ_ONLY = {
-    "noise_multiplier": "remove the noise scheduler: the plan's guarantee does not cover noise that changes",
+    "noise_multiplier": "remove the noise scheduler: the plan's guarantee covers only the noise of the plan",
     "_adjusted_noise_multiplier": "remove adaptive clipping: the plan's guarantee does not cover it",
     "max_grad_norm": "remove adaptive clipping and clipping schedulers: the plan's guarantee does not cover them",
     "max_grad_norms": "remove adaptive clipping and clipping schedulers: the plan's guarantee does not cover them",

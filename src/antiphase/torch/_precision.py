@@ -169,9 +169,9 @@ def underflow(dtype: torch.dtype) -> float:
 def weighted_sum(factors: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return the sum over i of factors[i] * rows[i], in the dtype of the rows.
 
-    Rows are added in blocks. If thousands of rows were added one by one in float32, rows could be chosen such that the
-    presence of one row decides how all later sums are rounded. That row could then change the sum by twice its own
-    norm.
+    Rows are added in blocks. If thousands of rows were added one by one in float32, an adversary could choose rows for
+    which the presence of one row decides how all later sums are rounded. That row could then change the result by twice
+    its own norm.
     """
     return blockwise_sum(lambda f, r: torch.einsum("i,i...", f, r), factors_like(factors, rows), rows)
 

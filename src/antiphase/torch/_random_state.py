@@ -1,8 +1,8 @@
 """Derives a step's random numbers, for dropout, random collators and augmentation, from the run's secret.
 
-Row i of a batch gets the i-th random numbers. If their seed were known, leaving out one example would give all later
-examples different numbers, and would change the sum of the clipped gradients by far more than the clipping norm. With a
-secret seed, the numbers of all rows are equally random, so it does not matter which row an example has.
+Row i of a batch gets the i-th random numbers. Assume that the seed is known. Then leaving out one example gives all
+later examples different numbers, and changes the sum of the clipped gradients by far more than the clipping norm. With
+a secret seed, the numbers of all rows are equally random, so it does not matter which row an example has.
 """
 
 from __future__ import annotations

@@ -77,7 +77,10 @@ def _slices(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
 
 
 def _shard(parameter: Any, ranks: Transport) -> Leaf:
-    """Return the rows that FSDP2 gives this rank. Ranks in order get ceil(rows / size), until none are left."""
+    """Return the part of a parameter that FSDP2 gives this rank.
+
+    The ranks get ceil(rows / size) rows each, in order, until no rows are left.
+    """
     if parameter.device_mesh.ndim != 1 or parameter.placements != (Shard(0),):
         raise Refused(
             f"Parameters with placements {parameter.placements} are not supported.",
@@ -141,7 +144,7 @@ def zero_padding(module: Any, is_padded: Callable[[], bool], optimizer: DPOptimi
 
     Args:
         module: model, wrapped by Opacus for ghost clipping.
-        is_padded: returns whether the last example of the current batch is a repeated example.
+        is_padded: function that returns whether the last example of the current batch is a repeated example.
         optimizer: private optimizer, which knows whether this is the last physical batch of the step.
     """
     ghost = module.ghost_gradients

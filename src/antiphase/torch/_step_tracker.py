@@ -96,9 +96,9 @@ class StepTracker:
 
     Args:
         noise: adds the noise and commits the steps.
-        module: model. None of its parameters may change while gradients are computed, and none of the buffers that its
-            checkpoints contain. With a lattice, no other buffer may change either, because examples are processed one
-            after another, and no example may depend on an earlier one.
+        module: model. While gradients are computed, its parameters may not change, nor may the floating-point buffers
+            that its checkpoints contain. With a lattice, no buffer may change at all, because examples are processed
+            one after another, and no example may depend on an earlier one.
         even: whether all ranks must process equally many examples, as FSDP requires. If so, a rank with one example
             fewer than others adds an example of the batch, whose gradient gets weight 0 on this rank.
     """

@@ -54,7 +54,7 @@ class PrivateTrainer(Trainer):
     `loss` and `grad_norm` have no noise, so they are not logged; the log shows epsilon instead. To log the loss, set
     `log_training_loss`.
 
-    **Guarantee**: the same as for `PrivacyEngine`.
+    **Guarantee**: as for `PrivacyEngine`, the training satisfies the plan's guarantee.
 
     Args:
         model: model to train; only parameters with `requires_grad` are trained, so PEFT adapters work.

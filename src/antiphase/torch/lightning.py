@@ -58,7 +58,7 @@ class PrivateTraining(Callback):
     engine, so `fit(..., ckpt_path=...)` continues the run. Epsilon is logged as "epsilon" every
     `log_every_n_steps` steps.
 
-    **Guarantee**: the same as for `PrivacyEngine`.
+    **Guarantee**: as for `PrivacyEngine`, the training satisfies the plan's guarantee.
 
     Args:
         plan: plan to train with. If its guarantee relies on random batches, they must be so large that the probability

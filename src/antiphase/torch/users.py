@@ -34,8 +34,8 @@ class UserDataset(Dataset[list[Any]]):
 
     Args:
         dataset: map-style data set of examples.
-        users: user of each example, in the order of the data set, as strings, integers or other ids that can be
-            compared. A missing id (None or NaN) raises an error.
+        users: user id of each example, in the order of the data set. Ids are strings, integers or other values that can
+            be compared. A missing id (None or NaN) raises an error.
         limit: largest number of examples per user. The first `limit` examples of a user are used; others are left out.
     """
 
