@@ -214,7 +214,7 @@ class StepTracker:
             )
 
     def count(self, gradients: int) -> None:
-        """Add the number of clipped gradients of a physical batch to the step's count."""
+        """Add the number of clipped gradients of a physical batch (one backward pass) to the step's count."""
         if self._allowed is not None and self._gradients + gradients > self._allowed:
             raise Refused(
                 f"The gradient of an example was added twice in step {self.step}.",

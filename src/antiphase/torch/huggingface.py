@@ -196,7 +196,10 @@ class PrivateTrainer(Trainer):
         self.close()
 
     def get_train_dataloader(self) -> Any:
-        """Return the private data loader. Each item is the list of physical batches of one step."""
+        """Return the private data loader. An item is the batch of a step, as a list of physical batches.
+
+        A physical batch is the input of one forward and backward pass.
+        """
         self._make_private()
         self._check_start()
         return self._loader
