@@ -217,7 +217,7 @@ def test_a_layer_that_mixes_examples_is_named(tmp_path, mode, module):
 def test_mixup_is_found(tmp_path, mode):
     engine, model, _, loss, _ = engine_for(tmp_path / "run", Mixup(), mode, criterion=CausalLMLoss())
     loss = loss if mode == "ghost" else CausalLMLoss()
-    with engine, pytest.raises(ap.Refused, match="random beyond dropout"):
+    with engine, pytest.raises(ap.Refused, match="randomness other than dropout"):
         engine.check_independence(lambda batch: loss(model(batch[0]), batch[1]), some())
 
 

@@ -264,7 +264,7 @@ def test_sequences_that_a_layer_sorts_by_itself(tmp_path, mode):
     """Rows of the recurrent layer were other examples than those of the linear ones: contributions of 2.1."""
     lengths, factors = torch.tensor([2, 4, 1, 3]), torch.tensor([1.0, 30.0, 0.1, 5.0])
     tensors = [numbers(EXAMPLES, 4, 3), lengths, factors]
-    with pytest.raises(ap.Refused, match="the order of the examples differs"):
+    with pytest.raises(ap.Refused, match="the examples are in a different order"):
         contributions(tmp_path / "sorted inside", lambda: Recurrent(False), tensors, mode)
     order = lengths.argsort(descending=True)
     tensors = [t[order] for t in tensors]

@@ -174,7 +174,7 @@ def test_a_tied_layer_inside_a_layer_with_its_own_parameter_is_refused_by_name(t
     options = {"dataset": TensorDataset(*tokens_and_labels()), "criterion": CausalLMLoss(), "grad_sample_mode": "ghost"}
     module = tied_inside(EMBEDDINGS[embedding], HEADS[head])
     name = "'0' " if embedding == "inside" else "'2' "
-    with pytest.raises(ap.InvalidArgument, match=r"shared by several layers: .*inside a layer with trained") as raised:
+    with pytest.raises(ap.InvalidArgument, match=r"shared by several layers: .*inside another layer") as raised:
         private(tmp_path / "early", plan_for(), module, **options)
     assert name.strip() in str(raised.value)
 

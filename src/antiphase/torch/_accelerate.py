@@ -1,8 +1,8 @@
-"""Hugging Face Accelerate: `prepare` may be called before or after `make_private`.
+"""Support for Hugging Face Accelerate, whose `prepare` may be called before or after `make_private`.
 
-Accelerate's own data loader reads one batch ahead to recognize the last batch. The `PrivacyEngine` could then not check
-that each step is taken before the next batch is read. `PlanLoader` therefore tells Accelerate that the loader is
-already prepared, and moves batches to the device itself.
+Accelerate's own data loader reads one batch ahead to recognize the last batch. With that loader, the `PrivacyEngine`
+could not check that each step is taken before the next batch is requested. `PlanLoader` therefore tells Accelerate that
+the loader is already prepared, and moves batches to the device itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from antiphase._errors import InvalidArgument, Refused
 def unwrapped_optimizer(optimizer: Any) -> Any:
     """Return the optimizer inside Accelerate's wrapper; any other optimizer is returned unchanged.
 
-    The wrapper skips steps while Accelerate accumulates gradients, and it has no hook that could commit a step.
+    The private optimizer cannot use the wrapper. The wrapper skips steps while Accelerate accumulates gradients, and it
+    has no hook that could commit a step.
     """
     accelerate = sys.modules.get("accelerate.optimizer")
     if accelerate is None or not isinstance(optimizer, accelerate.AcceleratedOptimizer):
@@ -32,14 +33,14 @@ def unwrapped_optimizer(optimizer: Any) -> Any:
 
 
 def accelerate_device() -> torch.device:
-    """Return the device of the Accelerator that prepares a loader. Raise `Refused` if there are several processes."""
+    """Return the device that Accelerate uses. Raise `Refused` if Accelerate runs several processes."""
     from accelerate.state import PartialState
 
     state = PartialState()
     if state.num_processes > 1:
         raise Refused(
             f"Accelerate runs {state.num_processes} processes, and would average gradients before they are clipped.",
-            hint="use one process; or without Accelerate, wrap the model in Opacus's "
+            hint="use one process; for several processes, do not use Accelerate, and wrap the model in Opacus's "
             "DifferentiallyPrivateDistributedDataParallel before make_private",
         )
     device: torch.device = state.device

@@ -1,4 +1,7 @@
-"""Functions that iterate over, measure and split batches. A batch is nested tuples, lists and mappings of tensors."""
+"""Functions for batches: iterate over the tensors, count the examples, and select some of the examples.
+
+A batch is a tensor, or tensors in nested tuples, lists and mappings.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def batch_size_of(batch: Any) -> int:
-    """Return the size of the first dimension of the first tensor in a batch."""
+    """Return the length of the first tensor in a batch that is not a scalar."""
     first = next((t for t in tensors_in(batch) if t.dim() > 0), None)
     if first is None:
         raise InvalidArgument(
@@ -36,7 +39,8 @@ def batch_size_of(batch: Any) -> int:
 def select(batch: Any, rows: list[int], size: int) -> Any:
     """Return a batch with only some of the examples.
 
-    Rows are selected from every tensor of length `size`, and from every list of that length that contains no tensor.
+    Rows are selected from every tensor of length `size`, and from every list or tuple of that length that contains no
+    tensors. Other tensors and values are returned whole.
 
     Args:
         batch: whole batch.

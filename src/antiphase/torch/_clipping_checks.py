@@ -31,7 +31,7 @@ class Clipping(ABC):
         clip_norms: one clipping norm for the whole gradient, or one per parameter.
     """
 
-    lattice: Lattice | None = None  # not None if the sums are exact integers
+    lattice: Lattice | None = None  # lattice of the plan if the sums are exact integers, otherwise None
 
     def __init__(self, module: Any, parameters: list[torch.Tensor], clip_norms: tuple[float, ...]) -> None:
         self._module, self._parameters, self.clip_norms = module, parameters, clip_norms
@@ -40,10 +40,10 @@ class Clipping(ABC):
 
     @abstractmethod
     def take(self) -> ClippedSums:
-        """Return the clipped sums of this physical batch and its number of examples; a second call raises `Refused`."""
+        """Return the clipped sums and the number of examples of this physical batch. A second call raises `Refused`."""
 
     def zeros(self) -> list[torch.Tensor]:
-        """Return the sums over no examples, which are zero."""
+        """Return the sums for a batch without examples: a tensor of zeros for each parameter."""
         return [torch.zeros_like(p).detach() for p in self._parameters]
 
     def add(self, total: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
@@ -102,8 +102,8 @@ class PerExampleClipping(Clipping):
         squares = torch.stack([squared_norms(s).to(samples[0].device) for s in samples])
         for p, square in zip(self._parameters, squares, strict=True):
             check_repeated(self._names[id(p)], p, square, squares.sum(0))
-        # A row with an entry that is not finite has no finite norm. The norm of a finite row can also overflow, but
-        # such a row would get the factor 0 anyway.
+        # If an entry of a row is not finite, the norm of the row is not finite either. The norm of a finite row can
+        # also overflow, but the clipping factor of such a row would be 0 anyway.
         finite = torch.isfinite(squares).all(0)
         if not finite.all():
             squares[:, ~finite] = 0.0
@@ -130,14 +130,14 @@ class PerExampleClipping(Clipping):
             other = next(p for p, sample in zip(self._parameters, samples, strict=True) if len(sample) != usual)
             raise Refused(
                 f"The parameter {self._names[id(other)]!r} has per-example gradients for a different number of "
-                "examples than most others.",
-                hint="make the batch the first dimension of the input of every layer; look up positions for every "
-                "example, with position_ids=torch.arange(length).expand(len(tokens), -1)",
+                "examples than most other parameters.",
+                hint="make the batch the first dimension of the input of every layer; look up position embeddings for "
+                "every example, with position_ids=torch.arange(length).expand(len(tokens), -1)",
             )
         return samples
 
     def mark_used(self) -> None:
-        """Delete the gradients that `read` returned."""
+        """Replace the gradients that `read` returned with placeholders; see `_used`."""
         for p in self._parameters:
             p.grad_sample = _used(p)  # type: ignore[attr-defined]
 
@@ -184,14 +184,18 @@ class PerExampleClipping(Clipping):
 
 @final
 class GhostClipping(Clipping):
-    """Returns the clipped sums that the private criterion computed in its backward pass (ghost clipping modes)."""
+    """Returns the clipped sums that `backward` of a private loss has computed (modes "ghost" and "ghost_fsdp").
+
+    A private loss is a loss from the criterion that `make_private` returned.
+    """
 
     def take(self) -> ClippedSums:
-        """Return the sums that the private criterion computed, after checking that `p.grad` did not change."""
+        """Return the sums that `backward` computed, after checking that `p.grad` has not changed since then."""
         found = self._module.ghost_gradients.take()
         if found is not None and not all(is_unchanged(p) for p in self._parameters):
             raise Refused(
-                f"Gradients that were not clipped were added to p.grad, or p.grad was changed: {self._changed()!r}.",
+                f"The gradient of {self._changed()!r} was changed after backward, or gradients that were not clipped "
+                "were added to it.",
                 hint="call backward once for each batch, on the loss from the criterion that make_private returned; "
                 "remove torch.nn.utils.clip_grad_norm_, gradient scalers and similar code, since the gradient of each "
                 "example is already clipped; to change noisy gradients, use attach_step_hook",
@@ -199,7 +203,8 @@ class GhostClipping(Clipping):
         reset_norms(self._module)
         if found is None:
             raise Refused(
-                "The gradients were not clipped: backward was not called for this batch, or not on a private loss.",
+                "The gradients were not clipped: backward was not called for this batch, or it was called on the loss "
+                "of another criterion.",
                 hint="with ghost clipping, compute the loss with the criterion that make_private returned, and call "
                 "backward() on it once for each batch",
             )
@@ -209,7 +214,7 @@ class GhostClipping(Clipping):
         return next(self._names[id(p)] for p in self._parameters if not is_unchanged(p))
 
     def reset(self) -> None:
-        """Delete what the base class deletes, and the norms and the clipped sums."""
+        """Do the same as the base class, and also delete the gradient norms and the clipped sums."""
         super().reset()
         reset_norms(self._module)
 
@@ -236,7 +241,7 @@ def _is_one_pass(sample: Any) -> bool:
 
 
 def _ran(parameter: Any) -> bool:
-    """Return whether the layer of a parameter was called in a forward pass that backward has not reached."""
+    """Return whether the layer of a parameter was called, but no backward pass has reached that call."""
     return bool(getattr(parameter, "_forward_counter", 0))
 
 

@@ -1,7 +1,8 @@
 """Checks that loading and collating a batch does not mix its examples, as mixup in a collate function does.
 
-`check_independence` compares gradients, and sees only batches that are already collated. This file compares two batches
-that differ in one example. Both are collated with the same random numbers, since a collator may be random.
+`check_independence` compares gradients of batches that are already collated, so it cannot find such mixing.
+`check_collation` collates two batches that differ in one example, and compares the rows of the other examples. A
+collator may be random, so both batches are collated with the same random numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from antiphase.torch._batches import tensors_in
 
 CHECKED_EXAMPLES = 8
 WRAPPED = ("data_collator", "collate")  # attributes in which a collator may store another collator that it calls
-ROUNDS = 2  # number of checks for each example: a random collator may not mix examples every time
+ROUNDS = 2  # number of checks for each example, since a random collator may not mix examples every time
 HINT = (
     "remove mixup, CutMix, in-batch negatives and statistics over the batch from the collate function, from "
     "__getitems__ or batch transforms of the data set, and from hooks that change batches"
@@ -31,7 +32,7 @@ HINT = (
 def loader_of(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[list[int]], Any]:
     """Return a function that loads and collates examples by index, as PyTorch's DataLoader does.
 
-    Each item is read only once, since augmentation may be random. Data sets with `__getitems__` are read again for
+    Each item is read only once, since augmentation may be random. Only data sets with `__getitems__` are read again in
     every call. The function works on copies of the items and of the collator's own random generators.
     """
     items: dict[int, Any] = {}
@@ -53,8 +54,8 @@ def check_collation(load: Callable[[list[int]], Any], indices: list[int]) -> Non
     """Raise `Refused` if the row of an example in a batch changes when another example is replaced.
 
     The last example of a batch is replaced by a copy of another example, and the batch is collated again with the same
-    random numbers. Every example is the last example of some batch. Only tensors with one row per example are compared,
-    and only between batches of equal shapes.
+    random numbers. This is done with every example in the last place. Only tensors with one row per example are
+    compared, and only if both batches have the same shapes.
 
     Args:
         load: function that loads and collates the examples with the given indices.
@@ -74,7 +75,7 @@ def check_collation(load: Callable[[list[int]], Any], indices: list[int]) -> Non
             repeated = _rows(load(again), len(one))
         if not _same(whole, repeated, len(one)):
             raise Refused(
-                "The same examples give a different batch each time, even with the same seeds, so it cannot be checked "
+                "The same examples give a different batch each time, even with the same seeds. So it cannot be checked "
                 "whether the collate function or the data set mixes examples.",
                 hint="draw random numbers from the global generators of torch, NumPy or random, not from a generator "
                 "of your own; or augment examples one by one in __getitem__ of the data set",
@@ -127,7 +128,7 @@ def _same(first: list[torch.Tensor], second: list[torch.Tensor], rows: int) -> b
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Inside this context, the global generators of Python, NumPy and PyTorch start from a seed."""
+    """Seed the global generators of Python, NumPy and PyTorch. Restore their states when the context exits."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng():
         random.seed(seed)

@@ -1,4 +1,4 @@
-"""The criterion for ghost clipping: its backward pass computes the sum of the clipped per-example gradients."""
+"""The criterion for ghost clipping. `backward` of its loss computes the sum of the clipped per-example gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphase.torch._compile import untraced
 from antiphase.torch._names import layer_names
 from antiphase.torch._precision import full_precision
 
-RECOMPUTED = ("CheckpointFunctionBackward",)
+RECOMPUTED = ("CheckpointFunctionBackward",)  # graph nodes of torch.utils.checkpoint with use_reentrant=True
 
 
 @final
@@ -23,7 +23,7 @@ class GhostClippingLoss(DPLossFastGradientClipping):  # type: ignore[misc]  # Op
 
     Args:
         module: model, wrapped by Opacus with loss_reduction="sum", because `backward` always adds up the losses.
-        optimizer: private optimizer. With loss_reduction="mean", it divides the noisy sum by the batch size.
+        optimizer: private optimizer. With loss_reduction="mean", it divides the noisy sum by the plan's batch size.
         criterion: loss function with an attribute `reduction`.
     """
 
@@ -85,7 +85,7 @@ class _ClippedLoss(DPTensorFastGradientClipping):  # type: ignore[misc]
         with full_precision(self.optimizer.params):
             losses.sum().backward(inputs=ghost.needed_gradients(leaves))  # not the mean: see `refuse_rounded_mean`
             for p in self.optimizer.params:
-                p.grad = None  # not clipped
+                p.grad = None  # this gradient is not clipped
             norms = ghost.norms()
             if losses.dim() != 1 or len(losses) != len(norms):
                 ghost.clear()
@@ -113,7 +113,7 @@ def is_private_loss(loss: Any) -> bool:
 def backward_per_example(loss: Any, weights: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return the norm of each example's gradient, and the weighted sum of the gradients for each parameter.
 
-    The optimizer does not see these gradients.
+    The private optimizer cannot take a step with these gradients, because `GhostGradients` no longer holds them.
 
     Args:
         loss: private loss of a batch.
@@ -169,7 +169,7 @@ def refuse_hooks(parameters: list[Any]) -> None:
             "A parameter has a hook, which may change its gradient after the norm was computed, or read the gradient "
             "before noise is added.",
             hint="remove hooks added by register_hook or register_post_accumulate_grad_hook, such as hooks that log "
-            "gradients; scale gradients in the optimizer; or use grad_sample_mode='hooks'",
+            "gradients; to change noisy gradients, use attach_step_hook; or use grad_sample_mode='hooks'",
         )
 
 
@@ -218,9 +218,10 @@ def check_used_once(module: Any, losses: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _leaf(node: Any) -> torch.Tensor | None:
-    """Return the parameter that a node of the graph represents, or None.
+    """Return the parameter that a node of the autograd graph stands for; None if the node stands for no parameter.
 
-    Under autocast, all uses of a parameter share one copy in lower precision, which represents the parameter.
+    Under autocast, all uses of a parameter share one copy in lower precision. The node of that copy also stands for the
+    parameter.
     """
     if node is None:
         return None
@@ -231,7 +232,7 @@ def _leaf(node: Any) -> torch.Tensor | None:
 
 
 def _refuse_hidden(node: Any) -> None:
-    """Raise `Refused` for a node that is recomputed in the backward pass: the graph does not show its weights yet."""
+    """Raise `Refused` for a function that the backward pass calls again: only then does the graph show its weights."""
     if node is not None and node.name() in RECOMPUTED:
         raise Refused(
             "Ghost clipping cannot check which weights a function under torch.utils.checkpoint uses.",
@@ -264,8 +265,8 @@ def _number(value: Any) -> Real:
     if isinstance(value, Real):
         return value
     raise Refused(
-        f"A private loss cannot be combined with a {type(value).__name__}, which may mix examples or have a gradient "
-        "that is not clipped.",
+        "A private loss (from the criterion that make_private returned) cannot be combined with a "
+        f"{type(value).__name__}, which may mix examples or have a gradient that is not clipped.",
         hint="compute everything that depends on the model's outputs inside the criterion; a private loss can be "
         "combined only with numbers and other private losses",
     )

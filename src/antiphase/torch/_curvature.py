@@ -26,8 +26,8 @@ def curvatures(
 ) -> Curvatures:
     """Estimate the curvatures (Hessian eigenvalues) of a loss, to pass to `Problem(objective=...)`.
 
-    The method is stochastic Lanczos quadrature. Use public data only: the result, and any plan made with it, depends on
-    the data, and the privacy guarantee does not cover what the plan reveals about that data.
+    The method is stochastic Lanczos quadrature. Use public data only: a plan that is made with the result depends on
+    the data, and the privacy guarantee does not cover what the plan reveals about them.
 
     Args:
         module: model. The Hessian is with respect to the model's trainable parameters.

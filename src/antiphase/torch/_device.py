@@ -105,7 +105,7 @@ class DeviceReplay:
 
 @final
 class SeededNormals:
-    """Draws the standard normals z. Each entry depends only on the secret, the labels, the row, leaf and index.
+    """Draws the standard normals z. An entry depends only on the secret, the labels, and its row, leaf and index.
 
     Args:
         secret: secret that seeds are derived from.
@@ -141,8 +141,8 @@ class SeededNormals:
         """Return `size` normals from the seed for `labels`. A block of z is the scaled sum of two such draws.
 
         The sum has twice as many seed bits and a larger range than one draw. In float32 on a CPU, one draw is at most
-        about 5.8 in absolute value, and the scaled sum of two draws is at most about 8.2. There is no proof of how much
-        this limited range adds to delta; reports state the assumption that the draws are normal.
+        about 5.8 in absolute value, and the scaled sum of two draws is at most about 8.2. No bound is proved on how
+        much this limited range adds to delta. Reports therefore list the assumption that the draws are normal.
         """
         seed = self._secret.derive("device noise", *self._labels, *labels, length=8)
         return self._draw_from(int.from_bytes(seed, "big") >> 1, size)
@@ -200,8 +200,8 @@ def _interpreted(recursion: Recursion, dtype: str) -> Correlate:
             made = _restarted(recursion, dtype)
         case WholeMatrix():
             raise Refused(
-                f"The noise of {type(recursion.strategy).__name__} cannot be made on the device: every step needs all "
-                "rows of z.",
+                f"The noise of {type(recursion.strategy).__name__} cannot be made on the device: the noise of every "
+                "step depends on all random draws of the run.",
                 hint="use source='host', or a plan of family banded, toeplitz, blt, banded-inverse or tree",
             )
     if made is None:
@@ -258,9 +258,9 @@ def _past_draws(recursion: MovingSum) -> Correlate:
 def _tree(recursion: TreeNodes) -> Correlate:
     """Return the highest tree node that the step completes, minus the left siblings that this node replaces.
 
-    The steps are the leaves of a binary tree; a step completes a node if it is the last leaf below the node. A
-    completed node is w z + (1 - w) (left + right), with its own draw z, its weight w and its two children; see
-    `TreeNodes`.
+    The steps are the leaves of a binary tree. A step completes a node if it is the last leaf below the node. The value
+    of a completed node is w * z + (1 - w) * (left + right). Here z is the node's own draw, w is its weight, and left
+    and right are its children; see `TreeNodes`.
     """
     waiting: list[torch.Tensor] = []
 

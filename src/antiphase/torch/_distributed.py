@@ -59,6 +59,6 @@ class TorchDistributed(Transport):
             raise Refused(
                 f"The ranks are about to perform different operations ({'; '.join(words)}).",
                 hint="call publish and other collective operations on every rank, and only between two passes through "
-                "the loader: a rank without examples in a step gets no batch for that step, so the ranks may have "
-                "different numbers of batches",
+                "the loader; within a pass, the ranks may be at different steps, because the loader of a rank skips "
+                "the steps in which the rank has no examples",
             )

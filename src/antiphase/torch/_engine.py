@@ -113,9 +113,9 @@ class PrivacyEngine(RunMethods):
         the optimizer takes the steps without examples by itself, right after the previous step. For a learning-rate
         schedule, use `attach_scheduler`.
 
-        If the plan has a lattice, the loader yields the examples of a batch one at a time, and the optimizer takes the
-        step after the last example. The guarantee then covers every bit of the noisy gradients; see
-        docs/lattice-noise.md.
+        If the plan has a lattice (`Problem(lattice=True)`), gradients and noise are multiples of a grid. The loader
+        then yields the examples of a batch one at a time, and the optimizer takes the step after the last example. The
+        guarantee covers every bit of the noisy gradients; see docs/lattice-noise.md.
 
         Args:
             module: model. If several processes train it, first wrap it in Opacus's
@@ -124,7 +124,7 @@ class PrivacyEngine(RunMethods):
             optimizer: optimizer of all trainable parameters of the module.
             dataset: map-style data set, with one item for each example (or user) that the plan protects. Required.
             plan: plan to train with. Required; `make_private_with_epsilon` makes a plan for you.
-            criterion: loss function, used only with ghost clipping; by default, cross entropy.
+            criterion: loss function, used only with ghost clipping. The default is cross entropy.
             clipping: "flat", or "per_layer" to clip the gradient of each parameter tensor separately.
             clip_norms: for "per_layer", one clipping norm per parameter tensor. By default, all norms are equal, and
                 the root of the sum of their squares is `clip_norm`.
@@ -199,7 +199,7 @@ class PrivacyEngine(RunMethods):
             delta: delta of the budget; also accepted as `target_delta`. Required.
             epochs: number of passes through the loader. Required.
             batch_size: expected number of examples per step. Required.
-            max_grad_norm: clipping norm, the plan's `clip_norm`.
+            max_grad_norm: clipping norm of each example. It becomes the plan's `clip_norm`.
             problem: other arguments of `antiphase.Problem`, such as workload, objective, unit, participation or
                 lattice. By default, the unit is "user" if the data set is a `UserDataset`. With lattice=True, the
                 default number of parameters is the number of the module's trainable parameters.
@@ -291,7 +291,8 @@ class PrivacyEngine(RunMethods):
                 optimizer,
                 noise_multiplier=0.0,  # no noise from Opacus
                 max_grad_norm=norm,
-                # The DDP optimizer sums over the ranks and then divides by their number; on a lattice, it only sums.
+                # The DDP optimizer divides the sum over the ranks by their number, so the batch size is divided, too.
+                # On a lattice, the optimizer only sums.
                 expected_batch_size=batch_size(plan, examples)
                 / (ranks if isinstance(module, DPDDP) and lattice is None else 1),
                 loss_reduction=loss_reduction,
@@ -327,8 +328,8 @@ class PrivacyEngine(RunMethods):
         Args:
             loss: function that computes the loss of a batch as in training, such as
                 `lambda batch: criterion(model(batch[0]), batch[1])`.
-            batch: batch of two or more examples: a tensor, or nested tuples, lists and mappings of tensors, whose
-                first dimension is the batch.
+            batch: batch of two or more examples. It is a tensor, or tensors in nested tuples, lists and mappings. The
+                first dimension of each tensor is the batch.
         """
         if self._module is None:
             raise Refused("There is no private model yet.", hint="call make_private first")
@@ -348,13 +349,17 @@ class PrivacyEngine(RunMethods):
             )
 
     def _is_independent(self, loss: Callable[[Any], Any], batch: Any) -> bool:
-        """Do the same as `check_independence`, but return False if fewer than two examples have a gradient."""
+        """Do the checks of gradients in `check_independence`. Return False if fewer than two examples have a gradient.
+
+        Collation is not checked.
+        """
         return check_independence(self._module, self._optimizer, self._optimizer.begin_batch, loss, batch)
 
     def _backpropagate_sums(self) -> None:
         """Treat the loss in `backward` as a sum over the examples; the step still divides by the batch size.
 
-        The caller must multiply a mean by the number of examples before `backward`; see `refuse_rounded_mean`.
+        If the loss is a mean, the caller must multiply it by the number of examples before `backward`. For the reason,
+        see `refuse_rounded_mean`.
         """
         self._module.loss_reduction = "sum"
 
@@ -390,7 +395,7 @@ class PrivacyEngine(RunMethods):
 
     @property
     def noise(self) -> NoiseAdder:
-        """The `NoiseAdder` of the run. Do not call its `add` and `commit`; call `step` of the private optimizer."""
+        """The `NoiseAdder` of the run. Its `add` and `commit` cannot be called: `step` of the optimizer does both."""
         return self._started.noise
 
     @property
@@ -452,7 +457,7 @@ class PrivacyEngine(RunMethods):
 
 
 def _without_loader(dataset: Any, options: dict[str, Any]) -> Any:
-    """Return the data set. If it is a data loader, return None, and add the loader to `options`, which are refused."""
+    """Return the data set. If it is a data loader, return None, and add the loader to the options to be refused."""
     if not isinstance(dataset, DataLoader):
         return dataset
     options["data_loader"] = dataset

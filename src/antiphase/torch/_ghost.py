@@ -1,8 +1,8 @@
 """Ghost clipping in one backward pass: computes the gradient norms and the clipped sums from the same tensors.
 
-Notation in this file: `inputs` are the inputs of a layer, `gradients` are the gradients of the loss with respect to the
-layer's outputs, and `rows` are the per-example gradients of a parameter. The first dimension of each is over the
-examples.
+Notation in this file: `inputs` are the inputs of a layer. `gradients` are the gradients of the loss with respect to the
+outputs of the layer, called output gradients. `rows` are the per-example gradients of a parameter. The first dimension
+of all three is over the examples.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Found = dict[torch.Tensor, torch.Tensor]
 Kept = tuple[Any, torch.Tensor, torch.Tensor]  # layer, inputs, output gradients
 Sums = dict[str, torch.Tensor]
 GRAM_BLOCK = 1024  # number of features that are converted to float64 at a time
-LARGEST_CANCELLATION = 1e-4  # lower limit for (norm of a sum)^2 / (sum of the norms of the terms)^2; see `not_below`
+LARGEST_CANCELLATION = 1e-4  # `not_below` keeps (norm of a sum)^2 / (sum of the norms of its terms)^2 at or above this
 
 
 class Formula(NamedTuple):
@@ -101,11 +101,12 @@ class GhostGradients:
         The backward pass only has to compute the output gradients of every layer. The sums that it stores in `p.grad`
         are not clipped, so they are dropped. To save time, the pass skips the largest matrix products: the weight
         gradients of layers that also have a bias. The pass still reaches these layers through the bias. If the pass
-        misses a layer after all, `norms` raises `Refused`.
+        does not reach a layer, `norms` raises `Refused`.
 
         Args:
-            leaves: all leaves of the graph. If one of them is not a trained parameter, such as an input that requires a
-                gradient, None is returned, since the hook of a layer waits for the gradients of its inputs.
+            leaves: all leaves of the graph. A leaf may be an input that requires a gradient instead of a trained
+                parameter. If there is such a leaf, None is returned, because the hook of a layer then waits for the
+                gradients of the layer's inputs.
         """
         known = {id(p) for p in self._parameters}
         if not all(id(leaf) in known for leaf in leaves):
@@ -143,7 +144,7 @@ class GhostGradients:
         self.batch = ClippedSums([found[p] for p in self._parameters], len(factors))
 
     def take(self) -> ClippedSums | None:
-        """Return the clipped sums and delete them from this object; None if there are no sums."""
+        """Return the clipped sums and delete them from this object. Return None if there are no sums."""
         batch, self.batch = self.batch, None
         return batch
 
@@ -211,7 +212,10 @@ class GhostGradients:
                 )
 
     def _keep_inputs(self, layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Found:
-        """Record the inputs and output gradients of a layer. Replaces Opacus's norm sampler, and returns zero norms."""
+        """Record the inputs and output gradients of a layer.
+
+        Opacus calls this function in place of its own norm sampler, and gets norms of zero.
+        """
         if id(layer) in self._inputs:
             raise Refused(
                 f"Layer {self._names[id(layer)]!r} is used twice in one forward pass.",
@@ -254,9 +258,10 @@ def _in_full_precision(
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Convert the inputs and output gradients of a layer to the dtype of its parameters, if that is more precise.
 
-    Under autocast, they may have been rounded to bfloat16 or float16. This does not affect privacy: the rounded values
-    define the gradient of an example, and both its norm and the sum are computed from these values in full precision.
-    The rounding does not depend on the number of examples, because `backward` starts from the sum of the losses.
+    Under autocast, the inputs and output gradients may have been rounded to bfloat16 or float16. This does not affect
+    privacy: the rounded values define the gradient of an example. Its norm and the clipped sum are both computed from
+    these values in full precision. The rounding does not depend on the number of examples, because `backward` starts
+    from the sum of the losses.
     """
     kinds = [p.dtype for p in layer.parameters()]
     for kind in kinds:
@@ -276,16 +281,17 @@ def _tied_layers(module: nn.Module) -> list[tuple[int, int]]:
 
 
 def tied_products(embedding: Kept, linear: Kept, e_square: torch.Tensor, l_square: torch.Tensor) -> torch.Tensor:
-    """Return 2 <E, L> per example, rounded up, for a weight that an Embedding and a Linear share.
+    """Return 2 * <E, L> per example, rounded up, for a weight that an Embedding and a Linear share.
 
-    E and L are the gradients of the two uses. The gradient of the weight is E + L, and ||E + L||^2 = ||E||^2 + ||L||^2
-    + 2 <E, L>. Row v of E is the sum of the output gradients of the embedding where the token is v. Row v of L is
-    sum_s g_s[v] a_s over the positions s of the linear layer. Here g_s is the output gradient and a_s the input at
-    position s. So <E, L> = sum_v sum_s g_s[v] <E_v, a_s>, where only the tokens v of the example contribute.
+    E and L are the gradients of the two uses. The gradient of the weight is E + L, and
+    ||E + L||^2 = ||E||^2 + ||L||^2 + 2 * <E, L>. Row v of E is the sum of the embedding's output gradients at the
+    positions where the token is v. Row v of L is sum_s g_s[v] * a_s over the positions s of the linear layer. Here g_s
+    is the output gradient and a_s is the input at position s. So <E, L> = sum_v sum_s g_s[v] * <E_v, a_s>. Only the
+    tokens v of the example contribute to this sum.
 
     If E and L cancel, E + L is much smaller than E and L, but the rounding errors of the sum are not. So the squared
-    norm is raised to at least a fraction of (||E|| + ||L||)^2, as in `not_below`. The products are computed in float64,
-    and a margin is added that covers their rounding errors.
+    norm is raised to at least a fraction of (||E|| + ||L||)^2, as `not_below` explains. The products are computed in
+    float64, and a margin that covers their rounding errors is added.
 
     Args:
         embedding: embedding layer, its tokens and its output gradients.
@@ -318,8 +324,8 @@ def tied_products(embedding: Kept, linear: Kept, e_square: torch.Tensor, l_squar
 def _skippable(module: nn.Module) -> set[int]:
     """Return the ids of the weights that `needed_gradients` leaves out: weights of layers with a trainable bias.
 
-    Weights sharded by FSDP are not left out, since FSDP replaces the parameters during a pass. Weights that several
-    layers share are not left out either, since the pass reaches an Embedding only through its weight.
+    Weights sharded by FSDP are not left out, because FSDP replaces the parameters during a pass. Weights that several
+    layers share are not left out either, because the pass reaches an Embedding only through its weight.
     """
     owners = Counter(id(p) for layer in module.modules() for p in layer._parameters.values() if p is not None)
     return {
@@ -336,9 +342,9 @@ def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch
     """Return per-example gradients from Opacus's convolution function, called with contiguous inputs.
 
     Opacus's function assumes row-major memory when it reads patches. With a different memory format, such as channels
-    last, it would read wrong values, even from a different example. Calling `contiguous` is not enough: PyTorch
-    considers a one-pixel image contiguous even in channels last format, but a padded copy of the image is not. So the
-    input is also flattened and reshaped.
+    last, it would read wrong values, even from a different example. Calling `contiguous` is not enough. PyTorch
+    considers a one-pixel image contiguous even in channels last format, and leaves its strides as they are, but a
+    padded copy of the image is then not in row-major order. So the input is also flattened and reshaped.
 
     Opacus's function also ignores `padding_mode` and pads with zeros, so any other padding is added first.
     """
@@ -355,7 +361,8 @@ def conv_gradients(layer: Any, activations: list[torch.Tensor], backprops: torch
 def conv_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
     """Return upper bounds on the squared gradient norms of a convolution, shape (examples,).
 
-    The rounding margin is valid because an input value is in at most one patch per spatial position of the kernel.
+    An input value is in at most one patch for each spatial position of the kernel. The rounding margin uses this to
+    bound the norms of the patches.
     """
     places, positions = math.prod(layer.kernel_size), math.prod(gradients.shape[2:])
     total = squared_norms(gradients)
@@ -369,7 +376,7 @@ def conv_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> t
 
 
 def conv_sums(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor, factors: torch.Tensor) -> Sums:
-    """Return the clipped sums of a convolution. Only this layer's per-example gradients are in memory."""
+    """Return the clipped sums of a convolution. Per-example gradients are in memory for only one layer at a time."""
     rows = _conv_rows(layer, inputs, gradients)
     return {name: weighted_sum(factors, row) for name, row in rows.items()}
 
@@ -380,7 +387,10 @@ def _conv_rows(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> Sum
 
 
 def embedding_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-    """Return the squared gradient norms of an embedding. Gradients for the same row of the table are added first."""
+    """Return the squared gradient norms of an embedding.
+
+    If an example looks up a row of the table several times, the gradients are added before the norm is computed.
+    """
     examples, _, rows = _table_rows(layer, inputs, gradients)
     return rows.new_zeros(len(inputs)).index_add_(0, examples, rows.square().sum(1))
 
@@ -410,9 +420,9 @@ def _table_rows(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> tu
 def linear_squares(layer: Any, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
     """Return the squared gradient norms of a linear layer, shape (examples,).
 
-    The input may have dimensions between batch and features. These dimensions are the positions t, with inputs a_t and
+    The input may have dimensions between batch and features. Their entries are the positions t, with inputs a_t and
     output gradients g_t. The gradient of an example is G = sum_t g_t a_t^T, so
-    ||G||^2 = sum_{s,t} <g_s, g_t> <a_s, a_t>.
+    ||G||^2 = sum_{s,t} <g_s, g_t> * <a_s, a_t>.
     """
     a, square = inputs.to(gradients.dtype), widen(gradients.new_zeros(len(gradients)))
     if gradients.dim() < 3:
@@ -469,8 +479,8 @@ def not_below(square: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
     The clipped sum over the batch is computed in the dtype of the gradients. Its rounding errors are proportional to
     the norms of the terms, even if the terms cancel. So if the norms of an example's terms add up to more than a
     hundred times the norm of their sum, the example is clipped further. The norms of its clipped terms then add up to
-    at most a hundred times the clipping norm. Independent positions reach this limit only if there are about 10,000 of
-    them.
+    at most a hundred times the clipping norm. If the terms of different positions are independent, this happens only
+    for about 10,000 positions or more.
 
     Args:
         square: squared norm, shape (examples,).

@@ -1,7 +1,7 @@
-"""Several rows per example: the gradients of all rows of a user are added before the sum is clipped.
+"""Several rows per example, such as the sequences of a user: their gradients are added before the sum is clipped.
 
-With k rows (such as sequences) per user, a model processes users * k rows, and rows i * k to (i + 1) * k - 1 belong to
-user i. Every layer treats the rows separately, so the gradient of a user is the sum of the gradients of the k rows.
+With k rows per user, a model processes users * k rows, and rows i * k to (i + 1) * k - 1 belong to user i. Every layer
+treats the rows separately, so the gradient of a user is the sum of the gradients of the k rows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def check_grouping(module: nn.Module, rows: int, mode: str, *, batch_first: bool
 
 
 def add_rows(module: Any, rows: int) -> None:
-    """Make a wrapped module add the gradients of every `rows` consecutive rows. Call it before `GhostGradients`."""
+    """Make a wrapped module add the gradients of every `rows` consecutive rows.
+
+    Call it before `GhostGradients` is created.
+    """
     samplers = {kind: conv_gradients if issubclass(kind, _ConvNd) else f for kind, f in module.GRAD_SAMPLERS.items()}
     module.GRAD_SAMPLERS = {kind: partial(_summed, sampler, rows) for kind, sampler in samplers.items()}
     for layer in module.modules():
@@ -65,10 +68,10 @@ def add_rows(module: Any, rows: int) -> None:
 
 
 def group_inputs(module: Any, rows: int) -> None:
-    """Make ghost clipping treat the rows of an example as positions of one row. Call it after `GhostGradients`.
+    """Make ghost clipping treat the rows of an example as positions of one row.
 
-    This works because the formulas for `Linear` and `Embedding` add over positions. Convolutions use per-example
-    gradients instead.
+    This works because the formulas for `Linear` and `Embedding` add over positions. For convolutions, ghost clipping
+    then uses per-example gradients instead of a formula. Call this function after `GhostGradients` is created.
     """
     module.NORM_SAMPLERS = {
         kind: partial(_grouped, keep, rows)

@@ -11,7 +11,7 @@ from antiphase._errors import InvalidArgument
 from antiphase._plan import Plan
 from antiphase.torch.users import UserDataset
 
-# Training arguments that must keep their default value. The text of each says why, or what to do instead.
+# Training arguments that must keep their default value. The text is the hint of the error: why, or what to do instead.
 DEFAULTS = {
     "gradient_accumulation_steps": "the batch of a step comes from the plan: Problem(batch_size=...); to save memory, "
     "set per_device_train_batch_size, the number of examples that are processed at a time",
@@ -40,7 +40,7 @@ def check_arguments(
         plan: plan to train with.
         trainer: other arguments of `Trainer`.
         grad_sample_mode: how per-example gradients are computed.
-        has_loss: whether a loss was passed.
+        has_loss: whether `PrivateTrainer` was given a `loss`.
     """
     fields = {field.name: field for field in dataclasses.fields(args)}
     for name, hint in DEFAULTS.items():
@@ -87,7 +87,9 @@ def check_arguments(
 
 
 def check_users(dataset: Any, rows_per_user: int | None) -> None:
-    """Raise `InvalidArgument` if `rows_per_user` is missing or too small for users, or given for a set of examples.
+    """Raise `InvalidArgument` if `rows_per_user` does not fit the data set.
+
+    A `UserDataset` needs a value of at least its `limit`. With any other data set, the value must be None.
 
     Args:
         dataset: training data set.
@@ -114,12 +116,12 @@ def check_users(dataset: Any, rows_per_user: int | None) -> None:
 
 
 def check_directories(args: Any, run_directory: str | Path) -> None:
-    """Raise `InvalidArgument` if the output directory contains the run directory, or is inside run/private."""
+    """Raise `InvalidArgument` if the output directory contains the run directory, or is inside its folder `private`."""
     output, run = Path(args.output_dir).resolve(), Path(run_directory).resolve()
     if run.is_relative_to(output) or output.is_relative_to(run / "private"):
         raise InvalidArgument(
-            f"The run directory {str(run_directory)!r} overlaps with the output directory {args.output_dir!r}. It "
-            "holds the secret and the noise state, and must not be stored or published with the model.",
+            f"The run directory {str(run_directory)!r} overlaps with the output directory {args.output_dir!r}. The run "
+            "directory holds the secret and the noise state, so it must not be stored or published with the model.",
             hint="use a run_directory next to the output directory",
         )
 
@@ -133,8 +135,8 @@ def check_collator(collator: Any, processing_class: Any) -> None:
     """
     if getattr(collator, "seed", None) is not None:
         raise InvalidArgument(
-            f"{type(collator).__name__}(seed={collator.seed}) draws random numbers from a known seed. One example "
-            "would change the random numbers of all others, which clipping does not cover.",
+            f"{type(collator).__name__}(seed={collator.seed}) draws random numbers from a known seed. Leaving out one "
+            "example would change the random numbers of later examples, which clipping does not cover.",
             hint="leave seed=None: the random numbers then come from the run's secret, and are the same on resume",
         )
     tokenizer = getattr(collator, "tokenizer", None) or processing_class
@@ -161,7 +163,7 @@ def _check_checkpointing(args: Any, mode: str) -> None:
         )
     if mode == "ghost" and isinstance(options, dict) and options.get("use_reentrant", False):
         raise InvalidArgument(
-            "Activation checkpointing with use_reentrant=True cannot be used with grad_sample_mode='ghost'. It hides "
-            "which weights are used.",
+            "Activation checkpointing with use_reentrant=True cannot be used with grad_sample_mode='ghost', because "
+            "the graph does not show which weights the checkpointed layers use.",
             hint="leave use_reentrant=False, the default of transformers, or use grad_sample_mode='hooks'",
         )

@@ -66,8 +66,8 @@ def loss_for(model: Any, label_smoothing: float = 0.0) -> nn.Module:
     raise InvalidArgument(
         f"There is no per-example loss for {name}. The loss that the model computes itself may be a mean over all "
         "tokens of the batch.",
-        hint="pass loss=..., a module with a `reduction` attribute that, for reduction 'none', maps (output, labels) "
-        "to one value per example, such as antiphase.torch.losses.TokenLoss()",
+        hint="pass loss=..., such as antiphase.torch.losses.TokenLoss(): a module with a `reduction` attribute that "
+        "maps (output, labels) to one value per example if the reduction is 'none'",
     )
 
 
@@ -95,7 +95,10 @@ def model_inputs(model: Any, batch: Mapping[str, Any], label_names: list[str]) -
 
 
 def _decoder_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the labels shifted by one position, which encoder-decoder models compute only for their own loss."""
+    """Return the inputs of the decoder: the labels, shifted by one position.
+
+    Encoder-decoder models compute these inputs themselves only if they also compute their own loss.
+    """
     prepare = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if prepare is None:
         raise Refused(

@@ -15,7 +15,7 @@ from antiphase.torch._loader import check_dataset
 
 
 class Goal(NamedTuple):
-    """The settings to make a plan for.
+    """Settings that `PrivateTrainer` makes a plan for.
 
     Args:
         epsilon: epsilon of the budget.
@@ -34,6 +34,8 @@ class Goal(NamedTuple):
 
 def plan_for(goal: Goal, args: Any, dataset: Any, run_directory: str | Path) -> Plan:
     """Return the plan in the run directory, or a new plan if there is none.
+
+    Raises `InvalidArgument` if the plan in the run directory was made for different settings.
 
     Args:
         goal: budget, batch size and clipping norm.

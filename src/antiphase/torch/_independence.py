@@ -1,8 +1,8 @@
 """`check_independence`: checks that the gradient of an example does not depend on the other examples of its batch.
 
 Clipping bounds the influence of an example on the sum only if the example changes no gradient but its own. A mean over
-all tokens of a batch, a contrastive loss and statistics over the batch violate this condition. A single gradient does
-not show the problem, so the check compares the gradients from several batches.
+all tokens of a batch, a contrastive loss and statistics over the batch violate this condition. The gradients of one
+batch do not show the problem, so the check compares the gradients of the same examples in several batches.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from antiphase.torch._names import unwrapped_name
 Loss = Callable[[Any], Any]
 # In different batches, the same numbers are summed in a different order, which causes small rounding differences. A
 # dependence between examples changes gradients by far more. Tolerances are relative to the gradient of each example,
-# since clipping may give all examples the same weight.
+# since clipping may scale all gradients to the same norm.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
-LOWEST_PRECISION = 0.1
+LOWEST_PRECISION = 0.1  # tolerance for all other dtypes
 SHORTEST = 1e-4  # norms below this multiple of the median norm may be rounding errors
 HARMLESS = 1e-6  # a change of one gradient by this multiple of the clipping norm is ignored
 NO_GRADIENT = 1e-10  # a norm below this multiple of the clipping norm counts as no gradient
@@ -51,7 +51,7 @@ LAYER_HINT = (
     "in-batch attention and similar methods"
 )
 ROWS_HINT = (
-    "give the layer one row per example: look up positions for every example, with "
+    "give every layer one row per example: look up position embeddings for every example, with "
     "position_ids=torch.arange(length).expand(len(tokens), -1), and keep the examples in the first dimension"
 )
 
@@ -71,16 +71,16 @@ class Measured(NamedTuple):
 def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], loss: Loss, batch: Any) -> bool:
     """Raise `Refused` if the gradient of an example changes when other examples are left out of the batch.
 
-    The batch is processed as a whole, and in two parts, for several ways to split it, without dropout. Each time, the
-    gradient norms of the examples must be the same. Randomly weighted sums of the gradients, each scaled to norm 1,
-    must also be the same.
+    The batch is processed without dropout, first as a whole and then in two parts, for several ways to split it. The
+    parts must give the same gradient norms of the examples as the whole batch. Each gradient is then scaled to norm 1,
+    and a randomly weighted sum of these gradients must also be the same.
 
-    Returns whether at least two examples have a gradient. If it returns False, nothing was checked.
+    Returns whether at least two examples have a gradient. If it returns False, the check shows nothing.
 
     Args:
         module: model, wrapped by Opacus.
         optimizer: private optimizer.
-        reset: deletes the gradients and activations of a forward and backward pass.
+        reset: function that deletes the gradients and activations of a forward and backward pass.
         loss: function that computes the loss of a batch as in training.
         batch: nested tuples, lists and mappings of tensors whose first dimension is the batch.
     """
@@ -116,8 +116,9 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
                 found = [measure(select(batch, part, size), weights[part]) for part in parts]
             except Exception as error:
                 raise Refused(
-                    "The model can process the whole batch but not part of it, so its rows are not the examples. For "
-                    f"part of the batch, the model raised {type(error).__name__}, which caused this error.",
+                    "The model can process the whole batch, but not a part of it, so its layers do not have one row "
+                    f"per example. For a part of the batch, the model raised {type(error).__name__}, the cause of this "
+                    "error.",
                     hint=ROWS_HINT,
                 ) from error
             if wrong := measure.differing(whole, found, parts):
@@ -126,8 +127,8 @@ def check_independence(module: Any, optimizer: Any, reset: Callable[[], None], l
             return len(present) >= 2
         if measure.differing(measure(batch, weights, seed=1), [whole], [list(range(size))]):
             raise Refused(
-                "The gradients of the same batch differ between two passes, so the model or the loss is random beyond "
-                "dropout. The check cannot tell whether examples influence one another.",
+                "The gradients of the same batch differ between two passes, so the model or the loss has randomness "
+                "other than dropout. The check cannot tell whether examples influence one another.",
                 hint="turn off random augmentations such as mixup, or move them into the data set, where each example "
                 "is augmented separately",
             )
@@ -156,8 +157,8 @@ def _coupled(module: Any, wrong: list[str], layer: str | None, *, all_parameters
             hint=LOSS_HINT,
         )
     return Refused(
-        f"The gradient of {wrong[0]!r} is not computed per example, unlike the outputs. Number of such "
-        f"parameters: {len(wrong)}.",
+        f"The gradient of {wrong[0]!r} is not computed per example, although the outputs of all layers are. Number of "
+        f"such parameters: {len(wrong)}.",
         hint=ROWS_HINT,
     )
 
@@ -247,7 +248,7 @@ class _Measurement:
         pairs = zip(self._names, self._optimizer.params, strict=True)
         found = [self._rows(name, p, len(weights)) for name, p in pairs]
         squares = torch.stack([rows.reshape(len(rows), -1).double().square().sum(1).cpu() for rows in found]).sum(0)
-        if not (finite := torch.isfinite(squares)).all():  # such an example counts as zero in training, too
+        if not (finite := torch.isfinite(squares)).all():  # in training, such a gradient also counts as zero
             squares[~finite] = 0.0
             for rows in found:
                 rows[~finite.to(rows.device)] = 0.0
@@ -342,7 +343,7 @@ class _Measurement:
 
 @final
 class NoDropout(TorchFunctionMode):
-    """Inside this context, dropout returns its input, in layers and in functions."""
+    """Inside this context, dropout returns its input, whether it is called as a layer or as a function."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
         """Return the input for dropout functions, and call every other function unchanged."""

@@ -1,11 +1,11 @@
-"""Lattice noise in PyTorch: turns each example's gradient into exact integers, and adds noise in exact integers.
+"""Lattice noise in PyTorch: turns each example's gradient into integers, and adds integer noise to their exact sum.
 
-A contribution is the gradient of one example, clipped and truncated to integers, in units of the lattice's grid. The
-proof in docs/lattice-noise.md needs two properties: the norm of these integers is at most `lattice.norm`, and they
-depend only on the example itself and on past releases. So each forward and backward pass has one example: in a larger
-batch, the last bits of a gradient could depend on the other examples. `Lattice.contribution` truncates the gradient and
-checks its norm, in integers. Sums and releases are int64 on the host, and only released integers become gradients of
-the model.
+A contribution is the gradient of one example, clipped and truncated to integers, in units of the lattice's grid. A
+release is the sum of a step's contributions plus noise. The proof in docs/lattice-noise.md needs two properties of a
+contribution. First, its norm is at most `lattice.norm`: `Lattice.contribution` truncates the gradient and checks the
+norm, in integers. Second, it depends only on the example itself and on past releases. So each forward and backward pass
+has only one example, because in a larger batch, the last bits of a gradient could depend on the other examples. Sums
+and releases are int64 tensors on the host, and only releases become gradients of the model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphase.torch._criterion import clipping_factors
 from antiphase.torch._ghost import ClippedSums
 from antiphase.torch._precision import squared_norms
 
-WITHOUT = "or plan without lattice=True"
+WITHOUT = "or make a plan without lattice=True"
 
 
 @final
@@ -68,7 +68,7 @@ class LatticeClipping(Clipping):
         return ClippedSums([torch.from_numpy(array).view(p.shape) for array, p in pairs], 1)
 
     def zeros(self) -> list[torch.Tensor]:
-        """Return the sums over no examples, which are zero."""
+        """Return the sums for a batch without examples: a tensor of zeros for each parameter."""
         return [torch.zeros(p.shape, dtype=torch.int64) for p in self._parameters]
 
     def add(self, total: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,10 @@ class LatticeClipping(Clipping):
 
 
 def _clipped(row: torch.Tensor, norm: float) -> torch.Tensor:
-    """Return the gradient of a parameter, clipped to about `norm`. The whole gradient's norm is checked in integers."""
+    """Return the gradient of a parameter, clipped to a norm of about `norm`.
+
+    `Lattice.contribution` later checks the norm of the whole gradient, in integers.
+    """
     wide = row.detach().cpu().double()
     return wide * clipping_factors(squared_norms(wide).sqrt(), norm)
 
@@ -94,7 +97,7 @@ def set_released(parameters: Sequence[Any], released: Sequence[torch.Tensor], la
         lattice: lattice of the plan.
     """
     for p, integers in zip(parameters, released, strict=True):
-        value = integers.double() * lattice.grid  # the product is exact, unless it leaves the range of float64
+        value = integers.double() * lattice.grid  # the grid is a power of two, so the product is exact if in range
         p.grad = value.to(p.dtype).to(p.device).view(p.shape)
 
 
@@ -119,8 +122,8 @@ def check_lattice_options(plan: Plan, module: nn.Module, mode: str, source: str)
         )
     if "ghost" in mode:
         raise Refused(
-            "The plan has a lattice. Ghost clipping has only a sum of gradients in floating point, but each gradient "
-            "must be rounded to the grid.",
+            "The plan has a lattice, so the gradient of each example must be rounded to the grid. Ghost clipping "
+            "computes only the sum of the gradients, in floating point.",
             hint="use grad_sample_mode='hooks', which takes little memory with a lattice, because gradients are "
             "computed one example at a time; " + WITHOUT,
         )

@@ -61,8 +61,8 @@ def order_gradients(module: nn.Module) -> None:
     """Make the gradients of the outputs of InstanceNorm layers contiguous. Call it after Opacus's hooks are registered.
 
     On a CPU, PyTorch 2.13 computes wrong gradients for the inputs of `InstanceNorm2d` and `InstanceNorm3d` if the
-    gradient of the output is in the memory order (positions, examples, channels). Recurrent layers and sequences with
-    the positions first cause this order. The gradient of one example then depends on the other examples.
+    gradient of the output is in the memory order (positions, examples, channels). Recurrent layers, and sequences whose
+    first dimension is the position, cause this order. The gradient of one example then depends on the other examples.
     """
     for layer in module.modules():
         if isinstance(layer, _InstanceNorm):
@@ -78,7 +78,7 @@ def _order_gradient(_layer: nn.Module, _inputs: Any, output: Any) -> None:
 def embedding_gradients(
     layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor
 ) -> dict[torch.Tensor, torch.Tensor]:
-    """Return per-example gradients of Embedding. Unlike Opacus's own function, this does not train the padding row."""
+    """Return per-example gradients of Embedding. Opacus's own function would also train the padding row."""
     found: dict[torch.Tensor, torch.Tensor] = compute_embedding_grad_sample(layer, activations, backprops)
     if layer.padding_idx is not None:
         for rows in found.values():
@@ -129,10 +129,10 @@ def stored_gradients(
 ) -> dict[torch.Tensor, torch.Tensor]:
     """Store the per-example gradients of a layer without copying them. Return the gradients that Opacus must copy.
 
-    The gradients are computed by `sampler(layer, activations, backprops)`. Opacus adds all of them to a tensor of
-    zeros, which takes a tenth of the time of a step. The addition is needed only if the layer was called with some of
-    the examples, if the parameter already has gradients from another use, or if the gradients are in memory that
-    autograd still uses.
+    The gradients are computed by `sampler(layer, activations, backprops)`. Opacus copies all of them by adding them to
+    a tensor of zeros, which takes a tenth of the time of a step. The copy is needed only in three cases: the layer was
+    called with only some of the examples, the parameter already has gradients from another use, or the gradients are in
+    memory that autograd still uses.
     """
     used = {part.untyped_storage().data_ptr() for part in (*activations, backprops)}
     copied = {}
@@ -147,7 +147,10 @@ def stored_gradients(
 
 
 class Inputs(list[torch.Tensor]):
-    """Inputs of one call of a layer, with the id of the backward pass during which the call was made; -1 for none."""
+    """Inputs of one call of a layer, with the id of the backward pass in which the call was made.
+
+    The id is -1 if the call was made outside of a backward pass.
+    """
 
     backward_pass = -1
 
@@ -156,10 +159,10 @@ class Inputs(list[torch.Tensor]):
 class LayerInputs:
     """Records the inputs of each call of a layer, and passes them to Opacus with the gradient of the call's output.
 
-    This replaces Opacus's hooks on layers, except with FSDP. The hook for the gradient is on the output itself. So
-    inputs and gradient always belong to the same call, and the output may be changed in place afterwards. Inputs may be
-    passed by keyword. Calls that torch.utils.checkpoint repeats in the backward pass are recognized. Errors name the
-    layer.
+    This replaces Opacus's hooks on layers, except with FSDP. Unlike with Opacus, the hook that receives the gradient is
+    on the output tensor and not on the layer. So inputs and gradient always belong to the same call, and the output may
+    be changed in place afterwards. Inputs may be passed by keyword. Calls that torch.utils.checkpoint repeats in the
+    backward pass are recognized. Errors name the layer.
     """
 
     def __init__(self, module: Any, parameters: list[torch.Tensor]) -> None:
@@ -223,7 +226,8 @@ class LayerInputs:
         held = vars(layer).setdefault("activations", [])
         backward_pass = torch._C._current_graph_task_id()
         if held and self._is_repeated(layer, held, backward_pass):
-            # The hook is not called for an output that checkpointing recomputes, since no gradient flows into it.
+            # No gradient flows into an output that checkpointing recomputes, so this hook is called only if the call
+            # was not a repetition after all.
             first.register_hook(partial(self._refuse_repeated, layer))
             return
         inputs = Inputs(self._tensors(layer, _in_order(layer, given, named)))
@@ -251,7 +255,8 @@ class LayerInputs:
             raise Refused(
                 f"Layer {self._names[id(layer)]!r} (EmbeddingBag) was called with per_sample_weights, or has "
                 "include_last_offset=True. Its gradients cannot be computed for each example.",
-                hint="leave both out; or multiply the output of an Embedding by the weights, and sum over the tokens",
+                hint="leave out per_sample_weights and include_last_offset; or multiply the output of an Embedding by "
+                "the weights, and sum over the tokens",
             )
         is_copied = self._module.force_functorch or type(layer) not in self._module.GRAD_SAMPLERS
         if is_copied and len(inputs) > 1:
@@ -266,8 +271,8 @@ class LayerInputs:
     def _is_repeated(self, layer: nn.Module, held: list[Inputs], backward_pass: int) -> bool:
         """Return whether a call repeats a recorded call, as torch.utils.checkpoint with use_reentrant=False does.
 
-        A repeated call is made during a backward pass, but the recorded call was made in a forward pass. Raises
-        `Refused` if the call is not a repetition and ghost clipping does not allow a second call of the layer.
+        A call counts as repeated if it is made during a backward pass, but the recorded call was not. Raises `Refused`
+        if the call is not a repetition and ghost clipping does not allow a second call of the layer.
         """
         if backward_pass != -1 and any(inputs.backward_pass == -1 for inputs in held):
             return True
@@ -321,9 +326,9 @@ class LayerInputs:
         inputs of an earlier pass. Also raises `Refused` if a layer was called with only part of the batch.
 
         If a layer is used several times, Opacus adds row i of each use to example i. If one use had only some of the
-        examples, their gradients would be added to the wrong examples. Recurrent layers are an exception: at
-        positions that some sequences do not reach, they process fewer rows. These are the first rows of the batch, so
-        row i still belongs to example i.
+        examples, their gradients would be added to the wrong examples. Recurrent layers may have fewer rows: at a
+        position that some sequences do not reach, they process only the longer sequences. These are the first rows of
+        the batch, so row i still belongs to example i.
         """
         if not module.training:
             self._refuse_evaluation(module)
@@ -341,7 +346,7 @@ class LayerInputs:
     def _check_rows(self, layer: nn.Module, rows: int) -> None:
         """Raise `Refused` if another layer used a parameter of this layer with a different number of rows in this pass.
 
-        Opacus would add the gradients of the first rows, although they do not belong to the first examples.
+        Opacus would add row i of both layers, although these rows may belong to different examples.
         """
         for _, p in trainable_parameters(layer):
             if self._rows.setdefault(id(p), rows) != rows and hasattr(p, "_current_grad_sample"):
@@ -404,7 +409,7 @@ class LayerInputs:
                 return
 
     def reset(self) -> None:
-        """Forget the versions and the layer of an interrupted pass."""
+        """Forget the versions of the gradients and the last layer of an interrupted pass."""
         self._last = self._versions = None
         self._is_pass_open = False
 
@@ -455,7 +460,7 @@ def _in_order(layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -
 
 
 def check_sequences(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Forward hook for recurrent layers: raise `Refused` unless row i of the input is example i."""
+    """Forward pre-hook of recurrent layers: raise `Refused` unless row i of the input is example i."""
     given = inputs[0] if inputs else named["input"]
     refuse_another_order(layer, given)
     refuse_some_sequences(layer, given)
@@ -470,7 +475,7 @@ def refuse_another_order(layer: nn.Module, given: Any) -> None:
     order = given.sorted_indices if isinstance(given, PackedSequence) else None
     if order is not None and not torch.equal(order, torch.arange(len(order), device=order.device)):
         raise Refused(
-            f"The input of {type(layer).__name__} was sorted by length, so the order of the examples differs from that "
+            f"The input of {type(layer).__name__} was sorted by length, so the examples are in a different order than "
             "in the other layers.",
             hint="sort the whole batch by length before the model is called, for example in collate_fn, and pack it "
             "with enforce_sorted=True",

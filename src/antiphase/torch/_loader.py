@@ -65,11 +65,13 @@ class PlanBatchSampler(Sampler[list[int]]):
         return self._examples(self._prefetched)
 
     def checked(self, read: Callable[[range], Iterable[T]]) -> Iterator[T]:
-        """Yield the batches of an epoch from `read`, and check that each step is taken before the next batch is read.
+        """Yield the batches of an epoch from `read`. Check that each step is taken before the next batch is requested.
+
+        For a step without examples, this yields an empty list if `yield_empty` was called, and otherwise nothing.
 
         Args:
-            read: function that maps the steps of the epoch to one batch for each step that has examples, in order. It
-                may prefetch. For a step without examples, `checked` yields an empty list or nothing.
+            read: function that takes the steps of the epoch and yields their batches in order, without empty batches.
+                It may prefetch.
         """
         steps = self._begin()
         batches, started = iter(read(steps)), 0
@@ -137,7 +139,7 @@ class PlanBatchSampler(Sampler[list[int]]):
 
 @final
 class PlanLoader(DataLoader[Any]):
-    """PyTorch's DataLoader for the plan's batches. Workers may prefetch; a batch is checked when it is yielded."""
+    """PyTorch's DataLoader for the plan's batches. Workers may prefetch batches, which are checked when yielded."""
 
     _device: torch.device | None = None
 
@@ -198,7 +200,7 @@ def check_loader_options(options: Mapping[str, Any]) -> None:
 
 
 def check_order(in_order: Any) -> None:
-    """Raise `InvalidArgument` if worker processes may return batches in another order than that of the steps."""
+    """Raise `InvalidArgument` if worker processes may return batches in a different order than the steps."""
     if not in_order:
         raise InvalidArgument(
             "With in_order=False, a step could get the batch of another step.", hint="leave in_order=True"
@@ -244,7 +246,7 @@ def _repeated(dataset: Any) -> str | None:
 
 
 def _sources(dataset: Any, places: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each data set inside Subset and ConcatDataset, and the indices in it of the items at `places`."""
+    """Yield each data set inside Subset and ConcatDataset, and the indices of the items at `places` in each."""
     if isinstance(dataset, Subset):
         indices = np.array([int(i) for i in dataset.indices], np.int64)
         yield from _sources(dataset.dataset, indices[places] % len(dataset.dataset))  # type: ignore[arg-type]

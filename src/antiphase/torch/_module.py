@@ -1,4 +1,8 @@
-"""Checks that every layer of a model has correct per-example gradients."""
+"""Checks that every layer of a model has correct per-example gradients.
+
+In this file, a layer has a formula if there is a function for the gradients of its type: in `FORMULAS` (`_ghost.py`) or
+in Opacus's `GRAD_SAMPLERS`.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ from torch.nn.utils import parametrize
 from antiphase._errors import InvalidArgument
 from antiphase.torch._ghost import FORMULAS
 
-OWN = ("weight", "bias")  # parameters of the layers that have a formula for per-example gradients
-TIED: list[type[nn.Module]] = [nn.Embedding, nn.Linear]
+OWN = ("weight", "bias")  # names of the parameters that formulas cover
+TIED: list[type[nn.Module]] = [nn.Embedding, nn.Linear]  # two layers that may share a weight in ghost clipping
 
 
 def check_module(module: nn.Module, *, ghost: bool, functorch: bool = False) -> None:
@@ -28,7 +32,7 @@ def check_module(module: nn.Module, *, ghost: bool, functorch: bool = False) -> 
     Args:
         module: model, not wrapped yet.
         ghost: whether ghost clipping is used.
-        functorch: whether Opacus computes the gradients of all layers with copies of the layers.
+        functorch: whether Opacus computes all per-example gradients with functorch, from copies of the layers.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
@@ -87,7 +91,7 @@ def _check_inner_sharing(name: str, layer: nn.Module) -> None:
                     f"The parameter {parameter!r} is also the parameter {key!r} of the layer {inner!r} in {name!r}, "
                     "so its gradient cannot be computed for each example.",
                     hint=f"freeze it before make_private: model.get_parameter({parameter!r}).requires_grad_(False); "
-                    "with LoRA, it is frozen",
+                    "LoRA freezes it for you",
                 )
 
 
@@ -106,8 +110,9 @@ def _check_ghost(module: nn.Module) -> None:
             names = ", ".join(repr(name) for name, _ in layers)
             raise InvalidArgument(
                 f"The trainable weight {shared!r} is shared by several layers: {names} ({', '.join(kinds)}). Ghost "
-                "clipping supports only a weight shared by one Embedding and one Linear, without FSDP. Neither may be "
-                "inside a layer with trained parameters of its own, which Opacus treats as one layer.",
+                "clipping supports only a weight shared by one Embedding and one Linear, without FSDP. Neither of them "
+                "may be inside another layer that has trained parameters of its own, because Opacus treats that layer "
+                "as a whole.",
                 hint="use grad_sample_mode='hooks' for other tied weights, or freeze the weight with "
                 "requires_grad_(False); if a layer contains the Embedding or Linear and has trained parameters of its "
                 "own, move these parameters into a separate layer",
@@ -129,7 +134,7 @@ def _check_ghost(module: nn.Module) -> None:
 
 
 def _is_known(layer: nn.Module) -> bool:
-    """Return whether a layer has no trainable parameters of its own, or has a formula for per-example gradients."""
+    """Return whether a layer has a formula, or has no trainable parameters of its own."""
     kind = type(layer).__bases__[1] if isinstance(layer, FSDPModule) else type(layer)
     trained = any(p.requires_grad for p in layer.parameters(recurse=False))
     return not trained or kind in FORMULAS or kind in Ghost.GRAD_SAMPLERS

@@ -56,8 +56,8 @@ class NoiseAdder(RunMethods):
 
     With torch.distributed, each process generates only part of the noise. If parameters are sharded by FSDP2, a process
     generates the noise of its own shard. If parameters are replicated, each process generates the noise for an equal
-    slice of the model. The noise is then complete only after the gradients have been *summed* over the processes. Call
-    `add`, then all-reduce, then `commit`.
+    slice of the model. With replicated parameters, the noise is complete only after the gradients have been *summed*
+    over the processes. So call `add`, then all-reduce, then `commit`.
 
     Update the parameters only after `commit` has returned, so that every update is in the ledger.
 
@@ -65,11 +65,11 @@ class NoiseAdder(RunMethods):
         parameters: all trained parameters, in the same order every time the run is opened.
         plan: plan to train with.
         directory: run directory. It holds the secret and the noise state, so do not store it with the model.
-        examples: number of examples in the data set, if batches come from `batch`; required if the guarantee relies on
-            random batches. None if batches come from elsewhere, which the report mentions.
+        examples: number of examples in the data set, if batches come from `batch`. Required if the guarantee relies on
+            random batches. Pass None if batches come from elsewhere; the report then says so.
         secret: secret that all noise is derived from. If None, a secret is generated and stored in the directory.
-        source: "host" for noise from AES-256 on the CPU, or "device" for PyTorch's generator on the device of the
-            parameters, which is not cryptographic. The report names the source.
+        source: "host" draws the noise with AES-256 on the CPU. "device" draws it with PyTorch's generator on the device
+            of the parameters, which is faster but not cryptographic. The report names the source.
         background_noise: whether `batch` starts to compute the step's noise on a background thread (host noise only).
             This does not change the noise, and it needs no extra memory.
 
@@ -148,9 +148,10 @@ class NoiseAdder(RunMethods):
             background_noise=background_noise,
         )
         self._step: int | None = 0 if self._run.committed == 0 else None
-        self._is_adding = self._is_added = False  # only the first is True while noise is being added, or if that failed
+        # _is_adding is True from the start of add until commit, and _is_added from the end of add until commit.
+        self._is_adding = self._is_added = False
         self._watches: list[Any] = []  # hooks on the parameters between add and commit
-        self._is_accumulated = False  # whether one of these hooks was called
+        self._is_accumulated = False  # True if a hook in _watches was called
         self._noisy: list[Any] = []  # the gradient tensors that noise was added to; commit requires the same tensors
         self._is_reserved = False
         self._exclusive = Exclusive("A step of NoiseAdder")
@@ -179,7 +180,7 @@ class NoiseAdder(RunMethods):
 
     @property
     def is_added(self) -> bool:
-        """Whether the gradients contain the noise of the next step."""
+        """True if the noise of the next step has been added to the gradients, but not committed."""
         return self._is_added
 
     @property
@@ -218,8 +219,8 @@ class NoiseAdder(RunMethods):
     def add(self) -> None:
         """Add the step's noise to the gradients in place. If `p.grad` is None, it is set to zero first.
 
-        Raises `Refused` if replicated gradients are already equal on all ranks: each rank must have the sum over its
-        own examples, and the sum over the ranks follows after `add`.
+        Raises `Refused` if replicated gradients are already equal on all ranks. Before `add`, each rank must have the
+        sum over its own examples only. Sum the gradients over the ranks after `add`.
         """
         self._refuse_engine("add")
         self._refuse_equal_sums()
@@ -360,7 +361,9 @@ class NoiseAdder(RunMethods):
         parameters (None with FSDP). The ledger and the noise state are written to disk first.
         """
         if self._is_adding:
-            raise Refused(f"Step {self.step} is not committed.", hint="make checkpoints after commit, before add")
+            raise Refused(
+                f"Step {self.step} is not committed.", hint="make checkpoints after commit and before the next add"
+            )
         self._run.save()
         code = None if self._is_sharded else self._expected or self._parameters_digest()
         return {
@@ -373,8 +376,8 @@ class NoiseAdder(RunMethods):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the checkpoint that contained `state`. Steps taken after the checkpoint are replayed.
 
-        Load the parameters from the same checkpoint. `commit` compares them with the checkpoint when the first replayed
-        step is committed, and raises `Refused` if they differ. With FSDP, the parameters are not checked.
+        Load the parameters from the same checkpoint. If a step is replayed, the first `commit` compares the parameters
+        with those in the checkpoint, and raises `Refused` if they differ. With FSDP, parameters are not compared.
         """
         run_id, step = _position(state)
         if run_id != self.run_id:
@@ -385,14 +388,14 @@ class NoiseAdder(RunMethods):
         if not 0 <= step <= self._run.committed:
             raise Refused(
                 f"The checkpoint is from step {step}, but the ledger has {self._run.committed} steps.",
-                hint="if the run directory is an older copy, restore the newest one; otherwise, the checkpoint cannot "
-                "be used, because its steps were replaced later",
+                hint="if the run directory is an older copy, restore the newest one; otherwise, the steps before the "
+                "checkpoint were replaced later, so it cannot be used",
             )
         if state.get("branch") != outputs_digest(self._run, step):
             raise Refused(
                 f"The checkpoint was not made from the outputs that the ledger records for the first {step} steps.",
                 hint="these steps were replaced later by steps with the same noise; continue from a checkpoint made "
-                "after the replacement, or start a new run and compose the two guarantees",
+                "after the replacement, or start a new run and compose the guarantees of both runs",
             )
         self._go_to(step)
         self._expected = state.get("parameters") if step < self._run.committed else None
@@ -419,12 +422,12 @@ class NoiseAdder(RunMethods):
         return [g[slice(*part.box[0])] for g, part in zip(gradients, parts, strict=True)]
 
     def _check_gradients(self) -> None:
-        """Raise `Refused` if a `p.grad` was dropped or replaced after `add`: the new gradient has no noise."""
+        """Raise `Refused` if a `p.grad` was dropped or replaced, or if backward was called, after `add`."""
         replaced = [i for i, (p, g) in enumerate(zip(self.parameters, self._noisy, strict=True)) if p.grad is not g]
         if replaced:
             raise Refused(
                 f"The gradient of parameter {replaced[0]} is not the tensor that the noise of step {self.step} was "
-                f"added to. This holds for {len(replaced)} of {len(self.parameters)} parameters.",
+                f"added to. Number of such parameters: {len(replaced)} of {len(self.parameters)}.",
                 hint="between add and commit, do not call zero_grad or backward, and change gradients only in place: "
                 "p.grad.div_(n) instead of p.grad = p.grad / n",
             )
@@ -438,8 +441,8 @@ class NoiseAdder(RunMethods):
     def _check_parameters(self) -> None:
         """Raise `Refused` if a step is replayed on a model that already contains the step's noise.
 
-        Called on rank 0, before the step is recorded. Nothing is checked with FSDP, because each rank has only part of
-        each parameter.
+        This is called on rank 0, before the step is recorded. With FSDP, nothing is checked, because each rank has only
+        part of each parameter.
         """
         if self._is_sharded:
             return
@@ -461,7 +464,7 @@ class NoiseAdder(RunMethods):
             self._requested.clear()
 
     def _withdraw(self) -> None:
-        """If a noisy output is dropped without a commit, record this in the ledger: its noise may be used again."""
+        """If noise was added but not committed, record this in the ledger, since the noise may be used again."""
         self._end_watch()
         if self._is_adding:
             record_withdrawal(self._run, self.step)
@@ -470,8 +473,8 @@ class NoiseAdder(RunMethods):
     def _digest(self) -> bytes:
         """Return a digest of the step's noisy gradients.
 
-        If parameters are replicated, check that the gradients are equal on all ranks. If parameters are sharded,
-        combine the digests of all ranks.
+        If parameters are replicated, the gradients must be equal on all ranks. If parameters are sharded, the digests
+        of all ranks are combined.
         """
         mine = self._run.digest(self.step, [flat_gradient(p) for p in self.parameters])
         if self._is_sharded:

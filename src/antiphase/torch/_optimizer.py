@@ -19,7 +19,7 @@ from antiphase.torch._precision import full_precision
 from antiphase.torch._step_tracker import StepTracker
 
 READ_ONLY = {
-    "noise_multiplier": "remove the noise scheduler: the plan's guarantee does not cover noise that changes",
+    "noise_multiplier": "remove the noise scheduler: the plan's guarantee covers only the noise of the plan",
     "_adjusted_noise_multiplier": "remove adaptive clipping: the plan's guarantee does not cover it",
     "max_grad_norm": "remove adaptive clipping and clipping schedulers: the plan's guarantee does not cover them",
     "max_grad_norms": "remove adaptive clipping and clipping schedulers: the plan's guarantee does not cover them",
@@ -33,9 +33,10 @@ READ_ONLY = {
 class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no annotations
     """Base class of the private optimizers: adds the plan's noise to the sum of clipped gradients, once per step.
 
-    The clipped gradients of all physical batches of a step are summed in private tensors, not in Opacus's
+    A physical batch is the input of one forward and backward pass. Opacus's BatchMemoryManager splits the batch of a
+    step into several physical batches. Their clipped gradients are summed in private tensors, not in Opacus's
     `p.summed_grad`. After the last physical batch, `add_noise` adds the plan's noise. Distributed optimizers then sum
-    over the ranks. The step is committed right before the parameters are updated.
+    over the ranks. The step is committed, that is, recorded in the ledger, right before the parameters are updated.
     """
 
     _tracker: StepTracker
@@ -59,12 +60,12 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         self._is_read_only = True
 
     def release(self) -> None:
-        """Allow other optimizers to update the parameters: the run is closed."""
+        """Allow other optimizers to update the parameters. Call it when the run is closed."""
         self._watch.remove()
 
     def refuse_other(self, other: torch.optim.Optimizer) -> None:
         """Raise `Refused` if `other` is about to update trained parameters of this optimizer."""
-        if other in (self, self.original_optimizer) or self._is_updating:  # an optimizer may call another one
+        if other in (self, self.original_optimizer) or self._is_updating:  # the original optimizer may call another one
             return
         ours = {id(p) for p in self.params}
         if any(id(p) in ours and p.grad is not None for group in other.param_groups for p in group["params"]):
@@ -93,7 +94,7 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
                 hint="call step() of the optimizer that make_private returned",
             )
         if self._is_updating and not self._tracker.noise.is_added and self._is_sealed():
-            return  # already committed: step() of the optimizer has called step() of its base class
+            return  # already committed: step() of the original optimizer has called step() of its base class
         if not self._tracker.noise.is_added:
             raise Refused(
                 "The optimizer that was passed to make_private would take a step without noise.",
@@ -103,7 +104,7 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         for group in self.original_optimizer.param_groups:
             for p in group["params"]:
                 if not p.requires_grad:
-                    p.grad = None  # computed before the parameter was frozen, so it has no noise
+                    p.grad = None  # this gradient was computed before the parameter was frozen, so it has no noise
         self._tracker.commit()
         self._is_updating = True
 
@@ -209,7 +210,7 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
 
     def _step_schedulers(self) -> None:
         for scheduler in self._schedulers:
-            scheduler.optimizer._opt_called = True  # a step without examples does not call step() of this object
+            scheduler.optimizer._opt_called = True  # otherwise PyTorch warns if the first step has no examples
             scheduler.step()
 
     def begin_batch(self) -> None:
@@ -223,8 +224,8 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
     def take_empty_steps(self) -> None:
         """Take all steps up to the next step that has examples.
 
-        Each of them adds noise and updates the parameters, without a backward pass. With several ranks, stop at the
-        end of the pass through the loader.
+        Each of these steps adds noise and updates the parameters, without a backward pass. With several ranks, stop at
+        the end of the pass through the loader.
         """
         while self._tracker.is_empty:
             self._take_empty_step()
@@ -243,7 +244,7 @@ class PrivateOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no anno
         self.zero_grad(set_to_none=True)
 
     def _finish_sum(self) -> None:
-        self._is_updating, self._sealed = False, None  # an exception may have ended the last update
+        self._is_updating, self._sealed = False, None  # an exception may have interrupted the last update
         if hasattr(self, "reduce_gradients"):
             self._tracker.noise.transport.check_operation(f"take step {self._tracker.step}")
         self.add_noise()

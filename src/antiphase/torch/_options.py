@@ -92,7 +92,7 @@ def _listed(names: list[str]) -> str:
 
 
 def check_mode(clipping: str, mode: str, loss_reduction: str) -> tuple[str, str, str]:
-    """Return the three options. Raise `InvalidArgument` for unknown values, and for per-layer ghost clipping."""
+    """Return the three arguments. Raise `InvalidArgument` for unknown values, and for per-layer ghost clipping."""
     owner = "make_private"
     hint = "use 'flat' or 'per_layer'; the plan's guarantee does not cover adaptive clipping"
     clipping = one_of(owner, "clipping", clipping, ("flat", "per_layer"), hint)
@@ -106,8 +106,8 @@ def check_mode(clipping: str, mode: str, loss_reduction: str) -> tuple[str, str,
 def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float] | None) -> list[float]:
     """Return the clipping norm of each parameter tensor, or a single norm for flat clipping.
 
-    The root of the sum of the squared norms bounds the norm of an example's whole gradient. So it must not exceed the
-    plan's `clip_norm`.
+    The norm of an example's whole gradient is at most the root of the sum of the squared clipping norms. So this root
+    must not exceed the plan's `clip_norm`.
 
     Args:
         plan: plan with the total `clip_norm`.
@@ -139,7 +139,10 @@ def clip_norms_for(plan: Plan, clipping: str, layers: int, given: Sequence[float
 
 
 def batch_size(plan: Plan, examples: int) -> float:
-    """Return the divisor for loss_reduction="mean": the batch size in the plan, or else the expected batch size."""
+    """Return the divisor for loss_reduction="mean".
+
+    This is the batch size in the plan's problem, or else the expected batch size of the plan's participation.
+    """
     if plan.problem.batch_size is not None:
         return float(plan.problem.batch_size)
     participation = plan.mechanism.participation

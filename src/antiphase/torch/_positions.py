@@ -1,10 +1,12 @@
 """Gives position embeddings one row per example, although models look up positions once for the whole batch.
 
 GPT-2, BERT, DistilBERT and others look up `position_ids` of shape (1, length) and add the result to all examples. The
-gradient of such a table has only one row, the sum over the examples, so it cannot be clipped per example.
+layer then has only one row of gradients, the sum over the examples, so these gradients cannot be clipped per example.
+`expand_positions` therefore repeats the input of the layer for all examples.
 
-The input is repeated only for embeddings in the models of transformers, since these models add the row to all examples.
-Other code may use only the first row, and all gradients would then be attributed to the first example.
+The input is repeated only for embeddings in the models of transformers, since these models add the result to all
+examples. Other code may use only the first row of the result. All gradients would then be attributed to the first
+example.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ RELATIVE = ("relative_attention_bias", "rel_attn_embed")
 # PEFT's prompt tuning, p-tuning and prefix tuning compute one prompt and repeat it for all examples.
 PROMPTS = ("PromptEmbedding", "MultitaskPromptEmbedding", "CPTEmbedding", "PromptEncoder", "PrefixEncoder")
 LEAST = 1e-12  # a squared norm below this multiple of the largest squared norm counts as no gradient
-HINT = "look up positions for every example, with position_ids=torch.arange(length).expand(len(tokens), -1)"
-CONTAINERS = ("torch.", "peft.", "opacus.")
+HINT = "look up position embeddings for every example, with position_ids=torch.arange(length).expand(len(tokens), -1)"
+CONTAINERS = ("torch.", "peft.", "opacus.")  # modules whose classes only contain or wrap the layers of a model
 
 
 def check_positions(module: nn.Module) -> None:
@@ -39,8 +41,8 @@ def check_positions(module: nn.Module) -> None:
             raise InvalidArgument(
                 f"Layer {name!r} is looked up for pairs of positions, once for all examples, so its gradient cannot be "
                 "computed for each example.",
-                hint=f"freeze it before make_private: model.get_submodule({name!r}).requires_grad_(False); with LoRA, "
-                "it is frozen",
+                hint=f"freeze it before make_private: model.get_submodule({name!r}).requires_grad_(False); "
+                "LoRA freezes it for you",
             )
 
 
@@ -64,7 +66,7 @@ def expand_positions(module: nn.Module, *, batch_first: bool = True) -> None:
 
 
 def check_repeated(name: str, parameter: torch.Tensor, squares: torch.Tensor, total: torch.Tensor) -> None:
-    """Raise `Refused` if the model ignores repeated rows of a lookup, so that some examples have no gradient for it.
+    """Raise `Refused` if some examples have no gradient for a table, because the model ignores rows that were repeated.
 
     Args:
         name: name of the parameter.
@@ -77,8 +79,8 @@ def check_repeated(name: str, parameter: torch.Tensor, squares: torch.Tensor, to
     unused = squares <= 2 * parameter.numel() * torch.finfo(parameter.dtype).tiny
     if not unused.all() and bool((unused & (total > LEAST * total.max())).any()):
         raise Refused(
-            f"Positions are looked up once for all examples, in {name!r}, but then used for only some of the examples. "
-            "The gradients of all examples would be attributed to one of them.",
+            f"Position embeddings are looked up in {name!r} once for all examples, but then only some rows of the "
+            "result are used. The gradients of all examples would be attributed to one of them.",
             hint=HINT,
         )
 
@@ -119,8 +121,8 @@ class _Batch:
             return None
         if id(layer) in self._expanded:
             raise Refused(
-                f"An {type(layer).__name__} with {layer.num_embeddings} rows is called twice in one forward pass, each "
-                "time with one row for all examples.",
+                f"An {type(layer).__name__} of {layer.num_embeddings} vectors is called twice in one forward pass, "
+                "each time with a single input for all examples.",
                 hint=HINT,
             )
         self._expanded.add(id(layer))

@@ -18,9 +18,9 @@ from antiphase._errors import InvalidArgument, Refused
 from antiphase.torch._batches import tensors_in
 from antiphase.torch._compile import untraced
 
-NORM_BLOCK = 256
-ENOUGH_VALUES = 8  # if so many different numbers all fit into 16 bits, they were rounded
-MOST_VALUES = 2**16  # number of values that are looked at
+NORM_BLOCK = 256  # number of entries whose norm is computed in their own dtype
+ENOUGH_VALUES = 8  # if at least this many different values all fit into 16 bits, they count as rounded
+MOST_VALUES = 2**16  # largest number of values that are compared
 SUM_BLOCK = 512  # number of rows that are added in their own dtype; blocks are added in float64
 
 
@@ -92,10 +92,10 @@ class _FirstPass:
             tensor.register_hook(partial(self._check_gradient, module))  # type: ignore[no-untyped-call]
 
     def _check_gradient(self, module: Any, gradient: torch.Tensor) -> None:
-        """Hook of an output: raise `Refused` if all values fit into 16 bits.
+        """Hook of an output: raise `Refused` if all values fit into 16 bits, because they were probably rounded.
 
-        If the number of examples is a power of two, nothing is checked: whole numbers, such as gradients of a squared
-        error, fit into 16 bits even after they are divided by a power of two.
+        If the number of examples is a power of two, nothing is checked. Whole numbers, such as gradients of a squared
+        error, fit into 16 bits even after division by a power of two, so they would be mistaken for rounded values.
         """
         if len(gradient).bit_count() == 1:
             return
@@ -125,9 +125,10 @@ def graph_dtypes(outputs: Iterable[torch.Tensor]) -> set[torch.dtype]:
 def refuse_rounded_mean(module: Any, dtype: torch.dtype) -> None:
     """Raise `Refused` if the loss is a mean over the batch, and `dtype` has less precision than float32.
 
-    The backward pass of a mean starts with 1 / n, for n examples. Rounding g / n gives different errors from rounding g
-    / (n - 1), so every example would change the gradients of all others. For 1,000 equal examples in bfloat16, one of
-    them changed the clipped sum by three times the clipping norm. The backward pass of a sum does not depend on n.
+    The backward pass of a mean over n examples starts with 1 / n. For a gradient g, the rounding errors of g / n and of
+    g / (n - 1) differ, so every example would change the gradients of all others. For 1,000 equal examples in bfloat16,
+    one of them changed the clipped sum by three times the clipping norm. The backward pass of a sum does not depend on
+    n.
     """
     if module.loss_reduction == "mean" and dtype.is_floating_point and dtype.itemsize < 4:
         raise Refused(
@@ -135,18 +136,18 @@ def refuse_rounded_mean(module: Any, dtype: torch.dtype) -> None:
             "float32. The rounding errors would depend on the number of examples, so one example could change the "
             "gradients of all others.",
             hint="use a loss with reduction='sum' and make_private(..., loss_reduction='sum'), and divide the learning "
-            "rate by the batch size (not with Adam); or use grad_sample_mode='ghost'; or compute in float32, without "
-            "autocast, bfloat16 weights and lower precision of matrix products",
+            "rate by the batch size (not with Adam); or use grad_sample_mode='ghost'; or compute everything in "
+            "float32: without autocast, without bfloat16 weights, and with float32 precision of matrix products",
         )
 
 
 def squared_norms(rows: torch.Tensor) -> torch.Tensor:
-    """Return the squared norm of each row over all other dimensions, with a relative error below 2e-5 for any size.
+    """Return the squared norm of each row over all other dimensions. The relative error is below 2e-5 for any row size.
 
     On a CPU, PyTorch's own norm adds squares one by one in float32, so over 2^28 entries it can be 29 percent too
     small. Here, PyTorch's norm is used only for blocks of 256 entries, and the squares of the block norms are added in
-    float64. In any order of summation, the relative error is about 256 times 2^-24. Squares of entries below 1e-19
-    underflow to zero, so the result includes an upper bound on their sum.
+    float64. In any order of summation, the relative error is at most about 256 * 2^-24. Squares of entries below 1e-19
+    underflow to zero, so an upper bound on their sum is added to the result.
 
     Args:
         rows: tensor of shape (examples, ...).
@@ -168,9 +169,9 @@ def underflow(dtype: torch.dtype) -> float:
 def weighted_sum(factors: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return the sum over i of factors[i] * rows[i], in the dtype of the rows.
 
-    Rows are added in blocks. If thousands of rows were added one by one in float32, rows could be chosen such that the
-    presence of one row decides how all later sums are rounded. That row could then change the sum by twice its own
-    norm.
+    Rows are added in blocks. If thousands of rows were added one by one in float32, an adversary could choose rows for
+    which the presence of one row decides how all later sums are rounded. That row could then change the result by twice
+    its own norm.
     """
     return blockwise_sum(lambda f, r: torch.einsum("i,i...", f, r), factors_like(factors, rows), rows)
 
@@ -178,7 +179,7 @@ def weighted_sum(factors: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def blockwise_sum(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
     """Return `function(*rows)`, which must be a sum over rows. The sums of blocks of rows are added in float64.
 
-    With n rows per block, one row changes the rounding error of a block's sum by at most about n^2 / 4 times 2^-24,
+    With n rows per block, one row changes the rounding error of a block's sum by at most about n^2 / 4 * 2^-24,
     relative to the largest norm of a row.
     """
     if len(rows[0]) <= SUM_BLOCK or rows[0].dtype == torch.float64:

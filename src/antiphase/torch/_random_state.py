@@ -1,8 +1,8 @@
 """Derives a step's random numbers, for dropout, random collators and augmentation, from the run's secret.
 
-Row i of a batch gets the i-th random numbers. If their seed were known, leaving out one example would give all later
-examples different numbers, and would change the sum of the clipped gradients by far more than the clipping norm. With a
-secret seed, the numbers of all rows are equally random, so it does not matter which row an example has.
+Row i of a batch gets the i-th random numbers. Assume that the seed is known. Then leaving out one example gives all
+later examples different numbers, and changes the sum of the clipped gradients by far more than the clipping norm. With
+a secret seed, the numbers of all rows are equally random, so it does not matter which row an example has.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ class GeneratorStates(NamedTuple):
 
 @final
 class StepGenerators:
-    """Seeds the global random generators from the run's secret while a step is computed, and then restores them.
+    """Seeds the global random generators from the run's secret when a step starts, and restores them when it ends.
 
-    So a resumed run has the same dropout. Between two steps, the states of the generators do not reveal how many
-    examples a step had.
+    A resumed run therefore has the same dropout as an uninterrupted one. Between two steps, the states of the
+    generators do not reveal how many examples a step had.
 
-    Steps of several runs may overlap. The generators are then restored when the last of these steps ends.
+    Steps of several runs in one process may overlap. The generators are then restored when the last of these steps
+    ends.
 
     Args:
         run: run with the secret.
@@ -64,8 +65,8 @@ class StepGenerators:
 
         Args:
             step: index of the step.
-            example: on a lattice, the index of the only example in this pass: its random numbers must not depend on
-                any other example. None for all examples of the batch.
+            example: index of the only example in this pass, if the plan has a lattice. Its random numbers must not
+                depend on any other example. None for all examples of the batch.
         """
         if self._outside is None:
             self._outside = _states(self._devices)
@@ -96,8 +97,8 @@ class StepGenerators:
         """Raise `Refused` if PyTorch's generator was seeded again since the step started."""
         if self._outside is not None and torch.initial_seed() not in {other._seed for other in _ACTIVE}:
             raise Refused(
-                "PyTorch's random generator was seeded after the batch was loaded. If the seed is known, one example "
-                "changes the dropout of all others, which clipping does not cover.",
+                "PyTorch's random generator was seeded after the batch was loaded. If the seed is known, leaving out "
+                "one example changes the dropout of later examples, which clipping does not cover.",
                 hint="call torch.manual_seed before the loop; in every step, the generators are seeded from the run's "
                 "secret",
             )
@@ -106,8 +107,8 @@ class StepGenerators:
         """Restore the generators to their states before the step.
 
         Args:
-            started: what `start` returned; nothing happens if `start` was called again since then. None to restore
-                the generators in any case.
+            started: number that `start` returned. Nothing happens if `start` was called again since then. With None,
+                the generators are restored in any case.
         """
         outside = self._outside
         if started not in (None, self._starts) or outside is None:

@@ -53,8 +53,9 @@ class RunMethods(ABC):
     def get_epsilon(self, delta: float) -> float:
         """Return an upper bound on the epsilon of the steps taken so far; 0 before the first step.
 
-        The bound is proved, rounded up, and covers every step in the ledger. Like `report`, it is for the plan's
-        participation, adjacency and unit of privacy. Unlike `report`, you can choose delta and call it on every rank.
+        The bound is proved, rounded up, and covers every step in the ledger. Like the guarantee of `report`, it is for
+        the plan's participation, adjacency and unit of privacy. Unlike with `report`, you can choose delta, and you can
+        call this method on every rank.
 
         The bound relies on the same three assumptions as the report:
 

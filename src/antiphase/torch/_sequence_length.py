@@ -1,7 +1,7 @@
 """Refuses sequence models whose computation for every example depends on the longest example of the batch.
 
-Rotary embeddings of transformers with type "dynamic" or "longrope" choose their frequencies by the largest position of
-the batch. BigBird chooses its attention by the padded length.
+In transformers, rotary embeddings of type "dynamic" or "longrope" choose their frequencies by the largest position in
+the batch. In BigBird, the attention of every example depends on the padded length of the batch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def check_lengths(module: nn.Module) -> None:
     for name, layer in module.named_modules():
         if getattr(layer, "attention_type", None) == "block_sparse":
             raise InvalidArgument(
-                f"Layer {name!r} ({type(layer).__name__}) chooses its attention by the longest example of the batch: "
-                "attention_type='block_sparse'.",
+                f"Layer {name!r} ({type(layer).__name__}) has attention_type='block_sparse', so the attention of every "
+                "example depends on the longest example of the batch.",
                 hint="call model.set_attention_type('original_full') before make_private",
             )
         if any(True for _ in _limits(layer)):

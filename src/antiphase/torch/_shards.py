@@ -77,7 +77,10 @@ def _slices(parameters: Sequence[torch.Tensor], ranks: Transport) -> Leaves:
 
 
 def _shard(parameter: Any, ranks: Transport) -> Leaf:
-    """Return the rows that FSDP2 gives this rank: ranks in order get ceil(rows / size) rows, until none are left."""
+    """Return the part of a parameter that FSDP2 gives this rank.
+
+    The ranks get ceil(rows / size) rows each, in order, until no rows are left.
+    """
     if parameter.device_mesh.ndim != 1 or parameter.placements != (Shard(0),):
         raise Refused(
             f"Parameters with placements {parameter.placements} are not supported.",
@@ -137,11 +140,11 @@ def flat_gradient(parameter: Any) -> torch.Tensor:
 
 
 def zero_padding(module: Any, is_padded: Callable[[], bool], optimizer: DPOptimizer) -> None:
-    """Give weight 0 to padding: an example that is repeated so that all FSDP ranks process the same number of examples.
+    """Give weight 0 to an example that is repeated so that all FSDP ranks process the same number of examples.
 
     Args:
         module: model, wrapped by Opacus for ghost clipping.
-        is_padded: returns whether the last example of the current batch is a repeated example.
+        is_padded: function that returns whether the last example of the current batch is a repeated example.
         optimizer: private optimizer, which knows whether this is the last physical batch of the step.
     """
     ghost = module.ghost_gradients
@@ -151,7 +154,7 @@ def zero_padding(module: Any, is_padded: Callable[[], bool], optimizer: DPOptimi
 def fix_reduction(module: nn.Module, ranks: int) -> None:
     """Set how FSDP reduces gradients over the ranks, and make later changes raise `Refused`.
 
-    A later change would scale or skip gradients without changing the noise, which is calibrated to their sum.
+    The noise is calibrated to the sum of the gradients. A later change would affect this sum, but not the noise.
     """
     for part in module.modules():
         if isinstance(part, FSDPModule):

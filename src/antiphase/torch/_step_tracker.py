@@ -25,8 +25,8 @@ class Version(NamedTuple):
     Args:
         tensor: the tensor itself.
         changes: number of times that the tensor was changed in place. PyTorch does not count changes of `tensor.data`.
-        values: copy of the tensor's values, or for trained parameters a fingerprint of the values; None for frozen
-            parameters, which may be too large to read in every step.
+        values: copy of a buffer's values, or fingerprint of a trained parameter's values. None for frozen parameters,
+            which may be too large to read in every step.
     """
 
     tensor: Any
@@ -47,14 +47,14 @@ Versions = dict[str, Version]
 class StoredTensors:
     """Detects changes of the tensors that a model stores: its parameters, including frozen ones, and its buffers.
 
-    Parameters sharded by FSDP are left out, since FSDP changes them in every pass. Values of buffers and of trained
-    parameters are also compared: codebooks, running means and layers that are initialized from the first batch often
-    change `tensor.data`.
+    Parameters sharded by FSDP are left out, since FSDP changes them in every pass. Codebooks, running means and layers
+    that are initialized from the first batch often change `tensor.data`, which PyTorch does not count as a change. So
+    the values of buffers and of trained parameters are also compared.
 
     Args:
         module: model.
-        every_buffer: whether to include buffers that checkpoints do not contain, which are often caches, and buffers of
-            integers, in which some layers count their calls.
+        every_buffer: whether to include two more kinds of buffers: those that checkpoints do not contain, which are
+            often caches, and those of integers, in which some layers count their calls.
     """
 
     def __init__(self, module: nn.Module, *, every_buffer: bool = False) -> None:
@@ -96,11 +96,11 @@ class StepTracker:
 
     Args:
         noise: adds the noise and commits the steps.
-        module: model. None of its parameters and stored buffers may change while gradients are computed. On a lattice,
-            other buffers may not change either: examples are computed one after another, and no example may depend on
-            an earlier one.
+        module: model. While gradients are computed, its parameters may not change, nor may the floating-point buffers
+            that its checkpoints contain. With a lattice, no buffer may change at all, because examples are processed
+            one after another, and no example may depend on an earlier one.
         even: whether all ranks must process equally many examples, as FSDP requires. If so, a rank with one example
-            fewer than others repeats an example, and the gradient of the repeated example gets weight 0.
+            fewer than others adds an example of the batch, whose gradient gets weight 0 on this rank.
     """
 
     def __init__(self, noise: NoiseAdder, module: nn.Module, *, even: bool) -> None:
@@ -131,15 +131,16 @@ class StepTracker:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the optimizer takes the next step by itself, because this rank has no examples in that step.
+        """True if the optimizer takes the next step by itself, because this rank has no examples in that step.
 
-        False after the last step. With several ranks, also False after the last step of a pass through the loader.
+        It is False after the last step. With several ranks, it is also False after the last step of a pass through the
+        loader.
         """
         return not self._yields_empty and self.step < self._pass_end and not self.examples(self.step)[0]
 
     @property
     def is_empty_yielded(self) -> bool:
-        """Whether the batch of the next step has no examples and the loader has yielded it."""
+        """True if the batch of the next step has no examples, and the loader has yielded it."""
         return self._yields_empty and self._yielded == self.step and not self.examples(self.step)[0]
 
     def yields(self, step: int) -> bool:
@@ -156,7 +157,7 @@ class StepTracker:
 
     @without_locals
     def _examples(self, step: int) -> tuple[list[int], bool]:
-        """Return this rank's examples in a step, and whether the last example is repeated to make the ranks even."""
+        """Return this rank's examples in a step, and whether the last of them is a repeated example with weight 0."""
         indices, mask = self.noise._draw_for_engine(step)
         used, ranks = indices[mask], self.noise.transport
         mine = shard(used, mask[mask], ranks.rank, ranks.size).indices.tolist()
@@ -165,13 +166,13 @@ class StepTracker:
         return mine, False
 
     def start_pass(self, end: int) -> None:
-        """Record that a pass through the loader starts. It ends before step `end` on all ranks."""
+        """Record that a pass through the loader starts. On all ranks, it ends before step `end`."""
         if self.noise.transport.size > 1:
             self._pass_end = end
 
     @property
     def has_all_gradients(self) -> bool:
-        """Whether the sum has as many gradients as the step has examples."""
+        """True if the sum has a gradient for every example of the step on this rank."""
         return self._gradients >= len(self.examples(self.step)[0])
 
     def start_batch(self, step: int, part: int | None = None) -> None:
@@ -197,7 +198,7 @@ class StepTracker:
         self._yielded, self._gradients, self._versions = self.step, 0, None
 
     def check_taken(self, step: int, part: int | None = None) -> None:
-        """Raise `Refused` if `step` was not taken; the loader calls this before it yields the next batch.
+        """Raise `Refused` if `step` was not taken. The loader calls this before it yields the next batch.
 
         Args:
             step: index of the step.
@@ -213,7 +214,7 @@ class StepTracker:
             )
 
     def count(self, gradients: int) -> None:
-        """Add the number of clipped gradients of a physical batch to the step's count."""
+        """Add the number of clipped gradients of a physical batch (one backward pass) to the step's count."""
         if self._allowed is not None and self._gradients + gradients > self._allowed:
             raise Refused(
                 f"The gradient of an example was added twice in step {self.step}.",
@@ -257,7 +258,10 @@ class StepTracker:
 
 
 def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the bits of a tensor, read as integers, modulo 2^64. It changes if almost any value changes."""
+    """Return the sum of a tensor's values, with their bits read as integers, modulo 2^64.
+
+    Almost every change of the values also changes this sum.
+    """
     flat = tensor.detach().reshape(-1)
     if flat.element_size() == 4 and len(flat) % 2 == 0 == flat.storage_offset() % 2:
         return flat.view(torch.int64).sum()  # ten times as fast as summing integers of 32 bits
@@ -273,7 +277,7 @@ def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _count(tensor: Any) -> int:
-    """Return how often a tensor was changed in place; -1 for None, and for tensors that do not count changes."""
+    """Return how often a tensor was changed in place. Return -1 for None, and for tensors that do not count changes."""
     return -1 if tensor is None or tensor.is_inference() else int(tensor._version)
 
 
@@ -287,7 +291,7 @@ def _changed(name: str, step: int, *, is_trained: bool) -> Refused:
         )
     return Refused(
         f"{name!r}, which is not trained, was changed while the gradients of step {step} were computed. If the change "
-        "depends on the data, the model contains data without noise.",
+        "depends on the data, the model reveals the data without noise.",
         hint="remove layers that collect statistics of the data, such as running means, codebooks with moving averages "
         "and ranges for quantization; if a tensor does not depend on the data, change it after step() and before the "
         "next batch",

@@ -45,7 +45,7 @@ def wrap_module(
     check_positions(module)
     check_lengths(module)
     ghost = {"max_grad_norm": norm} if "ghost" in mode else {}
-    reduction = "sum" if ghost else loss_reduction  # the criterion for ghost clipping adds the losses up
+    reduction = "sum" if ghost else loss_reduction  # the criterion for ghost clipping sums the losses
     wrapped = prepare_module(module, mode, batch_first=batch_first, loss_reduction=reduction, **ghost)
     wrapped.forbid_grad_accumulation()
     expand_positions(module, batch_first=batch_first)
@@ -79,7 +79,10 @@ def check_processes(module: nn.Module, mode: str) -> None:
 
 
 def trained_parameters(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the trainable parameters in the optimizer's order. Raise an error unless they are the module's."""
+    """Return the module's trainable parameters, in the order of the optimizer.
+
+    Raises `InvalidArgument` if the optimizer misses one of them, or has parameters of other modules.
+    """
     known = {id(p) for p in module.parameters()}
     listed = [p for group in optimizer.param_groups for p in group["params"]]
     ours = {id(p) for p in listed}
@@ -115,9 +118,9 @@ def check_closure(optimizer: torch.optim.Optimizer) -> None:
 def _check_unhooked(module: nn.Module) -> None:
     """Raise `InvalidArgument` if a trained layer has hooks of an earlier `make_private`, or of Opacus.
 
-    These hooks stay on the layers when the run is closed. Both sets of hooks would add the gradients of the layer, each
-    with the `loss_reduction` of its own wrapper. For a mean, they are multiplied by the number of examples, so one
-    example could change the gradients of all others.
+    These hooks stay on the layers when the run is closed. With another `make_private`, two sets of hooks would add the
+    gradients of the layer, each with the `loss_reduction` of its own wrapper. If that is "mean", the hooks multiply the
+    gradients by the number of examples, so one example could change the gradients of all others.
     """
     if isinstance(module, AbstractGradSampleModule):
         raise InvalidArgument(
@@ -136,7 +139,7 @@ def _check_unhooked(module: nn.Module) -> None:
 
 
 def _is_hooked(layer: nn.Module) -> bool:
-    """Return whether hooks of an earlier wrapper would compute gradients of a layer. They ignore frozen layers."""
+    """Return whether hooks of an earlier wrapper would compute gradients of a layer. Hooks ignore frozen layers."""
     owners = [getattr(hook, "__self__", None) for hook in layer._forward_hooks.values()]
     is_ours = any(isinstance(owner, (LayerInputs, AbstractGradSampleModule)) for owner in owners)
     return is_ours and any(p.requires_grad for p in layer.parameters())

@@ -48,12 +48,13 @@ class PrivateTrainer(Trainer):
     unless you choose fewer. Checkpoints contain the state of the engine. After a crash, call
     `train(resume_from_checkpoint=True)`, which also works if there is no checkpoint yet.
 
-    The loss is computed separately for each example. The built-in losses of most models are means over all tokens of a
-    batch, which cannot be used. Before the first step, the trainer checks that examples do not influence one another.
+    The loss is computed separately for each example. The losses that most models compute themselves cannot be used,
+    because they are means over all tokens of a batch. Before the first step, the trainer checks that examples do not
+    influence one another.
     `loss` and `grad_norm` have no noise, so they are not logged; the log shows epsilon instead. To log the loss, set
     `log_training_loss`.
 
-    **Guarantee**: the same as for `PrivacyEngine`.
+    **Guarantee**: as for `PrivacyEngine`, the training satisfies the plan's guarantee.
 
     Args:
         model: model to train; only parameters with `requires_grad` are trained, so PEFT adapters work.
@@ -61,11 +62,11 @@ class PrivateTrainer(Trainer):
         plan: plan to train with. Alternatively, pass epsilon, delta and batch_size.
         run_directory: run directory. It holds the secret and the noise state, so it must not be inside
             `args.output_dir`.
-        epsilon: without a plan, the epsilon to plan for. The number of steps is `args.max_steps`, or follows from
-            `args.num_train_epochs`. The plan is stored in the run directory and used again on resume.
-        delta: without a plan, the delta to plan for.
-        batch_size: without a plan, the expected number of examples (or users) per step.
-        clip_norm: without a plan, the clipping norm of each example.
+        epsilon: epsilon to make a plan for, if `plan` is None. The plan has `args.max_steps` steps, or as many as
+            `args.num_train_epochs` needs. It is stored in the run directory and used again on resume.
+        delta: delta to make a plan for, if `plan` is None.
+        batch_size: expected number of examples (or users) per step, if `plan` is None.
+        clip_norm: clipping norm of each example (or user), if `plan` is None.
         loss: module that maps (output of the model, labels) to one value per example if its `reduction` attribute is
             "none". By default, it is chosen by the class of the model.
         grad_sample_mode: "hooks", "functorch" or "ghost", as in `PrivacyEngine.make_private`.
@@ -195,7 +196,10 @@ class PrivateTrainer(Trainer):
         self.close()
 
     def get_train_dataloader(self) -> Any:
-        """Return the private data loader. Each item is the list of physical batches of one step."""
+        """Return the private data loader. An item is the batch of a step, as a list of physical batches.
+
+        A physical batch is the input of one forward and backward pass.
+        """
         self._make_private()
         self._check_start()
         return self._loader
@@ -356,7 +360,7 @@ class PrivateTrainer(Trainer):
             return select_padded(once, rows.tolist(), alone)
 
         whole = torch.arange(len(indices))
-        # The check of a pair compares the pair with each of its two examples alone, which needs no padding.
+        # The check of a pair compares the pair with each of its examples alone, and a single example has no padding.
         parts = (whole, *whole[: len(whole) // 2 * 2].view(-1, 2))
         checks = [self.engine._is_independent(lambda rows: loss(part(rows), len(rows)), rows) for rows in parts]
         self._is_checked = checks[0]
@@ -371,7 +375,7 @@ class PrivateTrainer(Trainer):
         return None
 
     def _clip_grad_norm(self, model: Any) -> None:
-        return None  # max_grad_norm would clip the sum; the plan's clip_norm clips each example
+        return None  # max_grad_norm would clip the noisy sum; the gradient of each example is already clipped
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> None:
         return None

@@ -58,11 +58,11 @@ class PrivateTraining(Callback):
     engine, so `fit(..., ckpt_path=...)` continues the run. Epsilon is logged as "epsilon" every
     `log_every_n_steps` steps.
 
-    **Guarantee**: the same as for `PrivacyEngine`.
+    **Guarantee**: as for `PrivacyEngine`, the training satisfies the plan's guarantee.
 
     Args:
-        plan: plan to train with. If its guarantee relies on random batches, the batches must be so large that none is
-            empty.
+        plan: plan to train with. If its guarantee relies on random batches, they must be so large that the probability
+            of an empty batch is negligible.
         run_directory: run directory. It holds the secret and the noise state, so do not store it with the model.
         dataset: map-style data set, with one item for each example (or user) that the plan protects.
         grad_sample_mode: "hooks" or "functorch".
@@ -178,7 +178,7 @@ class PrivateTraining(Callback):
         _check_monitors(trainer, {name for name, values in logged.items() if len(values) > 1})
 
     def _check_batches(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Check that examples are not mixed by collation, or by hooks of the module that change batches."""
+        """Check that neither collation nor the module's hooks that change batches mix the examples of a batch."""
         load = loader_of(self.dataset, self.loader.loader.own_collate)
 
         def transferred(indices: list[int]) -> Any:
@@ -196,8 +196,8 @@ class PrivateTraining(Callback):
         after = list(tensors_in(copied))
         if len(before) != len(after) or not all(map(torch.equal, before, after)):
             raise Refused(
-                f"on_train_batch_start of {type(module).__name__} changes the batch, which the check of the examples "
-                "does not see.",
+                f"on_train_batch_start of {type(module).__name__} changes the batch. The check that examples do not "
+                "influence one another does not see this change.",
                 hint="change the batch in training_step",
             )
 
@@ -220,12 +220,12 @@ class PrivateTraining(Callback):
         return {"engine": self.engine.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state from a checkpoint until the model and the optimizer are loaded."""
+        """Store the state from a checkpoint. `on_train_start` loads it, after the model and the optimizer."""
         self._loaded = state_dict or None
 
 
 def _check_empty_batches(plan: Plan, examples: int) -> None:
-    """Raise `InvalidArgument` if a secret batch may be empty.
+    """Raise `InvalidArgument` if the guarantee needs secret batches, and one of them may be empty.
 
     Lightning counts only batches that have examples. Its logs and checkpoints contain step numbers, which would reveal
     which batches are empty. But the guarantee assumes that nobody knows the batches.
@@ -236,7 +236,7 @@ def _check_empty_batches(plan: Plan, examples: int) -> None:
     chance = sum((1 - rate) ** examples for rate in _step_rates(participation, plan.steps))
     if chance > NEGLIGIBLE * plan.problem.budget.delta:
         raise InvalidArgument(
-            f"Batches of this plan may be empty (with probability {min(chance, 1.0):.2g}). Lightning's step numbers "
+            f"Batches of this plan may be empty (probability at most {min(chance, 1.0):.2g}). Lightning's step numbers "
             "would reveal which batches are empty, but the guarantee assumes that nobody knows the batches.",
             hint="use an expected batch size of 40 or more, or a participation whose batches are not secret, such as "
             "MinSeparation; or train with PrivateTrainer or your own training loop",
@@ -261,7 +261,7 @@ def _step_rates(participation: Participation, steps: int) -> Iterator[float]:
 
 @final
 class _LateLoader:
-    """The private loader, which exists only after Lightning has set up the optimizer."""
+    """Stands for the private loader, which does not exist until Lightning has set up the optimizer."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -328,7 +328,7 @@ def _check_monitors(trainer: Any, metrics: set[str]) -> None:
         if monitor in names:
             raise InvalidArgument(
                 f"{kind} monitors {monitor!r}, which training_step computes from the private data, without noise. The "
-                "guarantee covers no choice that depends on it.",
+                "guarantee does not cover choices that depend on this metric.",
                 hint="monitor a metric of public validation data, or use a fixed schedule and a fixed number of steps",
             )
 

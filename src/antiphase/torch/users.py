@@ -1,9 +1,9 @@
 """User-level privacy for models that process one sequence or image per row, such as Hugging Face models.
 
-An item of the data set is a user with up to k examples. Each user is padded to k examples, and the model processes all
-of them. The gradients of a user's examples are added before the sum is clipped. Use `UserDataset` and `UserCollate` for
-the data, `UserLoss` for the loss, and `make_private(..., rows_per_example=k)`. `PrivateTrainer(..., rows_per_user=k)`
-does all of this except for the data set.
+An item of the data set is a user with up to k examples. Each user is padded to k examples, and the model processes each
+of them as one row. The gradients of a user's examples are added before the sum is clipped. Use `UserDataset` and
+`UserCollate` for the data, `UserLoss` for the loss, and `make_private(..., rows_per_example=k)`.
+`PrivateTrainer(..., rows_per_user=k)` does all of this except for the data set.
 
 >>> from antiphase.torch.users import UserDataset
 >>> users = UserDataset(["a1", "b1", "a2", "a3"], ["a", "b", "a", "a"], limit=2)
@@ -34,8 +34,8 @@ class UserDataset(Dataset[list[Any]]):
 
     Args:
         dataset: map-style data set of examples.
-        users: user of each example, in the order of the data set, as strings, integers or other ids that can be
-            compared. A missing id (None or NaN) raises an error.
+        users: user id of each example, in the order of the data set. Ids are strings, integers or other values that can
+            be compared. A missing id (None or NaN) raises an error.
         limit: largest number of examples per user. The first `limit` examples of a user are used; others are left out.
     """
 
@@ -191,8 +191,8 @@ def _equals_itself(user: Hashable) -> bool:
 
 def _not_comparable(user: Any) -> InvalidArgument:
     return InvalidArgument(
-        f"The id of a user is missing, or cannot be compared with others ({type(user).__name__}). Examples of one user "
-        "would count as several users.",
+        f"The id of a user ({type(user).__name__}) is missing, or cannot be compared with other ids. The examples of "
+        "one user would count as several users.",
         hint="use strings or integers as ids, and leave out examples without an id",
     )
 
