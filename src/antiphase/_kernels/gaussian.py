@@ -1,7 +1,8 @@
 """Gaussian noise from random words, with the same bits on every machine.
 
 From one uniform u and one angle a, the Box-Muller method computes the pair of normals r cos(a), r sin(a) with
-r = sqrt(-2 ln u). The number of words is therefore fixed. Words come in tiles, each of which gives TILE normals:
+r = sqrt(-2 ln u). Unlike rejection sampling, this takes a fixed number of random words. Words come in tiles, each of
+which gives TILE normals:
 
     float32: PAIRS words of 32 bits, the high parts of u; PAIRS low parts; PAIRS angles        (96 words)
     float64: PAIRS words of 64 bits for u; PAIRS angles                                        (64 words)
@@ -60,7 +61,7 @@ MAGIC_ANGLE = 2.0**52 + 2.0**51 - 0.5
 ANGLE_32, ANGLE_64 = F(math.pi / 4 / 2.0**30), math.pi / 4 / 2.0**51
 BELOW_ROOT_32 = F(1.0 - math.sqrt(0.5))
 
-# Minimax polynomials, relative error of the function below 6e-9 (float32) and 4e-18 (float64).
+# Minimax polynomials. The relative error of each function is below 6e-9 in float32 and below 4e-18 in float64.
 # ln(1 + f) = f - f^2/2 + f^3 L(f);  ln((1 + s) / (1 - s)) = 2 s + s^3 H(s^2)
 L0, L1, L2, L3 = F(0.333333317085), F(-0.250008210631), F(0.200012271037), F(-0.166233565346)
 L4, L5, L6, L7 = F(0.142017516241), F(-0.131601835154), F(0.127616210989), F(-0.07634547292)
@@ -148,7 +149,7 @@ def _turned_64(r: float, word: int, angle: int) -> tuple[float, float]:
 
 @compiled(nogil=True, error_model="numpy")
 def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
-    """Fill all complete tiles of `out` from WORDS_32 words each; return whether a pair is in the smallest cell of u."""
+    """Fill each complete tile of `out` from WORDS_32 words; return whether any pair is in the smallest cell of u."""
     smallest = I(0)  # negative once there is such a pair: (x - 1) & ~x is negative only for x = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_32, tile * TILE
@@ -164,7 +165,7 @@ def normals_32(words: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
 
 @compiled(nogil=True, error_model="numpy")
 def normals_64(words: NDArray[np.uint64], out: NDArray[np.float64]) -> bool:
-    """Fill all complete tiles of `out` from WORDS_64 words each; return whether a pair is in the smallest cell of u."""
+    """Fill each complete tile of `out` from WORDS_64 words; return whether any pair is in the smallest cell of u."""
     smallest = Q(0)  # negative once there is such a pair: k - 1 is negative only for k = 0
     for tile in range(out.shape[0] // TILE):
         given, made = tile * WORDS_64, tile * TILE

@@ -83,12 +83,12 @@ class Banded(Strategy):
 
     @property
     def diagonals(self) -> int:
-        """Number of diagonals up to the last non-zero one."""
+        """Number of diagonals of C up to the last non-zero one."""
         return last_nonzero(np.abs(self.columns).max(axis=0))
 
     @property
     def first_is_monotone(self) -> bool:
-        """Whether no entry is negative."""
+        """True if no entry of C is negative."""
         return bool(self.columns.min() >= 0.0)
 
     def first(self, steps: int) -> Banded:

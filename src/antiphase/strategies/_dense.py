@@ -78,7 +78,7 @@ class Dense(Strategy):
 
     @cached_property
     def is_lower_triangular(self) -> bool:
-        """Whether C is square with zeros above the diagonal."""
+        """True if C is square with zeros above the diagonal."""
         rows, steps = self.matrix.shape
         return bool(rows == steps and not np.triu(self.matrix, 1).any())
 
@@ -110,7 +110,7 @@ class Dense(Strategy):
 
     @property
     def diagonals(self) -> int | None:
-        """Number of diagonals up to the last non-zero one if C is lower triangular; otherwise None."""
+        """Number of diagonals of a lower-triangular C, up to the last non-zero one; None for any other C."""
         if not self.is_lower_triangular:
             return None
         rows, columns = np.nonzero(self.matrix)
@@ -118,7 +118,7 @@ class Dense(Strategy):
 
     @property
     def first_is_monotone(self) -> bool:
-        """Whether no entry is negative."""
+        """True if no entry of C is negative."""
         return bool(self.matrix.min() >= 0.0)
 
     def first(self, steps: int) -> Dense:
@@ -136,7 +136,10 @@ class Dense(Strategy):
         return out
 
     def scale_exponents(self) -> tuple[int, int]:
-        """Return the exponent range of the diagonal if C is lower triangular, else the largest exponent of C twice."""
+        """Return the smallest and the largest binary exponent of the diagonal of a lower-triangular C.
+
+        For any other C, return the largest binary exponent of its entries twice.
+        """
         if self.is_lower_triangular:
             return exponents(np.diag(self.matrix))
         high = exponents(self.matrix)[1]
