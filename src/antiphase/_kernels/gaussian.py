@@ -8,7 +8,7 @@ which gives TILE normals:
     float64: PAIRS words of 64 bits for u; PAIRS angles                                        (64 words)
 
 Pair p gives entries p and PAIRS + p of its tile. The angle lies in [-pi/4, pi/4). One bit changes the sign of the
-cosine and another bit swaps sine and cosine. Together they cover the whole circle.
+cosine and another bit swaps sine and cosine. Together, the angle and these two bits cover the whole circle.
 
 The number u has 63 bits in float32 and 53 in float64. With these words alone, the largest radius is therefore 9.42 in
 float32 and 8.57 in float64. Each value of u stands for an interval, called a cell. The kernels report whether a pair is
@@ -16,8 +16,8 @@ in the smallest cell, [0, 2^-63) in float32 or (0, 2^-53] in float64. The caller
 extra words and computes such pairs again with `tail_pair_32` or `tail_pair_64` (see `antiphase._noise.tail`).
 
 The other cells are not divided. In them, u is the midpoint of the cell in float32 and its upper end in float64. This
-rounds the radius by up to 2^-63 / (u r) or 2^-53 / (u r), which is negligible unless u is tiny. In float64, the error
-is 2e-7 at 6.8 standard deviations and 0.08 at 8.5, just before the smallest cell. In float32, it is 6e-5 at 8.5 and
+rounds the radius by up to 2^-63 / (u r) or 2^-53 / (u r), which is negligible unless u is tiny. In float64, this error
+is 2e-7 at 6.8 standard deviations and 0.08 at 8.5, where the smallest cell begins. In float32, it is 6e-5 at 8.5 and
 0.08 at 9.3 standard deviations.
 
 Logarithm, sine and cosine are computed by polynomials, using only operations that IEEE 754 requires to be correctly
@@ -51,7 +51,7 @@ Q = np.int64
 
 ONE_32, HALF_32, ZERO_32 = F(1.0), F(0.5), F(0.0)
 LN2_32, LN2_64 = F(math.log(2.0)), math.log(2.0)
-ROOT_HALF_32, ROOT_HALF_64 = I(0x3F3504F3), Q(0x3FE6A09E << 32)  # bits of sqrt(1/2), the smallest mantissa
+ROOT_HALF_32, ROOT_HALF_64 = I(0x3F3504F3), Q(0x3FE6A09E << 32)  # sqrt(1/2); mantissas are in [sqrt(1/2), sqrt(2))
 TO_ROOT_32, TO_ROOT_64 = I(0x3F800000 - 0x3F3504F3), Q((0x3FF00000 - 0x3FE6A09E) << 32)
 MANTISSA_32, MANTISSA_64 = I(0x007FFFFF), Q(0x000FFFFFFFFFFFFF)
 SIGN_31 = I(0x7FFFFFFF)

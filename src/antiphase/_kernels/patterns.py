@@ -84,7 +84,7 @@ def separated_rows(
 ) -> Array:
     """Return, for start <= i < stop, an upper bound on the sum of |X[i, j]| over the steps j of a pattern with step i.
 
-    `separation` and `limit` are the smallest separation and the largest number of the steps of a pattern.
+    A pattern has at most `limit` steps, which are at least `separation` apart.
     """
     bands = diagonals.shape[1]
     out = np.empty(stop - start)

@@ -97,7 +97,10 @@ class Lattice:
         return term / self.norm * (1.0 + 1e-12)
 
     def check(self, strategy: Strategy, noise_std: float) -> None:
-        """Raise `Refused` if the noise might not fit into 64-bit integers, or `NotProved` if no proof covers it."""
+        """Raise an error if the noise cannot be computed in 64-bit integers.
+
+        It is `Refused` if a number might not fit, and `NotProved` if there is no proof for the strategy.
+        """
         sigma = self.sigma(noise_std) if math.isfinite(noise_std) else LARGEST_SIGMA + 1
         if sigma > LARGEST_SIGMA:
             raise Refused(

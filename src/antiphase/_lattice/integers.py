@@ -54,7 +54,7 @@ class IntegerSum:
 @final
 @dataclass(frozen=True, eq=False)
 class IntegerBuffers:
-    """The recursion of a BLT: y = z - round(scale . b), then b <- round(decay b) + y, where b has fractional bits.
+    """The recursion of a BLT: y = z - round(scale . b), then b <- round(decay b) + y. Buffers b have fractional bits.
 
     Args:
         recursion: the `Buffers` recursion.

@@ -32,7 +32,7 @@ def choose(
     Args:
         recursion: description of how to compute N z, where N is the noising matrix and z the white noise.
         factor: number that N z is multiplied by.
-        entries: number of coordinates in the stream.
+        entries: number of entries of the noise vector.
         dtype: float32 or float64.
         lookahead: number of steps computed at once if C is lower triangular; None for the default.
         regenerate: for BandedInverse, whether to draw old rows of z again instead of storing them.

@@ -1,4 +1,7 @@
-"""The engine of a noise stream, which computes each step's noise on several threads with a correlator."""
+"""The engine of a noise stream, which computes each step's noise on several threads with a correlator.
+
+A leaf is one array of the model. A part is a range of entries of the noise vector.
+"""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def times(a: Interval, b: Interval, bits: int) -> Interval:
 def exp_minus(x: Fraction, bits: int) -> Interval:
     """Return integers (low, high) with low <= 2^bits exp(-x) <= high, for x >= 0.
 
-    First, exp(-x / 2^r) is computed from its series, whose partial sums are alternately above and below the limit. The
-    result is then squared r times.
+    First, exp(-x / 2^r) is computed from its series, whose partial sums are alternately above and below the true value.
+    The result is then squared r times.
 
     >>> low, high = exp_minus(Fraction(1), 60)
     >>> high - low <= 2, abs(low / 2**60 - 0.36787944117144233) < 1e-15

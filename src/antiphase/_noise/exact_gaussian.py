@@ -18,8 +18,8 @@ draw in 600 is rejected.
 decides a comparison only if the outcome is the same for all possible later bits. This leaves a draw undecided with a
 probability of about 2^-52 + w * 2^-63. `Trial` then continues with more bits and with intervals of rational numbers,
 until every comparison is decided. The result is a function of the infinite strings, so it does not matter whether the
-kernel or `Trial` decides. The tables of the kernel do not make the result less exact. They hold lower bounds on 2^64
-times probabilities, and the kernel decides a comparison only if the bound proves its outcome.
+kernel or `Trial` decides. The tables of the kernel do not make the result less exact. They hold integer bounds on 2^64
+times probabilities, and the kernel decides a comparison only if these bounds prove its outcome.
 
 **Addresses.** The words of entry i of a row of z do not depend on any other entry. Their address consists of the two
 64-bit counter fields of `source.py`, the row field and the number of an AES block:

@@ -43,7 +43,7 @@ class FeedbackCorrelator(Correlator):
         return max(self._history, self.lookahead)
 
     def prepare(self) -> None:
-        """Collect the entries of C that the next block of steps needs."""
+        """Collect the entries of C for the steps that are computed now."""
         if self.fresh:
             now = np.arange(self.step, self.step + self.fresh)
             past = np.arange(max(self.step - self._history, 0), self.step)
@@ -54,7 +54,7 @@ class FeedbackCorrelator(Correlator):
             self._pivot = 1.0 / np.diag(inside)
 
     def make(self, part: Part, white: White, scratch: Scratch, out: Noise) -> None:
-        """Compute the next block of steps if needed, then write this step's noise."""
+        """Compute the next `lookahead` steps unless this step has been computed, then write this step's noise."""
         from antiphase._kernels import feedback_steps, read_row
 
         held = self.state[part.strips]

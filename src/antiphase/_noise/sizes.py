@@ -16,9 +16,10 @@ from antiphase._check import Array
 from antiphase.strategies import Buffers, Feedback, MovingSum, Recursion, Restart, Strategy, WholeMatrix
 
 PROBES = 8  # number of samples of z
+# For a Toeplitz matrix with first column c, the first column of its inverse has the terms of the power series 1 / c.
 MOST_PRODUCTS = 1 << 26  # maximum number of multiplications for substitution; beyond it, Fourier transforms are used
-LONGEST_SERIES = 1 << 22  # maximum number of terms of 1 / c to compute, or 4 * bands if larger; the rest is bounded
-FEW_TERMS = 1 << 10  # number of terms of 1 / c computed by substitution before the first Fourier transform
+LONGEST_SERIES = 1 << 22  # maximum number of terms to compute, or 4 * bands if larger; `_later_norm` bounds the others
+FEW_TERMS = 1 << 10  # number of terms computed by substitution before the first Fourier transform
 
 
 @final

@@ -1,7 +1,7 @@
 """Random words by address: each address (row, leaf, block) determines 16 random bytes.
 
-Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, leaf shape). AES in counter mode turns
-(row, block) into random words:
+A leaf is one array of the model. Each leaf has its own AES-256 key, HKDF(secret, run id, plan, dtype, leaf name, leaf
+shape). AES in counter mode turns (row, block) into random words:
 
     counter, 128 bits, big-endian:   row (64 bits) | block (64 bits)
 

@@ -1,6 +1,6 @@
 """The online tree correlator. Its state holds the estimates of completed nodes whose parents are not complete.
 
-Step t draws consecutive rows of the white noise z, starting at row 2t - popcount(t): one for the leaf of the tree, then
+Step t draws consecutive rows of the white noise z, starting at row 2t - popcount(t): one for the leaf of the step, then
 one for each other node that the step completes. A longer tree draws the same rows for the same nodes, except at the
 last step of a tree whose number of steps is not a power of two. That step also completes nodes that would cover later
 steps in a longer tree. The noise of these nodes must not be used again for the longer sums, so such a tree can be

@@ -31,7 +31,8 @@ __all__ = [
 def sensitivity(strategy: Strategy, participation: Participation, method: str | None = None) -> Bound:
     """Return the sensitivity: the largest ||C u|| over all contributions u that one example can make.
 
-    An example contributes a vector of norm at most 1 in each step of its pattern and nothing in other steps, so that
+    A pattern is a set of steps in which one example takes part. The example contributes a vector of norm at most 1 in
+    each step of its pattern and nothing in other steps, so that
 
         sens^2 = max of tr(X K) over all patterns, with X = C^T C restricted to the steps of the pattern,
                  and over all correlation matrices K (positive semidefinite with unit diagonal).

@@ -31,7 +31,7 @@ def orthogonal(case: Case) -> Bracket:
     """Return the largest sum of squared column norms over a pattern, if the columns of each pattern are orthogonal."""
     if case.gram.bands > case.period:
         raise NotProved(
-            f"Columns {case.period} steps apart overlap: C^T C has {case.gram.bands} bands.",
+            f"Columns {case.period} steps apart overlap, because C^T C has {case.gram.bands} bands.",
             hint="use a strategy with at most as many bands as there are steps between participations",
         )
     if case.gram.norms_decrease:

@@ -32,7 +32,7 @@ def orthogonal(case: Case) -> Bracket:
     """Return the largest sum of squared column norms over a pattern, if the columns of each pattern are orthogonal."""
     if case.gram.bands > separation(case) and case.count > 1:
         raise NotProved(
-            f"Columns {separation(case)} steps apart overlap: C^T C has {case.gram.bands} bands.",
+            f"Columns {separation(case)} steps apart overlap, because C^T C has {case.gram.bands} bands.",
             hint="use a strategy with at most as many bands as the separation",
         )
     if case.gram.norms_decrease:
@@ -55,7 +55,7 @@ def majorant(case: Case) -> Bracket:
     lower, upper = (earliest_square(case.strategy, b, k, signs) for signs in ("signed", "majorant"))
     found = Bracket(lower, upper)
     if found.kind != "exact" and one_pass(case.strategy) is not None and has_column(case.strategy):
-        column = coefficients(case.strategy)  # even if the scales have both signs, the column may be non-increasing
+        column = coefficients(case.strategy)  # its majorant can be smaller than the one computed from the buffers
         found = Bracket(lower, min(upper, column_square(column, case.steps, b, k, "majorant")))
     return found
 
@@ -86,7 +86,7 @@ def dynamic_program(case: Case) -> Bracket:
     b, k, gram = separation(case), case.count, case.gram
     if gram.bands > 2 * b and k > 2:
         raise NotProved(
-            f"Steps {2 * b} apart interact: C^T C has {gram.bands} bands.",
+            f"Participations {2 * b} steps apart interact, because C^T C has {gram.bands} bands.",
             hint="use a strategy with at most twice as many bands as the separation",
         )
     limited = k < -(-case.steps // b)

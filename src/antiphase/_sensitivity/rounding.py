@@ -218,7 +218,7 @@ def _differences(case: Case, square: float) -> float:
     if blocks == 1:
         return chain
     sums = np.pad(column, (0, blocks * b - len(column))).reshape(blocks, b).sum(axis=0)
-    smallest = square / case.strategy.blocks  # the square of one block, or of the average block
+    smallest = square / case.strategy.blocks  # the squared sensitivity of a block, on average
     return chain + 4.0 * blocks * math.sqrt(rows * float(sums @ sums) / smallest)
 
 

@@ -34,7 +34,10 @@ def has_column(strategy: Strategy) -> bool:
 
 
 def coefficients(strategy: Strategy) -> Array:
-    """Return the first column of a lower-triangular Toeplitz C, possibly without its trailing zeros."""
+    """Return the first column of a lower-triangular Toeplitz C, possibly without its trailing zeros.
+
+    Raises `NotProved` for any other C.
+    """
     column = strategy.toeplitz_column()
     if column is None:
         raise NotProved(
@@ -84,7 +87,7 @@ def _buffered_square(buffers: Buffers, separation: int, count: int, signs: Signs
     check_one_pass(buffers.steps)
     scale = buffers.scale if signs == "signed" else np.abs(buffers.scale)
     first = max(1.0, math.fsum(scale)) if signs == "majorant" else 1.0
-    decay, scale = np.array(buffers.decay), np.array(scale)  # copies: Numba compiles read-only arrays separately
+    decay, scale = np.array(buffers.decay), np.array(scale)  # copies, as Numba would compile again for read-only arrays
     return float(buffered_square(decay, scale, first, buffers.steps, separation, count))
 
 

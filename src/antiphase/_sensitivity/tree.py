@@ -42,7 +42,7 @@ Table = dict[int, GapRows]  # the key is the number of participations, from 1
 
 @dataclass
 class _Forest:
-    """Computes tables for a given separation and limit on participations, and limits the work and the memory."""
+    """Computes tables for a given separation and largest number of participations, and limits work and memory."""
 
     separation: int
     limit: int
@@ -95,7 +95,7 @@ class _Forest:
         highest = max([_highest(x) + _highest(y) for x, y in parts] + [_highest(x) for x in alone])
         size = (highest - lowest + 1) * b
         self._spend(sum(len(x.gaps) * len(y.gaps) * b for x, y in parts), size)
-        self.room += size  # the unpruned rows are temporary
+        self.room += size  # these rows are temporary; `join` counts the rows that remain after pruning
         out = np.full((highest - lowest + 1, b), -1, dtype=np.int32)
         for x in alone:
             here = out[x.lowest - lowest : _highest(x) - lowest + 1]

@@ -50,7 +50,7 @@ class Toeplitz(Strategy):
     def square_root(cls, steps: int, bands: int | None = None) -> Toeplitz:
         """Return the strategy with the first `bands` coefficients of (1 - x)^(-1/2), the square root of prefix sums.
 
-        The default, all bands, is optimal for a single participation, up to lower-order terms.
+        With all bands, the default, the strategy is optimal for a single participation, up to lower-order terms.
 
         Args:
             steps: number of steps, n.

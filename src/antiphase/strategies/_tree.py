@@ -202,7 +202,7 @@ class _TreeEncoding(Stream):
     def step(self, value: Array) -> Array:
         node, rows = value, [value]
         for level in range(self._tree.completed_level(self._step)):
-            if self._step >> level & 1:  # add the stored left sibling; if there is none, no right sibling exists
+            if self._step >> level & 1:  # a right child, so add its left sibling; else, no right sibling is in the run
                 node = self._nodes.pop() + node
             rows.append(node)
         self._nodes.append(node)
